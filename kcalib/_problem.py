@@ -1,0 +1,80 @@
+"""Pair problems: what every estimator hands to an operator.
+
+Nearly everything kcalib computes is a reduction over a matrix that is never stored,
+
+    H_ij = k(x_i, x'_j) * <a_i, b_j>
+
+with *points* x (what the prediction kernel k sees) and *marks* a, b (what the target
+kernel sees). `_packing` builds a `PairProblem` from checked user input, `_dispatch` picks
+an operator for it, and the operators in `_operators/` return `Moments` and the like.
+Nothing in here knows about user objects, devices or threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Array = Any  # an array of whichever namespace the user brought
+
+Profile = Literal[
+    "exponential", "gaussian", "gamma_exponential", "matern_3_2", "matern_5_2", "rational_quadratic", "identity"
+]
+Metric = Literal["euclidean", "cityblock", "dot"]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """profile(scale * d) or profile(scale * d^2); see src/include/kcalib/profiles.h."""
+
+    profile: Profile
+    metric: Metric
+    scale: float = 1.0
+    shape: float = 0.0
+
+
+@dataclass(frozen=True)
+class Term:
+    """A coefficient times a product of factors."""
+
+    coefficient: float
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a pair problem."""
+
+    points: Array  # shape: (n, n_features)
+    marks: Array  # shape: (n, n_marks), same dtype
+
+    def take(self, rows: Any) -> Side:
+        """The side restricted to `rows` (a slice or an integer array)."""
+        return Side(self.points[rows, :], self.marks[rows, :])
+
+
+@dataclass(frozen=True)
+class PairProblem:
+    """k(x_i, x'_j) <a_i, b_j>; `right=None` means that right is left (symmetric)."""
+
+    left: Side
+    right: Side | None
+    kernel: tuple[Term, ...]  # the sum of these terms
+
+    @property
+    def symmetric(self) -> bool:
+        return self.right is None
+
+    @property
+    def columns(self) -> Side:
+        return self.left if self.right is None else self.right
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal`."""
+
+    row_sums: Array  # float64, shape: (n,)
+    column_sums: Array  # float64, shape: (n right,); the row sums if symmetric
+    diagonal: Array | None  # float64, shape: (n,); None for rectangular problems
+    sum_of_squares: float | None  # None unless asked for

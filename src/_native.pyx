@@ -1,0 +1,259 @@
+# Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy.
+# Called by kcalib/_operators/openmp.py (the sweeps) and kcalib/_threads.py.
+# Callers pass C-contiguous arrays of one dtype whose shapes agree.
+"""The compiled core: sweeps over all pairs on the CPU."""
+
+from libc.stddef cimport size_t
+from libcpp.vector cimport vector
+from cpython.exc cimport PyErr_CheckSignals
+
+import numpy as np
+
+from kcalib._version import __version__ as version  # noqa: F401  (compared in the tests)
+
+
+cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
+    cdef struct Factor:
+        int profile
+        int metric
+        double scale
+        double shape
+    cdef struct Term:
+        double coefficient
+        int first_factor
+        int n_factors
+    cdef struct KernelProgram:
+        const Term* terms
+        int n_terms
+        const Factor* factors
+
+
+cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+    cdef cppclass Side[T]:
+        const T* points
+        long n_features
+        const T* marks
+        long n_marks
+        long n
+    cdef cppclass TileTable:
+        const char* name
+    cpdef enum class Probe:
+        FMA
+        EXP
+        SQRT
+
+
+cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
+    const TileTable* tile_table(const char* level)
+
+
+cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
+    cdef cppclass PairProblem[T]:
+        KernelProgram kernel
+        Side[T] left
+        Side[T] right
+        bint symmetric
+    cdef cppclass Run:
+        const TileTable* table
+        int threads
+        int (*poll)(void* context, double done) noexcept
+        void* context
+    bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*) except +
+    bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
+    bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, double*) except +
+    bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
+    double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
+    bint compiled_with_openmp()
+    int openmp_max_threads()
+    void register_fork_handler()
+
+
+ctypedef fused real:
+    double
+    float
+
+
+cdef class Sweep:
+    """How to run: threads, instruction set (None: the best here), progress callback."""
+
+    cdef Run run
+    cdef object progress
+    cdef object error
+
+    def __init__(self, int threads, level=None, progress=None):
+        cdef bytes name
+        cdef const char* wanted = NULL
+        if level is not None:
+            name = level.encode()
+            wanted = name
+        self.run.table = tile_table(wanted)
+        if self.run.table == NULL:
+            raise ValueError(f"this machine cannot run the instruction set {level!r}")
+        self.run.threads = threads
+        self.run.poll = poll
+        self.run.context = <void*>self
+        self.progress = progress
+        self.error = None
+
+    @property
+    def level(self):
+        return self.run.table.name.decode()
+
+    cdef raise_if_stopped(self, bint finished):
+        if not finished:
+            error, self.error = self.error, None
+            raise error
+
+
+cdef int poll(void* context, double done) noexcept with gil:
+    # Python's signal handlers run here: Ctrl-C stops a sweep.
+    cdef Sweep sweep = <Sweep>context
+    try:
+        PyErr_CheckSignals()
+        if sweep.progress is not None:
+            sweep.progress(done)
+    except BaseException as error:
+        sweep.error = error
+        return 1
+    return 0
+
+
+cdef class Kernel:
+    """A kernel in normal form: [(coefficient, [(profile, metric, scale, shape), ...]), ...]."""
+
+    cdef vector[Term] terms
+    cdef vector[Factor] factors
+    cdef KernelProgram program
+
+    def __init__(self, terms):
+        for coefficient, factors in terms:
+            self.terms.push_back(Term(coefficient, <int>self.factors.size(), <int>len(factors)))
+            for profile, metric, scale, shape in factors:
+                self.factors.push_back(Factor(profile, metric, scale, shape))
+        self.program = KernelProgram(self.terms.data(), <int>self.terms.size(), self.factors.data())
+
+
+cdef PairProblem[real] pair_problem(
+    Kernel kernel,
+    const real[:, ::1] points, const real[:, ::1] marks,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    bint symmetric,
+):
+    cdef PairProblem[real] problem
+    problem.kernel = kernel.program
+    problem.symmetric = symmetric
+    problem.left.points = &points[0, 0]
+    problem.left.n_features = points.shape[1]
+    problem.left.marks = &marks[0, 0]
+    problem.left.n_marks = marks.shape[1]
+    problem.left.n = points.shape[0]
+    problem.right.points = &right_points[0, 0]
+    problem.right.n_features = right_points.shape[1]
+    problem.right.marks = &right_marks[0, 0]
+    problem.right.n_marks = right_marks.shape[1]
+    problem.right.n = right_points.shape[0]
+    return problem
+
+
+def moments(
+    const real[:, ::1] points, const real[:, ::1] marks,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint second,
+):
+    """Row sums, column sums (rectangular problems) and, if `second`, the sum of squares."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, right_points, right_marks, symmetric)
+    row_sums = np.empty(points.shape[0])
+    column_sums = None if symmetric else np.empty(right_points.shape[0])
+    cdef double[::1] rows = row_sums
+    cdef double[::1] columns
+    cdef double squares = 0
+    cdef double* rows_pointer = &rows[0]
+    cdef double* columns_pointer = NULL
+    if not symmetric:
+        columns = column_sums
+        columns_pointer = &columns[0]
+    cdef bint finished
+    with nogil:
+        finished = c_moments(problem, sweep.run, rows_pointer, columns_pointer, &squares if second else NULL)
+    sweep.raise_if_stopped(finished)
+    return row_sums, column_sums, squares if second else None
+
+
+def block_sums(
+    const real[:, ::1] points, const real[:, ::1] marks, Kernel kernel not None, Sweep sweep not None, long size,
+):
+    """Sums over the pairs i != j of consecutive blocks of `size` samples."""
+    cdef PairProblem[real] problem = pair_problem[real](kernel, points, marks, points, marks, True)
+    result = np.empty(points.shape[0] // size)
+    cdef double[::1] out = result
+    cdef double* out_pointer = &out[0]
+    cdef bint finished
+    with nogil:
+        finished = c_block_sums(problem, sweep.run, size, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def matmul(
+    const real[:, ::1] points, const real[:, ::1] marks,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors,
+):
+    """H @ vectors.T for `vectors` of shape (c, n right)."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, right_points, right_marks, symmetric)
+    result = np.empty((points.shape[0], vectors.shape[0]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef long n_vectors = vectors.shape[0]
+    cdef bint finished
+    with nogil:
+        finished = c_matmul(problem, sweep.run, vectors_pointer, n_vectors, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def entries(
+    const real[:, ::1] points, const real[:, ::1] marks,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None,
+):
+    """The dense H."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, right_points, right_marks, symmetric)
+    result = np.empty((points.shape[0], right_points.shape[0]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_entries(problem, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def probe(str what, dtype, long repetitions, Sweep sweep not None):
+    """Number of elements on which `what` ("fma", "exp", "sqrt") was done, all threads together."""
+    cdef Probe operation = {"fma": Probe.FMA, "exp": Probe.EXP, "sqrt": Probe.SQRT}[what]
+    cdef bint single = np.dtype(dtype) == np.float32
+    cdef double elements
+    with nogil:
+        if single:
+            elements = c_probe[float](sweep.run, operation, repetitions)
+        else:
+            elements = c_probe[double](sweep.run, operation, repetitions)
+    return elements
+
+
+def has_openmp():
+    """Whether the extension was compiled with OpenMP."""
+    return compiled_with_openmp()
+
+
+def max_threads():
+    """OpenMP's number of threads; 1 in a forked child or inside a parallel region."""
+    return openmp_max_threads()
+
+
+register_fork_handler()

@@ -1,0 +1,136 @@
+// SIMD packs of the instruction set this translation unit is compiled for.
+//
+// Included by tile.cpp only, once per instruction set. ROWS x VECTORS packs make
+// the register tile: they fill the registers and leave room for the operands.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kcalib/math.h"
+
+namespace kcalib {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int PACK_BYTES = 64, ROWS = 6, VECTORS = 4;
+#elif defined(__AVX2__)
+constexpr int PACK_BYTES = 32, ROWS = 4, VECTORS = 3;
+#elif defined(__aarch64__)
+constexpr int PACK_BYTES = 16, ROWS = 6, VECTORS = 4;
+#else
+constexpr int PACK_BYTES = 16, ROWS = 4, VECTORS = 3;
+#endif
+
+using DoublePack = double __attribute__((vector_size(PACK_BYTES)));
+using FloatPack = float __attribute__((vector_size(PACK_BYTES)));
+using HalfFloatPack = float __attribute__((vector_size(PACK_BYTES / 2)));
+using LongPack = long long __attribute__((vector_size(PACK_BYTES)));
+using IntPack = int __attribute__((vector_size(PACK_BYTES)));
+
+template <> struct Lane<DoublePack> { using real = double; using bits = LongPack; };
+template <> struct Lane<FloatPack> { using real = float; using bits = IntPack; };
+
+template <class T> struct PackOf;
+template <> struct PackOf<double> { using type = DoublePack; };
+template <> struct PackOf<float> { using type = FloatPack; };
+template <class T> using Pack = typename PackOf<T>::type;
+
+template <class V> constexpr int LANES = PACK_BYTES / int(sizeof(Real<V>));
+
+template <class V> KCALIB_FN V load(const Real<V>* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V> KCALIB_FN void store(Real<V>* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
+
+// Square root of x >= 0, to within one ulp.
+KCALIB_FN DoublePack square_root(DoublePack x) {
+#if defined(__AVX512F__)
+  // vsqrtpd costs more than an exp here: start from vrsqrt14pd and take two
+  // Goldschmidt steps and a correction. The floor keeps 0 * inf = NaN away.
+  const DoublePack floored = at_least(x, 0x1p-1000);
+  DoublePack h = DoublePack(_mm512_maskz_rsqrt14_pd(0xff, __m512d(floored)));
+  DoublePack g = floored * h;
+  h = 0.5 * h;
+  DoublePack e = 0.5 - g * h;
+  g = g * e + g;
+  h = h * e + h;
+  e = 0.5 - g * h;
+  g = g * e + g;
+  h = h * e + h;
+  e = floored - g * g;
+  g = e * h + g;
+  return x < 0x1p-1000 ? DoublePack{} : g;
+#elif defined(__AVX2__)
+  return DoublePack(_mm256_sqrt_pd(__m256d(x)));
+#elif defined(__x86_64__)
+  return DoublePack(_mm_sqrt_pd(__m128d(x)));
+#else
+  DoublePack y;
+  for (int i = 0; i < LANES<DoublePack>; ++i) y[i] = __builtin_sqrt(x[i]);
+  return y;
+#endif
+}
+
+KCALIB_FN FloatPack square_root(FloatPack x) {
+#if defined(__AVX512F__)
+  const FloatPack floored = at_least(x, 0x1p-120f);
+  FloatPack h = FloatPack(_mm512_maskz_rsqrt14_ps(0xffff, __m512(floored)));
+  FloatPack g = floored * h;
+  h = 0.5f * h;
+  FloatPack e = 0.5f - g * h;
+  g = g * e + g;
+  h = h * e + h;
+  e = floored - g * g;
+  g = e * h + g;
+  return x < 0x1p-120f ? FloatPack{} : g;
+#elif defined(__AVX2__)
+  return FloatPack(_mm256_sqrt_ps(__m256(x)));
+#elif defined(__x86_64__)
+  return FloatPack(_mm_sqrt_ps(__m128(x)));
+#else
+  FloatPack y;
+  for (int i = 0; i < LANES<FloatPack>; ++i) y[i] = __builtin_sqrtf(x[i]);
+  return y;
+#endif
+}
+
+template <class V> KCALIB_FN V magnitude(V x) { return x < Real<V>(0) ? -x : x; }
+
+// Whether any lane of a comparison's result is true.
+template <class B> KCALIB_FN bool any(B mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi64_mask(__m512i(mask), __m512i(mask)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8(__m256i(mask)) != 0;
+#elif defined(__x86_64__)
+  return _mm_movemask_epi8(__m128i(mask)) != 0;
+#else
+  long long words[PACK_BYTES / 8], found = 0;
+  __builtin_memcpy(words, &mask, sizeof words);
+  for (long long w : words) found |= w;
+  return found != 0;
+#endif
+}
+
+// A pack as double packs, in lane order: what every sum accumulates.
+template <class V> constexpr int WIDE = 8 / int(sizeof(Real<V>));
+KCALIB_FN void widen(DoublePack x, DoublePack* out) { out[0] = x; }
+KCALIB_FN void widen(FloatPack x, DoublePack* out) {
+  HalfFloatPack half[2];
+  __builtin_memcpy(half, &x, sizeof x);
+  out[0] = __builtin_convertvector(half[0], DoublePack);
+  out[1] = __builtin_convertvector(half[1], DoublePack);
+}
+
+KCALIB_FN double sum_lanes(DoublePack x) {
+  double s = x[0];
+  for (int i = 1; i < LANES<DoublePack>; ++i) s += x[i];
+  return s;
+}
+
+}  // namespace
+}  // namespace kcalib

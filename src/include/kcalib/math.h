@@ -1,0 +1,131 @@
+// Scalar maths of the pair engine: exp, log, log1p, power.
+//
+// Every function is a template over its value type V: a SIMD pack on the CPU
+// (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h.
+// All are branch-free, handle every finite argument in the stated range, and
+// never produce denormals. Inputs are checked for NaN before they get here.
+#pragma once
+
+#ifndef KCALIB_FN
+#ifdef __CUDACC__
+#define KCALIB_FN __device__ __forceinline__
+#else
+#define KCALIB_FN inline __attribute__((always_inline))
+#endif
+#endif
+
+namespace kcalib {
+// The anonymous namespace keeps each instruction set's copy private to its
+// translation unit: the linker must never merge the AVX-512 one into another.
+namespace {
+
+// Lane<V>::real is the type of one element, Lane<V>::bits the integer view of V.
+template <class V> struct Lane;
+template <> struct Lane<double> { using real = double; using bits = long long; };
+template <> struct Lane<float> { using real = float; using bits = int; };
+template <class V> using Real = typename Lane<V>::real;
+template <class V> using Bits = typename Lane<V>::bits;
+
+template <class V> KCALIB_FN V splat(Real<V> x) { return x - V{}; }
+template <class V> KCALIB_FN Bits<V> to_bits(V x) { return __builtin_bit_cast(Bits<V>, x); }
+template <class V> KCALIB_FN V from_bits(Bits<V> x) { return __builtin_bit_cast(V, x); }
+
+template <class V> KCALIB_FN V at_least(V x, Real<V> low) { return x < low ? splat<V>(low) : x; }
+template <class V> KCALIB_FN V at_most(V x, Real<V> high) { return x > high ? splat<V>(high) : x; }
+
+template <class T> struct Constants;
+template <> struct Constants<double> {
+  static constexpr double exp_low = -708, exp_high = 709, tiny = 0x1p-1022;
+  static constexpr double round = 0x1.8p52, inverse_ln2 = 0x1.71547652b82fep0;
+  static constexpr double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
+  static constexpr int mantissa = 52;
+  static constexpr long long one = 0x3ff0000000000000, half_root2 = 0x3fe6a09e667f3bcd;
+};
+template <> struct Constants<float> {
+  static constexpr float exp_low = -87, exp_high = 88, tiny = 0x1p-126f;
+  static constexpr float round = 0x1.8p23f, inverse_ln2 = 0x1.715476p0f;
+  static constexpr float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+  static constexpr int mantissa = 23;
+  static constexpr int one = 0x3f800000, half_root2 = 0x3f3504f3;
+};
+
+// exp(x), x clamped to [-708, 709] (float: [-87, 88]).
+// x = n ln 2 + r, |r| <= ln(2)/2; exp(r) = 1 + r + r^2 q(r) with q the Chebyshev
+// fit of degree 9 (float: 4) to (exp(r) - 1 - r)/r^2, error 1.3e-17 (7.8e-9).
+template <class V> KCALIB_FN V exp(V x) {
+  using R = Real<V>;
+  using C = Constants<R>;
+  x = at_most(at_least(x, C::exp_low), C::exp_high);
+  const V shifted = x * C::inverse_ln2 + C::round;
+  const V n = shifted - C::round;
+  const V r = (x - n * C::ln2_high) - n * C::ln2_low;
+  V q;
+  if constexpr (sizeof(R) == 8) {
+    q = splat<V>(0x1.af38a9b0ec855p-26);
+    q = q * r + 0x1.289185613a3d6p-22;
+    q = q * r + 0x1.71de0dae63bb3p-19;
+    q = q * r + 0x1.a019b90d2ae7ap-16;
+    q = q * r + 0x1.a01a01a7c41d5p-13;
+    q = q * r + 0x1.6c16c1788bd90p-10;
+    q = q * r + 0x1.11111111109b3p-7;
+    q = q * r + 0x1.5555555553d63p-5;
+    q = q * r + 0x1.5555555555556p-3;
+    q = q * r + 0x1.0000000000001p-1;
+  } else {
+    q = splat<V>(0.0013926183587713494f);
+    q = q * r + 0.008363179052722578f;
+    q = q * r + 0.041666554617204574f;
+    q = q * r + 0.16666576989698775f;
+    q = q * r + 0.5f;
+  }
+  const V y = (r * r * q + r) + R(1);
+  // n sits in the low mantissa bits of `shifted`; add it to the exponent of y.
+  return from_bits<V>(to_bits(y) + (to_bits(shifted) << C::mantissa));
+}
+
+// log(x) for normal x > 0: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)),
+// s = f / (2 + f), log(1 + f) = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))) (fdlibm's e_log.c).
+template <class V> KCALIB_FN V log(V x) {
+  using R = Real<V>;
+  using C = Constants<R>;
+  const Bits<V> offset = to_bits(x) - C::half_root2;
+  const Bits<V> k = offset >> C::mantissa;
+  const V f = from_bits<V>(to_bits(x) - (k << C::mantissa)) - R(1);
+  const V scale = from_bits<V>(to_bits(splat<V>(C::round)) + k) - C::round;
+  const V s = f / (R(2) + f);
+  const V z = s * s;
+  V p;
+  if constexpr (sizeof(R) == 8) {
+    p = splat<V>(1.479819860511658591e-01);
+    p = p * z + 1.531383769920937332e-01;
+    p = p * z + 1.818357216161805012e-01;
+    p = p * z + 2.222219843214978396e-01;
+    p = p * z + 2.857142874366239149e-01;
+    p = p * z + 3.999999999940941908e-01;
+    p = p * z + 6.666666666666735130e-01;
+  } else {
+    p = splat<V>(0.24279078841f);
+    p = p * z + 0.28498786688f;
+    p = p * z + 0.40000972152f;
+    p = p * z + 0.66666662693f;
+  }
+  const V half_square = R(0.5) * f * f;
+  const V low = s * (half_square + z * p) + scale * C::ln2_low;
+  return scale * C::ln2_high - ((half_square - low) - f);
+}
+
+// log(1 + x) for x >= 0, with the rounding error of 1 + x put back.
+template <class V> KCALIB_FN V log1p(V x) {
+  using R = Real<V>;
+  const V u = x + R(1);
+  return log(u) + (x - (u - R(1))) / u;
+}
+
+// x^a for x >= 0 and a > 0; 0^a = 0.
+template <class V> KCALIB_FN V power(V x, Real<V> a) {
+  const V positive = exp(a * log(at_least(x, Constants<Real<V>>::tiny)));
+  return x > Real<V>(0) ? positive : V{};
+}
+
+}  // namespace
+}  // namespace kcalib

@@ -1,0 +1,41 @@
+"""kcalib: is my model calibrated, how sure are you, and which model is calibrated better?
+
+    skce               squared kernel calibration error            estimators/skce.py
+    calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
+    top_label_ece      binned top-label calibration error          estimators/ece.py
+    brier_score, log_loss   proper scores                          estimators/scores.py
+    evaluate           all of these at once, with a verdict        evaluation.py
+    kernels            kernels on predictions                      kernels.py
+    bandwidth          the median heuristic                        bandwidth.py
+
+The way of the data, down once and up once: a public function checks its input (`_inputs`),
+packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
+(`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
+"""
+
+from kcalib import bandwidth, kernels
+from kcalib._packing import IndefiniteKernelWarning
+from kcalib._version import __version__
+from kcalib.estimators.ece import top_label_ece
+from kcalib.estimators.scores import brier_score, log_loss
+from kcalib.estimators.skce import skce
+from kcalib.evaluation import evaluate
+from kcalib.inference.calibration_test import calibration_test
+from kcalib.results import CalibrationTestResult, ConfidenceInterval, Evaluation, SKCEResult
+
+__all__ = [
+    "CalibrationTestResult",
+    "ConfidenceInterval",
+    "Evaluation",
+    "IndefiniteKernelWarning",
+    "SKCEResult",
+    "__version__",
+    "bandwidth",
+    "brier_score",
+    "calibration_test",
+    "evaluate",
+    "kernels",
+    "log_loss",
+    "skce",
+    "top_label_ece",
+]

@@ -11,7 +11,7 @@ Data: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits",
 UCI Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49,
 licensed CC BY 4.0. scikit-learn bundles its test part.
 
-Run from anywhere (about a minute; needs scikit-learn >= 1.8):
+Run (about a minute; needs scikit-learn >= 1.8):
 
     python docs/scripts/make_demo_predictions.py
 

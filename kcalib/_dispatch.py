@@ -1,0 +1,95 @@
+"""Which operator computes a pair problem: the one table, the one place that chooses.
+
+Read top to bottom: the first row whose arrays fit is taken. Only exact operators are
+chosen automatically. The table is printed in the documentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kcalib import _arrays
+from kcalib._inputs import check_choice
+from kcalib._operators.generic import GenericOperator
+from kcalib._operators.openmp import OpenMPOperator
+from kcalib._problem import Array, Moments, PairProblem
+
+
+class Operator(Protocol):
+    """The primitives of the matrix H of a pair problem; see `_problem`."""
+
+    name: str
+    reason: str  # why it was chosen
+    threads: int | None
+
+    def moments(self, second: bool = False) -> Moments:
+        """Row and column sums, diagonal, and on request the sum of squares."""
+
+    def block_sums(self, size: int) -> Array:
+        """Sum over i != j of each of the n // size consecutive diagonal blocks, shape (n // size,)."""
+
+    def matmul(self, vectors: Array) -> Array:
+        """H @ vectors for `vectors` of shape (n right, c)."""
+
+    def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
+        """The dense piece H[rows][:, columns]."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One row of the table: what an operator can do."""
+
+    name: str
+    arrays: str
+    dtypes: tuple[str, ...]
+    primitives: tuple[str, ...]
+    exact: bool
+    differentiable: bool
+    memory: str
+
+
+PRIMITIVES = ("moments", "block_sums", "matmul", "tile")
+TABLE = (
+    Capability(
+        "openmp", "NumPy, and all CPU arrays (they become NumPy arrays without a copy)",
+        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
+    ),
+    Capability(
+        "generic", "any array API namespace, on its device",
+        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
+    ),
+)  # fmt: skip
+
+
+def operator_for(problem: PairProblem, *, operator: str | None = None, threads: int | None = None) -> Operator:
+    """The operator for `problem`, or the one named `operator`.
+
+    Raises
+    ------
+    ValueError
+        If `operator` is unknown or cannot take the problem's arrays, or if `threads` is
+        given to an operator that has none.
+    """
+    points = problem.left.points
+    host = _arrays.is_host(points)
+    if operator is not None:
+        check_choice("operator", operator, tuple(row.name for row in TABLE))
+        reason = "asked for by name"
+    else:
+        operator = "openmp" if host else "generic"
+        reason = (
+            "the arrays are in host memory"
+            if host
+            else f"{_arrays.library(points)} arrays on {_arrays.describe_device(points)} stay there"
+        )
+    if operator == "openmp":
+        if not host:
+            raise ValueError(
+                f"operator='openmp' needs arrays in host memory, `y_pred` is on {_arrays.describe_device(points)}; "
+                "bring it to the CPU first, or leave operator=None"
+            )
+        return OpenMPOperator(problem, threads=threads, reason=reason)
+    if threads is not None:
+        raise ValueError("`threads` applies to the openmp operator; the array library decides for operator='generic'")
+    return GenericOperator(problem, reason=reason)

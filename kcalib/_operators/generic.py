@@ -1,0 +1,149 @@
+"""The operator for every array library: strips of rows, array API functions only.
+
+Differentiable wherever the library is (distances have their subgradient 0 at 0), on
+whatever device the arrays are. Memory: a strip of the difference tensor, at most
+`STRIP_ELEMENTS` elements, besides O(n m).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcalib import _arrays
+from kcalib._operators.diagonal import diagonal
+from kcalib._problem import Array, Factor, Moments, PairProblem, Side
+
+STRIP_ELEMENTS = 2**22
+
+
+class GenericOperator:
+    """H in strips of rows, each a few array operations."""
+
+    name = "generic"
+    threads = None
+
+    def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
+        self.problem = problem
+        self.reason = reason
+        self._xp = _arrays.namespace(problem.left.points)
+
+    def moments(self, second: bool = False) -> Moments:
+        xp, problem = self._xp, self.problem
+        rows, columns, squares = [], None, None
+        for begin, h in self._strips():
+            if problem.symmetric:
+                h = self._without_diagonal(h, begin)
+            else:
+                part = xp.sum(h, axis=0)
+                columns = part if columns is None else columns + part
+            rows.append(xp.sum(h, axis=1))
+            if second:
+                part = xp.sum(h * h)
+                squares = part if squares is None else squares + part
+        row_sums = xp.concat(rows)
+        if problem.symmetric:
+            return Moments(row_sums, row_sums, diagonal(problem), None if squares is None else float(squares))
+        return Moments(row_sums, columns, None, None if squares is None else float(squares))
+
+    def block_sums(self, size: int) -> Array:
+        xp, left = self._xp, self.problem.left
+        n_blocks = left.points.shape[0] // size
+        sums = []
+        for b in range(n_blocks):
+            block = left.take(slice(b * size, (b + 1) * size))
+            operator = GenericOperator(PairProblem(block, None, self.problem.kernel))
+            sums.append(xp.sum(operator.moments().row_sums))
+        return xp.stack(sums)
+
+    def matmul(self, vectors: Array) -> Array:
+        xp = self._xp
+        vectors = xp.astype(vectors, xp.float64)
+        return xp.concat([h @ vectors for _, h in self._strips()])
+
+    def tile(self, rows: Any, columns: Any) -> Array:
+        return self._entries(self.problem.left.take(rows), self.problem.columns.take(columns))
+
+    def _strips(self) -> Any:
+        left, right = self.problem.left, self.problem.columns
+        n, n_right = left.points.shape[0], right.points.shape[0]
+        step = max(1, STRIP_ELEMENTS // n_right)
+        for begin in range(0, n, step):
+            yield begin, self._entries(left.take(slice(begin, min(n, begin + step))), right)
+
+    def _without_diagonal(self, h: Array, begin: int) -> Array:
+        xp, dev = self._xp, _arrays.device(h)
+        rows = xp.arange(begin, begin + h.shape[0], device=dev)
+        columns = xp.arange(h.shape[1], device=dev)
+        return xp.where(rows[:, None] == columns[None, :], xp.zeros_like(h), h)
+
+    def _entries(self, left: Side, right: Side) -> Array:
+        """Dense H of two sides, computed in their dtype, returned in float64."""
+        xp = self._xp
+        quantities: dict[str, Array] = {}
+        kernel: Any = None
+        for term in self.problem.kernel:
+            product: Any = None
+            for factor in term.factors:
+                value = self._profile(factor, left, right, quantities)
+                product = value if product is None else product * value
+            product = product if term.coefficient == 1 else term.coefficient * product
+            kernel = product if kernel is None else kernel + product
+        h = kernel * (left.marks @ xp.matrix_transpose(right.marks))
+        return xp.astype(h, xp.float64, copy=False)
+
+    def _profile(self, factor: Factor, left: Side, right: Side, quantities: dict[str, Array]) -> Array:
+        xp, a = self._xp, factor.scale
+        if factor.profile == "gaussian":
+            return xp.exp(-a * self._squared(factor.metric, left, right, quantities))
+        if factor.profile == "rational_quadratic":
+            return xp.exp(-factor.shape * xp.log1p(a * self._squared(factor.metric, left, right, quantities)))
+        if factor.profile == "identity" and factor.metric == "dot":
+            return left.points @ xp.matrix_transpose(right.points)
+        d = self._distance(factor.metric, left, right, quantities)
+        if factor.profile == "identity":
+            return d
+        r = a * d
+        if factor.profile == "exponential":
+            return xp.exp(-r)
+        if factor.profile == "matern_3_2":
+            return (1 + r) * xp.exp(-r)
+        if factor.profile == "matern_5_2":
+            return (1 + r + r * r / 3) * xp.exp(-r)
+        if factor.profile == "gamma_exponential":
+            positive = xp.where(r > 0, r, xp.ones_like(r))
+            return xp.where(r > 0, xp.exp(-(positive**factor.shape)), xp.ones_like(r))
+        raise ValueError(f"unknown profile {factor.profile!r}")
+
+    def _squared(self, metric: str, left: Side, right: Side, quantities: dict[str, Array]) -> Array:
+        if metric == "euclidean":
+            if "squared" not in quantities:
+                quantities["squared"] = self._over_features(lambda d: d * d, left, right)
+            return quantities["squared"]
+        d = self._distance(metric, left, right, quantities)
+        return d * d
+
+    def _distance(self, metric: str, left: Side, right: Side, quantities: dict[str, Array]) -> Array:
+        xp = self._xp
+        if metric not in quantities:
+            if metric == "cityblock":
+                quantities[metric] = self._over_features(xp.abs, left, right)
+            else:
+                d2 = self._squared("euclidean", left, right, quantities)
+                positive = xp.where(d2 > 0, d2, xp.ones_like(d2))  # no infinite slope at 0
+                quantities[metric] = xp.where(d2 > 0, xp.sqrt(positive), xp.zeros_like(d2))
+        return quantities[metric]
+
+    def _over_features(self, step: Any, left: Side, right: Side) -> Array:
+        """sum_k step(x_ik - x'_jk), by differences: exact for near-duplicates. A few features at a time."""
+        xp = self._xp
+        rows, columns = left.points.shape[0], right.points.shape[0]
+        features = left.points.shape[1]
+        width = max(1, min(features, STRIP_ELEMENTS // max(1, rows * columns)))
+        total: Any = None
+        for k in range(0, features, width):
+            part = slice(k, min(features, k + width))
+            difference = left.points[:, None, part] - right.points[None, :, part]
+            value = xp.sum(step(difference), axis=-1)
+            total = value if total is None else total + value
+        return total
+

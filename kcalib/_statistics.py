@@ -1,0 +1,62 @@
+"""From sums over H to numbers: plain O(n) arithmetic, in the array's own library.
+
+Called by the estimators with what an operator returned. Formulas: Widmann et al. 2019,
+table 1; Hoeffding's variance of a U-statistic of order two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kcalib import _arrays
+from kcalib._problem import Array, Moments
+
+
+def unbiased(moments: Moments, sample_weight: Array | None = None) -> float:
+    """sum_{i != j} H_ij / (n (n - 1)); weighted: over W^2 - sum w^2 with the w in H."""
+    n = moments.row_sums.shape[0]
+    if sample_weight is None:
+        return total(moments.row_sums) / (n * (n - 1))
+    weights = total(sample_weight)
+    return total(moments.row_sums) / (weights**2 - total(sample_weight * sample_weight))
+
+
+def biased(moments: Moments, sample_weight: Array | None = None) -> float:
+    """sum_{i, j} H_ij / n^2, never negative for a positive definite kernel."""
+    weights = moments.row_sums.shape[0] if sample_weight is None else total(sample_weight)
+    return (total(moments.row_sums) + total(moments.diagonal)) / weights**2
+
+
+def standard_error(moments: Moments) -> float | None:
+    """Standard error of the unbiased estimate; None below four samples.
+
+    Var U = (4 (n - 2) z1 + 2 z2) / (n (n - 1)), z1 = Var E[h(X, X') | X], z2 = Var h(X, X').
+    Both are estimated without bias from row sums and the sum of squares; z1 is 0 under
+    calibration, where its estimate can be negative and is set to 0.
+    """
+    n = moments.row_sums.shape[0]
+    if n < 4 or moments.sum_of_squares is None:
+        return None
+    squares = moments.sum_of_squares
+    square_rows = total(moments.row_sums * moments.row_sums)
+    pairs = n * (n - 1)
+    # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
+    square_mean = (total(moments.row_sums) ** 2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
+    z1 = (square_rows - squares) / (pairs * (n - 2)) - square_mean
+    z2 = squares / pairs - square_mean
+    return math.sqrt(max(0.0, (4 * (n - 2) * max(0.0, z1) + 2 * max(0.0, z2)) / pairs))
+
+
+def mean_and_standard_error(values: Array) -> tuple[float, float | None]:
+    """Mean of block estimates and its standard error (ddof 1); None for one block."""
+    count = values.shape[0]
+    mean = total(values) / count
+    if count < 2:
+        return mean, None
+    deviation = values - mean
+    return mean, math.sqrt(total(deviation * deviation) / (count - 1) / count)
+
+
+def total(values: Any) -> float:
+    return float(_arrays.namespace(values).sum(values))

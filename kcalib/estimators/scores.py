@@ -1,0 +1,121 @@
+"""Proper scoring rules of predicted class probabilities, in their plain forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcalib import _arrays
+from kcalib._inputs import Classification, prepare
+from kcalib._packing import residuals
+from kcalib._problem import Array
+
+__all__ = ["brier_score", "log_loss"]
+
+
+def brier_score(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    scale_by_half: bool | str = "auto",
+) -> float:
+    """Brier score: mean squared distance of the prediction from the one-hot label.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights.
+    scale_by_half : bool or "auto"
+        Halve the sum over classes. "auto", as in scikit-learn, halves it for binary problems,
+        where the score is then the mean of (p - y)^2, in [0, 1]; otherwise it is in [0, 2].
+
+    Returns
+    -------
+    float
+        The score; lower is better. Time and memory O(n m).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments, and if `scale_by_half` is something else.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> round(kcalib.brier_score([0, 1], [0.2, 0.6]), 6)
+    0.1
+    """
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
+    if scale_by_half not in (True, False, "auto"):
+        raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
+    return brier_score_of(data, data.m == 2 if scale_by_half == "auto" else bool(scale_by_half))
+
+
+def log_loss(
+    y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+) -> float:
+    """Mean negative log-likelihood of the labels, in nats.
+
+    A label that was predicted with probability 0 would make it infinite; as in
+    scikit-learn, probabilities are raised to the machine epsilon of the dtype they come in.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights.
+
+    Returns
+    -------
+    float
+        The loss; lower is better. Time and memory O(n m).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> round(kcalib.log_loss([0, 1], [[0.5, 0.5], [0.5, 0.5]]), 6)
+    0.693147
+    """
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
+    return log_loss_of(data)
+
+
+def brier_score_of(data: Classification, scale_by_half: bool) -> float:
+    e = residuals(data)
+    score = weighted_mean(data, data.xp.sum(e * e, axis=1))
+    return score / 2 if scale_by_half else score
+
+
+def log_loss_of(data: Classification) -> float:
+    xp = data.xp
+    p = xp.take_along_axis(data.probabilities, data.labels[:, None], axis=1)[:, 0]
+    low = xp.full_like(p, data.input_epsilon)
+    return weighted_mean(data, -xp.log(xp.where(p < low, low, xp.where(p > 1, xp.ones_like(p), p))))
+
+
+def accuracy_of(data: Classification) -> float:
+    return weighted_mean(data, top_label(data)[1])
+
+
+def top_label(data: Classification) -> tuple[Array, Array]:
+    """Confidence (probability of the predicted class) and correctness (0 or 1), both (n,)."""
+    xp, p = data.xp, data.probabilities
+    predicted = xp.argmax(p, axis=1)
+    return xp.max(p, axis=1), xp.astype(xp.astype(predicted, xp.int64) == data.labels, p.dtype)
+
+
+def weighted_mean(data: Classification, values: Array) -> float:
+    xp = _arrays.namespace(values)
+    if data.sample_weight is None:
+        return float(xp.mean(values))
+    return float(xp.sum(data.sample_weight * values) / xp.sum(data.sample_weight))

@@ -1,0 +1,125 @@
+"""The usual numbers about one classifier in one call; what `kcalib evaluate` prints."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kcalib._inputs import Classification, check_integer, prepare
+from kcalib.estimators.ece import reliability_bins
+from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
+from kcalib.estimators.skce import SKCEOptions, estimate
+from kcalib.inference.calibration_test import block_test
+from kcalib.kernels import Kernel
+from kcalib.results import Evaluation
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    alpha: float = 0.05,
+    kernel: Kernel | None = None,
+    estimator: str = "unbiased",
+    block_size: int | None = None,
+    n_bins: int = 15,
+    seed: int | None = 0,
+    classes: Any = None,
+    from_logits: bool = False,
+    threads: int | None = None,
+) -> Evaluation:
+    """Accuracy, proper scores, ECE, SKCE and a test of calibration, with a verdict.
+
+    Parameters
+    ----------
+    y_true, y_pred, kernel, estimator, classes, from_logits, threads
+        As in `kcalib.skce`.
+    alpha : float
+        Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
+        about this probability.
+    block_size : int, optional
+        Samples in a block of the test, and of the SKCE estimate if `estimator` is "block".
+    n_bins : int
+        Bins of the top-label ECE.
+    seed : int, optional
+        Seed of the permutation before the test forms its blocks; None keeps the order.
+
+    Returns
+    -------
+    Evaluation
+        With the fields of `kcalib.results.Evaluation`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` and `kcalib.calibration_test`, and if `alpha` is outside (0, 1).
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.uniform(size=500)
+    >>> kcalib.evaluate(rng.uniform(size=500) < p, p).verdict
+    'no evidence against calibration (p = 0.91)'
+    """
+    if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
+        raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
+    n_bins = check_integer("n_bins", n_bins, 1)
+    return evaluation_of(
+        prepare(y_true, y_pred, classes=classes, from_logits=from_logits),
+        alpha=alpha,
+        kernel=kernel,
+        estimator=estimator,
+        block_size=block_size,
+        n_bins=n_bins,
+        seed=seed,
+        threads=threads,
+    )
+
+
+def evaluation_of(
+    data: Classification,
+    *,
+    alpha: float,
+    kernel: Kernel | None,
+    estimator: str,
+    block_size: int | None,
+    n_bins: int,
+    seed: int | None,
+    threads: int | None,
+) -> Evaluation:
+    """`evaluate` of checked data."""
+    test = block_test(data, "block", block_size, kernel, "delta", seed, threads, None)
+    options = SKCEOptions(kernel, "delta", estimator, block_size if estimator == "block" else None, None, threads)
+    skce = estimate(data, options, with_error=True)
+    accuracy = accuracy_of(data)
+    confidence = weighted_mean(data, top_label(data)[0])
+    miscalibrated = test.pvalue < alpha
+    return Evaluation(
+        n_samples=data.n,
+        n_classes=data.m,
+        accuracy=accuracy,
+        mean_confidence=confidence,
+        log_loss=log_loss_of(data),
+        brier_score=brier_score_of(data, data.m == 2),
+        top_label_ece=reliability_bins(data, n_bins).ece,
+        skce=skce,
+        test=test,
+        alpha=float(alpha),
+        miscalibrated=miscalibrated,
+        verdict=_verdict(data, miscalibrated, test.pvalue, accuracy, confidence),
+    )
+
+
+def _verdict(data: Classification, miscalibrated: bool, pvalue: float, accuracy: float, confidence: float) -> str:
+    if not miscalibrated:
+        return f"no evidence against calibration (p = {pvalue:.2g})"
+    # A direction is named if confidence and accuracy differ by more than two standard errors.
+    error = math.sqrt(accuracy * (1 - accuracy) / data.n)
+    gap = confidence - accuracy
+    direction = ""
+    if abs(gap) > 2 * error:
+        direction = ", over-confident" if gap > 0 else ", under-confident"
+    return f"miscalibrated{direction} (p = {pvalue:.2g})"

@@ -1,0 +1,4 @@
+"""Hypothesis tests: is the model calibrated, and how sure are you?
+
+calibration_test    the asymptotic block test
+"""

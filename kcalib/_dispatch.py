@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._inputs import check_choice
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
-from kcalib._problem import Array, Moments, PairProblem
+from kcalib._problem import Moments, PairProblem
 
 
 class Operator(Protocol):
@@ -21,7 +22,10 @@ class Operator(Protocol):
 
     name: str
     reason: str  # why it was chosen
-    threads: int | None
+
+    @property
+    def threads(self) -> int | None:
+        """Threads it uses at most; None where the array library decides."""
 
     def moments(self, second: bool = False) -> Moments:
         """Row and column sums, diagonal, and on request the sum of squares."""

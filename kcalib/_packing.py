@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._inputs import Classification
-from kcalib._problem import Array, PairProblem, Side
+from kcalib._problem import PairProblem, Side
 from kcalib.bandwidth import MedianDistance, median_distance
 from kcalib.kernels import Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root

@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Array = Any  # an array of whichever namespace the user brought
+from kcalib import _arrays
+from kcalib._arrays import Array
 
 Profile = Literal[
     "exponential", "gaussian", "gamma_exponential", "matern_3_2", "matern_5_2", "rational_quadratic", "identity"
@@ -50,7 +51,10 @@ class Side:
 
     def take(self, rows: Any) -> Side:
         """The side restricted to `rows` (a slice or an integer array)."""
-        return Side(self.points[rows, :], self.marks[rows, :])
+        if isinstance(rows, slice):
+            return Side(self.points[rows, :], self.marks[rows, :])
+        take = _arrays.namespace(self.points).take
+        return Side(take(self.points, rows, axis=0), take(self.marks, rows, axis=0))
 
 
 @dataclass(frozen=True)

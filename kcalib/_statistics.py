@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 from kcalib import _arrays
-from kcalib._problem import Array, Moments
+from kcalib._arrays import Array
+from kcalib._problem import Moments
 
 
 def unbiased(moments: Moments, sample_weight: Array | None = None) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._dispatch import operator_for
 from kcalib._inputs import check_choice, check_integer
-from kcalib._problem import Array, Factor, PairProblem, Side, Term
+from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import METRICS
 
 __all__ = ["MedianDistance", "median_distance"]

@@ -3,13 +3,16 @@
 # Callers pass C-contiguous arrays of one dtype whose shapes agree.
 """The compiled core: sweeps over all pairs on the CPU."""
 
-from libc.stddef cimport size_t
 from libcpp.vector cimport vector
 from cpython.exc cimport PyErr_CheckSignals
 
 import numpy as np
 
-from kcalib._version import __version__ as version  # noqa: F401  (compared in the tests)
+
+cdef extern from *:
+    const char* KCALIB_VERSION
+
+version = KCALIB_VERSION.decode()
 
 
 cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kcalib import _arrays
-from kcalib._problem import Array, PairProblem
+from kcalib._arrays import Array
+from kcalib._problem import PairProblem
 
 
 def diagonal(problem: PairProblem) -> Array:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._operators.diagonal import diagonal
-from kcalib._problem import Array, Factor, Moments, PairProblem, Side
+from kcalib._problem import Factor, Moments, PairProblem, Side
 
 STRIP_ELEMENTS = 2**22
 
@@ -146,4 +147,3 @@ class GenericOperator:
             value = xp.sum(step(difference), axis=-1)
             total = value if total is None else total + value
         return total
-

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
 from kcalib._packing import residuals
-from kcalib._problem import Array
 
 __all__ = ["brier_score", "log_loss"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcalib import _packing, _statistics
+from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import Classification, check_choice, check_integer, prepare
 from kcalib._packing import Packed
-from kcalib._problem import Array
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
@@ -140,9 +140,7 @@ def skce(
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
     """
-    data = prepare(
-        y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, dtype=dtype
-    )
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, dtype=dtype)
     options = SKCEOptions(kernel, target_kernel, estimator, block_size, operator, threads)
     result = estimate(data, options, with_error=full_output)
     return result if full_output else result.value
@@ -225,7 +223,11 @@ def _block_size(data: Classification, estimator: str, block_size: int | None) ->
         )
     if estimator in ("unbiased", "biased"):
         weights = data.sample_weight
-        if estimator == "unbiased" and weights is not None and int(data.xp.sum(data.xp.astype(weights > 0, data.xp.int64))) < 2:
+        if (
+            estimator == "unbiased"
+            and weights is not None
+            and int(data.xp.sum(data.xp.astype(weights > 0, data.xp.int64))) < 2
+        ):
             raise ValueError("estimator='unbiased' needs at least 2 samples of positive `sample_weight`")
         return None
     if data.sample_weight is not None:
@@ -238,4 +240,3 @@ def _block_size(data: Classification, estimator: str, block_size: int | None) ->
     if block_size is None:
         return default_block_size(data.n)
     return check_integer("block_size", block_size, 2, data.n, ": a block holds 2 to n samples")
-

@@ -1,0 +1,62 @@
+"""Labels and predictions for the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcalib import kernels as K
+
+
+def softmax_problem(n: int, m: int, seed: int = 0, scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    """Calibrated: labels drawn from the softmax of Gaussian logits."""
+    rng = np.random.default_rng(seed)
+    logits = scale * rng.normal(size=(n, m))
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    return draw_labels(p, rng), p
+
+
+def draw_labels(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One label from each row of probabilities."""
+    u = rng.uniform(size=(len(p), 1))
+    return np.minimum((np.cumsum(p, axis=1) < u).sum(axis=1), p.shape[1] - 1)
+
+
+def duplicates_problem(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Identical, nearly identical (1e-9 and 1e-14 apart), saturated and one-hot rows."""
+    rng = np.random.default_rng(seed)
+    y, p = softmax_problem(n, m, seed)
+    half = n // 2
+    p[half:] = p[: n - half]
+    for shift, rows in ((1e-9, slice(half, half + n // 8)), (1e-14, slice(half + n // 8, half + n // 4))):
+        first = p[rows, 0].copy()
+        p[rows, 0] = first * (1 - shift)
+        p[rows, 1] += first * shift
+    p[-(n // 8) :] = np.eye(m)[rng.integers(m, size=n // 8)]
+    _, saturated = softmax_problem(n // 8, m, seed + 1, scale=30.0)
+    p[: n // 8] = saturated
+    return y, p
+
+
+def psd_matrix(m: int, rank: int, seed: int = 0) -> np.ndarray:
+    root = np.random.default_rng(seed).normal(size=(m, rank))
+    return root @ root.T / rank
+
+
+KERNELS = {
+    "exponential": K.Exponential(bandwidth=0.5),
+    "exponential_cityblock": K.Exponential(bandwidth=0.7, metric="cityblock"),
+    "exponential_tv": K.Exponential(bandwidth=0.3, metric="total_variation"),
+    "gaussian": K.Gaussian(bandwidth=0.4),
+    "gamma_1.5": K.GammaExponential(bandwidth=0.5, gamma=1.5),
+    "gamma_0.3_cityblock": K.GammaExponential(bandwidth=0.5, gamma=0.3, metric="cityblock"),
+    "gamma_2": K.GammaExponential(bandwidth=0.5, gamma=2.0),
+    "matern_1.5": K.Matern(bandwidth=0.5, nu=1.5),
+    "matern_2.5": K.Matern(bandwidth=0.6, nu=2.5),
+    "rational_quadratic": K.RationalQuadratic(bandwidth=0.4, alpha=1.7),
+    "rational_quadratic_1e6": K.RationalQuadratic(bandwidth=0.4, alpha=1e6),
+    "linear": K.Linear(),
+    "linear+gaussian": K.Linear() + K.Gaussian(bandwidth=0.4),
+    "mixed": 0.5 * (K.Linear() + K.Matern(bandwidth=0.5)) * K.Exponential(bandwidth=2.0)
+    + 2.0 * K.Exponential(bandwidth=0.5, metric="cityblock"),
+}

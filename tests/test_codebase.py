@@ -1,0 +1,91 @@
+"""The code itself: imports point down, one version, files installed."""
+
+from __future__ import annotations
+
+import ast
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import kcalib
+from kcalib import _native
+
+ROOT = Path(__file__).parents[1]
+
+# From the ground up: a module may import those of earlier lines only.
+LAYERS = [
+    ["_version", "_native"],
+    ["_arrays"],
+    ["_inputs", "_problem"],
+    ["_threads", "kernels", "_statistics"],
+    ["target_kernels", "results"],
+    ["_operators.diagonal"],
+    ["_operators.generic", "_operators.openmp", "_operators"],
+    ["_dispatch"],
+    ["bandwidth"],
+    ["_packing"],
+    ["estimators.scores", "estimators.skce", "estimators"],
+    ["estimators.ece"],
+    ["inference.calibration_test", "inference"],
+    ["evaluation"],
+    [""],
+    ["_files", "_plot"],
+    ["_cli"],
+    ["__main__"],
+]
+LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT / "kcalib").with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+def _imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name.removeprefix("kcalib").lstrip(".") for name in names if name.split(".")[0] == "kcalib"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kcalib").rglob("*.py")), ids=_module)
+def test_imports_point_down(path):
+    module = _module(path)
+    assert module in LEVEL, f"give kcalib.{module} a line in LAYERS"
+    for imported in _imports(path) & LEVEL.keys() - {""}:
+        assert LEVEL[imported] < LEVEL[module], f"{module} imports {imported}"
+
+
+def test_only_one_file_knows_array_libraries():
+    for path in (ROOT / "kcalib").rglob("*.py"):
+        assert ("array_api_compat" in path.read_text()) == (path.name == "_arrays.py"), path
+
+
+def test_one_version():
+    assert _native.version == kcalib.__version__
+    assert f"version: '{kcalib.__version__}'" in (ROOT / "meson.build").read_text()
+
+
+def test_everything_is_installed():
+    installed = resources.files("kcalib")
+    for path in (ROOT / "kcalib").rglob("*"):
+        if path.is_file() and path.name != "meson.build" and "__pycache__" not in path.parts:
+            assert installed.joinpath(*path.relative_to(ROOT / "kcalib").parts).is_file(), path
+
+
+def test_profiles_and_metrics_have_the_numbers_of_the_header():
+    from kcalib._operators import openmp
+
+    header = (ROOT / "src/include/kcalib/profiles.h").read_text()
+    for name, number in (openmp.PROFILES | openmp.METRICS).items():
+        assert f"{name.upper()} = {number}" in header
+
+
+def test_no_file_needs_fast_math_or_the_build_machine():
+    for path in [ROOT / "meson.build", *(ROOT / "src").rglob("*")]:
+        if path.is_file():
+            code = [line.partition("#")[0].partition("//")[0] for line in path.read_text().splitlines()]
+            assert not any("ffast-math" in line or "march=" in line for line in code), path

@@ -1,0 +1,172 @@
+"""The claims about distributions, each with a fixed seed and a binomial or normal bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+import scipy.stats
+from problems import draw_labels, softmax_problem
+
+import kcalib
+from kcalib.kernels import Exponential
+
+KERNEL = Exponential(bandwidth=0.5)
+
+
+def binomial_bounds(n: int, p: float, risk: float = 1e-4) -> tuple[float, float]:
+    """Shares that a binomial share leaves with probability `risk` at most."""
+    law = scipy.stats.binom(n, p)
+    return law.ppf(risk / 2) / n, law.isf(risk / 2) / n
+
+
+def w19_predictions(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Widmann et al. 2019, section 7: p ~ Dir(0.1), ten classes."""
+    return rng.dirichlet(np.full(10, 0.1), size=n)
+
+
+def w19_labels(model: str, p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    drawn = draw_labels(p, rng)
+    if model == "M1":  # calibrated
+        return drawn
+    if model == "M2":  # half of them class 1
+        return np.where(rng.uniform(size=len(p)) < 0.5, drawn, 0)
+    return rng.integers(10, size=len(p))  # M3: uniform
+
+
+def test_block_test_by_hand():
+    y, p = softmax_problem(23, 3)
+    result = kcalib.calibration_test(y, p, block_size=5, kernel=KERNEL)
+    h = oracle.h_matrix(KERNEL, y, p)
+    blocks = [oracle.unbiased(h[s : s + 5, s : s + 5]) for s in (0, 5, 10, 15)]
+    t = scipy.stats.ttest_1samp(blocks, 0.0)  # the same statistic, referred to the normal law
+    assert result.statistic == pytest.approx(t.statistic, rel=1e-11)
+    assert result.pvalue == pytest.approx(scipy.stats.norm.sf(t.statistic), rel=1e-11)
+    assert result.estimate == pytest.approx(np.mean(blocks), rel=1e-11)
+    assert (result.n_blocks, result.block_size, result.n_samples, result.n_samples_used) == (4, 5, 23, 20)
+    interval = result.confidence_interval(0.9)
+    assert interval.low == pytest.approx(result.estimate - 1.6448536269514722 * result.standard_error)
+    assert interval.high == pytest.approx(result.estimate + 1.6448536269514722 * result.standard_error)
+    assert result.confidence_interval(0.95, "greater").high == np.inf
+    with pytest.raises(ValueError, match="`confidence_level` is 95, expected a number between 0 and 1"):
+        result.confidence_interval(95)
+
+
+def test_linear_is_block_with_two():
+    y, p = softmax_problem(101, 3)
+    linear = kcalib.calibration_test(y, p, method="linear", kernel=KERNEL)
+    block = kcalib.calibration_test(y, p, block_size=2, kernel=KERNEL)
+    assert (linear.pvalue, linear.method, linear.block_size) == (block.pvalue, "linear", 2)
+    with pytest.raises(ValueError, match="`block_size` is 4, but method='linear' has blocks of 2"):
+        kcalib.calibration_test(y, p, method="linear", block_size=4)
+    with pytest.raises(ValueError, match="`method` is 'bootstrap', expected one of 'block', 'linear'"):
+        kcalib.calibration_test(y, p, method="bootstrap")
+
+
+def test_seed_permutes_and_is_reported():
+    y, p = softmax_problem(200, 3)
+    order = np.random.default_rng(7).permutation(200)
+    seeded = kcalib.calibration_test(y, p, seed=7, kernel=KERNEL)
+    assert seeded.seed == 7
+    assert seeded.pvalue == kcalib.calibration_test(y[order], p[order], kernel=KERNEL).pvalue
+    assert seeded.pvalue != kcalib.calibration_test(y, p, kernel=KERNEL).pvalue
+
+
+def test_sorted_labels_mislead_the_block_test_and_a_seed_repairs_it():
+    y, p = softmax_problem(1000, 3)
+    order = np.argsort(y, kind="stable")
+    assert kcalib.calibration_test(y[order], p[order]).pvalue < 1e-6
+    assert kcalib.calibration_test(y[order], p[order], seed=0).pvalue > 0.01
+
+
+@pytest.mark.parametrize(("method", "block_size"), [("block", 10), ("linear", None)])
+def test_type_one_error_and_power(method, block_size):
+    """M1 is rejected at its level (or less), M3 nearly always; W19 s7, n = 250."""
+    repetitions = 1000
+    rejections = {}
+    for model in ("M1", "M3"):
+        rng = np.random.default_rng(2019)
+        pvalues = np.empty(repetitions)
+        for i in range(repetitions):
+            p = w19_predictions(250, rng)
+            y = w19_labels(model, p, rng)
+            pvalues[i] = kcalib.calibration_test(y, p, method=method, block_size=block_size, kernel=KERNEL).pvalue
+        rejections[model] = pvalues
+    for alpha in (0.01, 0.05, 0.1):
+        low, high = binomial_bounds(repetitions, alpha)
+        share = np.mean(rejections["M1"] < alpha)
+        assert share <= high, f"type I error {share} at level {alpha}"
+        if method == "linear":  # 125 blocks: the normal law is near, not only conservative
+            assert share >= low
+    power = np.mean(rejections["M3"] < 0.05)
+    if method == "block":
+        assert power > binomial_bounds(repetitions, 0.95)[0]
+    else:  # blocks of two find far less, but more than chance
+        assert power > binomial_bounds(repetitions, 0.05)[1]
+
+
+@pytest.mark.parametrize("estimator", ["unbiased", "block", "linear"])
+def test_unbiased_estimators_have_mean_zero_under_calibration(estimator):
+    rng = np.random.default_rng(1)
+    values = []
+    for _ in range(2000):
+        p = w19_predictions(40, rng)
+        values.append(kcalib.skce(draw_labels(p, rng), p, estimator=estimator, kernel=KERNEL))
+    z = np.mean(values) / (np.std(values, ddof=1) / np.sqrt(len(values)))
+    assert abs(z) < scipy.stats.norm.isf(5e-5)
+
+
+def test_unbiased_estimators_agree_in_mean_under_miscalibration():
+    rng = np.random.default_rng(2)
+    values = np.empty((1000, 3))
+    for row in values:
+        p = w19_predictions(40, rng)
+        y = w19_labels("M2", p, rng)
+        row[:] = [kcalib.skce(y, p, estimator=e, kernel=KERNEL) for e in ("unbiased", "block", "biased")]
+    difference = values[:, 0] - values[:, 1]
+    assert abs(difference.mean()) < 4 * difference.std(ddof=1) / np.sqrt(len(values))
+    assert (values[:, 2] > values[:, 0]).all()
+
+
+@pytest.mark.parametrize("model", ["M1", "M2"])
+def test_standard_error_is_the_spread_of_the_estimate(model):
+    rng = np.random.default_rng(3)
+    repetitions = 1500
+    values, errors = np.empty(repetitions), np.empty(repetitions)
+    for i in range(repetitions):
+        p = w19_predictions(100, rng)
+        result = kcalib.skce(w19_labels(model, p, rng), p, kernel=KERNEL, full_output=True)
+        values[i], errors[i] = result.value, result.standard_error
+    # The relative error of a standard deviation from R values is sqrt((kurtosis - 1) / 4R).
+    kurtosis = scipy.stats.kurtosis(values, fisher=False)
+    bound = 4 * np.sqrt((kurtosis - 1) / (4 * repetitions))
+    ratio = np.sqrt(np.mean(errors**2)) / np.std(values, ddof=1)
+    # Setting a negative variance component to 0 may only widen it, by a tenth at most here.
+    assert 1 - bound < ratio < 1.1 + bound
+
+
+def test_evaluate_names_the_direction():
+    y, p = softmax_problem(2000, 4, scale=1.0)
+
+    def powered(t: float) -> np.ndarray:
+        q = p**t
+        return q / q.sum(axis=1, keepdims=True)
+
+    assert kcalib.evaluate(y, p).verdict.startswith("no evidence against calibration (p = ")
+    assert kcalib.evaluate(y, powered(3.0)).verdict.startswith("miscalibrated, over-confident (p = ")
+    assert kcalib.evaluate(y, powered(0.3)).verdict.startswith("miscalibrated, under-confident (p = ")
+    result = kcalib.evaluate(y, powered(3.0), alpha=1e-300)
+    assert not result.miscalibrated and result.alpha == 1e-300
+    with pytest.raises(ValueError, match="`alpha` is 1.5, expected a number between 0 and 1"):
+        kcalib.evaluate(y, p, alpha=1.5)
+
+
+def test_evaluate_is_its_parts():
+    y, p = softmax_problem(500, 3)
+    result = kcalib.evaluate(y, p, seed=3)
+    assert result.log_loss == kcalib.log_loss(y, p)
+    assert result.brier_score == kcalib.brier_score(y, p)
+    assert result.top_label_ece == kcalib.top_label_ece(y, p)
+    assert result.skce.value == kcalib.skce(y, p)
+    assert result.test.pvalue == kcalib.calibration_test(y, p, seed=3).pvalue
+    assert result.accuracy == np.mean(p.argmax(axis=1) == y)

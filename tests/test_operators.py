@@ -1,0 +1,223 @@
+"""The contract that every operator meets, against the literal oracle.
+
+operators x problems x kernels x target kernels x dtypes x sizes, each primitive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
+
+from kcalib import _arrays, _native, _packing
+from kcalib._inputs import prepare
+from kcalib._operators.generic import GenericOperator
+from kcalib._operators.openmp import OpenMPOperator
+from kcalib._problem import PairProblem, Side
+
+
+def _levels() -> list[str]:
+    found = []
+    for level in ("x86-64-v4", "x86-64-v3", "baseline"):
+        try:
+            _native.Sweep(1, level)
+        except ValueError:
+            continue
+        found.append(level)
+    return found
+
+
+def _torch(array: np.ndarray):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return torch.from_numpy(np.array(array))
+
+
+def _jax(array: np.ndarray):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    return jax.numpy.asarray(array)
+
+
+def _strict(array: np.ndarray):
+    strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    return strict.asarray(array, device=strict.Device("device1"))
+
+
+def _map(problem: PairProblem, convert) -> PairProblem:
+    sides = [None if s is None else Side(convert(s.points), convert(s.marks)) for s in (problem.left, problem.right)]
+    return PairProblem(sides[0], sides[1], problem.kernel)
+
+
+OPERATORS = {f"openmp-{level}": lambda p, level=level: OpenMPOperator(p, level=level) for level in _levels()}
+OPERATORS |= {
+    "generic-numpy": GenericOperator,
+    "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
+    "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
+    "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
+}
+SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10)]
+TOLERANCE = {"float64": 1e-12, "float32": 4e-5}
+
+
+@pytest.fixture(autouse=True)
+def jax_64_bit_floats(request):
+    operator = request.node.callspec.params.get("operator") if hasattr(request.node, "callspec") else None
+    if operator != "generic-jax":
+        yield
+        return
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    with jax.enable_x64(True):
+        yield
+
+
+class Case:
+    """A pair problem, its dense H from the oracle, and the scale its errors are measured on."""
+
+    def __init__(self, kernel: str, target: str, n: int, m: int, dtype: str, duplicates: bool = False, other: int = 0):
+        y, p = (duplicates_problem if duplicates else softmax_problem)(n + other, m, seed=n + m)
+        matrix = None if target == "delta" else psd_matrix(m, min(m, 4))
+        data = prepare(y, p, dtype=dtype)
+        packed = _packing.pack(data, KERNELS[kernel], "delta" if matrix is None else matrix)
+        side = packed.problem.left
+        left, right = side.take(slice(0, n)), side.take(slice(n, None))
+        self.problem = PairProblem(left, right if other else None, packed.problem.kernel)
+        z, q = (y[n:], p[n:]) if other else (y, p)
+        self.h = oracle.h_matrix(KERNELS[kernel], y[:n], p[:n], z, q, matrix)
+        # H_ij is k times a sum that may cancel: the library's errors are relative to
+        # k |e_i| |M| |e_j|, the oracle's to k |M| (it adds up terms of size |M|).
+        self.tolerance = TOLERANCE[dtype]
+        size = 1.0 if matrix is None else np.linalg.norm(matrix, 2)
+        lengths = [np.linalg.norm(np.eye(m)[a] - b, axis=1) for a, b in ((y[:n], p[:n]), (z, q))]
+        oracle_floor = 8 * float(np.finfo(np.longdouble).eps) / self.tolerance
+        kernel_values = np.asarray(oracle.kernel_matrix(KERNELS[kernel], p[:n], q), float)
+        self.scale = kernel_values * size * (np.outer(*lengths) + oracle_floor)
+
+    def check(self, found, expected, scale) -> None:
+        found = _arrays.to_host(found)
+        assert found.dtype == np.float64
+        assert found.shape == np.shape(expected)
+        error = np.abs(np.asarray(found - expected, float))
+        assert (error <= self.tolerance * scale).all(), f"{np.max(error / scale):.3g} > {self.tolerance}"
+
+
+CASES = (
+    [pytest.param((k, "delta", 29, 10, "float64"), id=f"{k}-delta-float64") for k in KERNELS]
+    + [pytest.param((k, "matrix", 23, 3, "float64"), id=f"{k}-matrix-float64") for k in KERNELS]
+    + [pytest.param((k, "delta", 29, 12, "float32"), id=f"{k}-delta-float32") for k in KERNELS]
+    + [
+        pytest.param((k, t, n, m, d), id=f"{k}-{t}-{n}x{m}-{d}")
+        for n, m in SIZES
+        for k, t, d in (
+            ("exponential", "delta", "float64"),
+            ("linear+gaussian", "matrix", "float64"),
+            ("exponential_cityblock", "delta", "float32"),
+        )
+    ]
+    + [pytest.param((k, "delta", 64, m, "float64", True), id=f"{k}-duplicates-{m}") for k in KERNELS for m in (3, 20)]
+)
+
+
+@pytest.fixture(scope="module")
+def case(request):
+    """One oracle for all operators (module-scoped parameters are grouped by pytest)."""
+    return Case(*request.param)
+
+
+@pytest.mark.parametrize("case", CASES, indirect=True)
+@pytest.mark.parametrize("operator", OPERATORS)
+class TestSymmetric:
+    def test_tile(self, operator, case):
+        tile = OPERATORS[operator](case.problem).tile(slice(None), slice(None))
+        case.check(tile, case.h, case.scale)
+
+    def test_moments(self, operator, case):
+        moments = OPERATORS[operator](case.problem).moments(second=True)
+        off = case.h - np.diag(np.diag(case.h))
+        scale = case.scale.sum(axis=1)
+        case.check(moments.row_sums, off.sum(axis=1), scale)
+        case.check(moments.diagonal, np.diag(case.h), np.diag(case.scale))
+        square_scale = float((case.scale**2).sum())
+        case.check(np.asarray(moments.sum_of_squares), np.asarray((off**2).sum()), square_scale)
+
+    def test_matmul(self, operator, case):
+        w = np.random.default_rng(0).normal(size=(len(case.h), 5))
+        found = OPERATORS[operator](case.problem).matmul(_like(case, operator, w))
+        case.check(found, case.h @ w, case.scale @ np.abs(w))
+
+    def test_block_sums(self, operator, case):
+        n = len(case.h)
+        for size in sorted({s for s in (2, 3, n // 2, n) if 2 <= s <= n}):
+            found = OPERATORS[operator](case.problem).block_sums(size)
+            blocks = [slice(b * size, (b + 1) * size) for b in range(n // size)]
+            expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
+            case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
+
+
+def _like(case: Case, operator: str, w: np.ndarray):
+    convert = {"generic-strict": _strict, "generic-torch": _torch, "generic-jax": _jax}.get(operator, np.asarray)
+    return convert(w)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("n", "other", "m"), [(1, 5, 3), (120, 7, 12), (101, 211, 2)])
+class TestRectangular:
+    def test_all(self, operator, dtype, n, other, m):
+        case = Case("linear+gaussian", "matrix", n, m, dtype, other=other)
+        found = OPERATORS[operator](case.problem)
+        case.check(found.tile(slice(None), slice(None)), case.h, case.scale)
+        moments = found.moments(second=True)
+        case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
+        case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
+        case.check(np.asarray(moments.sum_of_squares), np.asarray((case.h**2).sum()), (case.scale**2).sum())
+        w = np.random.default_rng(0).normal(size=(other, 3))
+        case.check(found.matmul(_like(case, operator, w)), case.h @ w, case.scale @ np.abs(w))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_tile_takes_index_arrays(operator):
+    case = Case("exponential", "delta", 40, 4, "float64")
+    rows, columns = np.array([5, 1, 39]), np.array([0, 5])
+    if operator != "generic-numpy" and operator.startswith("generic"):
+        rows, columns = (_like(case, operator, i) for i in (rows, columns))
+    tile = OPERATORS[operator](case.problem).tile(rows, columns)
+    case.check(tile, case.h[np.ix_([5, 1, 39], [0, 5])], case.scale[np.ix_([5, 1, 39], [0, 5])])
+
+
+@pytest.mark.parametrize("level", _levels())
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("n", "m"), [(97, 3), (1000, 12), (4500, 2)])
+def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
+    y, p = softmax_problem(n, m)
+    problem = _packing.pack(prepare(y, p, dtype=dtype), KERNELS["linear+gaussian"], "delta").problem
+    w = np.random.default_rng(0).normal(size=(n, 2))
+
+    def everything(threads: int) -> list[bytes]:
+        operator = OpenMPOperator(problem, threads=threads, level=level)
+        moments = operator.moments(second=True)
+        arrays = [moments.row_sums, np.asarray(moments.sum_of_squares), operator.matmul(w)]
+        arrays += [operator.block_sums(size) for size in (2, 31, n // 2, n)]
+        return [a.tobytes() for a in arrays]
+
+    first = everything(1)
+    for threads in (2, 3, 7):
+        assert everything(threads) == first
+
+
+def test_generic_is_differentiable_at_coinciding_points():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    y, p = softmax_problem(12, 3)
+    p[1] = p[0]
+    terms = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.kernel
+
+    def loss(points):
+        marks = torch.nn.functional.one_hot(torch.from_numpy(y), 3) - points
+        return torch.sum(GenericOperator(PairProblem(Side(points, marks), None, terms)).moments().row_sums)
+
+    points = torch.tensor(p, requires_grad=True)
+    loss(points).backward()
+    assert torch.isfinite(points.grad).all()
+    step = torch.zeros_like(points)
+    step[5, 1] = 1e-6
+    slope = (loss(points + step) - loss(points - step)) / 2e-6
+    assert float(slope.detach()) == pytest.approx(float(points.grad[5, 1]), rel=1e-6)

@@ -1,0 +1,263 @@
+"""The estimators: hand-worked cases, the literal oracle, and what must hold of any estimate."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import oracle
+import pytest
+from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
+
+import kcalib
+from kcalib.bandwidth import median_distance
+from kcalib.kernels import Exponential, GammaExponential, Gaussian, Linear, Matern, RationalQuadratic
+
+# Two samples, p = (0.8, 0.2) with y = 0 and p = (0.4, 0.6) with y = 1: residuals (0.2, -0.2) and
+# (-0.4, 0.4), inner products 0.08, 0.32 and -0.16, distance 0.4 sqrt(2).
+Y2, P2 = [0, 1], [[0.8, 0.2], [0.4, 0.6]]
+K12 = math.exp(-0.4 * math.sqrt(2))
+
+
+def test_two_samples_by_hand():
+    kernel = Exponential(bandwidth=1.0)
+    assert kcalib.skce(Y2, P2, kernel=kernel) == pytest.approx(-0.16 * K12, rel=1e-15)
+    biased = (0.08 + 0.32 - 2 * 0.16 * K12) / 4
+    assert kcalib.skce(Y2, P2, kernel=kernel, estimator="biased") == pytest.approx(biased, rel=1e-15)
+    assert kcalib.skce(Y2, P2, kernel=kernel, estimator="linear") == pytest.approx(-0.16 * K12, rel=1e-15)
+    assert kcalib.skce(Y2, P2, kernel=Linear()) == pytest.approx(-0.16 * (0.32 + 0.12), rel=1e-14)
+
+
+def test_matrix_target_kernel_by_hand():
+    m = np.array([[2.0, 1.0], [1.0, 3.0]])  # (0.2, -0.2) M (-0.4, 0.4)^T = -0.08 (2 - 1 - 1 + 3)
+    value = kcalib.skce(Y2, P2, kernel=Exponential(bandwidth=1.0), target_kernel=m)
+    assert value == pytest.approx(-0.24 * K12, rel=1e-14)
+
+
+def test_median_heuristic_by_hand():
+    # Distances of 0, 1/2 and 1 on the line times sqrt(2): 1/2, 1/2, 1.
+    result = kcalib.skce([0, 1, 1], [0.0, 0.5, 1.0], full_output=True)
+    assert result.kernel == f"Exponential(bandwidth={math.sqrt(0.5):.6g})"
+    assert median_distance([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.5, 0.5]], "cityblock").value == 0.5 * (0 + 1.0)
+    # Six zero distances of ten: the median of the others.
+    four_equal = [[1.0, 0.0]] * 4 + [[0.5, 0.5]]
+    assert median_distance(four_equal, "total_variation").value == 0.5
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("target", ["delta", "matrix"])
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 10), (5, 1000), (197, 3)])
+def test_estimators_agree_with_the_oracle(kernel, target, n, m):
+    y, p = softmax_problem(n, m, seed=1)
+    matrix = psd_matrix(m, min(m, 3)) if target == "matrix" else None
+    h = oracle.h_matrix(KERNELS[kernel], y, p, m_matrix=matrix)
+    options = {"kernel": KERNELS[kernel], "target_kernel": "delta" if matrix is None else matrix}
+    # Relative to the value, and where positive and negative terms cancel to the mean of |H|.
+    floor = 1e-13 * float(np.mean(np.abs(h)))
+    for estimator, expected in (
+        ("unbiased", oracle.unbiased(h)),
+        ("biased", oracle.biased(h)),
+        ("linear", oracle.block(h, 2)),
+    ):
+        found = kcalib.skce(y, p, estimator=estimator, **options)
+        assert found == pytest.approx(expected, rel=1e-12, abs=floor), estimator
+    for size in {2, max(2, n // 3), n}:
+        found = kcalib.skce(y, p, estimator="block", block_size=size, **options)
+        assert found == pytest.approx(oracle.block(h, size), rel=1e-12, abs=floor)
+
+
+def test_biased_is_never_negative_and_unbiased_may_be():
+    values = []
+    for seed in range(20):
+        y, p = softmax_problem(30, 3, seed)
+        assert kcalib.skce(y, p, estimator="biased") > 0
+        values.append(kcalib.skce(y, p))
+    assert min(values) < 0 < max(values)
+
+
+def test_order_of_samples_and_classes_does_not_matter():
+    y, p = softmax_problem(300, 5)
+    value = kcalib.skce(y, p)
+    samples, columns = np.random.default_rng(0).permutation(300), np.array([3, 0, 4, 1, 2])
+    assert kcalib.skce(y[samples], p[samples]) == pytest.approx(value, rel=1e-11)
+    assert kcalib.skce(y, p[:, columns], classes=columns) == pytest.approx(value, rel=1e-11)
+
+
+def test_weights_count_samples():
+    y, p = softmax_problem(40, 3)
+    weights = np.random.default_rng(0).integers(0, 4, size=40)
+    repeated = np.repeat(np.arange(40), weights)
+    kernel = Exponential(bandwidth=0.5)
+    weighted = kcalib.skce(y, p, kernel=kernel, estimator="biased", sample_weight=weights)
+    assert weighted == pytest.approx(
+        kcalib.skce(y[repeated], p[repeated], kernel=kernel, estimator="biased"), rel=1e-12
+    )
+    h = np.array(oracle.h_matrix(kernel, y, p), float)
+    ww = np.outer(weights, weights) * (1 - np.eye(40))
+    unbiased = kcalib.skce(y, p, kernel=kernel, sample_weight=weights)
+    assert unbiased == pytest.approx((ww * h).sum() / ww.sum(), rel=1e-12)
+    assert kcalib.skce(y, p, kernel=kernel, sample_weight=np.full(40, 7.0)) == pytest.approx(
+        kcalib.skce(y, p, kernel=kernel), rel=1e-12
+    )
+
+
+def test_float32_is_near_and_accumulates_in_float64():
+    y, p = softmax_problem(3000, 10)
+    exact = kcalib.skce(y, p, estimator="biased", full_output=True)
+    single = kcalib.skce(y, p, estimator="biased", dtype="float32", full_output=True)
+    assert single.dtype == "float32" and exact.dtype == "float64"
+    assert single.value != exact.value
+    # Entries are right to about 1e-6; a float32 sum of 9e6 terms would lose two digits more.
+    assert single.value == pytest.approx(exact.value, rel=2e-6)
+
+
+def test_duplicates_do_not_lose_digits():
+    y, p = duplicates_problem(400, 20)
+    kernel = Exponential(bandwidth=1e-3)  # makes an error of a distance an error of the value
+    h = oracle.h_matrix(kernel, y, p)
+    assert kcalib.skce(y, p, kernel=kernel) == pytest.approx(oracle.unbiased(h), rel=1e-12)
+
+
+def test_perfect_predictions_give_zero():
+    y = np.arange(30) % 3
+    p = np.eye(3)[y]
+    for estimator in ("unbiased", "biased", "block", "linear"):
+        assert kcalib.skce(y, p, estimator=estimator, kernel=Exponential(bandwidth=1.0)) == 0.0
+    test = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth=1.0))
+    assert test.pvalue == 1.0 and test.statistic == 0.0
+
+
+def test_results_say_what_was_done():
+    y, p = softmax_problem(100, 4)
+    result = kcalib.skce(y, p, estimator="block", block_size=30, threads=1, full_output=True)
+    assert (result.n_samples, result.n_samples_used, result.n_classes, result.block_size) == (100, 90, 4, 30)
+    assert (result.operator, result.threads, result.target_kernel) == ("openmp", 1, "delta")
+    assert result.operator_reason == "the arrays are in host memory"
+    assert result.bandwidth_source == "median euclidean distance of all samples"
+    assert result.seconds > 0 and float(result) == result.value
+    assert kcalib.skce(y, p, target_kernel=psd_matrix(4, 2), full_output=True).target_kernel == "matrix of rank 2"
+    assert kcalib.skce(y, p, kernel=Gaussian(bandwidth=1.0), full_output=True).bandwidth_source == "given"
+    assert pickle.loads(pickle.dumps(result)) == result
+    with pytest.raises(AttributeError):
+        result.value = 0.0
+
+
+def test_large_samples_take_the_median_of_a_seeded_subset():
+    y, p = softmax_problem(2500, 3)
+    result = kcalib.skce(y, p, full_output=True)
+    assert result.bandwidth_source == "median euclidean distance of 2000 samples drawn with seed 0"
+    exact = median_distance(p, max_samples=2500)
+    assert exact.exact and exact.n_samples == 2500
+    upper = np.triu_indices(2500, 1)
+    distances = np.sqrt(((p[:, None] - p[None]) ** 2).sum(-1))[upper]
+    assert exact.value == pytest.approx(float(np.median(distances)), rel=1e-14)
+    # Half of the subset's distances lie below its median; their share among all is within 5 / sqrt(2000).
+    assert abs(np.mean(distances < median_distance(p).value) - 0.5) < 0.11
+    assert median_distance(p) == median_distance(p)
+
+
+def test_kernels_compose_and_print():
+    kernel = Linear() + Gaussian(bandwidth=0.4)
+    assert str(kernel) == "Linear() + Gaussian(bandwidth=0.4)"
+    assert str(2 * kernel * Exponential()) == "2 * (Linear() + Gaussian(bandwidth=0.4)) * Exponential(bandwidth=None)"
+    assert str(Matern(bandwidth=1.0, nu=2.5)) == "Matern(bandwidth=1, nu=2.5)"
+    assert kernel == Linear() + Gaussian(bandwidth=0.4) and hash(kernel) == hash(Linear() + Gaussian(bandwidth=0.4))
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Exponential(bandwidth=0), r"`bandwidth` is 0, expected a positive finite number; pass None"),
+        (lambda: Gaussian(bandwidth=-1.0), r"`bandwidth` is -1.0"),
+        (lambda: Gaussian(bandwidth=float("nan")), r"`bandwidth` is nan"),
+        (lambda: GammaExponential(gamma=2.5), r"`gamma` is 2.5, expected 0 < gamma <= 2"),
+        (lambda: Matern(nu=0.5), r"`nu` is 0.5, expected 1.5 or 2.5; for 0.5 use Exponential"),
+        (lambda: RationalQuadratic(alpha=-1.0), r"`alpha` is -1.0"),
+        (lambda: Exponential(metric="manhattan"), r"`metric` is 'manhattan', expected one of 'euclidean', 'cityblock'"),
+        (lambda: -1.0 * Linear(), r"`scale` is -1.0, expected a positive finite number; a kernel stays"),
+    ],
+)
+def test_kernels_refuse_bad_parameters(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_kernels_refuse_other_types():
+    with pytest.raises(TypeError, match="`bandwidth` is 'median', expected a positive number; pass None"):
+        Exponential(bandwidth="median")
+    with pytest.raises(TypeError):
+        Linear() + 1.0
+    with pytest.raises(TypeError, match=r"`kernel` is 'rbf', expected a kernel such as"):
+        kcalib.skce([0, 1], [0.5, 0.5], kernel="rbf")
+
+
+def test_indefinite_kernels_are_named():
+    y, p = softmax_problem(20, 3)
+    with pytest.warns(
+        kcalib.IndefiniteKernelWarning, match=r"Gaussian\(bandwidth=0.5, metric='cityblock'\) may be"
+    ) as w:
+        kcalib.skce(y, p, kernel=Gaussian(bandwidth=0.5, metric="cityblock"))
+    assert w[0].filename == __file__
+    y, p = softmax_problem(20, 2)  # on a line every metric is Euclidean: no warning, or the test fails
+    kcalib.skce(y, p, kernel=Gaussian(bandwidth=0.5, metric="cityblock"))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.eye(2), r"`target_kernel` has shape \(2, 2\), expected \(3, 3\)"),
+        (np.diag([1.0, 1.0, -0.5]), r"`target_kernel` has the eigenvalue -0.5"),
+        (np.triu(np.ones((3, 3))), r"`target_kernel\[0, 1\]` is 1.0 but `target_kernel\[1, 0\]` is 0.0"),
+        (np.full((3, 3), np.nan), r"`target_kernel\[0, 0\]` is nan"),
+        (np.zeros((3, 3)), r"expected a positive semi-definite, non-zero matrix"),
+        ("identity", r"`target_kernel` is 'identity', expected 'delta' or"),
+    ],
+)
+def test_target_kernels_are_checked(matrix, message):
+    y, p = softmax_problem(20, 3)
+    with pytest.raises(ValueError, match=message):
+        kcalib.skce(y, p, target_kernel=matrix)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"estimator": "jackknife"},
+            "`estimator` is 'jackknife', expected one of 'unbiased', 'biased', 'block', 'linear'",
+        ),
+        ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer between 2 and 20"),
+        ({"estimator": "block", "block_size": 21}, "`block_size` is 21, expected an integer between 2 and 20"),
+        ({"block_size": 5}, "`block_size` is 5, but estimator='unbiased' has no block size"),
+        ({"operator": "cuda"}, "`operator` is 'cuda', expected one of 'openmp', 'generic'"),
+        ({"operator": "generic", "threads": 2}, "`threads` applies to the openmp operator"),
+        ({"threads": 0}, "`threads` is 0, expected an integer at least 1"),
+        ({"estimator": "block", "sample_weight": np.ones(20)}, "`sample_weight` has no meaning for estimator='block'"),
+        ({"sample_weight": np.eye(20)[0]}, "estimator='unbiased' needs at least 2 samples of positive `sample_weight`"),
+        ({"dtype": "float16"}, "`dtype` is 'float16', expected 'float64' or 'float32'"),
+    ],
+)
+def test_options_are_checked(options, message):
+    y, p = softmax_problem(20, 3)
+    with pytest.raises(ValueError, match=message):
+        kcalib.skce(y, p, **options)
+
+
+def test_too_few_samples():
+    assert kcalib.skce([1], [0.25], kernel=Linear(), estimator="biased") == pytest.approx(2 * 0.75**2 * 0.625)
+    for estimator in ("unbiased", "block", "linear"):
+        with pytest.raises(ValueError, match=f"estimator='{estimator}' needs at least 2 samples, `y_true` has 1"):
+            kcalib.skce([1], [0.25], kernel=Linear(), estimator=estimator)
+    with pytest.raises(ValueError, match="needs at least two blocks of 2 samples, `y_true` has 3"):
+        kcalib.calibration_test([0, 1, 0], [0.1, 0.9, 0.2])
+    with pytest.raises(ValueError, match="`block_size` is 3, expected an integer between 2 and 2: the test needs"):
+        kcalib.calibration_test([0, 1, 0, 1], [0.1, 0.9, 0.2, 0.8], block_size=3)
+
+
+def test_identical_predictions_need_a_bandwidth():
+    with pytest.raises(ValueError, match="`y_pred` has identical rows only.*bandwidth="):
+        kcalib.skce([0, 1, 1], [0.5, 0.5, 0.5])
+    value = kcalib.skce([0, 1, 1], [0.5, 0.5, 0.5], kernel=Exponential(bandwidth=1.0))
+    assert value == pytest.approx((0.5 - 0.5 - 0.5) / 3)

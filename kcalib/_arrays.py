@@ -1,13 +1,13 @@
 """Array libraries: the only file that imports array_api_compat.
 
-Arrays on the CPU, of whichever library, become NumPy arrays here (through DLPack without
-a copy where the library allows it), because that is what the compiled core reads. Arrays
-on other devices stay what and where they are. Called by `_inputs` for everything a user
-passes in.
+Arrays on the CPU, of whichever library, become NumPy arrays here, without a copy where the
+library allows it, because that is what the compiled core reads. Arrays on other devices
+stay what and where they are. Called by `_inputs` for everything a user passes in.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import array_api_compat
@@ -19,78 +19,94 @@ _DLPACK_CPU = 1
 
 
 def as_array(value: Any, name: str) -> Array:
-    """`value` as a NumPy array, or unchanged if it is an array on another device.
+    """`value` as a NumPy array of numbers or strings, or unchanged if it is an array on another device.
 
     Raises
     ------
     TypeError
-        If it is a sparse matrix, a traced JAX array, or not array-like at all.
+        If it is sparse, a traced JAX array, a container of neither numbers nor strings, or
+        no container at all.
     ValueError
         If it is a ragged list or has masked or missing entries.
     """
-    module = type(value).__module__.partition(".")[0]
-    if isinstance(value, np.ma.MaskedArray):
-        if np.ma.is_masked(value):
-            index = tuple(int(i) for i in np.argwhere(np.ma.getmaskarray(value))[0])
-            raise ValueError(f"`{name}{_subscript(index)}` is masked, expected a value; drop or fill such rows first")
-        return np.asarray(value.data)
-    if isinstance(value, np.ndarray):
-        return value
-    if module == "scipy" and hasattr(value, "toarray"):
-        raise TypeError(f"`{name}` is a sparse matrix, expected a dense array; pass `{name}.toarray()`")
-    if module in ("pandas", "polars"):
-        return _from_frame(value, name)
-    if module == "torch":
-        return _from_torch(value, name)
-    if module in ("jax", "jaxlib"):
-        return _from_jax(value, name)
-    if array_api_compat.is_dask_array(value):
-        return np.asarray(value.compute())
-    if hasattr(value, "__dlpack_device__"):
-        return np.from_dlpack(value) if value.__dlpack_device__()[0] == _DLPACK_CPU else value
-    if array_api_compat.is_array_api_obj(value):
-        return value
+    if library(value) == "dask":
+        value = value.compute()
+    if hasattr(value, "todense"):
+        raise TypeError(f"`{name}` is sparse, expected a dense array; pass `{name}.todense()`")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        index = np.argwhere(np.ma.getmaskarray(value))[0]
+        raise ValueError(f"`{name}{subscript(index)}` is masked, expected a value; drop or fill such entries first")
+    if array_api_compat.is_torch_array(value):
+        _check_not_sparse(value, name)
+        value = value.detach().resolve_conj().resolve_neg()
+    elif array_api_compat.is_jax_array(value):
+        _check_not_traced(value, name)
+    if not isinstance(value, (np.ndarray, np.generic)) and array_api_compat.is_array_api_obj(value):
+        if not _on_cpu(value):
+            return value
+        value = to_host(value)
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"`{name}` is not a rectangular array: {error}; give every row the same length") from None
-    if array.dtype == object and array.ndim == 0:
-        raise TypeError(f"`{name}` is {type(value).__name__}, expected an array or a list of numbers")
-    return array
-
-
-def _from_frame(value: Any, name: str) -> np.ndarray:
-    array = np.asarray(value.to_numpy())
     if array.dtype == object:
-        missing = [i for i, x in np.ndenumerate(array) if x is None or x != x or type(x).__name__ == "NAType"]
-        if missing:
-            raise ValueError(f"`{name}{_subscript(missing[0])}` is missing, expected a value; drop such rows first")
-    return array
+        return _without_objects(array, value, name)
+    if array.dtype.kind == "T":  # NumPy does not search these among other strings
+        return array.astype(str)
+    return _without_bfloat16(array)
 
 
-def _from_torch(value: Any, name: str) -> Array:
+def _on_cpu(value: Array) -> bool:
+    if library(value) == "array_api_strict":  # simulates devices, which DLPack all calls CPU
+        return "CPU" in str(value.device)
+    if library(value) == "jax":  # may lie on several devices, which DLPack refuses
+        return all(device.platform == "cpu" for device in value.devices())
+    return bool(value.__dlpack_device__()[0] == _DLPACK_CPU)
+
+
+def _check_not_sparse(value: Any, name: str) -> None:
     import torch
 
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"`{name}` is {type(value)}, expected a tensor")
     if value.layout != torch.strided:
-        raise TypeError(f"`{name}` is a sparse tensor, expected a dense one; pass `{name}.to_dense()`")
-    value = value.detach()
-    if value.dtype == torch.bfloat16:  # no NumPy dtype; exact in float32
-        value = value.float()
-    return value.resolve_conj().resolve_neg().numpy() if value.device.type == "cpu" else value
+        raise TypeError(f"`{name}` is sparse, expected a dense tensor; pass `{name}.to_dense()`")
 
 
-def _from_jax(value: Any, name: str) -> Array:
+def _check_not_traced(value: Any, name: str) -> None:
     import jax
 
     if isinstance(value, jax.core.Tracer):
         raise TypeError(f"`{name}` is a traced JAX array, expected a concrete one; call kcalib outside jit and grad")
-    if not isinstance(value, jax.Array):
-        raise TypeError(f"`{name}` is {type(value)}, expected an array")
-    if any(device.platform != "cpu" for device in value.devices()):
-        return value
-    return np.asarray(value.astype("float32") if value.dtype == "bfloat16" else value)
+
+
+def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
+    """An object array whose entries are all strings or all numbers, as an array of these."""
+    if array.ndim == 0:
+        raise TypeError(f"`{name}` is {_shown(value)}, expected an array or a list")
+    for index, entry in np.ndenumerate(array):
+        if (
+            entry is None
+            or type(entry).__name__ in ("NAType", "NaTType")
+            or (isinstance(entry, float) and math.isnan(entry))
+        ):
+            raise ValueError(
+                f"`{name}{subscript(index)}` is missing ({entry}), expected a value; drop or fill such entries first"
+            )
+        if not isinstance(entry, (str, bool, int, float, np.number, np.bool_)):
+            raise TypeError(
+                f"`{name}{subscript(index)}` is {_shown(entry)} in an array of dtype object, "
+                "expected a number or a string; convert the array first, such as by astype(float) or numpy.stack"
+            )
+        if isinstance(entry, str) != isinstance(array.flat[0], str):
+            raise TypeError(
+                f"`{name}{subscript(index)}` is {_shown(entry)}, but other entries are "
+                f"{'numbers' if isinstance(entry, str) else 'strings'}; expected entries of one type"
+            )
+    return np.asarray(array.tolist())
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 50 else text[:50] + '...'} ({type(value).__name__})"
 
 
 def is_host(array: Array) -> bool:
@@ -108,20 +124,20 @@ def device(array: Array) -> Any:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """A NumPy copy of an array on any device (for O(n) results and small inputs)."""
-    if isinstance(array, np.ndarray):
-        return array
+    """An array on any device as a NumPy array: without a copy from the CPU, where the library allows it."""
     if array_api_compat.is_cupy_array(array):
         return np.asarray(array.get())
     if array_api_compat.is_torch_array(array):
-        return np.asarray(array.detach().cpu().numpy())
-    if array_api_compat.is_jax_array(array):
-        return np.asarray(array)
-    try:
-        return np.from_dlpack(array, device="cpu")
-    except (BufferError, ValueError, TypeError, RuntimeError):
-        xp = namespace(array)
-        return np.from_dlpack(xp.asarray(array, device=xp.Device("CPU_DEVICE"))) if hasattr(xp, "Device") else np.asarray(array)
+        tensor = array.detach().cpu()
+        # NumPy has no bfloat16; it is exact in float32.
+        return np.asarray((tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy())
+    if isinstance(array, np.ndarray) or array_api_compat.is_jax_array(array):
+        return _without_bfloat16(np.asarray(array))
+    return np.from_dlpack(array)
+
+
+def _without_bfloat16(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def like(values: Any, reference: Array, dtype: Any = None) -> Array:
@@ -131,14 +147,23 @@ def like(values: Any, reference: Array, dtype: Any = None) -> Array:
     return namespace(reference).asarray(values, dtype=dtype, device=device(reference))
 
 
+def beside(array: Array, reference: Array) -> Array:
+    """`array`, of any library on any device, as one of the reference's library on its device."""
+    if library(array) == library(reference) and device(array) == device(reference):
+        return array
+    return like(to_host(array), reference)
+
+
 def library(array: Array) -> str:
     """Name of the array's library, for messages and results."""
-    return type(array).__module__.partition(".")[0]
+    module = type(array).__module__.partition(".")[0]
+    return "jax" if module == "jaxlib" else module
 
 
 def describe_device(array: Array) -> str:
     return "cpu" if is_host(array) else str(device(array))
 
 
-def _subscript(index: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, index))}]"
+def subscript(index: Any) -> str:
+    """``[2, 3]``, as in messages about one entry."""
+    return f"[{', '.join(str(int(i)) for i in index)}]"

@@ -1,0 +1,496 @@
+"""The command `kcalib`: files in (`_files`), one table, JSON or CSV out, a picture (`_plot`).
+
+Whatever a user can do wrong ends in one line on standard error, never in a traceback. The
+exit codes are those of `EPILOG`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib.resources
+import io
+import json
+import math
+import os
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kcalib import _files, _plot
+from kcalib._inputs import prepare
+from kcalib._version import __version__
+from kcalib.estimators.ece import ReliabilityBins, reliability_bins
+from kcalib.estimators.skce import ESTIMATORS
+from kcalib.evaluation import evaluation_of
+from kcalib.results import Evaluation
+
+DONE, BAD_INPUT, USAGE, MISCALIBRATED, INTERRUPTED = 0, 1, 2, 3, 130
+
+MOST_BINS = 10_000
+
+EPILOG = f"""\
+formats:
+  .npz       arrays by name; with `classes`, the label of each column, labels may be strings
+  .npy       structured: fields are columns; plain: the predictions (logits if the file's
+             name says so), with labels in a file beside it, such as labels.npy
+  .csv       a header, then one sample a line; commas, UTF-8
+  .parquet   needs pyarrow: pip install 'kcalib[parquet]'
+Predictions are an array (n, m), or (n,) for the probability of the second of two classes.
+Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
+probs.0, probs0), or probs_cat, probs_dog, ... for labels cat, dog, ...
+
+names, in order of preference:
+  probabilities  {", ".join(_files.PROBABILITY_NAMES)}
+  logits         {", ".join(_files.LOGIT_NAMES)} (a softmax is applied)
+  labels         {", ".join(_files.LABEL_NAMES)}
+
+exit codes:
+  {DONE}    done
+  {BAD_INPUT}    bad input: a file could not be read or evaluated, or an output not written
+  {USAGE}    usage: an unknown option or an option value out of range
+  {MISCALIBRATED}    with --fail-if-miscalibrated: done, and some model is miscalibrated
+  {INTERRUPTED}  interrupted
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A file to evaluate."""
+
+    model: str
+    file: str  # as the user calls it
+    path: Path
+
+
+@dataclass(frozen=True)
+class Model:
+    """An evaluated file."""
+
+    model: str
+    file: str
+    evaluation: Evaluation
+    bins: ReliabilityBins | None  # for the picture
+
+    @property
+    def verdict(self) -> str:
+        """In words, without the p-value."""
+        return self.evaluation.verdict.partition(" (p = ")[0]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that was not evaluated or not written, and why."""
+
+    file: str
+    message: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    try:
+        arguments = _parser().parse_args(argv)
+        code: int = arguments.run(arguments)
+    except SystemExit as stop:  # --help, --version and usage errors
+        code = stop.code if isinstance(stop.code, int) else USAGE
+    except KeyboardInterrupt:
+        _report("interrupted")
+        code = INTERRUPTED
+    return code if _write("") else max(code, BAD_INPUT)
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="kcalib",
+        description="Are my models calibrated, and how sure is that?",
+        epilog=f"`kcalib evaluate --help` lists options, file formats and exit codes.\n\n{EPILOG}",
+        formatter_class=formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kcalib {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="evaluate predictions from files",
+        description="Print accuracy, proper scores, calibration errors and a verdict for the predictions in each file.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
+    names = evaluate.add_argument_group("what to read")
+    which = names.add_mutually_exclusive_group()
+    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
+    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    names.add_argument("--labels", metavar="NAME", help="array or column with the labels, or a file NAME.npy")
+    names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+    _add_common(evaluate)
+    evaluate.set_defaults(run=_run_evaluate)
+
+    demo = commands.add_parser(
+        "demo",
+        help="evaluate the predictions of six classifiers that come with kcalib",
+        description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
+        epilog=EPILOG[EPILOG.index("exit codes:") :],
+        formatter_class=formatter,
+    )
+    _add_common(demo)
+    demo.set_defaults(run=_run_demo)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output")
+    machine = output.add_mutually_exclusive_group()
+    machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
+    output.add_argument(
+        "--plot", metavar="OUT", type=_picture, help="write reliability diagrams to a .png, .pdf or .svg file"
+    )
+    output.add_argument(
+        "--fail-if-miscalibrated",
+        action="store_true",
+        help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
+    )
+    computed = parser.add_argument_group("what to compute")
+    computed.add_argument(
+        "--alpha", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
+    )
+    computed.add_argument(
+        "--seed", metavar="INT", type=_integer(0), default=0,
+        help="seed of the permutation before the test (default: %(default)s)",
+    )  # fmt: skip
+    computed.add_argument(
+        "--estimator", choices=ESTIMATORS, default="unbiased", help="estimator of the SKCE (default: %(default)s)"
+    )
+    computed.add_argument(
+        "--block-size", metavar="INT", type=_integer(2),
+        help="samples in a block of the test and of --estimator block (default: the square root of n)",
+    )  # fmt: skip
+    computed.add_argument(
+        "--bins", metavar="INT", type=_integer(1, MOST_BINS), default=15,
+        help="bins of the ECE and of the diagrams (default: %(default)s)",
+    )  # fmt: skip
+    computed.add_argument(
+        "--threads", metavar="INT", type=_integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
+    )
+
+
+def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{text!r}, expected an integer {bounds}")
+        return value
+
+    return parse
+
+
+def _level(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number between 0 and 1")
+    return value
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in _plot.SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a file name that ends in {', '.join(_plot.SUFFIXES)}")
+    return path
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+def _run_evaluate(arguments: argparse.Namespace) -> int:
+    options = {name: getattr(arguments, name) for name in ("probs", "logits", "labels", "from_logits")}
+    return _run(arguments, list(_named(arguments.files)), options)
+
+
+def _run_demo(arguments: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        files = sorted((importlib.resources.files("kcalib") / "data").iterdir(), key=lambda file: file.name)
+        jobs = [
+            Job(
+                file.name.removeprefix("digits_").removesuffix(".npz"),
+                str(file),
+                stack.enter_context(importlib.resources.as_file(file)),
+            )
+            for file in files
+            if file.name.endswith(".npz")
+        ]
+        return _run(arguments, jobs, {})
+
+
+def _named(files: Sequence[str]) -> Iterator[Job]:
+    """Models are called by the stems of their files, or by their paths where stems are equal."""
+    stems = Counter(Path(file).stem for file in files)
+    for file in files:
+        stem = Path(file).stem
+        yield Job(_printable(stem if stems[stem] == 1 else file), file, Path(file))
+
+
+def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
+    models: list[Model] = []
+    failures: list[Failure] = []
+
+    @contextmanager
+    def collected(file: str) -> Iterator[None]:
+        """An error becomes a line on standard error and a Failure."""
+        try:
+            yield
+        except (OSError, ValueError, TypeError, MemoryError, _plot.PlotError) as error:
+            failures.append(Failure(_printable(file), _message(error)))
+            _report(f"error: {failures[-1].file}: {failures[-1].message}")
+
+    if arguments.plot is not None:  # a missing library shows before the work, not after it
+        with collected(str(arguments.plot)):
+            _plot.require_matplotlib()
+    for job in jobs if not failures else ():
+        with collected(job.file):
+            models.append(_evaluated(job, arguments, reading))
+    if arguments.plot is not None and models:
+        with collected(str(arguments.plot)):
+            _plot.plot_reliability([_panel(model) for model in models], arguments.plot)
+
+    if arguments.json:
+        text = _json(models, failures, arguments)
+    elif arguments.csv:
+        text = _csv(models)
+    else:
+        text = _report_of(models, arguments) if models else ""
+    if not _write(text) or failures:
+        return BAD_INPUT
+    if arguments.fail_if_miscalibrated and any(model.evaluation.miscalibrated for model in models):
+        return MISCALIBRATED
+    return DONE
+
+
+def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> Model:
+    found = _files.read_predictions(job.path, **reading)
+    try:
+        data = prepare(found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits)
+        evaluation = evaluation_of(
+            data,
+            alpha=arguments.alpha,
+            kernel=None,
+            estimator=arguments.estimator,
+            block_size=arguments.block_size,
+            n_bins=arguments.bins,
+            seed=arguments.seed,
+            threads=arguments.threads,
+        )
+        bins = None if arguments.plot is None else reliability_bins(data, arguments.bins)
+    except (ValueError, TypeError) as error:
+        # The library speaks of arguments; say what they are here.
+        message = str(error).replace("from_logits=True", "--from-logits").replace("`block_size`", "--block-size")
+        origin = f" ({found.origin})" if "y_true" in message or "y_pred" in message else ""
+        raise _files.FileError(message + origin) from None
+    return Model(job.model, job.file, evaluation, bins)
+
+
+# -- output ------------------------------------------------------------------------------------
+
+# Header, cell, and whether the column holds text.
+COLUMNS: tuple[tuple[str, Callable[[Model], str], bool], ...] = (
+    ("model", lambda m: m.model, True),
+    ("n", lambda m: str(m.evaluation.n_samples), False),
+    ("classes", lambda m: str(m.evaluation.n_classes), False),
+    ("accuracy", lambda m: f"{m.evaluation.accuracy:.4f}", False),
+    ("log loss", lambda m: f"{m.evaluation.log_loss:.4f}", False),
+    ("Brier", lambda m: f"{m.evaluation.brier_score:.4f}", False),
+    ("ECE", lambda m: f"{m.evaluation.top_label_ece:.4f}", False),
+    ("SKCE", lambda m: f"{m.evaluation.skce.value:.2e}", False),
+    ("std. error", lambda m: _scientific(m.evaluation.skce.standard_error), False),
+    ("p-value", lambda m: _pvalue(m.evaluation.test.pvalue), False),
+    ("verdict", lambda m: m.verdict, True),
+)
+GAP = "  "
+
+
+def _report_of(models: Sequence[Model], arguments: argparse.Namespace) -> str:
+    width = shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
+    return _table(models, width) + "\n" + "".join(line + "\n" for line in _remarks(models, arguments, min(width, 120)))
+
+
+def _table(models: Sequence[Model], width: int) -> str:
+    """One row a model; on a narrow terminal one column a model, as many at a time as fit."""
+    wide = _aligned(
+        [[header for header, _, _ in COLUMNS], *([cell(model) for _, cell, _ in COLUMNS] for model in models)],
+        [is_text for _, _, is_text in COLUMNS],
+    )
+    if max(map(len, wide)) <= width:
+        return "\n".join(wide) + "\n"
+    headers = [header for header, _, _ in COLUMNS]
+    columns = [_column(model) for model in models]
+    widths = [max(map(len, column)) + len(GAP) for column in columns]
+    room = width - max(map(len, headers))
+    if max(widths) > room:
+        return "\n".join(wide) + "\n"
+    parts: list[str] = []
+    start = 0
+    while start < len(columns):
+        stop = start + 1
+        while stop < len(columns) and sum(widths[start : stop + 1]) <= room:
+            stop += 1
+        group = columns[start:stop]
+        length = max(map(len, group))
+        group = [[*headers, *[""] * (length - len(headers))], *(c + [""] * (length - len(c)) for c in group)]
+        lines = _aligned(list(zip(*group, strict=True)), [True] + [False] * (stop - start))
+        parts.append("\n".join(lines) + "\n")
+        start = stop
+    return "\n".join(parts)
+
+
+def _column(model: Model) -> list[str]:
+    """The cells of a model one below the other, the verdict on several lines."""
+    cells = [cell(model) for _, cell, _ in COLUMNS]
+    return [*cells[:-1], *textwrap.wrap(cells[-1], max(16, *map(len, cells[:-1])), break_long_words=False)]
+
+
+def _aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
+    """Lines of one length at most, texts to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        GAP.join(
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(row, widths, is_text, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int) -> list[str]:
+    skce = models[0].evaluation.skce
+    blocks = sorted({model.evaluation.test.block_size for model in models})
+    sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
+    threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
+    kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
+    level = f"{arguments.alpha:g}"
+    remarks = [
+        f"SKCE: {skce.estimator} estimator, {kernel}; {skce.operator} operator{threads}",
+        f"verdict at level {level}: block test, blocks of {sizes} samples, permuted with seed {arguments.seed}",
+    ]
+    if len(models) > 1:
+        remarks.append(
+            f"the level holds for each model by itself; for {level} over all {len(models)} "
+            f"use --alpha {arguments.alpha / len(models):.2g}"
+        )
+    return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
+
+
+def _json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
+    content = {
+        "kcalib": __version__,
+        "alpha": arguments.alpha,
+        "seed": arguments.seed,
+        "models": [
+            {"model": model.model, "file": model.file, **dataclasses.asdict(model.evaluation)} for model in models
+        ],
+        "errors": [dataclasses.asdict(failure) for failure in failures],
+    }
+    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _csv(models: Iterable[Model]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([
+        "model", "file", "n_samples", "n_classes", "accuracy", "mean_confidence", "log_loss", "brier_score",
+        "top_label_ece", "skce", "skce_standard_error", "skce_estimator", "kernel", "statistic", "pvalue",
+        "block_size", "n_blocks", "seed", "alpha", "miscalibrated", "verdict",
+    ])  # fmt: skip
+    for model in models:
+        e = model.evaluation
+        writer.writerow([
+            model.model, model.file, e.n_samples, e.n_classes, e.accuracy, e.mean_confidence, e.log_loss, e.brier_score,
+            e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel, e.test.statistic,
+            e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha, e.miscalibrated, model.verdict,
+        ])  # fmt: skip
+    return text.getvalue()
+
+
+def _panel(model: Model) -> _plot.Panel:
+    assert model.bins is not None
+    e = model.evaluation
+    notes = (f"ECE {e.top_label_ece:.4f}", f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue)))
+    return _plot.Panel(model.model, model.verdict, e.miscalibrated, notes, model.bins)
+
+
+def _with_p(pvalue: str) -> str:
+    return f"p {pvalue[0]} {pvalue[1:]}" if pvalue[0] == "<" else f"p = {pvalue}"
+
+
+def _pvalue(pvalue: float) -> str:
+    return f"{pvalue:.2g}" if pvalue > 0 else "<1e-300"
+
+
+def _scientific(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2e}"
+
+
+def _message(error: BaseException) -> str:
+    """One line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, MemoryError):
+        text = f"not enough memory ({text})" if text else "not enough memory"
+    return _printable(" ".join(text.split()))
+
+
+def _printable(text: str) -> str:
+    """File names need not be text."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _report(line: str) -> None:
+    if sys.stderr is not None:
+        print("kcalib: " + _encodable(line, sys.stderr), file=sys.stderr)
+
+
+def _write(text: str) -> bool:
+    """Write to standard output and flush it; whether that worked or was no longer wanted."""
+    if sys.stdout is None:
+        return True
+    try:
+        sys.stdout.write(_encodable(text, sys.stdout))
+        sys.stdout.flush()
+    except OSError as error:
+        # Python flushes again when it ends: give it something to flush into.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            _report(f"error: standard output: {_message(error)}")
+            return False
+    return True
+
+
+def _encodable(text: str, stream: Any) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,29 +94,17 @@ def prepare(
     true = _arrays.as_array(y_true, "y_true")
     pred = _arrays.as_array(y_pred, "y_pred")
     _check_swapped(true, pred)
-    pred = _check_pred_type(pred)
-    epsilon = _epsilon(pred)
+    _check_pred_type(pred)
+    epsilon = _epsilon(y_pred, pred)
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon)
     n, m = (int(size) for size in probabilities.shape)
-
-    true = _check_true_shape(true, n, m)
-    labels, names = _labels(true, m, classes)
+    labels, names = _labels(true, n, m, classes)
+    if classes is None:
+        _check_column_names(y_pred, tuple(range(m)) if names is None else names)
+    labels = _arrays.beside(labels, probabilities)
     xp = _arrays.namespace(probabilities)
-    if _arrays.is_host(probabilities) and not _arrays.is_host(labels):
-        labels = _arrays.to_host(labels)
-    if _arrays.is_host(labels):
-        labels = _arrays.like(labels.astype(np.int64), probabilities)
-    else:
-        if _arrays.library(labels) != _arrays.library(probabilities) or (
-            _arrays.device(labels) != _arrays.device(probabilities)
-        ):
-            raise ValueError(
-                f"`y_true` is a {_arrays.library(labels)} array on {_arrays.device(labels)}, `y_pred` a "
-                f"{_arrays.library(probabilities)} array on {_arrays.device(probabilities)}; bring both to one device"
-            )
-        labels = xp.astype(labels, xp.int64)
     weights = None if sample_weight is None else _weights(sample_weight, n, probabilities)
-    return Classification(labels, probabilities, weights, names, epsilon)
+    return Classification(xp.astype(labels, xp.int64, copy=False), probabilities, weights, names, epsilon)
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
@@ -153,69 +142,52 @@ def _dtype_name(dtype: Any) -> str:
 def _kind(array: Array) -> str:
     """One letter like NumPy's dtype.kind, for any library."""
     if _arrays.is_host(array):
-        kind = array.dtype.kind
-        return "U" if kind in "SUT" else kind
+        return str(array.dtype.kind)
     xp = _arrays.namespace(array)
-    for kind, name in (
-        ("b", "bool"), ("i", "integral"), ("f", "real floating"), ("c", "complex floating"),
-    ):  # fmt: skip
-        if xp.isdtype(array.dtype, name):
-            return kind
-    return "O"
+    kinds = {"b": "bool", "i": "integral", "f": "real floating", "c": "complex floating"}
+    return next((kind for kind, name in kinds.items() if xp.isdtype(array.dtype, name)), "V")
 
 
-def _epsilon(pred: Array) -> float:
-    if _kind(pred) != "f":
-        return float(np.finfo(np.float64).eps)
-    if _arrays.is_host(pred):
-        return float(np.finfo(pred.dtype).eps)
-    return float(_arrays.namespace(pred).finfo(pred.dtype).eps)
+def _epsilon(y_pred: Any, pred: Array) -> float:
+    """Machine epsilon of the dtype that the predictions came in; of float64 for integers."""
+    if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 by now
+        return 2.0**-7
+    xp = _arrays.namespace(pred)
+    return float(xp.finfo(pred.dtype if _kind(pred) == "f" else xp.float64).eps)
 
 
-def _looks_like_labels(array: Array) -> bool:
-    return _kind(array) in "iubU" and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1))
+def _is_column(array: Array) -> bool:
+    return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
 
 
 def _check_swapped(true: Array, pred: Array) -> None:
     """The order is (y_true, y_pred); say so where the two are plainly the other way round."""
-    if _kind(true) != "f" or not _looks_like_labels(pred):
+    if _kind(true) != "f" or _kind(pred) not in "iubU" or not _is_column(pred):
         return
-    if true.ndim == 2 and true.shape[1] > 1:
-        probable = not _is_one_hot(true)
+    if _is_column(true):
+        swapped = bool(_arrays.namespace(true).any((true > 0) & (true < 1)))
     else:
-        xp = _arrays.namespace(true)
-        probable = bool(xp.any((true > 0) & (true < 1)))
-    if probable:
+        swapped = true.ndim == 2 and not _is_one_hot(true)
+    if swapped:
         raise ValueError(
             "`y_true` looks like probabilities and `y_pred` like labels: the arguments are swapped; "
             "the order is (y_true, y_pred), as in scikit-learn"
         )
 
 
-def _check_pred_type(pred: Array) -> Array:
+def _check_pred_type(pred: Array) -> None:
     kind = _kind(pred)
-    if kind == "O":
-        if _arrays.is_host(pred):
-            for index, value in np.ndenumerate(pred):
-                if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-                    raise TypeError(
-                        f"`y_pred{_at(index)}` is {value!r} ({type(value).__name__}) in an array of dtype object, "
-                        "expected numbers; convert it by y_pred.astype(float)"
-                    )
-            return pred.astype(np.float64)
-        raise TypeError(f"`y_pred` has dtype {pred.dtype}, expected floating point numbers")
     if kind == "c":
         raise TypeError("`y_pred` is complex, expected real probabilities; pass y_pred.real if that is what you mean")
     if kind == "U":
         raise TypeError("`y_pred` holds strings, expected probabilities; pass the output of predict_proba")
-    if kind == "b" or (kind in "iu" and (pred.ndim == 1 or (pred.ndim == 2 and pred.shape[1] == 1))):
+    if kind == "b" or (kind in "iu" and _is_column(pred) and pred.shape[0] > 0):
         raise TypeError(
             f"`y_pred` has dtype {pred.dtype} and looks like predicted labels, expected probabilities; pass the output "
             "of predict_proba, or y_pred.astype(float) if 0 and 1 are meant as probabilities"
         )
     if kind not in "iuf":
         raise TypeError(f"`y_pred` has dtype {pred.dtype}, expected floating point numbers")
-    return pred
 
 
 def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) -> Array:
@@ -231,7 +203,9 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
     pred = _cast(xp, pred, "float64")
     if from_logits:
         pred = _softmax(xp, pred)
-    binary = pred.ndim == 1 or pred.shape[1] == 1
+    binary = _is_column(pred)
+    # Rounding of the entries, and of sums of m of them in float32.
+    tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
     _reject(
         pred,
         ~xp.isfinite(pred),
@@ -239,7 +213,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
     )
     _reject(
         pred,
-        (pred < 0) | (pred > 1 + 8 * max(epsilon, _FLOAT32_EPSILON)),
+        (pred < 0) | (pred > 1 + tolerance),
         lambda at, x: (
             f"`y_pred{at}` is {x:.9g}, expected a probability between 0 and 1; "
             "for logits pass from_logits=True, for rounding errors clip to [0, 1]"
@@ -250,20 +224,19 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
         first = xp.where(second > 1, xp.zeros_like(second), 1 - second)
         pred = xp.stack((first, second), axis=1)
     else:
-        tolerance = max(1e-6, 8 * max(epsilon, _FLOAT32_EPSILON) * math.sqrt(pred.shape[1]))
         sums = xp.sum(pred, axis=1)
         _reject(
             sums,
             xp.abs(sums - 1) > tolerance,
             lambda at, x: (
-                f"`y_pred{at}` sums to {x:.6g}, expected 1 within {tolerance:.1g}; "
+                f"`y_pred{at}` sums to {x:.9g}, expected 1 within {tolerance:.0e}; "
                 "normalise the rows, or pass logits with from_logits=True"
-            ),
+            ).replace("e-0", "e-"),
         )
     return _cast(xp, pred, target)
 
 
-_FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
+_FLOAT32_EPSILON = 2.0**-23
 
 
 def _softmax(xp: Any, logits: Array) -> Array:
@@ -290,7 +263,7 @@ def _cast(xp: Any, array: Array, name: str) -> Array:
     dtype = getattr(xp, name)
     if array.dtype == dtype:
         return array
-    result = array.astype(dtype) if _arrays.is_host(array) else xp.astype(array, dtype)
+    result = xp.astype(array, dtype)
     if result.dtype != dtype:
         raise TypeError(
             f"{_arrays.library(array)} turned {name} into {result.dtype}; enable 64-bit floats there "
@@ -299,66 +272,88 @@ def _cast(xp: Any, array: Array, name: str) -> Array:
     return result
 
 
-def _check_true_shape(true: Array, n: int, m: int) -> Array:
-    """Labels as one axis; one-hot rows become the positions of their ones."""
-    if true.ndim == 2 and true.shape[1] == 1:
-        true = _arrays.namespace(true).reshape(true, (-1,))
+def _labels(true: Array, n: int, m: int, classes: Any) -> tuple[Array, tuple[Any, ...] | None]:
+    """Labels as positions 0..m-1 of the classes, and the classes; None for 0..m-1."""
+    kind = _kind(true)
+    if kind == "c":
+        raise TypeError("`y_true` is complex, expected class labels")
+    if kind not in "biufU":
+        raise TypeError(f"`y_true` has dtype {true.dtype}, expected integers, booleans or strings")
     if true.ndim not in (1, 2):
         raise ValueError(f"`y_true` has shape {tuple(true.shape)}, expected (n,) labels or one-hot rows (n, m)")
     if true.shape[0] != n:
         raise ValueError(
             f"`y_true` has {true.shape[0]} labels, `y_pred` {n} predictions; pass one label for every prediction"
         )
-    if true.ndim == 2:
-        if true.shape[1] != m:
-            raise ValueError(f"`y_true` has {true.shape[1]} columns, `y_pred` has {m} classes; one-hot labels need m columns")
-        if _kind(true) not in "biuf":
-            raise TypeError(f"`y_true` has shape {tuple(true.shape)} and dtype {true.dtype}, expected one-hot numbers")
-        if not _is_one_hot(true):
+    xp = _arrays.namespace(true)
+    names = None if classes is None else _class_names(classes, m)
+    if not _is_column(true):
+        return _one_hot_labels(true, m), None if names is None else tuple(names.tolist())
+    true = xp.reshape(true, (-1,))
+    if names is None and kind == "U":
+        names = np.unique(true)
+        if len(names) != m:
             raise ValueError(
-                f"`y_true` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros elsewhere); "
-                "pass labels of shape (n,)"
+                f"`y_true` holds {len(names)} distinct strings, `y_pred` has {m} classes; "
+                "pass classes= with the label of each column"
             )
-        xp = _arrays.namespace(true)
-        true = xp.argmax(xp.astype(true, xp.int8) if _kind(true) == "b" else true, axis=1)
-    return true
+    if names is not None:
+        return _positions(_arrays.to_host(true), names), tuple(names.tolist())
+    if kind == "b" and m != 2:
+        raise ValueError(f"`y_true` is boolean, `y_pred` has {m} classes; pass integer labels or classes=")
+    return _integer_labels(true, m), None
+
+
+def _class_names(classes: Any, m: int) -> np.ndarray:
+    names = _arrays.to_host(_arrays.as_array(classes, "classes"))
+    if names.shape != (m,):
+        raise ValueError(f"`classes` has shape {names.shape}, expected ({m},): the label of each column of `y_pred`")
+    if len(np.unique(names)) != m:
+        raise ValueError(f"`classes` is {names.tolist()}, expected distinct labels")
+    return names
+
+
+def _one_hot_labels(true: Array, m: int) -> Array:
+    if true.shape[1] != m:
+        raise ValueError(
+            f"`y_true` has {true.shape[1]} columns, `y_pred` has {m} classes; one-hot labels need m columns"
+        )
+    if not _is_one_hot(true):
+        raise ValueError(
+            f"`y_true` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros elsewhere); "
+            "pass labels of shape (n,); if these are probabilities, the arguments are swapped"
+        )
+    xp = _arrays.namespace(true)
+    return xp.argmax(xp.astype(true, xp.int8), axis=1)
 
 
 def _is_one_hot(array: Array) -> bool:
-    if _kind(array) not in "biuf":
-        return False
     xp = _arrays.namespace(array)
-    if _kind(array) == "b":
-        return bool(xp.all(xp.sum(xp.astype(array, xp.int64), axis=1) == 1))
-    return bool(xp.all((array == 0) | (array == 1)) and xp.all(xp.sum(array, axis=1) == 1))
+    ones = array if _kind(array) == "b" else array == 1
+    if _kind(array) == "U" or not bool(xp.all(ones | (array == 0))):
+        return False
+    return bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
 
 
-def _labels(true: Array, m: int, classes: Any) -> tuple[Array, tuple[Any, ...] | None]:
-    """Labels as positions 0..m-1 of `classes`."""
-    kind = _kind(true)
-    if kind == "c":
-        raise TypeError("`y_true` is complex, expected class labels")
-    if kind == "O":
-        true, kind = _uniform_objects(true)
-    if kind not in "biufU":
-        raise TypeError(f"`y_true` has dtype {true.dtype}, expected integers, booleans or strings")
-    if classes is None and kind == "U":
-        found = np.unique(true)
-        if len(found) != m:
-            raise ValueError(
-                f"`y_true` holds {len(found)} distinct strings, `y_pred` has {m} classes; "
-                "pass classes= with the label of each column"
-            )
-        classes = found
-    if classes is not None:
-        return _positions(true, kind, np.asarray(_arrays.to_host(_arrays.as_array(classes, "classes"))), m)
+def _positions(true: np.ndarray, names: np.ndarray) -> np.ndarray:
+    if (names.dtype.kind == "U") != (true.dtype.kind == "U"):
+        raise TypeError(f"`classes` holds {names.dtype} and `y_true` {true.dtype}, expected labels of one type")
+    order = np.argsort(names)
+    found = order[np.minimum(np.searchsorted(names[order], true), len(names) - 1)]
+    _reject(
+        true,
+        names[found] != true,
+        lambda at, x: (
+            f"`y_true{at}` is {x!r}, expected one of classes={names.tolist()}; correct the label or `classes`"
+        ),
+    )
+    return found
 
+
+def _integer_labels(true: Array, m: int) -> Array:
+    """Labels that must be 0..m-1 as int64."""
     xp = _arrays.namespace(true)
-    if kind == "b":
-        if m != 2:
-            raise ValueError(f"`y_true` is boolean, `y_pred` has {m} classes; pass integer labels or classes=")
-        return xp.astype(true, xp.int64), None
-    if kind == "f":
+    if _kind(true) == "f":
         _reject(
             true,
             ~xp.isfinite(true),
@@ -372,51 +367,30 @@ def _labels(true: Array, m: int, classes: Any) -> tuple[Array, tuple[Any, ...] |
                 "if these are probabilities, the arguments are swapped: the order is (y_true, y_pred)"
             ),
         )
+    else:
+        true = xp.astype(true, xp.int64)
     lowest, highest = int(xp.min(true)), int(xp.max(true))
-    if lowest < 0 or highest >= m:
-        remedy = f"pass classes= with the label of each of the {m} columns of `y_pred`"
-        if lowest == 1 and highest == m:
-            remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
-        elif lowest == -1 and highest == 1 and m == 2:
-            remedy = "for labels -1 and 1 pass classes=[-1, 1]"
-        _reject(
-            true,
-            (true < 0) | (true >= m),
-            lambda at, x: f"`y_true{at}` is {int(x)}, expected a label 0..{m - 1}; {remedy}",
+    remedy = f"pass classes= with the label of each of the {m} columns of `y_pred`"
+    if lowest == 1 and highest == m:
+        remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
+    elif lowest == -1 and highest == 1 and m == 2:
+        remedy = "for labels -1 and 1 pass classes=[-1, 1]"
+    _reject(
+        true,
+        (true < 0) | (true >= m),
+        lambda at, x: f"`y_true{at}` is {x:.0f}, expected a label 0..{m - 1}; {remedy}",
+    )
+    return xp.astype(true, xp.int64, copy=False)
+
+
+def _check_column_names(y_pred: Any, names: tuple[Any, ...]) -> None:
+    """Refuse a frame whose columns are named like the classes, but in another order."""
+    columns = tuple(getattr(y_pred, "column_names", getattr(y_pred, "columns", ())))  # Arrow, or pandas and polars
+    if columns != names and len(columns) == len(names) and set(columns) == set(names):
+        raise ValueError(
+            f"`y_pred` has the columns {list(columns)}, expected them in the order {list(names)}; "
+            "reorder them, or pass classes={list(columns)}"
         )
-    return true, None
-
-
-def _uniform_objects(true: Array) -> tuple[np.ndarray, str]:
-    """An object array whose entries are all strings, or all integers or booleans."""
-    for index, value in np.ndenumerate(true):
-        if value is None or value != value:
-            raise ValueError(f"`y_true{_at(index)}` is missing, expected a class label; drop such rows first")
-        if not isinstance(value, (str, bool, int, np.bool_, np.integer)):
-            raise TypeError(
-                f"`y_true{_at(index)}` is {value!r} ({type(value).__name__}) in an array of dtype object, "
-                "expected strings or integers"
-            )
-    kinds = {isinstance(value, str) for value in true.flat}
-    if len(kinds) > 1:
-        raise TypeError("`y_true` mixes strings and numbers, expected labels of one type")
-    true = np.asarray(true.tolist())
-    return true, "U" if kinds == {True} else true.dtype.kind
-
-
-def _positions(true: Array, kind: str, names: np.ndarray, m: int) -> tuple[np.ndarray, tuple[Any, ...]]:
-    if names.ndim != 1 or len(names) != m:
-        raise ValueError(f"`classes` has shape {names.shape}, expected ({m},): the label of each column of `y_pred`")
-    if len(np.unique(names)) != m:
-        raise ValueError("`classes` names a label twice, expected distinct labels")
-    if (names.dtype.kind in "SUTO") != (kind == "U"):
-        raise TypeError(f"`classes` holds {names.dtype} and `y_true` {true.dtype}, expected labels of one type")
-    host = _arrays.to_host(true)
-    order = np.argsort(names)
-    found = np.minimum(np.searchsorted(names[order], host), m - 1)
-    wrong = names[order][found] != host
-    _reject(host, wrong, lambda at, x: f"`y_true{at}` is {x!s}, which is not among classes={names.tolist()}")
-    return order[found].astype(np.int64), tuple(names.tolist())
 
 
 def _weights(sample_weight: Any, n: int, reference: Array) -> Array:
@@ -425,32 +399,28 @@ def _weights(sample_weight: Any, n: int, reference: Array) -> Array:
         raise TypeError(f"`sample_weight` has dtype {weights.dtype}, expected numbers")
     if tuple(weights.shape) != (n,):
         raise ValueError(f"`sample_weight` has shape {tuple(weights.shape)}, expected ({n},): one weight a sample")
-    if _arrays.is_host(weights):
-        weights = _arrays.like(weights.astype(np.float64), reference)
-    elif _arrays.is_host(reference):
-        weights = _arrays.to_host(weights)
-    xp = _arrays.namespace(weights, reference)
+    weights = _arrays.beside(weights, reference)
+    xp = _arrays.namespace(weights)
     weights = _cast(xp, weights, "float64")
     _reject(
         weights,
         ~(xp.isfinite(weights) & (weights >= 0)),
-        lambda at, x: f"`sample_weight{at}` is {x}, expected a finite weight >= 0",
+        lambda at, x: f"`sample_weight{at}` is {x}, expected a finite weight >= 0; drop such rows first",
     )
-    if float(xp.sum(weights)) == 0:
-        raise ValueError("`sample_weight` sums to 0, expected at least one positive weight")
+    highest = float(xp.max(weights))
+    if not 1e-100 < highest < 1e100:  # squares must neither vanish nor overflow
+        raise ValueError(
+            f"the largest `sample_weight` is {highest:.3g}, expected one between 1e-100 and 1e100; rescale the weights"
+        )
     return weights
 
 
-def _reject(array: Array, bad: Array, message: Any) -> None:
+def _reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None:
     """Raise for the first entry where `bad` holds."""
     xp = _arrays.namespace(array)
     if not bool(xp.any(bad)):
         return
     flat = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.int8)))
     index = tuple(int(i) for i in np.unravel_index(flat, tuple(array.shape)))
-    value = array[index]
-    raise ValueError(message(_at(index), value if _kind(array) == "U" else float(value)))
-
-
-def _at(index: tuple[int, ...]) -> str:
-    return f"[{', '.join(str(i) for i in index)}]"
+    value = array[index].item() if _arrays.is_host(array) else float(array[index])
+    raise ValueError(message(_arrays.subscript(index), value))

@@ -34,8 +34,8 @@ from kcalib._problem import Factor, Metric, Profile, Term
 
 __all__ = [
     "Exponential",
-    "Gaussian",
     "GammaExponential",
+    "Gaussian",
     "Kernel",
     "Linear",
     "Matern",
@@ -49,7 +49,18 @@ METRICS = ("euclidean", "cityblock", "total_variation")
 
 
 class Kernel:
-    """Base class of all kernels: sums, products and scalings."""
+    """Base class of the kernels: sums, products and scalings by positive numbers.
+
+    Kernels are immutable, compare by value and can be hashed and pickled.
+
+    Examples
+    --------
+    >>> from kcalib.kernels import Exponential, Gaussian
+    >>> print(0.5 * (Exponential(bandwidth=0.1) + Exponential(bandwidth=1.0)))
+    0.5 * (Exponential(bandwidth=0.1) + Exponential(bandwidth=1))
+    >>> print(Exponential(metric="cityblock") * Gaussian())
+    Exponential(bandwidth=None, metric='cityblock') * Gaussian(bandwidth=None)
+    """
 
     def __add__(self, other: Kernel) -> Sum:
         if not isinstance(other, Kernel):
@@ -81,7 +92,21 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Sum(Kernel):
-    """The sum of two kernels, written ``left + right``."""
+    r"""The sum of two kernels, written ``left + right``.
+
+    .. math:: k(p, q) = k_1(p, q) + k_2(p, q)
+
+    Parameters
+    ----------
+    left, right : Kernel
+        The summands.
+
+    Examples
+    --------
+    >>> from kcalib.kernels import Exponential, Linear
+    >>> Linear() + Exponential()
+    Sum(left=Linear(), right=Exponential(bandwidth=None, metric='euclidean'))
+    """
 
     left: Kernel
     right: Kernel
@@ -101,7 +126,21 @@ class Sum(Kernel):
 
 @dataclass(frozen=True)
 class Product(Kernel):
-    """The product of two kernels, written ``left * right``."""
+    r"""The product of two kernels, written ``left * right``.
+
+    .. math:: k(p, q) = k_1(p, q)\, k_2(p, q)
+
+    Parameters
+    ----------
+    left, right : Kernel
+        The factors.
+
+    Examples
+    --------
+    >>> from kcalib.kernels import Exponential, Linear
+    >>> Linear() * Exponential()
+    Product(left=Linear(), right=Exponential(bandwidth=None, metric='euclidean'))
+    """
 
     left: Kernel
     right: Kernel
@@ -125,7 +164,23 @@ class Product(Kernel):
 
 @dataclass(frozen=True)
 class Scaled(Kernel):
-    """A kernel times a positive number, written ``2.0 * kernel``."""
+    r"""A kernel times a positive number, written ``scale * kernel``.
+
+    .. math:: k(p, q) = c\, k_1(p, q)
+
+    Parameters
+    ----------
+    scale : float
+        The number :math:`c > 0`.
+    kernel : Kernel
+        The kernel :math:`k_1`.
+
+    Examples
+    --------
+    >>> from kcalib.kernels import Exponential
+    >>> 2 * Exponential()
+    Scaled(scale=2.0, kernel=Exponential(bandwidth=None, metric='euclidean'))
+    """
 
     scale: float
     kernel: Kernel
@@ -148,7 +203,26 @@ class Scaled(Kernel):
 
 @dataclass(frozen=True)
 class Linear(Kernel):
-    """The inner product of two predictions."""
+    r"""The linear kernel: the inner product of two predictions.
+
+    .. math:: k(p, q) = \langle p, q \rangle
+
+    Not characteristic: some miscalibrated models have an SKCE of 0 under it. Add it to
+    another kernel.
+
+    Examples
+    --------
+    Equation 8 of the CKCE paper, and the same two samples as in `Exponential`, with
+    <p, q> = 0.44:
+
+    >>> import kcalib
+    >>> from kcalib.kernels import Gaussian, Linear
+    >>> print(Linear() + Gaussian(bandwidth=0.4))
+    Linear() + Gaussian(bandwidth=0.4)
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Linear())
+    >>> round(value / -0.16, 6)
+    0.44
+    """
 
     def resolve(self, median_distance: Callable[[str], float]) -> Linear:
         return self
@@ -165,15 +239,15 @@ class Linear(Kernel):
 
 @dataclass(frozen=True)
 class RadialKernel(Kernel):
-    """A function of the distance between two predictions.
+    r"""A function of the distance of two predictions; base class of the radial kernels.
 
     Parameters
     ----------
     bandwidth : float, optional
-        Length scale, > 0, in units of the metric. None (the default): the median of the
-        pairwise distances of the predictions.
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
+        the pairwise distances of the predictions.
     metric : {"euclidean", "cityblock", "total_variation"}
-        Distance on the simplex; total variation is half of cityblock.
+        Distance d of two predictions; total variation is half of cityblock.
     """
 
     bandwidth: float | None = None
@@ -227,7 +301,31 @@ class RadialKernel(Kernel):
 
 @dataclass(frozen=True)
 class Exponential(RadialKernel):
-    __doc__ = "exp(-d / bandwidth), the Laplacian kernel.\n" + (RadialKernel.__doc__ or "").partition("\n")[2]
+    r"""The exponential (Laplacian) kernel, the default of every function.
+
+    .. math:: k(p, q) = e^{-d/\nu}
+
+    Positive definite with each of the metrics.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
+        the pairwise distances of the predictions.
+    metric : {"euclidean", "cityblock", "total_variation"}
+        Distance d of two predictions; total variation is half of cityblock.
+
+    Examples
+    --------
+    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
+    -0.16 k(p, q):
+
+    >>> import kcalib
+    >>> from kcalib.kernels import Exponential
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0))
+    >>> round(value / -0.16, 6)
+    0.567971
+    """
 
     profile: ClassVar[Profile] = "exponential"
 
@@ -237,7 +335,31 @@ class Exponential(RadialKernel):
 
 @dataclass(frozen=True)
 class Gaussian(RadialKernel):
-    __doc__ = "exp(-d^2 / (2 bandwidth^2)).\n" + (RadialKernel.__doc__ or "").partition("\n")[2]
+    r"""The Gaussian (squared exponential) kernel.
+
+    .. math:: k(p, q) = e^{-d^2/(2\nu^2)}
+
+    With three or more classes known to be positive definite for the Euclidean metric only.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
+        the pairwise distances of the predictions.
+    metric : {"euclidean", "cityblock", "total_variation"}
+        Distance d of two predictions; total variation is half of cityblock.
+
+    Examples
+    --------
+    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
+    -0.16 k(p, q):
+
+    >>> import kcalib
+    >>> from kcalib.kernels import Gaussian
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Gaussian(bandwidth=1.0))
+    >>> round(value / -0.16, 6)
+    0.852144
+    """
 
     profile: ClassVar[Profile] = "gaussian"
     squares_distance: ClassVar[bool] = True
@@ -248,11 +370,34 @@ class Gaussian(RadialKernel):
 
 @dataclass(frozen=True)
 class GammaExponential(RadialKernel):
-    __doc__ = (
-        "exp(-(d / bandwidth)^gamma).\n"
-        + (RadialKernel.__doc__ or "").partition("\n")[2].rstrip()
-        + "\n    gamma : float\n        Exponent, in (0, 2]; 1 is `Exponential`.\n    "
-    )
+    r"""The gamma-exponential kernel.
+
+    .. math:: k(p, q) = e^{-(d/\nu)^\gamma}
+
+    Positive definite with the Euclidean metric, and with every metric for
+    :math:`\gamma \le 1`.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
+        the pairwise distances of the predictions.
+    metric : {"euclidean", "cityblock", "total_variation"}
+        Distance d of two predictions; total variation is half of cityblock.
+    gamma : float
+        Exponent, in (0, 2]; 1 is `Exponential`.
+
+    Examples
+    --------
+    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
+    -0.16 k(p, q):
+
+    >>> import kcalib
+    >>> from kcalib.kernels import GammaExponential
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=GammaExponential(bandwidth=1.0, gamma=1.5))
+    >>> round(value / -0.16, 6)
+    0.653467
+    """
 
     gamma: float = 1.0
     profile: ClassVar[Profile] = "gamma_exponential"
@@ -272,11 +417,36 @@ class GammaExponential(RadialKernel):
 
 @dataclass(frozen=True)
 class Matern(RadialKernel):
-    __doc__ = (
-        "The Matern kernel of smoothness 3/2 or 5/2.\n"
-        + (RadialKernel.__doc__ or "").partition("\n")[2].rstrip()
-        + "\n    nu : {1.5, 2.5}\n        Smoothness; 1/2 is `Exponential`.\n    "
-    )
+    r"""The Matern kernel of smoothness 3/2 or 5/2.
+
+    .. math:: k(p, q) = \begin{cases}
+            (1 + r)\, e^{-r}, \quad r = \sqrt{3}\, d/\nu & (\text{smoothness } 3/2) \\
+            (1 + r + r^2/3)\, e^{-r}, \quad r = \sqrt{5}\, d/\nu & (\text{smoothness } 5/2)
+        \end{cases}
+
+    With three or more classes known to be positive definite for the Euclidean metric only.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
+        the pairwise distances of the predictions.
+    metric : {"euclidean", "cityblock", "total_variation"}
+        Distance d of two predictions; total variation is half of cityblock.
+    nu : {1.5, 2.5}
+        Smoothness; 1/2 is `Exponential`.
+
+    Examples
+    --------
+    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
+    -0.16 k(p, q):
+
+    >>> import kcalib
+    >>> from kcalib.kernels import Matern
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Matern(bandwidth=1.0, nu=2.5))
+    >>> round(value / -0.16, 6)
+    0.789845
+    """
 
     nu: float = 1.5
 
@@ -295,11 +465,33 @@ class Matern(RadialKernel):
 
 @dataclass(frozen=True)
 class RationalQuadratic(RadialKernel):
-    __doc__ = (
-        "(1 + d^2 / (2 alpha bandwidth^2))^-alpha.\n"
-        + (RadialKernel.__doc__ or "").partition("\n")[2].rstrip()
-        + "\n    alpha : float\n        Exponent, > 0; towards infinity this is `Gaussian`.\n    "
-    )
+    r"""The rational quadratic kernel.
+
+    .. math:: k(p, q) = \left(1 + \frac{d^2}{2 \alpha \nu^2}\right)^{-\alpha}
+
+    With three or more classes known to be positive definite for the Euclidean metric only.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
+        the pairwise distances of the predictions.
+    metric : {"euclidean", "cityblock", "total_variation"}
+        Distance d of two predictions; total variation is half of cityblock.
+    alpha : float
+        Exponent, > 0; towards infinity the kernel becomes `Gaussian`.
+
+    Examples
+    --------
+    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
+    -0.16 k(p, q):
+
+    >>> import kcalib
+    >>> from kcalib.kernels import RationalQuadratic
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=RationalQuadratic(bandwidth=1.0, alpha=2.0))
+    >>> round(value / -0.16, 6)
+    0.857339
+    """
 
     alpha: float = 1.0
     profile: ClassVar[Profile] = "rational_quadratic"

@@ -226,7 +226,7 @@ def test_target_kernels_are_checked(matrix, message):
     [
         (
             {"estimator": "jackknife"},
-            "`estimator` is 'jackknife', expected one of 'unbiased', 'biased', 'block', 'linear'",
+            "`estimator` is 'jackknife', expected one of 'unbiased', 'biased'",
         ),
         ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer between 2 and 20"),
         ({"estimator": "block", "block_size": 21}, "`block_size` is 21, expected an integer between 2 and 20"),

@@ -49,10 +49,8 @@ def as_array(value: Any, name: str) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"`{name}` is not a rectangular array: {error}; give every row the same length") from None
-    if array.dtype == object:
-        return _without_objects(array, value, name)
-    if array.dtype.kind == "T":  # NumPy does not search these among other strings
-        return array.astype(str)
+    if array.dtype.kind in "OT":  # NumPy's variable-width strings (T) cannot be searched among others (U)
+        return _without_objects(array.astype(object, copy=False), value, name)
     return _without_bfloat16(array)
 
 

@@ -79,11 +79,6 @@ class Model:
     evaluation: Evaluation
     bins: ReliabilityBins | None  # for the picture
 
-    @property
-    def verdict(self) -> str:
-        """In words, without the p-value."""
-        return self.evaluation.verdict.partition(" (p = ")[0]
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -175,7 +170,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     computed.add_argument(
         "--block-size", metavar="INT", type=_integer(2),
-        help="samples in a block of the test and of --estimator block (default: the square root of n)",
+        help="samples in a block of the test and of --estimator block (default: about the square root of n)",
     )  # fmt: skip
     computed.add_argument(
         "--bins", metavar="INT", type=_integer(1, MOST_BINS), default=15,
@@ -303,8 +298,11 @@ def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any])
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
         message = str(error).replace("from_logits=True", "--from-logits").replace("`block_size`", "--block-size")
-        origin = f" ({found.origin})" if "y_true" in message or "y_pred" in message else ""
-        raise _files.FileError(message + origin) from None
+        if "pass classes=" in message:
+            message += " (in an .npz file: an array `classes`)"
+        if "y_true" in message or "y_pred" in message:
+            message += f" ({found.origin})"
+        raise _files.FileError(message) from None
     return Model(job.model, job.file, evaluation, bins)
 
 
@@ -322,7 +320,7 @@ COLUMNS: tuple[tuple[str, Callable[[Model], str], bool], ...] = (
     ("SKCE", lambda m: f"{m.evaluation.skce.value:.2e}", False),
     ("std. error", lambda m: _scientific(m.evaluation.skce.standard_error), False),
     ("p-value", lambda m: _pvalue(m.evaluation.test.pvalue), False),
-    ("verdict", lambda m: m.verdict, True),
+    ("verdict", lambda m: m.evaluation.verdict, True),
 )
 GAP = "  "
 
@@ -433,7 +431,7 @@ def _csv(models: Iterable[Model]) -> str:
         writer.writerow([
             model.model, model.file, e.n_samples, e.n_classes, e.accuracy, e.mean_confidence, e.log_loss, e.brier_score,
             e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel, e.test.statistic,
-            e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha, e.miscalibrated, model.verdict,
+            e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha, e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()
 
@@ -442,7 +440,7 @@ def _panel(model: Model) -> _plot.Panel:
     assert model.bins is not None
     e = model.evaluation
     notes = (f"ECE {e.top_label_ece:.4f}", f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue)))
-    return _plot.Panel(model.model, model.verdict, e.miscalibrated, notes, model.bins)
+    return _plot.Panel(model.model, model.evaluation.verdict, e.miscalibrated, notes, model.bins)
 
 
 def _with_p(pvalue: str) -> str:

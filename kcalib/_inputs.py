@@ -221,8 +221,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
     )
     if binary:
         second = xp.reshape(pred, (-1,))
-        first = xp.where(second > 1, xp.zeros_like(second), 1 - second)
-        pred = xp.stack((first, second), axis=1)
+        pred = xp.stack((1 - second, second), axis=1)
     else:
         sums = xp.sum(pred, axis=1)
         _reject(
@@ -329,10 +328,10 @@ def _one_hot_labels(true: Array, m: int) -> Array:
 
 def _is_one_hot(array: Array) -> bool:
     xp = _arrays.namespace(array)
-    ones = array if _kind(array) == "b" else array == 1
-    if _kind(array) == "U" or not bool(xp.all(ones | (array == 0))):
-        return False
-    return bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
+    if _kind(array) == "b":
+        array = xp.astype(array, xp.int8)
+    ones = array == 1
+    return bool(xp.all(ones | (array == 0))) and bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
 
 
 def _positions(true: np.ndarray, names: np.ndarray) -> np.ndarray:
@@ -389,7 +388,7 @@ def _check_column_names(y_pred: Any, names: tuple[Any, ...]) -> None:
     if columns != names and len(columns) == len(names) and set(columns) == set(names):
         raise ValueError(
             f"`y_pred` has the columns {list(columns)}, expected them in the order {list(names)}; "
-            "reorder them, or pass classes={list(columns)}"
+            f"reorder them, or pass classes={list(columns)}"
         )
 
 
@@ -408,9 +407,9 @@ def _weights(sample_weight: Any, n: int, reference: Array) -> Array:
         lambda at, x: f"`sample_weight{at}` is {x}, expected a finite weight >= 0; drop such rows first",
     )
     highest = float(xp.max(weights))
-    if not 1e-100 < highest < 1e100:  # squares must neither vanish nor overflow
+    if not 1e-15 < highest < 1e15:  # products of two must neither vanish nor overflow in float32
         raise ValueError(
-            f"the largest `sample_weight` is {highest:.3g}, expected one between 1e-100 and 1e100; rescale the weights"
+            f"the largest `sample_weight` is {highest:.3g}, expected one between 1e-15 and 1e15; rescale the weights"
         )
     return weights
 

@@ -78,6 +78,13 @@ def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str]) -> N
         If matplotlib is missing, or the file cannot be written.
     """
     require_matplotlib()
+    import matplotlib.style
+
+    with matplotlib.style.context("default"):  # whatever a matplotlibrc says, such as to use LaTeX
+        _plot(panels, path)
+
+
+def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

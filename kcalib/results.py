@@ -20,8 +20,8 @@ __all__ = ["CalibrationTestResult", "ConfidenceInterval", "Evaluation", "SKCERes
 class ConfidenceInterval(NamedTuple):
     """Limits of a confidence interval."""
 
-    low: float
-    high: float
+    low: float  #: lower limit
+    high: float  #: upper limit
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SKCEResult:
     block_size: int | None  #: samples in a block, None without blocks
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
-    n_classes: int
+    n_classes: int  #: m
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
@@ -58,17 +58,17 @@ class CalibrationTestResult:
     standard_error: float  #: of the estimate
     method: str  #: "block" or "linear"
     block_size: int  #: samples in a block
-    n_blocks: int
+    n_blocks: int  #: full blocks
     n_samples: int  #: samples given
     n_samples_used: int  #: samples in full blocks
-    n_classes: int
+    n_classes: int  #: m
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
     seed: int | None  #: seed of the permutation before blocks are formed, None: order kept
-    operator: str
-    operator_reason: str
-    seconds: float
+    operator: str  #: which operator computed it
+    operator_reason: str  #: and why that one
+    seconds: float  #: wall time
 
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
         """Normal confidence interval of the SKCE from the block estimates.
@@ -100,15 +100,15 @@ class CalibrationTestResult:
 class Evaluation:
     """The usual numbers about one classifier, and a verdict on its calibration."""
 
-    n_samples: int
-    n_classes: int
-    accuracy: float
+    n_samples: int  #: samples given
+    n_classes: int  #: m
+    accuracy: float  #: share of samples whose most probable class is right
     mean_confidence: float  #: mean probability of the predicted class
-    log_loss: float
-    brier_score: float
-    top_label_ece: float
-    skce: SKCEResult
-    test: CalibrationTestResult
+    log_loss: float  #: `kcalib.log_loss`
+    brier_score: float  #: `kcalib.brier_score`
+    top_label_ece: float  #: `kcalib.top_label_ece`
+    skce: SKCEResult  #: the estimate, with its standard error
+    test: CalibrationTestResult  #: the block test that the verdict rests on
     alpha: float  #: level of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
-    verdict: str  #: the same in words
+    verdict: str  #: the same in words, with the direction where confidence and accuracy tell it

@@ -44,16 +44,12 @@ def models():
     forest = RandomForestClassifier(n_estimators=128, random_state=SEED)
     return {
         # Well calibrated.
-        "logistic": make_pipeline(
-            MinMaxScaler(), LogisticRegression(C=10, max_iter=3000)
-        ),
+        "logistic": make_pipeline(MinMaxScaler(), LogisticRegression(C=10, max_iter=3000)),
         "mlp": make_pipeline(
             MinMaxScaler(),
             MLPClassifier(hidden_layer_sizes=(64,), max_iter=500, random_state=SEED),
         ),
-        "forest_temperature": CalibratedClassifierCV(
-            forest, method="temperature", cv=5, ensemble=False
-        ),
+        "forest_temperature": CalibratedClassifierCV(forest, method="temperature", cv=5, ensemble=False),
         # Over-confident: take pixels that are far from independent for independent.
         "gaussian_nb": GaussianNB(),
         "multinomial_nb": MultinomialNB(),

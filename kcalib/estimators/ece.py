@@ -26,7 +26,7 @@ def top_label_ece(
 ) -> float:
     """Expected calibration error of the top-label confidence.
 
-    The mean over samples of |accuracy - mean confidence| of the bin that the confidence of
+    The mean over samples of ``|accuracy - mean confidence|`` of the bin that the confidence of
     the predicted class falls into. Bins are of equal width and right-closed, (a, b], with
     0 in the first; empty bins do not count. Of classes tied for the highest probability the
     first is the predicted one. It looks at one class of each prediction, depends on

@@ -49,14 +49,14 @@ def skce(
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels: integers 0..m-1, booleans, strings (with `classes`), or one-hot rows.
+        Labels: integers 0..m-1, booleans, strings, or one-hot rows.
     y_pred : array_like, shape (n, m) or (n,)
         Predicted probabilities; rows sum to 1. For a binary problem also the probability of
         the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists. Gradients
         are not tracked.
     kernel : Kernel, optional
-        Kernel on predictions, see `kcalib.kernels`. Default: `Exponential` with the median
-        heuristic.
+        Kernel on predictions, see `kcalib.kernels`. Default: `kcalib.kernels.Exponential` with
+        the median heuristic.
     target_kernel : "delta" or array_like, shape (m, m)
         Kernel on labels: Kronecker delta, or a symmetric positive semi-definite matrix M,
         which makes the matrix-valued kernel k M.
@@ -135,7 +135,7 @@ def skce(
     >>> from kcalib.kernels import Exponential
     >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0))
     >>> round(value, 6)
-    -0.090873
+    -0.090875
     >>> result = kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9], estimator="biased", full_output=True)
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
@@ -194,11 +194,6 @@ def block_estimates(operator: Operator, block_size: int) -> Array:
     return operator.block_sums(block_size) / (block_size * (block_size - 1))
 
 
-def default_block_size(n: int) -> int:
-    """About as many blocks as samples in a block."""
-    return max(2, math.isqrt(n))
-
-
 def describe(data: Classification, packed: Packed, operator: Operator) -> dict[str, Any]:
     """What every result says about how it was computed."""
     sources = [
@@ -238,5 +233,5 @@ def _block_size(data: Classification, estimator: str, block_size: int | None) ->
     if estimator == "linear":
         return 2
     if block_size is None:
-        return default_block_size(data.n)
+        return max(2, math.isqrt(data.n))
     return check_integer("block_size", block_size, 2, data.n, ": a block holds 2 to n samples")

@@ -16,7 +16,7 @@ import scipy.special
 from kcalib import _packing, _statistics
 from kcalib._dispatch import operator_for
 from kcalib._inputs import Classification, check_choice, check_integer, prepare
-from kcalib.estimators.skce import block_estimates, default_block_size, describe
+from kcalib.estimators.skce import block_estimates, describe
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult
 from kcalib.target_kernels import TargetKernel
@@ -51,8 +51,9 @@ def calibration_test(
     method : {"block", "linear"}
         "linear" is "block" with blocks of two: faster and less powerful.
     block_size : int, optional
-        Samples in a block, 2..n // 2, for "block" only; default: the integer square root of n,
-        at least 2. Larger blocks find more, but leave fewer of them for the normal law.
+        Samples in a block, 2..n // 2, for "block" only. Larger blocks find more, but leave
+        fewer of them for the normal law. Default: the larger of the integer square root of n
+        and n // 50, at least 2.
     seed : int, optional
         Permute the samples by ``numpy.random.default_rng(seed)`` before blocks are formed. Do so
         unless the order is already random: with samples sorted by label, say, blocks
@@ -61,7 +62,7 @@ def calibration_test(
     Returns
     -------
     CalibrationTestResult
-        With `statistic`, `pvalue`, `estimate`, `standard_error`, `confidence_interval()` and
+        With `statistic`, `pvalue`, `estimate`, `standard_error`, `CalibrationTestResult.confidence_interval` and
         what was done. If all block estimates are equal (such as with predictions that are
         one-hot and right) the p-value is its limit: 0 if they are positive, otherwise 1.
 
@@ -118,7 +119,7 @@ def block_test(
     if data.n < 4:
         raise ValueError(f"the block test needs at least two blocks of 2 samples, `y_true` has {data.n}")
     if block_size is None:
-        block_size = 2 if method == "linear" else default_block_size(data.n)
+        block_size = 2 if method == "linear" else _default_block_size(data.n)
     block_size = check_integer("block_size", block_size, 2, data.n // 2, ": the test needs at least two blocks")
     if seed is not None:
         seed = check_integer("seed", seed, 0)
@@ -143,3 +144,8 @@ def block_test(
         seed=seed,
         seconds=time.perf_counter() - start,
     )
+
+
+def _default_block_size(n: int) -> int:
+    """Power grows with the root of the block size; fifty blocks are enough for the normal law."""
+    return max(2, math.isqrt(n), n // 50)

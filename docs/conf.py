@@ -1,0 +1,105 @@
+"""Sphinx configuration: `sphinx-build -W --keep-going -n -b html docs docs/_build/html`.
+
+Nothing is fetched while building. Needs an installed kcalib with the extra `docs`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst.states import RSTState
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
+import kcalib
+from kcalib import _dispatch, _files
+
+project = "kcalib"
+author = "the kcalib developers"
+copyright = "2026, the kcalib developers"
+version = release = kcalib.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+]
+exclude_patterns = ["_build", "scripts"]
+templates_path = ["_templates"]
+html_theme = "furo"
+html_title = f"kcalib {release}"
+html_static_path = ["_static"]
+pygments_style = "friendly"
+
+# `skce` and `Exponential` in docstrings are links; the names of parameters are not.
+default_role = "py:obj"
+nitpick_ignore_regex = [("py:obj", r"[a-z_]+(\(\))?")]
+
+autosummary_generate = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_default_options = {"undoc-members": True}
+
+# Every docstring that the API pages show has to pass these. Not among them: PR03 and PR04, because
+# shared parameters are documented together ("As in `kcalib.skce`"), and SA02.
+numpydoc_show_class_members = False
+numpydoc_validation_checks = {
+    *("GL01", "GL02", "GL03", "GL05", "GL06", "GL07", "GL09", "GL10"),  # layout and sections
+    *("SS01", "SS02", "SS03", "SS04", "SS06"),  # the summary: one line, a sentence
+    *("PR01", "PR02", "PR05", "PR06", "PR07", "PR08", "PR09", "PR10"),  # parameters
+    *("RT02", "RT03", "RT04", "RT05"),  # returns
+    *("SA03", "SA04"),  # see also
+}
+# Result classes document their fields by comments, not as parameters.
+RESULTS = ("CalibrationTestResult", "ConfidenceInterval", "Evaluation", "MedianDistance", "SKCEResult")
+numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
+
+
+def names(values: tuple[str, ...]) -> str:
+    return ", ".join(f"``{value}``" for value in values)
+
+
+# The names that `kcalib evaluate` recognises in files, for user_guide/inputs.rst.
+rst_epilog = f"""
+.. |probability_names| replace:: {names(_files.PROBABILITY_NAMES)}
+.. |logit_names| replace:: {names(_files.LOGIT_NAMES)}
+.. |label_names| replace:: {names(_files.LABEL_NAMES)}
+"""
+
+
+class CapabilityTable(SphinxDirective):
+    """`kcalib._dispatch.TABLE`, a column for each operator and a row for each field."""
+
+    state: RSTState
+
+    def run(self) -> list[nodes.Node]:
+        rows = [["", *(f"``{row.name}``" for row in _dispatch.TABLE)]]
+        for field in dataclasses.fields(_dispatch.Capability):
+            if field.name != "name":
+                cells = [self.text(getattr(row, field.name)) for row in _dispatch.TABLE]
+                rows.append([field.name, *cells])
+        lines = [".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", ""]
+        for row in rows:
+            lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
+        parent = nodes.Element()
+        self.state.nested_parse(StringList(lines, source="kcalib._dispatch.TABLE"), self.content_offset, parent)
+        return parent.children
+
+    @staticmethod
+    def text(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return names(value) if isinstance(value, tuple) else str(value)
+
+
+def hide_signature(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] | None:
+    """Results and operators are not constructed by users."""
+    return ("", None) if what == "class" and name.rpartition(".")[2] in (*RESULTS, "Operator") else None
+
+
+def setup(app: Any) -> None:
+    app.add_directive("capability-table", CapabilityTable)
+    app.connect("autodoc-process-signature", hide_signature)

@@ -1,0 +1,95 @@
+"""Fixtures: array libraries, and classification problems with known truth."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Before JAX starts: a second CPU device, to have arrays that lie on several.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+
+MakeProblem = Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Library:
+    """An array library and a device of it."""
+
+    name: str
+    operator: str  # the operator that its arrays go to
+    convert: Callable[[np.ndarray], Any]
+
+    def asarray(self, values: Any, dtype: Any = None) -> Any:
+        """`values` as an array of the library, on the device, of the same dtype."""
+        return self.convert(np.array(values, dtype=dtype))
+
+
+GPU_LIBRARIES = ("cupy", "torch-cuda")
+# NumPy cannot read arrays on the fake device of array-api-strict: it stands for a GPU on machines without one.
+DEVICE_LIBRARIES = ("array_api_strict-device1", *GPU_LIBRARIES)
+LIBRARIES = ("numpy", "array_api_strict", "torch", "jax", "dask", *DEVICE_LIBRARIES)
+
+
+def library(name: str) -> Library:
+    """The array library called `name`; skips the test where it, or its device, is absent."""
+    module = pytest.importorskip(name.partition("-")[0])
+    operator = "generic" if name in DEVICE_LIBRARIES else "openmp"
+    if name in ("jax", "dask"):
+        return Library(name, operator, _jax_array if name == "jax" else _dask_array)
+    options = {}
+    if name == "array_api_strict-device1":
+        options["device"] = module.Device("device1")
+    elif name == "torch-cuda":
+        if not module.cuda.is_available():
+            pytest.skip("no GPU")
+        options["device"] = "cuda"
+    elif name == "cupy":
+        try:
+            module.cuda.runtime.getDeviceCount()
+        except module.cuda.runtime.CUDARuntimeError as error:
+            pytest.skip(f"no GPU: {error}")
+    return Library(name, operator, functools.partial(module.asarray, **options))
+
+
+def _jax_array(values: np.ndarray) -> Any:
+    import jax
+
+    with jax.enable_x64(True):
+        return jax.numpy.asarray(values)
+
+
+def _dask_array(values: np.ndarray) -> Any:
+    import dask.array
+
+    return dask.array.from_array(values, chunks=-1 if values.ndim == 0 else max(1, len(values) // 3))
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.gpu] if name in GPU_LIBRARIES else []) for name in LIBRARIES]
+)
+def xp(request: pytest.FixtureRequest) -> Library:
+    """Each array library in turn."""
+    return library(request.param)
+
+
+@pytest.fixture(scope="session")
+def make_problem() -> MakeProblem:
+    """``make_problem(n, m, seed, scale) -> (y, P)``: a calibrated classifier.
+
+    P is the softmax of Gaussian logits of standard deviation `scale`, y is drawn from P.
+    """
+
+    def make(n: int = 60, m: int = 3, seed: int = 0, scale: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        powers = np.exp(scale * rng.standard_normal((n, m)))
+        p = powers / powers.sum(axis=1, keepdims=True)
+        y = np.minimum((rng.uniform(size=(n, 1)) > np.cumsum(p, axis=1)).sum(axis=1), m - 1)
+        return y, p
+
+    return make

@@ -1,0 +1,143 @@
+"""The picture: valid files, all models drawn, readable at the width of a README."""
+
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from kcalib import _plot
+from kcalib._inputs import prepare
+from kcalib.estimators.ece import reliability_bins
+
+
+def bins_of(n=300, power=1.0, n_bins=15):
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=n)
+    return reliability_bins(prepare(rng.uniform(size=n) < p, p**power), n_bins)
+
+
+def panel(name="model", miscalibrated=False, bins=None):
+    verdict = "miscalibrated, over-confident" if miscalibrated else "no evidence against calibration"
+    return _plot.Panel(name, verdict, miscalibrated, ("ECE 0.0100", "p = 0.5"), bins or bins_of())
+
+
+def png_size(path):
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82")
+    return struct.unpack(">II", content[16:24])
+
+
+def test_size_grows_by_rows_of_at_most_four(tmp_path):
+    pytest.importorskip("matplotlib")
+    sizes = []
+    for count in (1, 4, 6, 8):
+        _plot.plot_reliability([panel()] * count, tmp_path / "out.png")
+        sizes.append(png_size(tmp_path / "out.png"))
+    one, four, six, eight = sizes
+    assert 300 < one[0] < 500 and 400 < one[1] < 700
+    assert 3 * one[0] < four[0] < 1600 and four[1] <= one[1]
+    assert six[0] == pytest.approx(four[0] * 3 / 4, rel=0.05) and six[1] > 1.7 * four[1]
+    assert eight[0] == four[0] and eight[1] == six[1]
+
+
+def test_draws_what_the_bins_say(tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    bins = bins_of(power=3.0)
+    top, bottom = Figure().subplots(2)
+    drawn = panel(miscalibrated=True, bins=bins)
+    _plot._draw_diagram(top, drawn)
+    _plot._draw_histogram(bottom, drawn)
+    used = bins.weight > 0
+    low, high = bins.accuracy_interval(0.95)
+    np.testing.assert_allclose(top.collections[0].get_offsets(), np.stack((bins.confidence, bins.accuracy), 1)[used])
+    bands = [(b.get_x(), b.get_y(), b.get_y() + b.get_height()) for b in top.patches]
+    np.testing.assert_allclose(bands, np.stack((bins.edges[:-1], low, high), 1)[used])
+    bars = [(b.get_x(), b.get_height()) for b in bottom.patches]
+    np.testing.assert_allclose(bars, np.stack((bins.edges[:-1], bins.weight / bins.weight.sum()), 1))
+    assert top.get_title() == "model"
+    texts = [text.get_text() for text in top.texts]
+    assert texts == ["miscalibrated, over-confident", "ECE 0.0100\np = 0.5"]
+
+
+def test_colour_tells_the_verdict(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib.image")
+    for miscalibrated, colour in ((False, _plot.CALIBRATED), (True, _plot.MISCALIBRATED)):
+        _plot.plot_reliability([panel(miscalibrated=miscalibrated)], tmp_path / "out.png")
+        pixels = matplotlib.image.imread(tmp_path / "out.png")[:, :, :3]
+        distance = np.abs(pixels - matplotlib.colors.to_rgb(colour)).max(axis=2)
+        assert np.sum(distance < 0.01) > 500, colour
+        other = _plot.CALIBRATED if miscalibrated else _plot.MISCALIBRATED
+        assert np.sum(np.abs(pixels - matplotlib.colors.to_rgb(other)).max(axis=2) < 0.01) == 0
+
+
+def test_texts_do_not_leave_the_picture_or_overlap(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
+    names = ["short", "a_rather_long_name_of_a_model_with_variant_A", "b" * 200, "x", "y", "z"]
+    _plot.plot_reliability([panel(name, i % 2 == 0) for i, name in enumerate(names)], tmp_path / "out.png")
+    (figure,) = figures
+    boxes = [text.get_window_extent() for axes in figure.axes for text in (axes.title, axes.xaxis.label, *axes.texts)]
+    boxes += [text.get_window_extent() for text in figure.texts]
+    boxes = [box for box in boxes if box.width > 0 and box.height > 0]
+    assert len(boxes) > 20
+    for i, box in enumerate(boxes):
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[:i])
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+@pytest.mark.parametrize("name", ["a $x^ b", "$\\frac$", "日本", "ü\\udc80", ""])
+def test_formats_and_names(tmp_path, suffix, start, name):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"out{suffix}"
+    _plot.plot_reliability([panel(name)], str(path))
+    assert path.read_bytes().startswith(start)
+
+
+def test_no_state_is_left_behind(tmp_path):
+    pytest.importorskip("matplotlib")
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    imported = "matplotlib.pyplot" in sys.modules
+    _plot.plot_reliability([panel()], tmp_path / "out.png")
+    assert dict(mpl.rcParams) == before
+    assert ("matplotlib.pyplot" in sys.modules) == imported
+
+
+def test_settings_of_the_user_do_not_matter(tmp_path):
+    mpl = pytest.importorskip("matplotlib")
+    _plot.plot_reliability([panel("a_b")], tmp_path / "a.png")
+    with mpl.rc_context({"text.usetex": True, "font.size": 30, "figure.dpi": 20}):
+        _plot.plot_reliability([panel("a_b")], tmp_path / "b.png")
+        assert mpl.rcParams["text.usetex"]
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 500])
+def test_few_samples_and_any_number_of_bins(tmp_path, n_bins):
+    pytest.importorskip("matplotlib")
+    bins = reliability_bins(prepare([0, 1], [[1.0, 0.0], [1.0, 0.0]]), n_bins)
+    _plot.plot_reliability([panel(bins=bins)], tmp_path / "out.png")
+    assert png_size(tmp_path / "out.png")[0] > 300
+
+
+def test_errors(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(_plot.PlotError, match="cannot write the picture: No such file"):
+        _plot.plot_reliability([panel()], tmp_path / "none" / "out.png")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(_plot.PlotError, match="cannot write the picture: Is a directory"):
+        _plot.plot_reliability([panel()], tmp_path / "folder.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(_plot.PlotError, match=r"pip install 'kcalib\[plot\]'"):
+        _plot.plot_reliability([panel()], tmp_path / "out.png")

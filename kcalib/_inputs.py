@@ -7,6 +7,7 @@ wherever the array lives.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Callable
@@ -26,10 +27,11 @@ class Classification:
     """Checked labels and predictions, in one array library on one device."""
 
     labels: Array  # int64, values 0..m-1, shape: (n,)
-    probabilities: Array  # float64 or float32, shape: (n, m)
+    probabilities: Array  # float64 (float32 where the library has no other), shape: (n, m)
     sample_weight: Array | None  # float64, shape: (n,)
     classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
     input_epsilon: float  # machine epsilon of the dtype the predictions came in
+    dtype: str = "float64"  # of the pairwise arithmetic
 
     @property
     def n(self) -> int:
@@ -47,12 +49,11 @@ class Classification:
         """The samples in the order of ``numpy.random.default_rng(seed).permutation(n)``."""
         order = _arrays.like(np.random.default_rng(seed).permutation(self.n), self.probabilities)
         take = self.xp.take
-        return Classification(
-            take(self.labels, order, axis=0),
-            take(self.probabilities, order, axis=0),
-            None if self.sample_weight is None else take(self.sample_weight, order, axis=0),
-            self.classes,
-            self.input_epsilon,
+        return dataclasses.replace(
+            self,
+            labels=take(self.labels, order, axis=0),
+            probabilities=take(self.probabilities, order, axis=0),
+            sample_weight=None if self.sample_weight is None else take(self.sample_weight, order, axis=0),
         )
 
 
@@ -96,6 +97,8 @@ def prepare(
     _check_swapped(true, pred)
     _check_pred_type(pred)
     epsilon = _epsilon(y_pred, pred)
+    if not isinstance(from_logits, (bool, np.bool_)):
+        raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon)
     n, m = (int(size) for size in probabilities.shape)
     labels, names = _labels(true, n, m, classes)
@@ -104,7 +107,23 @@ def prepare(
     labels = _arrays.beside(labels, probabilities)
     xp = _arrays.namespace(probabilities)
     weights = None if sample_weight is None else _weights(sample_weight, n, probabilities)
-    return Classification(xp.astype(labels, xp.int64, copy=False), probabilities, weights, names, epsilon)
+    return Classification(xp.astype(labels, xp.int64, copy=False), probabilities, weights, names, epsilon, target)
+
+
+def check_points(points: Array, name: str) -> Array:
+    """Finite numbers of shape (n, m), as float64 where the library has it."""
+    if _kind(points) not in "biuf":
+        raise TypeError(f"`{name}` has dtype {points.dtype}, expected numbers")
+    if points.ndim != 2 or points.shape[1] == 0:
+        raise ValueError(f"`{name}` has shape {tuple(points.shape)}, expected (n, m) with at least one column")
+    xp = _arrays.namespace(points)
+    points = _cast(xp, points, "float64", or_else="float32")
+    _reject(
+        points,
+        ~xp.isfinite(points),
+        lambda at, x: f"`{name}{at}` is {x}, expected a finite number; drop or repair such rows first",
+    )
+    return points
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
@@ -200,7 +219,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
     if pred.ndim == 2 and pred.shape[1] == 0:
         raise ValueError(f"`y_pred` has shape {tuple(pred.shape)}, expected at least one column")
     xp = _arrays.namespace(pred)
-    pred = _cast(xp, pred, "float64")
+    pred = _cast(xp, pred, "float64", or_else=target)
     if from_logits:
         pred = _softmax(xp, pred)
     binary = _is_column(pred)
@@ -232,7 +251,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
                 "normalise the rows, or pass logits with from_logits=True"
             ).replace("e-0", "e-"),
         )
-    return _cast(xp, pred, target)
+    return pred
 
 
 _FLOAT32_EPSILON = 2.0**-23
@@ -258,15 +277,16 @@ def _softmax(xp: Any, logits: Array) -> Array:
     return powers / xp.sum(powers, axis=1, keepdims=True)
 
 
-def _cast(xp: Any, array: Array, name: str) -> Array:
+def _cast(xp: Any, array: Array, name: str, or_else: str | None = None) -> Array:
+    """`array` in dtype `name`, or in `or_else` where the library has no such dtype."""
     dtype = getattr(xp, name)
     if array.dtype == dtype:
         return array
     result = xp.astype(array, dtype)
-    if result.dtype != dtype:
+    if result.dtype not in (dtype, getattr(xp, or_else or name)):
         raise TypeError(
             f"{_arrays.library(array)} turned {name} into {result.dtype}; enable 64-bit floats there "
-            "(JAX: jax.config.update('jax_enable_x64', True)) or pass a NumPy array"
+            "(JAX: jax.config.update('jax_enable_x64', True)), pass dtype='float32', or pass a NumPy array"
         )
     return result
 

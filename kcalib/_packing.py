@@ -15,9 +15,9 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import Classification
-from kcalib._problem import PairProblem, Side
+from kcalib._problem import PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_distance
-from kcalib.kernels import Exponential, Kernel
+from kcalib.kernels import SMALLEST, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
 
 
@@ -45,20 +45,22 @@ def pack(
     def bandwidth(metric: str) -> float:
         if metric not in medians:
             medians[metric] = median_distance(data.probabilities, metric, threads=threads)
-        return medians[metric].value
+        return max(medians[metric].value, SMALLEST)
 
     resolved = kernel.resolve(bandwidth)
+    xp = data.xp
     marks = residuals(data)
     root = matrix_root(target_kernel, data.m)
     if root is not None:
-        marks = marks @ _arrays.like(root.astype(_dtype_name(marks)), marks)
+        marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
     if data.sample_weight is not None:
-        xp = data.xp
         marks = marks * xp.astype(data.sample_weight, marks.dtype)[:, None]
-    points = data.probabilities
+    # Only now to the dtype of the sweep: 1 - p would lose the digits of a small residual in float32.
+    dtype = getattr(xp, data.dtype)
+    points, marks = (xp.astype(a, dtype, copy=False) for a in (data.probabilities, marks))
     if _arrays.is_host(points):
         points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
-    problem = PairProblem(Side(points, marks), None, resolved.terms())
+    problem = PairProblem(Side(points, marks), None, _terms(resolved))
     return Packed(problem, resolved, tuple(medians.values()), None if root is None else root.shape[1])
 
 
@@ -80,6 +82,18 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
     return kernel
 
 
+def _terms(kernel: Kernel) -> tuple[Term, ...]:
+    """The kernel's normal form; its coefficients must fit float32."""
+    terms = kernel.terms()
+    for term in terms:
+        if not 1e-30 <= term.coefficient <= 1e30:
+            raise ValueError(
+                f"`kernel` has a term scaled by {term.coefficient:.3g}, expected scales between 1e-30 and 1e30 after "
+                "multiplying out; rescale the kernel"
+            )
+    return terms
+
+
 def residuals(data: Classification) -> Array:
     """one-hot(y) - p, shape (n, m), in the dtype of the probabilities."""
     xp, p = data.xp, data.probabilities
@@ -89,7 +103,3 @@ def residuals(data: Classification) -> Array:
         return e
     columns = xp.arange(data.m, device=_arrays.device(p))
     return xp.astype(data.labels[:, None] == columns[None, :], p.dtype) - p
-
-
-def _dtype_name(array: Array) -> str:
-    return str(array.dtype).rpartition(".")[2]

@@ -15,12 +15,13 @@ from kcalib._problem import Moments
 
 
 def unbiased(moments: Moments, sample_weight: Array | None = None) -> float:
-    """sum_{i != j} H_ij / (n (n - 1)); weighted: over W^2 - sum w^2 with the w in H."""
+    """sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
     n = moments.row_sums.shape[0]
     if sample_weight is None:
         return total(moments.row_sums) / (n * (n - 1))
-    weights = total(sample_weight)
-    return total(moments.row_sums) / (weights**2 - total(sample_weight * sample_weight))
+    # sum_{i != j} w_i w_j without the cancellation of W^2 - sum w^2.
+    before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)[:-1]
+    return total(moments.row_sums) / (2 * total(sample_weight[1:] * before))
 
 
 def biased(moments: Moments, sample_weight: Array | None = None) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._dispatch import operator_for
-from kcalib._inputs import check_choice, check_integer
+from kcalib._inputs import check_choice, check_integer, check_points
 from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import METRICS
 
@@ -64,8 +64,11 @@ def median_distance(
 
     Raises
     ------
+    TypeError
+        If `y_pred` does not hold numbers, or `max_samples` is no integer.
     ValueError
-        If there are fewer than two predictions, or all of them are identical.
+        If there are fewer than two predictions, one is not finite, or all of them are
+        identical; if `metric` is unknown.
 
     Examples
     --------
@@ -75,9 +78,7 @@ def median_distance(
     """
     check_choice("metric", metric, METRICS)
     max_samples = check_integer("max_samples", max_samples, 2)
-    points = _arrays.as_array(y_pred, "y_pred")
-    if points.ndim != 2:
-        raise ValueError(f"`y_pred` has shape {tuple(points.shape)}, expected (n, m)")
+    points = check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
@@ -101,13 +102,13 @@ def median_distance(
 
 def _distances(points: Array, metric: str, threads: int | None) -> np.ndarray:
     """Distances of all pairs i < j, in float64."""
-    if _arrays.is_host(points):
-        points = np.ascontiguousarray(points, dtype=np.float64)
     n = points.shape[0]
     scale = 0.5 if metric == "total_variation" else 1.0
     kernel = (Term(scale, (Factor("identity", "euclidean" if metric == "euclidean" else "cityblock"),)),)
     marks = _arrays.namespace(points).ones_like(points[:, :1])
-    side = Side(points, np.ascontiguousarray(marks) if _arrays.is_host(points) else marks)
+    if _arrays.is_host(points):
+        points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
+    side = Side(points, marks)
     operator = operator_for(PairProblem(side, None, kernel), threads=threads)
     condensed = np.empty(n * (n - 1) // 2)
     filled = 0

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kcalib._inputs import Classification, check_integer, prepare
-from kcalib.estimators.ece import reliability_bins
+from kcalib.estimators.ece import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import SKCEOptions, estimate
 from kcalib.inference.calibration_test import block_test
@@ -67,7 +67,7 @@ def evaluate(
     """
     if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
         raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
-    n_bins = check_integer("n_bins", n_bins, 1)
+    n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
     return evaluation_of(
         prepare(y_true, y_pred, classes=classes, from_logits=from_logits),
         alpha=alpha,

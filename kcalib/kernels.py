@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 METRICS = ("euclidean", "cityblock", "total_variation")
+SMALLEST = 1e-15  # bandwidth and scale; distances of probabilities below this are rounding
 
 
 class Kernel:
@@ -186,7 +187,8 @@ class Scaled(Kernel):
     kernel: Kernel
 
     def __post_init__(self) -> None:
-        _check_positive("scale", self.scale, "a kernel stays positive definite under positive scalings only")
+        remedy = "a kernel stays positive definite under positive scalings only"
+        object.__setattr__(self, "scale", _positive("scale", self.scale, remedy))
 
     def resolve(self, median_distance: Callable[[str], float]) -> Scaled:
         return Scaled(self.scale, self.kernel.resolve(median_distance))
@@ -259,7 +261,8 @@ class RadialKernel(Kernel):
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None:
-            _check_positive("bandwidth", self.bandwidth, "pass None for the median heuristic")
+            bandwidth = _positive("bandwidth", self.bandwidth, "pass None for the median heuristic")
+            object.__setattr__(self, "bandwidth", bandwidth)
         if self.metric not in METRICS:
             raise ValueError(f"`metric` is {self.metric!r}, expected one of {', '.join(map(repr, METRICS))}")
 
@@ -404,7 +407,7 @@ class GammaExponential(RadialKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive("gamma", self.gamma)
+        object.__setattr__(self, "gamma", _positive("gamma", self.gamma, low=1e-6))
         if self.gamma > 2:
             raise ValueError(f"`gamma` is {self.gamma}, expected 0 < gamma <= 2: beyond 2 this is not a kernel")
 
@@ -499,7 +502,7 @@ class RationalQuadratic(RadialKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive("alpha", self.alpha)
+        object.__setattr__(self, "alpha", _positive("alpha", self.alpha, low=1e-3, high=1e9))
 
     def _scale(self, bandwidth: float) -> float:
         return 0.5 / (self.alpha * bandwidth**2)
@@ -508,9 +511,14 @@ class RationalQuadratic(RadialKernel):
         return float(self.alpha)
 
 
-def _check_positive(name: str, value: float, remedy: str = "") -> None:
+def _positive(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = 1e15) -> float:
+    """`value` as a float in [low, high]: there no square or product leaves the range of float32."""
     ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number{ending}")
-    if not (float(value) > 0 and math.isfinite(value)):
+    number = float(value)
+    if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"`{name}` is {value}, expected a positive finite number{ending}")
+    if not low <= number <= high:
+        raise ValueError(f"`{name}` is {value}, expected a number between {low:g} and {high:g}{ending}")
+    return number

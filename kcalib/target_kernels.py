@@ -22,6 +22,8 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
 
     Raises
     ------
+    TypeError
+        If the matrix does not hold real numbers.
     ValueError
         If the matrix has the wrong shape, is not symmetric, or has a negative eigenvalue.
     """
@@ -31,7 +33,10 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
                 f"`target_kernel` is {target_kernel!r}, expected 'delta' or a positive semi-definite (m, m) matrix"
             )
         return None
-    matrix = np.asarray(to_host(as_array(target_kernel, "target_kernel")), dtype=np.float64)
+    matrix = to_host(as_array(target_kernel, "target_kernel"))
+    if matrix.dtype.kind not in "biuf":
+        raise TypeError(f"`target_kernel` has dtype {matrix.dtype}, expected real numbers")
+    matrix = matrix.astype(np.float64)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(
             f"`target_kernel` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): one row per class"
@@ -41,6 +46,10 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
         raise ValueError(f"`target_kernel[{i}, {j}]` is {matrix[i, j]}, expected a finite number")
     asymmetry = np.abs(matrix - matrix.T)
     largest = np.abs(matrix).max()
+    if not 1e-15 <= largest <= 1e15:
+        raise ValueError(
+            f"`target_kernel` has the largest entry {largest:.3g}, expected one between 1e-15 and 1e15; rescale it"
+        )
     if asymmetry.max() > 1e-10 * largest:
         i, j = np.unravel_index(asymmetry.argmax(), matrix.shape)
         raise ValueError(

@@ -14,6 +14,12 @@ import pytest
 # Before JAX starts: a second CPU device, to have arrays that lie on several.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    # JAX, once any test has imported it, warns at every later fork of the process.
+    config.addinivalue_line("filterwarnings", r"ignore:os\.fork\(\) was called.*JAX is multithreaded:RuntimeWarning")
+
+
 MakeProblem = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 

@@ -388,7 +388,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     "n-bins": (
         lambda: kcalib.top_label_ece(Y, P, n_bins=0),
         ValueError,
-        "`n_bins` is 0, expected an integer at least 1",
+        "`n_bins` is 0, expected an integer between 1 and 1000000",
     ),
     "constant-predictions": (
         lambda: kcalib.skce(Y, [[0.5, 0.3, 0.2]] * 4),

@@ -92,7 +92,7 @@ def test_ece_agrees_with_scikit_learn_calibration_curve():
 
 
 def test_ece_refuses_bad_bins():
-    with pytest.raises(ValueError, match="`n_bins` is 0, expected an integer at least 1"):
+    with pytest.raises(ValueError, match="`n_bins` is 0, expected an integer between 1 and 1000000"):
         kcalib.top_label_ece([0, 1], [0.2, 0.6], n_bins=0)
     with pytest.raises(TypeError, match="`n_bins` is 1.5, expected an integer"):
         kcalib.top_label_ece([0, 1], [0.2, 0.6], n_bins=1.5)

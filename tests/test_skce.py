@@ -176,12 +176,45 @@ def test_kernels_compose_and_print():
         (lambda: Matern(nu=0.5), r"`nu` is 0.5, expected 1.5 or 2.5; for 0.5 use Exponential"),
         (lambda: RationalQuadratic(alpha=-1.0), r"`alpha` is -1.0"),
         (lambda: Exponential(metric="manhattan"), r"`metric` is 'manhattan', expected one of 'euclidean', 'cityblock'"),
+        (lambda: Exponential(bandwidth=1e-310), r"`bandwidth` is 1e-310, expected a number between 1e-15 and 1e\+15"),
+        (lambda: 1e200 * Linear(), r"`scale` is 1e\+200, expected a number between"),
         (lambda: -1.0 * Linear(), r"`scale` is -1.0, expected a positive finite number; a kernel stays"),
     ],
 )
 def test_kernels_refuse_bad_parameters(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_extreme_kernels_stay_finite():
+    y, p = duplicates_problem(64, 12)
+    extremes = [f(bandwidth=b) for f in (Exponential, Gaussian, Matern, RationalQuadratic) for b in (1e-15, 1e15)]
+    extremes += [RationalQuadratic(bandwidth=1e-15, alpha=1e-3), RationalQuadratic(bandwidth=1e15, alpha=1e9)]
+    extremes += [GammaExponential(bandwidth=b, gamma=g) for b in (1e-15, 1e15) for g in (1e-6, 2.0)]
+    extremes.append(1e15 * Linear() * (1e15 * Linear()))
+    for kernel in extremes:
+        for dtype in ("float64", "float32"):
+            values = [kcalib.skce(y, p, kernel=kernel, dtype=dtype, operator=o) for o in ("openmp", "generic")]
+            assert np.isfinite(values).all(), (kernel, dtype)
+            # In float32 tiny differences of duplicates round differently.
+            assert values[0] == pytest.approx(values[1], rel=1e-11 if dtype == "float64" else 0.05), (kernel, dtype)
+    with pytest.raises(ValueError, match=r"`kernel` has a term scaled by 1e\+45"):
+        kcalib.skce(y, p, kernel=1e15 * Linear() * (1e15 * Linear()) * (1e15 * Linear()))
+
+
+def test_numpy_scalars_become_floats():
+    assert repr(Exponential(bandwidth=np.float32(0.5))) == "Exponential(bandwidth=0.5, metric='euclidean')"
+
+
+def test_median_distance_checks_points():
+    with pytest.raises(ValueError, match=r"`y_pred\[1, 0\]` is nan, expected a finite number"):
+        median_distance([[0.5, 0.5], [np.nan, 1.0]])
+    with pytest.raises(TypeError, match="`y_pred` has dtype complex128, expected numbers"):
+        median_distance(np.array([[0.5j, 0.5], [0.1, 1.0]]))
+    with pytest.raises(ValueError, match=r"`y_pred` has shape \(3,\), expected \(n, m\)"):
+        median_distance([0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="`y_pred` has 1 rows, expected at least 2"):
+        median_distance([[0.1, 0.9]])
 
 
 def test_kernels_refuse_other_types():
@@ -211,7 +244,9 @@ def test_indefinite_kernels_are_named():
         (np.diag([1.0, 1.0, -0.5]), r"`target_kernel` has the eigenvalue -0.5"),
         (np.triu(np.ones((3, 3))), r"`target_kernel\[0, 1\]` is 1.0 but `target_kernel\[1, 0\]` is 0.0"),
         (np.full((3, 3), np.nan), r"`target_kernel\[0, 0\]` is nan"),
-        (np.zeros((3, 3)), r"expected a positive semi-definite, non-zero matrix"),
+        (np.zeros((3, 3)), r"`target_kernel` has the largest entry 0, expected one between 1e-15 and 1e15"),
+        (1e300 * np.eye(3), r"`target_kernel` has the largest entry 1e\+300"),
+        (-np.eye(3), r"expected a positive semi-definite, non-zero matrix"),
         ("identity", r"`target_kernel` is 'identity', expected 'delta' or"),
     ],
 )

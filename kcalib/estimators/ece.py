@@ -14,6 +14,8 @@ from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins", "top_label_ece"]
 
+MAX_BINS = 1_000_000
+
 
 def top_label_ece(
     y_true: Any,
@@ -37,7 +39,7 @@ def top_label_ece(
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     n_bins : int
-        Number of bins, at least 1.
+        Number of bins, 1 to 1,000,000.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
 
@@ -49,7 +51,7 @@ def top_label_ece(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments, and if `n_bins` is not an integer of at least 1.
+        As `kcalib.skce` for its arguments, and if `n_bins` is out of range.
 
     References
     ----------
@@ -62,7 +64,7 @@ def top_label_ece(
     >>> round(kcalib.top_label_ece([0, 1, 1], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]), 6)
     0.366667
     """
-    n_bins = check_integer("n_bins", n_bins, 1)
+    n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
     return reliability_bins(data, n_bins).ece
 

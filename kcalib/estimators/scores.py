@@ -50,7 +50,7 @@ def brier_score(
     0.1
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
-    if scale_by_half not in (True, False, "auto"):
+    if not (isinstance(scale_by_half, bool) or (isinstance(scale_by_half, str) and scale_by_half == "auto")):
         raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
     return brier_score_of(data, data.m == 2 if scale_by_half == "auto" else bool(scale_by_half))
 

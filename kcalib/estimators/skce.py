@@ -183,7 +183,7 @@ def estimate(data: Classification, options: SKCEOptions, *, with_error: bool) ->
         n_samples=data.n,
         n_samples_used=data.n if block_size is None else data.n // block_size * block_size,
         **describe(data, packed, operator),
-        dtype=str(packed.problem.left.points.dtype).rpartition(".")[2],
+        dtype=data.dtype,
         threads=operator.threads,
         seconds=time.perf_counter() - start,
     )

@@ -29,11 +29,19 @@ int thread_number() {
 #endif
 }
 
-int team_size(const Run& run, long tasks) {
+// Threads for `tasks` tasks of `work` operations in all: no more than have something to do.
+int team_size(const Run& run, long tasks, double work) {
 #ifdef _OPENMP
   if (forked.load() || omp_in_parallel()) return 1;
 #endif
-  return int(std::max(1L, std::min<long>(run.threads, tasks)));
+  constexpr double WORTH_A_THREAD = 1e5;  // some 20 microseconds
+  const double useful = std::min(double(tasks), work / WORTH_A_THREAD);
+  return int(std::max(1.0, std::min(double(run.threads), useful)));
+}
+
+// Operations of a sweep over n x n_right pairs: multiply-adds of points and marks, and the profile.
+template <class T> double pair_work(const PairProblem<T>& problem, double n, double n_right) {
+  return n * n_right * (problem.left.n_features + problem.left.n_marks + 20.0);
 }
 
 template <class T> class AlignedBuffer {
@@ -92,7 +100,8 @@ template <class T> class PackedColumns {
         buffer_(stride_ * ceil_divide(side_.n, block)) {
     const long blocks = ceil_divide(side_.n, block);
     const auto pack = functions<T>(*run.table).pack;
-#pragma omp parallel for schedule(static) num_threads(team_size(run, blocks))
+    const int threads = team_size(run, blocks, double(side_.n) * (side_.n_features + side_.n_marks));
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (long j = 0; j < blocks; ++j) pack(side_, j * block_, std::min(side_.n, (j + 1) * block_), buffer_.get() + j * stride_);
   }
   const T* operator[](long j) const { return buffer_.get() + j * stride_; }
@@ -123,9 +132,10 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* row_sums, do
   const PackedColumns<T> packed(problem, run, block);
   const AlignedBuffer<double> row_parts(right_groups * n), square_parts(groups * right_groups);
   const AlignedBuffer<double> column_parts(symmetric ? 0 : groups * n_right);
+  const int threads = team_size(run, groups * right_groups, pair_work(problem, n, n_right) / (symmetric ? 2 : 1));
   Watch watch(run, symmetric ? blocks * (blocks + 1) / 2 : blocks * right_blocks);
 
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, groups * right_groups))
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long task = 0; task < groups * right_groups; ++task) {
     const long a = task / right_groups, b = task % right_groups;
     double square = 0;
@@ -169,7 +179,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   const long strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const long width = std::min(step, size), packed_size = tile.packed_size(problem.right, width);
-  const int threads = team_size(run, tasks);
+  const int threads = team_size(run, tasks, pair_work(problem, problem.left.n, size / 2.0));
   AlignedBuffer<T> packed(packed_size * threads);
   AlignedBuffer<double> parts(tasks), row_sums(step * threads);
   Watch watch(run, tasks);
@@ -211,7 +221,7 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long
   const long block = block_rows(std::max(n, n_right));
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const long row_blocks = ceil_divide(n, block), column_blocks = ceil_divide(n_right, block);
-  const int threads = team_size(run, row_blocks);
+  const int threads = team_size(run, row_blocks, pair_work(problem, n, n_right));
   const PackedColumns<T> packed(problem, run, block);
   AlignedBuffer<double> buffer(block * block * threads);
   Watch watch(run, row_blocks * column_blocks);
@@ -238,10 +248,11 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
   const long block = block_rows(std::max(n, n_right));
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const long row_blocks = ceil_divide(n, block), column_blocks = ceil_divide(n_right, block);
+  const int threads = team_size(run, row_blocks, pair_work(problem, n, n_right));
   const PackedColumns<T> packed(problem, run, block);
   Watch watch(run, row_blocks * column_blocks);
 
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, row_blocks))
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long i = 0; i < row_blocks; ++i)
     for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
       const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, i * block, std::min(n, (i + 1) * block),
@@ -255,7 +266,7 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
 template <class T> double probe(const Run& run, Probe what, long repetitions) {
   const auto once = functions<T>(*run.table).probe;
   double elements = 0;
-#pragma omp parallel num_threads(team_size(run, run.threads)) reduction(+ : elements)
+#pragma omp parallel num_threads(team_size(run, run.threads, double(repetitions) * 100)) reduction(+ : elements)
   {
     T sink;
     elements += once(what, repetitions, &sink);

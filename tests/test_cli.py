@@ -482,7 +482,7 @@ def test_certain_pvalue(capsys, good, monkeypatch):
 def run(*arguments, **options):
     environment = {**os.environ, "COLUMNS": "200", **options.pop("env", {})}
     return subprocess.run(
-        [sys.executable, "-m", "kcalib", *arguments],
+        [sys.executable, "-P", "-m", "kcalib", *arguments],
         env=environment,
         capture_output=True,
         timeout=120,
@@ -516,7 +516,11 @@ def test_broken_pipe(arguments):
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-m", "kcalib", *arguments], stdout=write, stderr=subprocess.PIPE, timeout=120, check=False
+        [sys.executable, "-P", "-m", "kcalib", *arguments],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -526,7 +530,7 @@ def test_broken_pipe(arguments):
 def test_full_disk(good):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "kcalib", "evaluate", good],
+            [sys.executable, "-P", "-m", "kcalib", "evaluate", good],
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=120,
@@ -540,4 +544,7 @@ def test_version_and_help_load_no_extras():
         "import sys\nfrom kcalib._cli import main\nmain(['--version']); main(['--help'])\n"
         "assert not {'matplotlib', 'pyarrow', 'pandas'} & set(sys.modules), sorted(sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, timeout=120, check=False).returncode
+        == 0
+    )

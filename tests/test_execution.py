@@ -23,9 +23,9 @@ from kcalib._threads import ProgressBar, resolve_threads
 
 
 def run_python(code: str, **environment: str) -> str:
-    """Output of a fresh interpreter."""
+    """Output of a fresh interpreter; -P: the installed package, not the source tree in this folder."""
     finished = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        [sys.executable, "-P", "-W", "error", "-c", textwrap.dedent(code)],
         env=os.environ | environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
@@ -105,7 +105,7 @@ def test_sigterm_ends_the_process_within_a_second():
         print("ready", flush=True)
         kcalib.skce(p > 0.5, p, kernel=kcalib.kernels.Exponential(bandwidth=0.5))
     """
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     time.sleep(0.5)
     child.terminate()

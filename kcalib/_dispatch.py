@@ -14,6 +14,7 @@ from kcalib._arrays import Array
 from kcalib._inputs import check_choice
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
+from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import Moments, PairProblem
 
 
@@ -56,7 +57,12 @@ class Capability:
 PRIMITIVES = ("moments", "block_sums", "matmul", "tile")
 TABLE = (
     Capability(
-        "openmp", "NumPy, and all CPU arrays (they become NumPy arrays without a copy)",
+        "sorted_scan", "NumPy and all CPU arrays: binary problems (points on a line) with kernels made of "
+        "exponential and Matern kernels on distances",
+        ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
+    ),
+    Capability(
+        "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy",
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(
@@ -64,6 +70,7 @@ TABLE = (
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
     ),
 )  # fmt: skip
+SORTED_SCAN_FROM = 512  # samples; below, the sweep over all pairs takes no longer
 
 
 def operator_for(problem: PairProblem, *, operator: str | None = None, threads: int | None = None) -> Operator:
@@ -77,23 +84,29 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     """
     points = problem.left.points
     host = _arrays.is_host(points)
+    where = _arrays.describe_device(points)
     if operator is not None:
         check_choice("operator", operator, tuple(row.name for row in TABLE))
         reason = "asked for by name"
+    elif not host:
+        operator, reason = "generic", f"{_arrays.library(points)} arrays on {where} stay there"
+    elif int(points.shape[0]) >= SORTED_SCAN_FROM and SortedScanOperator.unsuitable(problem) is None:
+        operator, reason = "sorted_scan", "the predictions lie on a line and the kernel allows O(n log n)"
     else:
-        operator = "openmp" if host else "generic"
-        reason = (
-            "the arrays are in host memory"
-            if host
-            else f"{_arrays.library(points)} arrays on {_arrays.describe_device(points)} stay there"
+        operator, reason = "openmp", "the arrays are in host memory"
+
+    if operator != "generic" and not host:
+        raise ValueError(
+            f"operator={operator!r} needs arrays in host memory, `y_pred` is on {where}; "
+            "bring it to the CPU first, or leave operator=None"
         )
+    if operator == "sorted_scan":
+        obstacle = SortedScanOperator.unsuitable(problem)
+        if obstacle is not None:
+            raise ValueError(f"operator='sorted_scan' cannot take this problem: {obstacle}; leave operator=None")
+        return SortedScanOperator(problem, threads=threads, reason=reason)
     if operator == "openmp":
-        if not host:
-            raise ValueError(
-                f"operator='openmp' needs arrays in host memory, `y_pred` is on {_arrays.describe_device(points)}; "
-                "bring it to the CPU first, or leave operator=None"
-            )
         return OpenMPOperator(problem, threads=threads, reason=reason)
     if threads is not None:
-        raise ValueError("`threads` applies to the openmp operator; the array library decides for operator='generic'")
+        raise ValueError("`threads` has no effect on operator='generic': the array library decides; leave it out")
     return GenericOperator(problem, reason=reason)

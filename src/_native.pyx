@@ -71,6 +71,16 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     void register_fork_handler()
 
 
+cdef extern from "cpu/line.h" namespace "kcalib" nogil:
+    cdef cppclass Line:
+        const double* gap
+        const double* decay
+        long n
+        const double* coefficients
+        int degree
+    bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
+
+
 ctypedef fused real:
     double
     float
@@ -232,6 +242,29 @@ def entries(
     cdef bint finished
     with nogil:
         finished = c_entries(problem, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def line_product(
+    const double[::1] gap, const double[::1] decay, const double[::1] coefficients,
+    const double[:, ::1] vectors, Sweep sweep not None,
+):
+    """K @ vectors without the diagonal, K of sorted points on a line; see src/cpu/line.h."""
+    result = np.empty((vectors.shape[0], vectors.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef Line line
+    line.gap = &gap[0]
+    line.decay = &decay[0]
+    line.n = vectors.shape[0]
+    line.coefficients = &coefficients[0]
+    line.degree = <int>coefficients.shape[0] - 1
+    cdef double* out_pointer = &out[0, 0]
+    cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef long n_vectors = vectors.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_line_product(line, sweep.run, vectors_pointer, n_vectors, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
 

@@ -22,6 +22,7 @@ LAYERS = [
     ["target_kernels", "results"],
     ["_operators.diagonal"],
     ["_operators.generic", "_operators.openmp", "_operators"],
+    ["_operators.sorted_scan"],
     ["_dispatch"],
     ["bandwidth"],
     ["_packing"],

@@ -94,7 +94,7 @@ def test_interrupt_stops_a_long_sweep_within_a_second():
         timer = threading.Timer(0.5, interrupt)
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            kcalib.skce(y, p, kernel=kernel, **options)
+            kcalib.skce(y, p, kernel=kernel, operator="openmp", **options)
         assert time.monotonic() - sent[-1] < 1.0
 
 
@@ -103,7 +103,7 @@ def test_sigterm_ends_the_process_within_a_second():
         import numpy as np, kcalib
         p = np.random.default_rng(0).uniform(size=400_000)
         print("ready", flush=True)
-        kcalib.skce(p > 0.5, p, kernel=kcalib.kernels.Exponential(bandwidth=0.5))
+        kcalib.skce(p > 0.5, p, kernel=kcalib.kernels.Exponential(bandwidth=0.5), operator="openmp")
     """
     child = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "ready\n"

@@ -377,7 +377,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     "operator": (
         lambda: kcalib.skce(Y, P, operator="cuda"),
         ValueError,
-        "`operator` is 'cuda', expected one of 'openmp'",
+        "`operator` is 'cuda', expected one of 'sorted_scan', 'openmp', 'generic'",
     ),
     "dtype": (
         lambda: kcalib.skce(Y, P, dtype="float16"),

@@ -11,9 +11,11 @@ import pytest
 from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
 
 from kcalib import _arrays, _native, _packing
+from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
+from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import PairProblem, Side
 
 
@@ -55,6 +57,7 @@ OPERATORS |= {
     "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
 }
+ON_A_LINE = {"sorted_scan": SortedScanOperator}
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10)]
 TOLERANCE = {"float64": 1e-12, "float32": 4e-5}
 
@@ -123,15 +126,15 @@ def case(request):
     return Case(*request.param)
 
 
-@pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("operator", OPERATORS)
-class TestSymmetric:
+class Contract:
+    """What every operator does with a symmetric problem."""
+
     def test_tile(self, operator, case):
-        tile = OPERATORS[operator](case.problem).tile(slice(None), slice(None))
+        tile = (OPERATORS | ON_A_LINE)[operator](case.problem).tile(slice(None), slice(None))
         case.check(tile, case.h, case.scale)
 
     def test_moments(self, operator, case):
-        moments = OPERATORS[operator](case.problem).moments(second=True)
+        moments = (OPERATORS | ON_A_LINE)[operator](case.problem).moments(second=True)
         off = case.h - np.diag(np.diag(case.h))
         scale = case.scale.sum(axis=1)
         case.check(moments.row_sums, off.sum(axis=1), scale)
@@ -141,13 +144,13 @@ class TestSymmetric:
 
     def test_matmul(self, operator, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
-        found = OPERATORS[operator](case.problem).matmul(_like(case, operator, w))
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem).matmul(_like(case, operator, w))
         case.check(found, case.h @ w, case.scale @ np.abs(w))
 
     def test_block_sums(self, operator, case):
         n = len(case.h)
         for size in sorted({s for s in (2, 3, n // 2, n) if 2 <= s <= n}):
-            found = OPERATORS[operator](case.problem).block_sums(size)
+            found = (OPERATORS | ON_A_LINE)[operator](case.problem).block_sums(size)
             blocks = [slice(b * size, (b + 1) * size) for b in range(n // size)]
             expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
             case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
@@ -158,13 +161,67 @@ def _like(case: Case, operator: str, w: np.ndarray):
     return convert(w)
 
 
+@pytest.mark.parametrize("case", CASES, indirect=True)
+@pytest.mark.parametrize("operator", OPERATORS)
+class TestSymmetric(Contract):
+    """Every problem."""
+
+
+LINE_KERNELS = ["exponential", "exponential_cityblock", "exponential_tv", "matern_1.5", "matern_2.5", "mixed"]
+LINE_CASES = [
+    pytest.param((k, t, n, 2, "float64", duplicates), id=f"{k}-{t}-{n}-{duplicates}")
+    for k in LINE_KERNELS
+    for t in ("delta", "matrix")
+    for n, duplicates in ((1, False), (2, False), (3, False), (7, False), (64, True), (197, False))
+]
+
+
+@pytest.mark.parametrize("case", LINE_CASES, indirect=True)
+@pytest.mark.parametrize("operator", ["sorted_scan"])
+class TestOnALine(Contract):
+    """Binary problems, for the operator that sorts."""
+
+
+@pytest.mark.parametrize("kernel", LINE_KERNELS)
+def test_sorted_scan_carries_sums_across_chunks(kernel):
+    """Several chunks of the recurrence against the sweep over all pairs."""
+    y, p = softmax_problem(30_011, 2, seed=1)
+    p[5000:9000] = p[4000]  # ties across a boundary
+    problem = _packing.pack(prepare(y, p), KERNELS[kernel], "delta").problem
+    scan, sweep = SortedScanOperator(problem), OpenMPOperator(problem)
+    found, expected = scan.moments(second=True), sweep.moments(second=True)
+    # A row sum is right to the rounding of the sum of its terms' sizes.
+    absolute = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+    scale = OpenMPOperator(absolute).moments().row_sums
+    assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
+    assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
+    for size in (2, 1000, 15_000):
+        np.testing.assert_allclose(scan.block_sums(size), sweep.block_sums(size), rtol=1e-9, atol=1e-13 * size**2)
+
+
+def test_sorted_scan_is_chosen_where_it_is_exact():
+    y, p = softmax_problem(600, 2)
+    side = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.left
+    terms = {name: _packing.pack(prepare(y, p), kernel, "delta").problem.kernel for name, kernel in KERNELS.items()}
+    for name in KERNELS:
+        expected = "sorted_scan" if name in LINE_KERNELS else "openmp"
+        assert operator_for(PairProblem(side, None, terms[name])).name == expected
+    off = Side(side.points + np.array([0.0, 1e-12]), side.marks)
+    assert operator_for(PairProblem(off, None, terms["exponential"])).name == "openmp"
+    with pytest.raises(ValueError, match="the two probabilities sum to 1 within 1e-12 only; pass those of the second"):
+        operator_for(PairProblem(off, None, terms["exponential"]), operator="sorted_scan")
+    assert operator_for(PairProblem(side, side, terms["exponential"])).name == "openmp"
+    few = side.take(slice(0, 511))
+    assert operator_for(PairProblem(few, None, terms["exponential"])).name == "openmp"
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("n", "other", "m"), [(1, 5, 3), (120, 7, 12), (101, 211, 2)])
 class TestRectangular:
     def test_all(self, operator, dtype, n, other, m):
         case = Case("linear+gaussian", "matrix", n, m, dtype, other=other)
-        found = OPERATORS[operator](case.problem)
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
         case.check(found.tile(slice(None), slice(None)), case.h, case.scale)
         moments = found.moments(second=True)
         case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
@@ -180,8 +237,22 @@ def test_tile_takes_index_arrays(operator):
     rows, columns = np.array([5, 1, 39]), np.array([0, 5])
     if operator != "generic-numpy" and operator.startswith("generic"):
         rows, columns = (_like(case, operator, i) for i in (rows, columns))
-    tile = OPERATORS[operator](case.problem).tile(rows, columns)
+    tile = (OPERATORS | ON_A_LINE)[operator](case.problem).tile(rows, columns)
     case.check(tile, case.h[np.ix_([5, 1, 39], [0, 5])], case.scale[np.ix_([5, 1, 39], [0, 5])])
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "mixed"])
+def test_sorted_scan_bits_do_not_depend_on_the_number_of_threads(kernel):
+    y, p = softmax_problem(50_000, 2)
+    problem = _packing.pack(prepare(y, p), KERNELS[kernel], "delta").problem
+
+    def everything(threads: int) -> list[bytes]:
+        operator = SortedScanOperator(problem, threads=threads)
+        moments = operator.moments(second=True)
+        return [moments.row_sums.tobytes(), operator.block_sums(777).tobytes(), repr(moments.sum_of_squares).encode()]
+
+    first = everything(1)
+    assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
 @pytest.mark.parametrize("level", _levels())

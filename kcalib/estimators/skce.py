@@ -80,7 +80,7 @@ def skce(
     threads : int, optional
         Threads on the CPU, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. The result is the same bit for bit for any number.
-    operator : {"openmp", "generic"}, optional
+    operator : {"sorted_scan", "openmp", "generic"}, optional
         Who computes; chosen from the arrays by default.
     full_output : bool
         Return an `SKCEResult` instead of a float.
@@ -118,7 +118,9 @@ def skce(
     With residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` the estimators are averages of
     :math:`H_{ij} = k(p_i, p_j)\, e_i^\top M e_j` [1]_ (table 1), [2]_ (lemmas 1 and 2). H is
     never stored: time O(n^2 m), memory O(n m); the block estimator takes time O(n b m) for
-    blocks of b.
+    blocks of b. Binary problems with kernels made of `kcalib.kernels.Exponential` and
+    `kcalib.kernels.Matern` take time O(n log n), with the same result to rounding, if the
+    two probabilities sum to 1 to float64 rounding (as they do where the second alone is given).
 
     References
     ----------

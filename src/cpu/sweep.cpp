@@ -1,43 +1,17 @@
 #include "sweep.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
-#include <memory>
 #include <new>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "team.h"
+
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
 
 namespace kcalib {
 namespace {
-
-// An OpenMP runtime does not survive fork(): its child would wait for threads that no
-// longer exist. A forked child therefore computes on the thread that calls.
-std::atomic<bool> forked{false};
-
-int thread_number() {
-#ifdef _OPENMP
-  return omp_get_thread_num();
-#else
-  return 0;
-#endif
-}
-
-// Threads for `tasks` tasks of `work` operations in all: no more than have something to do.
-int team_size(const Run& run, long tasks, double work) {
-#ifdef _OPENMP
-  if (forked.load() || omp_in_parallel()) return 1;
-#endif
-  constexpr double WORTH_A_THREAD = 1e5;  // some 20 microseconds
-  const double useful = std::min(double(tasks), work / WORTH_A_THREAD);
-  return int(std::max(1.0, std::min(double(run.threads), useful)));
-}
 
 // Operations of a sweep over n x n_right pairs: multiply-adds of points and marks, and the profile.
 template <class T> double pair_work(const PairProblem<T>& problem, double n, double n_right) {
@@ -57,32 +31,6 @@ template <class T> class AlignedBuffer {
  private:
   static constexpr std::align_val_t alignment{64};
   T* data_;
-};
-
-// Counts finished tasks; thread 0, which is the calling thread, reports and asks
-// whether to go on.
-class Watch {
- public:
-  Watch(const Run& run, long tasks) : run_(run), tasks_(double(std::max(tasks, 1L))), last_(now()) {}
-
-  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-
-  void task_done() {
-    const long done = 1 + done_.fetch_add(1, std::memory_order_relaxed);
-    if (thread_number() != 0 || !run_.poll || now() - last_ < std::chrono::milliseconds(100)) return;
-    last_ = now();
-    if (run_.poll(run_.context, double(done) / tasks_)) stop_.store(true);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  static Clock::time_point now() { return Clock::now(); }
-
-  const Run& run_;
-  const double tasks_;
-  Clock::time_point last_;  // thread 0 only
-  std::atomic<long> done_{0};
-  std::atomic<bool> stop_{false};
 };
 
 // Rows (and columns) of a block. Depends on n alone: it decides the order of summation.

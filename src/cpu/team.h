@@ -1,0 +1,65 @@
+// What every sweep needs to know of threads: how many, which one, and whether to go on.
+// Included by sweep.cpp and line.cpp.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "sweep.h"
+
+namespace kcalib {
+
+// An OpenMP runtime does not survive fork(): its child would wait for threads that no
+// longer exist. A forked child therefore computes on the thread that calls.
+inline std::atomic<bool> forked{false};
+
+inline int thread_number() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
+
+// Threads for `tasks` tasks of `work` operations in all: no more than have something to do.
+inline int team_size(const Run& run, long tasks, double work) {
+#ifdef _OPENMP
+  if (forked.load() || omp_in_parallel()) return 1;
+#endif
+  constexpr double WORTH_A_THREAD = 1e5;  // some 20 microseconds
+  const double useful = std::min(double(tasks), work / WORTH_A_THREAD);
+  return int(std::max(1.0, std::min(double(run.threads), useful)));
+}
+
+// Counts finished tasks; thread 0, which is the calling thread, reports and asks
+// whether to go on.
+class Watch {
+ public:
+  Watch(const Run& run, long tasks) : run_(run), tasks_(double(std::max(tasks, 1L))), last_(now()) {}
+
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+
+  void task_done() {
+    const long done = 1 + done_.fetch_add(1, std::memory_order_relaxed);
+    if (thread_number() != 0 || !run_.poll || now() - last_ < std::chrono::milliseconds(100)) return;
+    last_ = now();
+    if (run_.poll(run_.context, double(done) / tasks_)) stop_.store(true);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static Clock::time_point now() { return Clock::now(); }
+
+  const Run& run_;
+  const double tasks_;
+  Clock::time_point last_;  // thread 0 only
+  std::atomic<long> done_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace kcalib

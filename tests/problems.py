@@ -1,9 +1,10 @@
-"""Labels and predictions for the tests."""
+"""Labels, predictions, kernels and instruction sets for the tests."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from kcalib import _native
 from kcalib import kernels as K
 
 
@@ -36,6 +37,18 @@ def duplicates_problem(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.nd
     _, saturated = softmax_problem(n // 8, m, seed + 1, scale=30.0)
     p[: n // 8] = saturated
     return y, p
+
+
+def instruction_sets() -> list[str]:
+    """The levels of the compiled core that this machine can run."""
+    found = []
+    for level in ("x86-64-v4", "x86-64-v3", "baseline"):
+        try:
+            _native.Sweep(1, level)
+        except ValueError:
+            continue
+        found.append(level)
+    return found
 
 
 def psd_matrix(m: int, rank: int, seed: int = 0) -> np.ndarray:

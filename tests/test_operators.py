@@ -8,26 +8,15 @@ from __future__ import annotations
 import numpy as np
 import oracle
 import pytest
-from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
+from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
 
-from kcalib import _arrays, _native, _packing
+from kcalib import _arrays, _packing
 from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import PairProblem, Side
-
-
-def _levels() -> list[str]:
-    found = []
-    for level in ("x86-64-v4", "x86-64-v3", "baseline"):
-        try:
-            _native.Sweep(1, level)
-        except ValueError:
-            continue
-        found.append(level)
-    return found
 
 
 def _torch(array: np.ndarray):
@@ -50,7 +39,7 @@ def _map(problem: PairProblem, convert) -> PairProblem:
     return PairProblem(sides[0], sides[1], problem.kernel)
 
 
-OPERATORS = {f"openmp-{level}": lambda p, level=level: OpenMPOperator(p, level=level) for level in _levels()}
+OPERATORS = {f"openmp-{level}": lambda p, level=level: OpenMPOperator(p, level=level) for level in instruction_sets()}
 OPERATORS |= {
     "generic-numpy": GenericOperator,
     "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
@@ -255,7 +244,7 @@ def test_sorted_scan_bits_do_not_depend_on_the_number_of_threads(kernel):
     assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
-@pytest.mark.parametrize("level", _levels())
+@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("n", "m"), [(97, 3), (1000, 12), (4500, 2)])
 def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):

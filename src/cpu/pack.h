@@ -37,6 +37,35 @@ template <> struct PackOf<double> { using type = DoublePack; };
 template <> struct PackOf<float> { using type = FloatPack; };
 template <class T> using Pack = typename PackOf<T>::type;
 
+// The operand that may be NaN comes second: these instructions return that one then.
+#if defined(__AVX512F__)
+template <> KCALIB_FN DoublePack at_least(DoublePack x, double low) {
+  return DoublePack(_mm512_maskz_max_pd(0xff, _mm512_set1_pd(low), __m512d(x)));
+}
+template <> KCALIB_FN DoublePack at_most(DoublePack x, double high) {
+  return DoublePack(_mm512_maskz_min_pd(0xff, _mm512_set1_pd(high), __m512d(x)));
+}
+template <> KCALIB_FN FloatPack at_least(FloatPack x, float low) {
+  return FloatPack(_mm512_maskz_max_ps(0xffff, _mm512_set1_ps(low), __m512(x)));
+}
+template <> KCALIB_FN FloatPack at_most(FloatPack x, float high) {
+  return FloatPack(_mm512_maskz_min_ps(0xffff, _mm512_set1_ps(high), __m512(x)));
+}
+#elif defined(__AVX2__)
+template <> KCALIB_FN DoublePack at_least(DoublePack x, double low) {
+  return DoublePack(_mm256_max_pd(_mm256_set1_pd(low), __m256d(x)));
+}
+template <> KCALIB_FN DoublePack at_most(DoublePack x, double high) {
+  return DoublePack(_mm256_min_pd(_mm256_set1_pd(high), __m256d(x)));
+}
+template <> KCALIB_FN FloatPack at_least(FloatPack x, float low) {
+  return FloatPack(_mm256_max_ps(_mm256_set1_ps(low), __m256(x)));
+}
+template <> KCALIB_FN FloatPack at_most(FloatPack x, float high) {
+  return FloatPack(_mm256_min_ps(_mm256_set1_ps(high), __m256(x)));
+}
+#endif
+
 template <class V> constexpr int LANES = PACK_BYTES / int(sizeof(Real<V>));
 
 template <class V> KCALIB_FN V load(const Real<V>* p) {
@@ -49,16 +78,13 @@ template <class V> KCALIB_FN void store(Real<V>* p, V v) { __builtin_memcpy(p, &
 // Square root of x >= 0, to within one ulp.
 KCALIB_FN DoublePack square_root(DoublePack x) {
 #if defined(__AVX512F__)
-  // vsqrtpd costs more than an exp here: start from vrsqrt14pd and take two
-  // Goldschmidt steps and a correction. The floor keeps 0 * inf = NaN away.
+  // vsqrtpd costs more than an exp here: start from vrsqrt14pd (2^-14) and take a Goldschmidt
+  // step (2^-27) and a Newton correction (2^-55). The floor keeps 0 * inf = NaN away.
   const DoublePack floored = at_least(x, 0x1p-1000);
   DoublePack h = DoublePack(_mm512_maskz_rsqrt14_pd(0xff, __m512d(floored)));
   DoublePack g = floored * h;
   h = 0.5 * h;
   DoublePack e = 0.5 - g * h;
-  g = g * e + g;
-  h = h * e + h;
-  e = 0.5 - g * h;
   g = g * e + g;
   h = h * e + h;
   e = floored - g * g;
@@ -81,10 +107,7 @@ KCALIB_FN FloatPack square_root(FloatPack x) {
   FloatPack h = FloatPack(_mm512_maskz_rsqrt14_ps(0xffff, __m512(floored)));
   FloatPack g = floored * h;
   h = 0.5f * h;
-  FloatPack e = 0.5f - g * h;
-  g = g * e + g;
-  h = h * e + h;
-  e = floored - g * g;
+  const FloatPack e = floored - g * g;
   g = e * h + g;
   return x < 0x1p-120f ? FloatPack{} : g;
 #elif defined(__AVX2__)

@@ -363,7 +363,7 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
     passes = double(LENGTH) / CHAINS;
     for (long n = 0; n < repetitions; ++n) {
       for (int i = 0; i < LENGTH; ++i)
-        x[i % 2] += what == Probe::EXP ? exp(-buffer[i]) : square_root(buffer[i]);
+        x[i % 2] += what == Probe::EXP ? exp_minus(buffer[i]) : square_root(buffer[i]);
       __asm__ volatile("" : : "r"(buffer) : "memory");
     }
   }

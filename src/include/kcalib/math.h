@@ -30,6 +30,7 @@ template <class V> KCALIB_FN V splat(Real<V> x) { return x - V{}; }
 template <class V> KCALIB_FN Bits<V> to_bits(V x) { return __builtin_bit_cast(Bits<V>, x); }
 template <class V> KCALIB_FN V from_bits(Bits<V> x) { return __builtin_bit_cast(V, x); }
 
+// NaN stays NaN. cpu/pack.h has them in one instruction where there is one.
 template <class V> KCALIB_FN V at_least(V x, Real<V> low) { return x < low ? splat<V>(low) : x; }
 template <class V> KCALIB_FN V at_most(V x, Real<V> high) { return x > high ? splat<V>(high) : x; }
 
@@ -49,16 +50,11 @@ template <> struct Constants<float> {
   static constexpr int one = 0x3f800000, half_root2 = 0x3f3504f3;
 };
 
-// exp(x), x clamped to [-708, 709] (float: [-87, 88]).
-// x = n ln 2 + r, |r| <= ln(2)/2; exp(r) = 1 + r + r^2 q(r) with q the Chebyshev
-// fit of degree 9 (float: 4) to (exp(r) - 1 - r)/r^2, error 1.3e-17 (7.8e-9).
-template <class V> KCALIB_FN V exp(V x) {
+// 2^n exp(r) for |r| <= ln(2)/2 and `shifted` = n + Constants::round:
+// exp(r) = 1 + r + r^2 q(r) with q the Chebyshev fit of degree 9 (float: 4) to
+// (exp(r) - 1 - r)/r^2, error 1.3e-17 (7.8e-9).
+template <class V> KCALIB_FN V exp_reduced(V r, V shifted) {
   using R = Real<V>;
-  using C = Constants<R>;
-  x = at_most(at_least(x, C::exp_low), C::exp_high);
-  const V shifted = x * C::inverse_ln2 + C::round;
-  const V n = shifted - C::round;
-  const V r = (x - n * C::ln2_high) - n * C::ln2_low;
   V q;
   if constexpr (sizeof(R) == 8) {
     q = splat<V>(0x1.af38a9b0ec855p-26);
@@ -80,7 +76,25 @@ template <class V> KCALIB_FN V exp(V x) {
   }
   const V y = (r * r * q + r) + R(1);
   // n sits in the low mantissa bits of `shifted`; add it to the exponent of y.
-  return from_bits<V>(to_bits(y) + (to_bits(shifted) << C::mantissa));
+  return from_bits<V>(to_bits(y) + (to_bits(shifted) << Constants<R>::mantissa));
+}
+
+// exp(x), x clamped to [-708, 709] (float: [-87, 88]): x = n ln 2 + r.
+template <class V> KCALIB_FN V exp(V x) {
+  using C = Constants<Real<V>>;
+  x = at_most(at_least(x, C::exp_low), C::exp_high);
+  const V shifted = x * C::inverse_ln2 + C::round;
+  const V n = shifted - C::round;
+  return exp_reduced((x - n * C::ln2_high) - n * C::ln2_low, shifted);
+}
+
+// exp(-x) for x >= 0, x clamped to 708 (float: 87): what kernels need, a few instructions less.
+template <class V> KCALIB_FN V exp_minus(V x) {
+  using C = Constants<Real<V>>;
+  x = at_most(x, -C::exp_low);
+  const V shifted = C::round - x * C::inverse_ln2;
+  const V n = shifted - C::round;
+  return exp_reduced(-(n * C::ln2_high + x) - n * C::ln2_low, shifted);
 }
 
 // log(x) for normal x > 0: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)),

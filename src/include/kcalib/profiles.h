@@ -47,21 +47,21 @@ struct KernelProgram {
 namespace {
 
 // d: distance, d2: squared distance, a: scale.
-template <class V> KCALIB_FN V exponential(V d, Real<V> a) { return exp(-(d * a)); }
-template <class V> KCALIB_FN V gaussian(V d2, Real<V> a) { return exp(-(d2 * a)); }
+template <class V> KCALIB_FN V exponential(V d, Real<V> a) { return exp_minus(d * a); }
+template <class V> KCALIB_FN V gaussian(V d2, Real<V> a) { return exp_minus(d2 * a); }
 template <class V> KCALIB_FN V gamma_exponential(V d, Real<V> a, Real<V> shape) {
-  return exp(-power(d * a, shape));
+  return exp_minus(power(d * a, shape));
 }
 template <class V> KCALIB_FN V matern_3_2(V d, Real<V> a) {
   const V r = d * a;
-  return (r + Real<V>(1)) * exp(-r);
+  return (r + Real<V>(1)) * exp_minus(r);
 }
 template <class V> KCALIB_FN V matern_5_2(V d, Real<V> a) {
   const V r = d * a;
-  return (r * (r * Real<V>(1.0 / 3.0) + Real<V>(1)) + Real<V>(1)) * exp(-r);
+  return (r * (r * Real<V>(1.0 / 3.0) + Real<V>(1)) + Real<V>(1)) * exp_minus(r);
 }
 template <class V> KCALIB_FN V rational_quadratic(V d2, Real<V> a, Real<V> shape) {
-  return exp(-(shape * log1p(d2 * a)));
+  return exp_minus(shape * log1p(d2 * a));
 }
 
 }  // namespace

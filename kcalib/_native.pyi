@@ -19,19 +19,25 @@ class Kernel:
 def moments(
     points: np.ndarray,
     marks: np.ndarray,
+    labels: np.ndarray | None,
     right_points: np.ndarray,
     right_marks: np.ndarray,
+    right_labels: np.ndarray | None,
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,
     second: bool,
 ) -> tuple[np.ndarray, np.ndarray | None, float | None]: ...
-def block_sums(points: np.ndarray, marks: np.ndarray, kernel: Kernel, sweep: Sweep, size: int) -> np.ndarray: ...
+def block_sums(
+    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, size: int
+) -> np.ndarray: ...
 def matmul(
     points: np.ndarray,
     marks: np.ndarray,
+    labels: np.ndarray | None,
     right_points: np.ndarray,
     right_marks: np.ndarray,
+    right_labels: np.ndarray | None,
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,
@@ -40,8 +46,10 @@ def matmul(
 def entries(
     points: np.ndarray,
     marks: np.ndarray,
+    labels: np.ndarray | None,
     right_points: np.ndarray,
     right_marks: np.ndarray,
+    right_labels: np.ndarray | None,
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,

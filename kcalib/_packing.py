@@ -60,7 +60,8 @@ def pack(
     points, marks = (xp.astype(a, dtype, copy=False) for a in (data.probabilities, marks))
     if _arrays.is_host(points):
         points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
-    problem = PairProblem(Side(points, marks), None, _terms(resolved))
+    labels = data.labels if root is None and data.sample_weight is None else None
+    problem = PairProblem(Side(points, marks, labels), None, _terms(resolved))
     return Packed(problem, resolved, tuple(medians.values()), None if root is None else root.shape[1])
 
 

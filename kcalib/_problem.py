@@ -48,13 +48,18 @@ class Side:
 
     points: Array  # shape: (n, n_features)
     marks: Array  # shape: (n, n_marks), same dtype
+    # With labels (n,) the marks are the residuals onehot(labels) - points, which an operator may use
+    # to have distances and target factors from one product.
+    labels: Array | None = None
 
     def take(self, rows: Any) -> Side:
         """The side restricted to `rows` (a slice or an integer array)."""
         if isinstance(rows, slice):
-            return Side(self.points[rows, :], self.marks[rows, :])
+            labels = None if self.labels is None else self.labels[rows]
+            return Side(self.points[rows, :], self.marks[rows, :], labels)
         take = _arrays.namespace(self.points).take
-        return Side(take(self.points, rows, axis=0), take(self.marks, rows, axis=0))
+        labels = None if self.labels is None else take(self.labels, rows, axis=0)
+        return Side(take(self.points, rows, axis=0), take(self.marks, rows, axis=0), labels)
 
 
 @dataclass(frozen=True)

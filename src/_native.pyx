@@ -1,6 +1,7 @@
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy.
 # Called by kcalib/_operators/openmp.py (the sweeps) and kcalib/_threads.py.
-# Callers pass C-contiguous arrays of one dtype whose shapes agree.
+# Callers pass C-contiguous arrays of one dtype whose shapes agree; labels (both or
+# neither) as int32, for kernels of Euclidean distances only.
 """The compiled core: sweeps over all pairs on the CPU."""
 
 from libcpp.vector cimport vector
@@ -37,6 +38,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         long n_features
         const T* marks
         long n_marks
+        const int* labels
         long n
     cdef cppclass TileTable:
         const char* name
@@ -148,8 +150,8 @@ cdef class Kernel:
 
 cdef PairProblem[real] pair_problem(
     Kernel kernel,
-    const real[:, ::1] points, const real[:, ::1] marks,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     bint symmetric,
 ):
     cdef PairProblem[real] problem
@@ -159,23 +161,29 @@ cdef PairProblem[real] pair_problem(
     problem.left.n_features = points.shape[1]
     problem.left.marks = &marks[0, 0]
     problem.left.n_marks = marks.shape[1]
+    problem.left.labels = NULL
+    if labels is not None:
+        problem.left.labels = &labels[0]
     problem.left.n = points.shape[0]
     problem.right.points = &right_points[0, 0]
     problem.right.n_features = right_points.shape[1]
     problem.right.marks = &right_marks[0, 0]
     problem.right.n_marks = right_marks.shape[1]
+    problem.right.labels = NULL
+    if right_labels is not None:
+        problem.right.labels = &right_labels[0]
     problem.right.n = right_points.shape[0]
     return problem
 
 
 def moments(
-    const real[:, ::1] points, const real[:, ::1] marks,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, bint second,
 ):
     """Row sums, column sums (rectangular problems) and, if `second`, the sum of squares."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, right_points, right_marks, symmetric)
+        kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
     row_sums = np.empty(points.shape[0])
     column_sums = None if symmetric else np.empty(right_points.shape[0])
     cdef double[::1] rows = row_sums
@@ -194,10 +202,12 @@ def moments(
 
 
 def block_sums(
-    const real[:, ::1] points, const real[:, ::1] marks, Kernel kernel not None, Sweep sweep not None, long size,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    Kernel kernel not None, Sweep sweep not None, long size,
 ):
     """Sums over the pairs i != j of consecutive blocks of `size` samples."""
-    cdef PairProblem[real] problem = pair_problem[real](kernel, points, marks, points, marks, True)
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, points, marks, labels, True)
     result = np.empty(points.shape[0] // size)
     cdef double[::1] out = result
     cdef double* out_pointer = &out[0]
@@ -209,13 +219,13 @@ def block_sums(
 
 
 def matmul(
-    const real[:, ::1] points, const real[:, ::1] marks,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors,
 ):
     """H @ vectors.T for `vectors` of shape (c, n right)."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, right_points, right_marks, symmetric)
+        kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
     result = np.empty((points.shape[0], vectors.shape[0]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
@@ -229,13 +239,13 @@ def matmul(
 
 
 def entries(
-    const real[:, ::1] points, const real[:, ::1] marks,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     bint symmetric, Kernel kernel not None, Sweep sweep not None,
 ):
     """The dense H."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, right_points, right_marks, symmetric)
+        kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
     result = np.empty((points.shape[0], right_points.shape[0]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]

@@ -17,6 +17,7 @@ from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import PairProblem, Side
+from kcalib.kernels import Exponential
 
 
 def _torch(array: np.ndarray):
@@ -47,7 +48,7 @@ OPERATORS |= {
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
 }
 ON_A_LINE = {"sorted_scan": SortedScanOperator}
-SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10)]
+SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37)]
 TOLERANCE = {"float64": 1e-12, "float32": 4e-5}
 
 
@@ -105,7 +106,11 @@ CASES = (
             ("exponential_cityblock", "delta", "float32"),
         )
     ]
-    + [pytest.param((k, "delta", 64, m, "float64", True), id=f"{k}-duplicates-{m}") for k in KERNELS for m in (3, 20)]
+    + [
+        pytest.param((k, "delta", 64, m, "float64", True), id=f"{k}-duplicates-{m}")
+        for k in KERNELS
+        for m in (3, 20, 40)
+    ]
 )
 
 
@@ -246,10 +251,11 @@ def test_sorted_scan_bits_do_not_depend_on_the_number_of_threads(kernel):
 
 @pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("n", "m"), [(97, 3), (1000, 12), (4500, 2)])
+@pytest.mark.parametrize(("n", "m"), [(97, 3), (1000, 12), (500, 150), (4500, 2)])
 def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
     y, p = softmax_problem(n, m)
-    problem = _packing.pack(prepare(y, p, dtype=dtype), KERNELS["linear+gaussian"], "delta").problem
+    kernel = KERNELS["linear+gaussian" if m < 32 else "exponential"]
+    problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     w = np.random.default_rng(0).normal(size=(n, 2))
 
     def everything(threads: int) -> list[bytes]:
@@ -262,6 +268,22 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
     first = everything(1)
     for threads in (2, 3, 7):
         assert everything(threads) == first
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+def test_distances_from_residuals_are_right_for_every_pair_of_labels(level):
+    """From 32 classes on; near, far, identical and saturated predictions, same and other labels."""
+    y, p = duplicates_problem(300, 50)
+    p[40:60] = np.eye(50)[y[40:60]]  # certain and right: residuals of exactly 0
+    kernel = Exponential(bandwidth=0.02)  # distances count in units of 0.02
+    problem = _packing.pack(prepare(y, p), kernel, "delta").problem
+    assert problem.left.labels is not None
+    found = OpenMPOperator(problem, level=level).tile(slice(None), slice(None))
+    values = np.asarray(oracle.kernel_matrix(kernel, p, p), float)
+    lengths = np.linalg.norm(np.eye(50)[y] - p, axis=1)
+    error = np.abs(np.asarray(found - oracle.h_matrix(kernel, y, p), float))
+    floor = 8 * float(np.finfo(np.longdouble).eps)
+    assert (error <= values * (1e-12 * np.outer(lengths, lengths) + floor)).all()
 
 
 def test_generic_is_differentiable_at_coinciding_points():

@@ -121,6 +121,29 @@ KCALIB_FN FloatPack square_root(FloatPack x) {
 #endif
 }
 
+template <class V> KCALIB_FN V lower(V x, V y) { return x < y ? x : y; }
+#if defined(__AVX512F__)
+template <> KCALIB_FN DoublePack lower(DoublePack x, DoublePack y) {
+  return DoublePack(_mm512_maskz_min_pd(0xff, __m512d(x), __m512d(y)));
+}
+template <> KCALIB_FN FloatPack lower(FloatPack x, FloatPack y) {
+  return FloatPack(_mm512_maskz_min_ps(0xffff, __m512(x), __m512(y)));
+}
+#endif
+// values[index] for each lane.
+template <class V> KCALIB_FN V gather(const Real<V>* values, Bits<V> index) {
+  V v;
+  for (int i = 0; i < LANES<V>; ++i) v[i] = values[index[i]];
+  return v;
+}
+#if defined(__AVX512F__)
+template <> KCALIB_FN DoublePack gather(const double* values, LongPack index) {
+  return DoublePack(_mm512_mask_i64gather_pd(_mm512_setzero_pd(), 0xff, __m512i(index), values, 8));
+}
+template <> KCALIB_FN FloatPack gather(const float* values, IntPack index) {
+  return FloatPack(_mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, __m512i(index), values, 4));
+}
+#endif
 template <class V> KCALIB_FN V magnitude(V x) { return x < Real<V>(0) ? -x : x; }
 
 // Whether any lane of a comparison's result is true.

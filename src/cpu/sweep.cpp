@@ -38,6 +38,23 @@ long block_rows(long n) { return n < 4096 ? 96 : 192; }
 
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 
+// The squared norms of the left-hand side.
+template <class T> class RowNorms {
+ public:
+  RowNorms(const PairProblem<T>& problem, const Run& run, long block) : norms_(problem.left.n) {
+    const long n = problem.left.n, blocks = ceil_divide(n, block);
+    const auto square_norms = functions<T>(*run.table).square_norms;
+    const int threads = team_size(run, blocks, double(n) * problem.left.n_features);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < blocks; ++i)
+      square_norms(problem.left, i * block, std::min(n, (i + 1) * block), norms_.get() + i * block);
+  }
+  const T* from(long row) const { return norms_.get() + row; }
+
+ private:
+  AlignedBuffer<T> norms_;
+};
+
 // The right-hand side, packed block by block.
 template <class T> class PackedColumns {
  public:
@@ -78,6 +95,7 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* row_sums, do
   const auto sums = functions<T>(*run.table).sums;
 
   const PackedColumns<T> packed(problem, run, block);
+  const RowNorms<T> norms(problem, run, block);
   const AlignedBuffer<double> row_parts(right_groups * n), square_parts(groups * right_groups);
   const AlignedBuffer<double> column_parts(symmetric ? 0 : groups * n_right);
   const int threads = team_size(run, groups * right_groups, pair_work(problem, n, n_right) / (symmetric ? 2 : 1));
@@ -99,7 +117,7 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* row_sums, do
       for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
         const bool diagonal = symmetric && i == j;
         const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, i * block, std::min(n, (i + 1) * block),
-                                    packed[j],       j * block,     std::min(n_right, (j + 1) * block), diagonal};
+                                    norms.from(i * block), packed[j],       j * block,     std::min(n_right, (j + 1) * block), diagonal};
         const double part = sums(pairs, squares != nullptr, rows + i * block, diagonal ? nullptr : columns + j * block);
         square += (symmetric && !diagonal ? 2 : 1) * part;
         watch.task_done();
@@ -130,6 +148,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   const int threads = team_size(run, tasks, pair_work(problem, problem.left.n, size / 2.0));
   AlignedBuffer<T> packed(packed_size * threads);
   AlignedBuffer<double> parts(tasks), row_sums(step * threads);
+  const RowNorms<T> norms(problem, run, step);
   Watch watch(run, tasks);
   const int run_length = int(std::clamp(step / size, 1L, 64L));
 
@@ -145,7 +164,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
       const long j_end = std::min(end, j + step);
       tile.pack(problem.right, j, j_end, columns);
       std::fill(rows, rows + step, 0.0);
-      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, row_begin, row_end, columns, j, j_end, true};
+      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, row_begin, row_end, norms.from(row_begin), columns, j, j_end, true};
       tile.sums(pairs, false, rows, nullptr);
       double sum = 0;
       for (long i = 0; i < row_end - row_begin; ++i) sum += rows[i];
@@ -171,6 +190,7 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long
   const long row_blocks = ceil_divide(n, block), column_blocks = ceil_divide(n_right, block);
   const int threads = team_size(run, row_blocks, pair_work(problem, n, n_right));
   const PackedColumns<T> packed(problem, run, block);
+  const RowNorms<T> norms(problem, run, block);
   AlignedBuffer<double> buffer(block * block * threads);
   Watch watch(run, row_blocks * column_blocks);
   std::fill(out, out + n * n_vectors, 0.0);
@@ -181,7 +201,7 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long
     const long row_begin = i * block, row_end = std::min(n, row_begin + block);
     for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
       const long j_begin = j * block, j_end = std::min(n_right, j_begin + block);
-      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, row_begin, row_end, packed[j], j_begin, j_end, false};
+      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, row_begin, row_end, norms.from(row_begin), packed[j], j_begin, j_end, false};
       tile.entries(pairs, h, block);
       run.table->multiply(h, block, row_end - row_begin, j_end - j_begin, w + j_begin, n_right, n_vectors,
                           out + row_begin * n_vectors, n_vectors);
@@ -198,13 +218,14 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
   const long row_blocks = ceil_divide(n, block), column_blocks = ceil_divide(n_right, block);
   const int threads = team_size(run, row_blocks, pair_work(problem, n, n_right));
   const PackedColumns<T> packed(problem, run, block);
+  const RowNorms<T> norms(problem, run, block);
   Watch watch(run, row_blocks * column_blocks);
 
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long i = 0; i < row_blocks; ++i)
     for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
       const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, i * block, std::min(n, (i + 1) * block),
-                                  packed[j],       j * block,     std::min(n_right, (j + 1) * block), false};
+                                  norms.from(i * block), packed[j],       j * block,     std::min(n_right, (j + 1) * block), false};
       tile.entries(pairs, out + i * block * n_right + j * block, n_right);
       watch.task_done();
     }

@@ -8,11 +8,14 @@
 namespace kcalib {
 
 // One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks).
+// With `labels` (else null; both sides or neither) the marks are the residuals
+// onehot(labels) - points, and distances are had from them; for Euclidean kernels only.
 template <class T> struct Side {
   const T* points;
   long n_features;
   const T* marks;
   long n_marks;
+  const int* labels;
   long n;
 };
 
@@ -21,6 +24,7 @@ template <class T> struct BlockOfPairs {
   const KernelProgram* kernel;
   const Side<T>* left;
   long row_begin, row_end;
+  const T* row_norms;  // of rows row_begin, row_begin + 1, ...
   const T* packed;  // what `pack` wrote for these columns
   long column_begin, column_end;
   bool skip_diagonal;  // leave out the pairs of a sample with itself
@@ -29,9 +33,11 @@ template <class T> struct BlockOfPairs {
 enum class Probe { FMA, EXP, SQRT };
 
 template <class T> struct TileFunctions {
+  // |x|^2 of the points [begin, end); with labels |e|^2 of the residuals.
+  void (*square_norms)(const Side<T>& side, long begin, long end, T* out);
   // Number of T that packing `columns` columns takes.
   long (*packed_size)(const Side<T>& side, long columns);
-  // Columns [begin, end) of `side` in panels: per panel points, marks, squared norms.
+  // Columns [begin, end) of `side` in panels: per panel points, marks, and what PanelRows lists.
   void (*pack)(const Side<T>& side, long begin, long end, T* packed);
   // Adds the block's sums over columns to row_sums[0..rows), its sums over rows to
   // column_sums[0..columns) unless that is null, and returns its sum of squares if `second`.

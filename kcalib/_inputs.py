@@ -225,19 +225,21 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
     binary = _is_column(pred)
     # Rounding of the entries, and of sums of m of them in float32.
     tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
-    _reject(
-        pred,
-        ~xp.isfinite(pred),
-        lambda at, x: f"`y_pred{at}` is {x}, expected a finite probability; drop or repair such rows first",
-    )
-    _reject(
-        pred,
-        (pred < 0) | (pred > 1 + tolerance),
-        lambda at, x: (
-            f"`y_pred{at}` is {x:.9g}, expected a probability between 0 and 1; "
-            "for logits pass from_logits=True, for rounding errors clip to [0, 1]"
-        ),
-    )
+    # Two passes without temporaries; a NaN fails them, too. Only then look for the culprit.
+    if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1 + tolerance):
+        _reject(
+            pred,
+            ~xp.isfinite(pred),
+            lambda at, x: f"`y_pred{at}` is {x}, expected a finite probability; drop or repair such rows first",
+        )
+        _reject(
+            pred,
+            (pred < 0) | (pred > 1 + tolerance),
+            lambda at, x: (
+                f"`y_pred{at}` is {x:.9g}, expected a probability between 0 and 1; "
+                "for logits pass from_logits=True, for rounding errors clip to [0, 1]"
+            ),
+        )
     if binary:
         second = xp.reshape(pred, (-1,))
         pred = xp.stack((1 - second, second), axis=1)

@@ -8,7 +8,7 @@ from typing import Any
 from kcalib._inputs import Classification, check_integer, prepare
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
-from kcalib.estimators.skce import SKCEOptions, estimate
+from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import block_test
 from kcalib.kernels import Kernel
 from kcalib.results import Evaluation
@@ -92,11 +92,11 @@ def evaluation_of(
     threads: int | None,
 ) -> Evaluation:
     """`evaluate` of checked data."""
-    test = block_test(data, "block", block_size, kernel, "delta", seed, threads, None)
-    options = SKCEOptions(kernel, "delta", estimator, block_size if estimator == "block" else None, None, threads)
+    options = PairOptions(kernel, threads=threads)
+    test = block_test(data, options, "block", block_size, seed)
     # Blocks of the estimate are formed in the same order as those of the test.
     ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
-    skce = estimate(ordered, options, with_error=True)
+    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None, with_error=True)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     miscalibrated = test.pvalue < alpha

@@ -143,30 +143,30 @@ def skce(
     ('biased', 'Exponential(bandwidth=0.565685)')
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, dtype=dtype)
-    options = SKCEOptions(kernel, target_kernel, estimator, block_size, operator, threads)
-    result = estimate(data, options, with_error=full_output)
+    options = PairOptions(kernel, target_kernel, operator, threads)
+    result = estimate(data, options, estimator, block_size, with_error=full_output)
     return result if full_output else result.value
 
 
 @dataclass(frozen=True)
-class SKCEOptions:
-    """How to estimate the SKCE, as the user wrote it."""
+class PairOptions:
+    """What H is and who computes it, as the user wrote it."""
 
     kernel: Kernel | None = None
     target_kernel: TargetKernel = "delta"
-    estimator: str = "unbiased"
-    block_size: int | None = None
     operator: str | None = None
     threads: int | None = None
 
 
-def estimate(data: Classification, options: SKCEOptions, *, with_error: bool) -> SKCEResult:
+def estimate(
+    data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
+) -> SKCEResult:
     """The SKCE of checked data; the standard error costs a sum of squares more."""
     start = time.perf_counter()
-    estimator = check_choice("estimator", options.estimator, ESTIMATORS)
+    check_choice("estimator", estimator, ESTIMATORS)
     if data.n < 2 and estimator != "biased":
         raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
-    block_size = _block_size(data, estimator, options.block_size)
+    block_size = _block_size(data, estimator, block_size)
     packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
     operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
 

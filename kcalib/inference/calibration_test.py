@@ -16,7 +16,7 @@ import scipy.special
 from kcalib import _packing, _statistics
 from kcalib._dispatch import operator_for
 from kcalib._inputs import Classification, check_choice, check_integer, prepare
-from kcalib.estimators.skce import block_estimates, describe
+from kcalib.estimators.skce import PairOptions, block_estimates, describe
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult
 from kcalib.target_kernels import TargetKernel
@@ -101,18 +101,11 @@ def calibration_test(
     method = check_choice("method", method, ("block", "linear"))
     if method == "linear" and block_size is not None:
         raise ValueError(f"`block_size` is {block_size}, but method='linear' has blocks of 2; use method='block'")
-    return block_test(data, method, block_size, kernel, target_kernel, seed, threads, operator)
+    return block_test(data, PairOptions(kernel, target_kernel, operator, threads), method, block_size, seed)
 
 
 def block_test(
-    data: Classification,
-    method: str,
-    block_size: int | None,
-    kernel: Kernel | None,
-    target_kernel: TargetKernel,
-    seed: int | None,
-    threads: int | None,
-    operator_name: str | None,
+    data: Classification, options: PairOptions, method: str, block_size: int | None, seed: int | None
 ) -> CalibrationTestResult:
     """The block test of checked data."""
     start = time.perf_counter()
@@ -124,8 +117,8 @@ def block_test(
     if seed is not None:
         seed = check_integer("seed", seed, 0)
         data = data.permuted(seed)
-    packed = _packing.pack(data, kernel, target_kernel, threads=threads)
-    operator = operator_for(packed.problem, operator=operator_name, threads=threads)
+    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
+    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
     estimate, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
     assert error is not None  # there are two blocks
     statistic = estimate / error if error > 0 else math.copysign(math.inf, estimate) if estimate else 0.0

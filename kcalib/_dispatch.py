@@ -91,7 +91,8 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     elif not host:
         operator, reason = "generic", f"{_arrays.library(points)} arrays on {where} stay there"
     elif int(points.shape[0]) >= SORTED_SCAN_FROM and SortedScanOperator.unsuitable(problem) is None:
-        operator, reason = "sorted_scan", "the predictions lie on a line and the kernel allows O(n log n)"
+        reason = "the predictions lie on a line and the kernel allows O(n log n)"
+        return SortedScanOperator(problem, threads=threads, reason=reason)
     else:
         operator, reason = "openmp", "the arrays are in host memory"
 

@@ -35,7 +35,8 @@ def standard_error(moments: Moments) -> float | None:
 
     Var U = (4 (n - 2) z1 + 2 z2) / (n (n - 1)), z1 = Var E[h(X, X') | X], z2 = Var h(X, X').
     Both are estimated without bias from row sums and the sum of squares; z1 is 0 under
-    calibration, where its estimate can be negative and is set to 0.
+    calibration, where its estimate can be negative and is set to 0: there the standard error
+    is somewhat too large.
     """
     n = moments.row_sums.shape[0]
     if n < 4 or moments.sum_of_squares is None:

@@ -6,7 +6,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from kcalib import _native
@@ -61,10 +62,13 @@ class ProgressBar:
             self._stream.flush()
 
 
-def progress_callback(label: str) -> ProgressBar | None:
-    """A progress bar if standard error is a terminal."""
+@contextmanager
+def terminal_progress() -> Iterator[ProgressBar | None]:
+    """A progress bar if standard error is a terminal, else None; cleared at the end."""
     stream = sys.stderr
-    return ProgressBar(label) if stream is not None and stream.isatty() else None
-
-
-Progress = Callable[[float], None]
+    bar = ProgressBar(stream=stream) if stream is not None and stream.isatty() else None
+    try:
+        yield bar
+    finally:
+        if bar is not None:
+            bar.close()

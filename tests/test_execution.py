@@ -151,7 +151,8 @@ def test_progress_is_for_terminals():
 
 def test_progress_reaches_the_sweep(monkeypatch, capfd):
     monkeypatch.setattr("kcalib._threads.sys.stderr", None)
-    assert _threads.progress_callback("x") is None
+    with _threads.terminal_progress() as bar:
+        assert bar is None
     seen: list[float] = []
     y, p = softmax_problem(40_000, 2)
     sweep = _native.Sweep(2, None, seen.append)

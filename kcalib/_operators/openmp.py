@@ -9,7 +9,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._operators.diagonal import diagonal
 from kcalib._problem import Moments, PairProblem, Side
-from kcalib._threads import progress_callback, resolve_threads
+from kcalib._threads import resolve_threads, terminal_progress
 
 # The enums of src/include/kcalib/profiles.h.
 PROFILES = {
@@ -23,8 +23,9 @@ PROFILES = {
 }
 METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2}
 
-# From this many classes on one product of residuals serves both distances and target factors;
-# below, fetching residuals at the other sample's label costs more than a second product.
+# From this many classes on one product of residuals serves both distances and target factors. The
+# gain starts at about 20 (AVX2 and AVX-512); below, fetching residuals at the other sample's label
+# costs as much as a second product.
 RESIDUAL_CLASSES = 32
 
 
@@ -86,13 +87,9 @@ class OpenMPOperator:
         return arrays
 
     def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
-        progress = progress_callback("kcalib")
-        sweep = _native.Sweep(self.threads, self._level, progress)
-        try:
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, self._level, progress)
             return function(*arrays_and_flags, kernel=self._kernel, sweep=sweep, **options)
-        finally:
-            if progress is not None:
-                progress.close()
 
 
 def _spread(points: np.ndarray) -> bool:

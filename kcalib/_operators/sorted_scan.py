@@ -24,7 +24,7 @@ from kcalib import _native
 from kcalib._operators.diagonal import diagonal
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._problem import Factor, Moments, PairProblem, Term
-from kcalib._threads import progress_callback
+from kcalib._threads import terminal_progress
 
 POLYNOMIALS = {"exponential": (1.0,), "matern_3_2": (1.0, 1.0), "matern_5_2": (1.0, 1.0, 1.0 / 3.0)}
 VECTORS_AT_ONCE = 8  # columns of a product that are in memory together
@@ -159,13 +159,9 @@ class Line:
         """K @ vectors without the diagonal, within blocks."""
         decay = np.exp(-rate * self.gaps)
         decay[self.starts] = 0.0
-        progress = progress_callback("kcalib")
-        try:
+        with terminal_progress() as progress:
             sweep = _native.Sweep(self.threads, None, progress)
             return _native.line_product(self.gaps, decay, polynomial, np.ascontiguousarray(vectors), sweep)
-        finally:
-            if progress is not None:
-                progress.close()
 
 
 def _line_term(term: Term, points: np.ndarray, marks: np.ndarray) -> LineTerm:

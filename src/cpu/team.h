@@ -31,7 +31,7 @@ inline int team_size(const Run& run, long tasks, double work) {
 #ifdef _OPENMP
   if (forked.load() || omp_in_parallel()) return 1;
 #endif
-  constexpr double WORTH_A_THREAD = 1e5;  // some 20 microseconds
+  constexpr double WORTH_A_THREAD = 5e5;  // some 20 microseconds with AVX-512, as waking a thread
   const double useful = std::min(double(tasks), work / WORTH_A_THREAD);
   return int(std::max(1.0, std::min(double(run.threads), useful)));
 }

@@ -194,8 +194,8 @@ def test_sorted_scan_carries_sums_across_chunks(kernel):
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
     assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
     for size in (2, 1000, 15_000):
-        # size^2 terms of size 6 at most (a kernel of 3, residuals of 2), each right to about 15 eps: the rounding of a distance in units of
-        # the bandwidth 0.3, and of the exp.
+        # size^2 terms of size 6 at most (a kernel of 3, residuals of 2), each right to about 15 eps: the
+        # rounding of a distance in units of the bandwidth 0.3, and of the exp.
         np.testing.assert_allclose(scan.block_sums(size), sweep.block_sums(size), rtol=0, atol=2e-14 * size**2)
 
 

@@ -88,6 +88,13 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
     bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
 
 
+cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
+    cdef enum WeightKind:
+        pass
+    bint c_fill_weights "kcalib::fill_weights"[T](
+        WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
+
+
 ctypedef fused real:
     double
     float
@@ -355,6 +362,19 @@ def line_product(
         finished = c_line_product(line, sweep.run, vectors_pointer, n_vectors, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
+
+
+def fill_weights(
+    int kind, unsigned long long seed, unsigned long long first_replicate, real[:, ::1] out, Sweep sweep not None,
+):
+    """Writes the weights of the rows in replicates from `first_replicate` on; out not empty."""
+    cdef real* out_pointer = &out[0, 0]
+    cdef long n = out.shape[0]
+    cdef long n_replicates = out.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
+    sweep.raise_if_stopped(finished)
 
 
 def probe(str what, dtype, long repetitions, Sweep sweep not None):

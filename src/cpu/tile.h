@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kcalib/profiles.h"
+#include "weights.h"
 
 namespace kcalib {
 
@@ -79,6 +80,7 @@ struct TileTable {
   TileFunctions<double> float64;
   TileFunctions<float> float32;
   MultiplyFunction multiply;
+  const WeightTable* weights;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import check_choice
@@ -16,6 +18,7 @@ from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import Moments, PairProblem
+from kcalib._resampling import Weights
 
 
 class Operator(Protocol):
@@ -23,19 +26,33 @@ class Operator(Protocol):
 
     name: str
     reason: str  # why it was chosen
+    problem: PairProblem
 
     @property
     def threads(self) -> int | None:
         """Threads it uses at most; None where the array library decides."""
 
-    def moments(self, second: bool = False) -> Moments:
-        """Row and column sums, diagonal, and on request the sum of squares."""
+    def moments(self, second: bool = False, rows: bool = True) -> Moments:
+        """Total, diagonal, on request row and column sums, and with these the sum of squares."""
 
     def block_sums(self, size: int) -> Array:
         """Sum over i != j of each of the n // size consecutive diagonal blocks, shape (n // size,)."""
 
     def matmul(self, vectors: Array) -> Array:
         """H @ vectors for `vectors` of shape (n right, c)."""
+
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        """w^T H w for each column w of `weights`, shape (n, c); symmetric problems.
+
+        In "float32" entries and products are rounded to it (sums of more than a tile's are float64):
+        for null distributions, twice as fast where products take the time.
+        """
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        """Number of entries H_ij, i < j, below each threshold; symmetric problems."""
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        """The `count` entries H_ij, i < j, in [low, high), in no order; `counts` says how many there are."""
 
     def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
         """The dense piece H[rows][:, columns]."""
@@ -54,7 +71,7 @@ class Capability:
     memory: str
 
 
-PRIMITIVES = ("moments", "block_sums", "matmul", "tile")
+PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "between", "tile")
 TABLE = (
     Capability(
         "sorted_scan", "NumPy and all CPU arrays: binary problems (points on a line) with kernels made of "

@@ -30,7 +30,13 @@ def moments(
     second: bool,
 ) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None]: ...
 def quadratic_forms(
-    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, weights: np.ndarray
+    points: np.ndarray,
+    marks: np.ndarray,
+    labels: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    panels: list[np.ndarray],
+    first_panel: np.ndarray,
 ) -> np.ndarray: ...
 def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
 

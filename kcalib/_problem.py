@@ -83,7 +83,7 @@ class PairProblem:
 class Moments:
     """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal`."""
 
-    total: float  # of all entries
+    total: Any  # of all entries: a float, or a float64 array of shape ()
     row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
     column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
     diagonal: Array | None  # float64, shape: (n,); None for rectangular problems

@@ -67,7 +67,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
     bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, double*) except +
-    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W*, long, double*) except +
+    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, long*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
@@ -224,19 +224,21 @@ def moments(
 
 def quadratic_forms(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
-    Kernel kernel not None, Sweep sweep not None, const weight[:, :, ::1] weights,
+    Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
 ):
-    """w^T H w for each column w of `weights`, shape (n panels, n, weights_at_once), diagonal included."""
+    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, points, marks, labels, True)
-    result = np.empty((weights.shape[0], weights.shape[2]))
+    cdef vector[const weight*] pointers
+    cdef const weight[:, ::1] panel
+    for panel in panels:
+        pointers.push_back(&panel[0, 0])
+    result = np.empty((len(panels), first_panel.shape[1]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
-    cdef const weight* weights_pointer = &weights[0, 0, 0]
-    cdef long n_panels = weights.shape[0]
     cdef bint finished
     with nogil:
-        finished = c_quadratic_forms(problem, sweep.run, weights_pointer, n_panels, out_pointer)
+        finished = c_quadratic_forms(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
     sweep.raise_if_stopped(finished)
     return result
 

@@ -7,12 +7,17 @@ whatever device the arrays are. Memory: a strip of the difference tensor, at mos
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._operators.diagonal import diagonal
 from kcalib._problem import Factor, Moments, PairProblem, Side
+from kcalib._resampling import Weights
 
 STRIP_ELEMENTS = 2**22
 
@@ -28,23 +33,24 @@ class GenericOperator:
         self.reason = reason
         self._xp = _arrays.namespace(problem.left.points)
 
-    def moments(self, second: bool = False) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True) -> Moments:
         xp, problem = self._xp, self.problem
-        rows, columns, squares = [], None, None
+        sums, columns, squares = [], None, None
         for begin, h in self._strips():
             if problem.symmetric:
                 h = self._without_diagonal(h, begin)
             else:
                 part = xp.sum(h, axis=0)
                 columns = part if columns is None else columns + part
-            rows.append(xp.sum(h, axis=1))
+            sums.append(xp.sum(h, axis=1))
             if second:
                 part = xp.sum(h * h)
                 squares = part if squares is None else squares + part
-        row_sums = xp.concat(rows)
+        row_sums = xp.concat(sums)
+        total, squares = xp.sum(row_sums), None if squares is None else float(squares)
         if problem.symmetric:
-            return Moments(row_sums, row_sums, diagonal(problem), None if squares is None else float(squares))
-        return Moments(row_sums, columns, None, None if squares is None else float(squares))
+            return Moments(total, row_sums, row_sums, diagonal(problem), squares)
+        return Moments(total, row_sums, columns, None, squares)
 
     def block_sums(self, size: int) -> Array:
         xp, left = self._xp, self.problem.left
@@ -61,15 +67,49 @@ class GenericOperator:
         vectors = xp.astype(vectors, xp.float64)
         return xp.concat([h @ vectors for _, h in self._strips()])
 
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        xp = self._xp
+        if isinstance(weights, Weights):
+            values = weights.values(dtype=dtype)
+            weights = _arrays.like(values, self.problem.left.points, dtype=getattr(xp, dtype))
+        w = xp.astype(weights, getattr(xp, dtype))
+        total: Any = 0.0
+        for begin, h in self._strips():
+            products = xp.astype(h, w.dtype, copy=False) @ w
+            part = xp.sum(xp.astype(w[begin : begin + h.shape[0], :] * products, xp.float64), axis=0)
+            total = part + total
+        return total
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(thresholds), dtype=np.int64)
+        for h in self._pairs():
+            below = [self._xp.count_nonzero(h < t) for t in thresholds.tolist()]
+            total += np.array([int(count) for count in below], dtype=np.int64)
+        return total
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        found = [_arrays.to_host(h[(h >= low) & (h < high)]) for h in self._pairs()]
+        values = np.concatenate([np.empty(0), *found])
+        assert len(values) == count
+        return values
+
     def tile(self, rows: Any, columns: Any) -> Array:
         return self._entries(self.problem.left.take(rows), self.problem.columns.take(columns))
 
-    def _strips(self) -> Any:
+    def _strips(self) -> Iterator[tuple[int, Array]]:
         left, right = self.problem.left, self.problem.columns
         n, n_right = left.points.shape[0], right.points.shape[0]
         step = max(1, STRIP_ELEMENTS // n_right)
         for begin in range(0, n, step):
             yield begin, self._entries(left.take(slice(begin, min(n, begin + step))), right)
+
+    def _pairs(self) -> Iterator[Array]:
+        """Strips of H with infinity for pairs i >= j."""
+        xp = self._xp
+        for begin, h in self._strips():
+            rows = xp.arange(begin, begin + h.shape[0], device=_arrays.device(h))
+            columns = xp.arange(h.shape[1], device=_arrays.device(h))
+            yield xp.where(rows[:, None] < columns[None, :], h, xp.full_like(h, math.inf))
 
     def _without_diagonal(self, h: Array, begin: int) -> Array:
         xp, dev = self._xp, _arrays.device(h)

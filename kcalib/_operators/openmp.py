@@ -79,21 +79,17 @@ class OpenMPOperator:
         return left.restored(result)
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
-        side = self._prepared(self.problem.left)
-        n, count = weights.shape
+        side = self._prepared(self.problem.left, sort=False)
+        n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
         width = _native.weights_at_once(dtype, self._sweep())
         at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
-        sums = []
+        forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = np.zeros((-(-(end - begin) // width), n, width), dtype=dtype)
-            for panel, first in zip(panels, range(begin, end, width), strict=True):
-                last = min(end, first + width)
-                values = weights[:, first:last] if isinstance(weights, np.ndarray) else weights.values(first, last, dtype)
-                panel[:, : last - first] = values if side.order is None else values[side.order]
-            forms = self._run(_native.quadratic_forms, *side.arrays, weights=panels)
-            sums.append(forms.reshape(-1)[: end - begin])
-        return np.concatenate(sums)
+            panels = [_panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
+            found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
+            forms.append(found.reshape(-1)[: end - begin])
+        return np.concatenate(forms)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
@@ -160,6 +156,16 @@ class Prepared:
         result = np.empty_like(values)
         result[self.order] = values
         return result
+
+
+def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
+    """Columns [begin, end) of the weights, filled up to `width` with zeros."""
+    values = weights[:, begin:end] if isinstance(weights, np.ndarray) else weights.values(begin, end, dtype)
+    if end - begin == width:
+        return np.ascontiguousarray(values, dtype=dtype)
+    panel = np.zeros((len(values), width), dtype=dtype)
+    panel[:, : end - begin] = values
+    return panel
 
 
 def _spread(points: np.ndarray) -> bool:

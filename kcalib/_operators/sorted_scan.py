@@ -79,14 +79,14 @@ class SortedScanOperator:
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return None
 
-    def moments(self, second: bool = False) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True) -> Moments:
         order, terms = self._sorted(self.problem.left.points.shape[0])
         line = order.line()
-        rows = order.restored(sum((_row_sums(line, term) for term in terms), start=np.zeros(order.n)))
+        row_sums = order.restored(sum((_row_sums(line, term) for term in terms), start=np.zeros(order.n)))
         squares = None
         if second:
             squares = float(sum(np.sum(_row_sums(line, a * b)) for a in terms for b in terms))
-        return Moments(rows, rows, diagonal(self.problem), squares)
+        return Moments(float(np.sum(row_sums)), row_sums, row_sums, diagonal(self.problem), squares)
 
     def block_sums(self, size: int) -> np.ndarray:
         n = self.problem.left.points.shape[0] // size * size
@@ -105,6 +105,12 @@ class SortedScanOperator:
             weighted = (LineTerm(t.rate, t.polynomial, t.left, t.right * v) for t in terms)
             out[:, c] += order.restored(sum((_row_sums(line, t) for t in weighted), start=np.zeros(order.n)))
         return out
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        return self._dense.counts(thresholds)
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        return self._dense.between(low, high, count)
 
     def tile(self, rows: Any, columns: Any) -> np.ndarray:
         return self._dense.tile(rows, columns)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -124,26 +123,6 @@ def check_points(points: Array, name: str) -> Array:
         lambda at, x: f"`{name}{at}` is {x}, expected a finite number; drop or repair such rows first",
     )
     return points
-
-
-def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
-    """`value` as an int in [low, high]."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"`{name}` is {value!r}, expected an integer") from None
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"`{name}` is {value!r}, expected an integer")
-    if number < low or (high is not None and number > high):
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"`{name}` is {number}, expected an integer {bounds}{hint}")
-    return number
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(map(repr, choices))}")
-    return value
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._dispatch import operator_for
-from kcalib._inputs import check_choice, check_integer, check_points
+from kcalib._inputs import check_points
+from kcalib._options import check_choice, check_integer
 from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import METRICS
 

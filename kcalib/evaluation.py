@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kcalib._inputs import Classification, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_integer
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate

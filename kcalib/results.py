@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import scipy.special
 
-from kcalib._inputs import check_choice
+from kcalib._options import check_choice
 
 __all__ = ["CalibrationTestResult", "ConfidenceInterval", "Evaluation", "SKCEResult"]
 

@@ -14,7 +14,8 @@ from typing import Any
 from kcalib import _packing, _statistics
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import Classification, check_choice, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult

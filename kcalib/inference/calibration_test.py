@@ -15,7 +15,8 @@ import scipy.special
 
 from kcalib import _packing, _statistics
 from kcalib._dispatch import operator_for
-from kcalib._inputs import Classification, check_choice, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_choice, check_integer
 from kcalib.estimators.skce import PairOptions, block_estimates, describe
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult

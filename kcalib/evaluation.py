@@ -70,7 +70,7 @@ def evaluate(
         raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
     n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
     return evaluation_of(
-        prepare(y_true, y_pred, classes=classes, from_logits=from_logits),
+        prepare(y_true, y_pred, classes=classes, from_logits=from_logits, threads=threads),
         alpha=alpha,
         kernel=kernel,
         estimator=estimator,

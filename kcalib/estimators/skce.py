@@ -143,7 +143,15 @@ def skce(
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, dtype=dtype)
+    data = prepare(
+        y_true,
+        y_pred,
+        classes=classes,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        dtype=dtype,
+        threads=threads,
+    )
     options = PairOptions(kernel, target_kernel, operator, threads)
     result = estimate(data, options, estimator, block_size, with_error=full_output)
     return result if full_output else result.value

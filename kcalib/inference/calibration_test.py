@@ -98,7 +98,7 @@ def calibration_test(
     >>> kcalib.calibration_test(y, p**3).pvalue < 0.05
     True
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
     method = check_choice("method", method, ("block", "linear"))
     if method == "linear" and block_size is not None:
         raise ValueError(f"`block_size` is {block_size}, but method='linear' has blocks of 2; use method='block'")

@@ -62,4 +62,6 @@ def mean_and_standard_error(values: Array) -> tuple[float, float | None]:
 
 
 def total(values: Any) -> float:
+    if _arrays.is_host(values):
+        return float(values.sum())
     return float(_arrays.namespace(values).sum(values))

@@ -97,7 +97,7 @@ def evaluation_of(
     test = block_test(data, options, "block", block_size, seed)
     # Blocks of the estimate are formed in the same order as those of the test.
     ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
-    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None, with_error=True)
+    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     miscalibrated = test.pvalue < alpha

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcalib import _packing, _statistics
 from kcalib._arrays import Array
@@ -153,8 +153,9 @@ def skce(
         threads=threads,
     )
     options = PairOptions(kernel, target_kernel, operator, threads)
-    result = estimate(data, options, estimator, block_size, with_error=full_output)
-    return result if full_output else result.value
+    if full_output:
+        return estimate(data, options, estimator, block_size)
+    return _compute(data, options, estimator, block_size, with_error=False).value
 
 
 @dataclass(frozen=True)
@@ -167,25 +168,18 @@ class PairOptions:
     threads: int | None = None
 
 
-def estimate(
-    data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
-) -> SKCEResult:
-    """The SKCE of checked data; the standard error costs a sum of squares more."""
-    start = time.perf_counter()
-    check_choice("estimator", estimator, ESTIMATORS)
-    if data.n < 2 and estimator != "biased":
-        raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
-    block_size = _block_size(data, estimator, block_size)
-    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+class _Computed(NamedTuple):
+    value: float
+    standard_error: float | None
+    block_size: int | None
+    packed: Packed
+    operator: Operator
 
-    error: float | None
-    if block_size is not None:
-        value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
-    else:
-        moments = operator.moments(second=with_error and data.sample_weight is None)
-        average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
-        value, error = average(moments, data.sample_weight), _statistics.standard_error(moments)
+
+def estimate(data: Classification, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
+    """The SKCE of checked data, its standard error, and how they were computed."""
+    start = time.perf_counter()
+    value, error, block_size, packed, operator = _compute(data, options, estimator, block_size, with_error=True)
     return SKCEResult(
         value=value,
         standard_error=error,
@@ -198,6 +192,26 @@ def estimate(
         threads=operator.threads,
         seconds=time.perf_counter() - start,
     )
+
+
+def _compute(
+    data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
+) -> _Computed:
+    """The standard error costs a sum of squares more."""
+    check_choice("estimator", estimator, ESTIMATORS)
+    if data.n < 2 and estimator != "biased":
+        raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
+    block_size = _block_size(data, estimator, block_size)
+    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
+    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    error: float | None
+    if block_size is not None:
+        value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
+    else:
+        moments = operator.moments(second=with_error and data.sample_weight is None)
+        average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
+        value, error = average(moments, data.sample_weight), _statistics.standard_error(moments)
+    return _Computed(value, error, block_size, packed, operator)
 
 
 def block_estimates(operator: Operator, block_size: int) -> Array:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._problem import Moments
@@ -20,8 +22,11 @@ def unbiased(moments: Moments, sample_weight: Array | None = None) -> float:
     if sample_weight is None:
         return total(moments.row_sums) / (n * (n - 1))
     # sum_{i != j} w_i w_j without the cancellation of W^2 - sum w^2.
-    before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)[:-1]
-    return total(moments.row_sums) / (2 * total(sample_weight[1:] * before))
+    if _arrays.is_host(sample_weight):
+        before = np.cumsum(sample_weight)  # cumulative_sum only since NumPy 2.1
+    else:
+        before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)
+    return total(moments.row_sums) / (2 * total(sample_weight[1:] * before[:-1]))
 
 
 def biased(moments: Moments, sample_weight: Array | None = None) -> float:

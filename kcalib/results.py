@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import scipy.special
+import scipy
 
 from kcalib._options import check_choice
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.special
+import scipy
 
 from kcalib import _arrays
 from kcalib._inputs import Classification, prepare

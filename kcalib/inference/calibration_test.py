@@ -11,7 +11,7 @@ import math
 import time
 from typing import Any
 
-import scipy.special
+import scipy
 
 from kcalib import _packing, _statistics
 from kcalib._dispatch import operator_for

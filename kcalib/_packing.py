@@ -14,7 +14,7 @@ from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._problem import PairProblem, Side, Term
-from kcalib.bandwidth import MedianDistance, median_distance
+from kcalib.bandwidth import MedianDistance, median_of_points
 from kcalib.kernels import SMALLEST, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
 
@@ -42,7 +42,7 @@ def pack(
 
     def bandwidth(metric: str) -> float:
         if metric not in medians:
-            medians[metric] = median_distance(data.probabilities, metric, threads=threads)
+            medians[metric] = median_of_points(data.probabilities, metric, threads=threads)
         return max(medians[metric].value, SMALLEST)
 
     resolved = kernel.resolve(bandwidth)

@@ -80,6 +80,13 @@ def median_distance(
     check_choice("metric", metric, METRICS)
     max_samples = check_integer("max_samples", max_samples, 2)
     points = check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
+    return median_of_points(points, metric, max_samples=max_samples, seed=seed, threads=threads)
+
+
+def median_of_points(
+    points: Array, metric: str, *, max_samples: int = MAX_SAMPLES, seed: int = 0, threads: int | None = None
+) -> MedianDistance:
+    """`median_distance` of checked points."""
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")

@@ -21,7 +21,7 @@ LAYERS = [
     ["_arrays", "_threads"],
     ["_inputs", "_problem"],
     ["kernels", "_statistics"],
-    ["target_kernels", "results"],
+    ["target_kernels", "results", "_resampling"],
     ["_operators.diagonal"],
     ["_operators.generic", "_operators.openmp", "_operators"],
     ["_operators.sorted_scan"],

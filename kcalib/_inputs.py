@@ -375,10 +375,12 @@ def _positions(true: np.ndarray, names: np.ndarray) -> np.ndarray:
 
 def _integer_labels(true: Array, m: int, threads: Any) -> Array:
     """Labels that must be 0..m-1 as int64."""
-    if _arrays.is_host(true) and true.dtype.kind != "f":
-        true = _arrays.compact(true, np.int64)
-        if _native.labels_within(true, m, threads_for(true.size, threads)):
-            return true
+    if _arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
+        exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
+        true = _arrays.compact(true, exact)
+        checked = _native.classes(true, m, threads_for(true.size, threads))
+        if checked is not None:
+            return checked
     xp = _arrays.namespace(true)
     if _kind(true) == "f":
         _reject(

@@ -5,7 +5,7 @@
 # neither) as int32, for kernels of Euclidean distances only.
 """The compiled core: sweeps over all pairs on the CPU."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 from cpython.exc cimport PyErr_CheckSignals
 
@@ -93,7 +93,7 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
 cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
     bint are_distributions[T](const T*, long, long, double, int, double*)
     bint complete_pairs[T](const T*, long, double, int, double*)
-    bint c_labels_within "kcalib::labels_within"(const int64_t*, long, long, int)
+    bint are_classes[T](const T*, long, long, int, int64_t*)
     void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
     void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
 
@@ -108,6 +108,12 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
 ctypedef fused real:
     double
     float
+
+
+ctypedef fused number:
+    double
+    int64_t
+    int32_t
 
 ctypedef fused weight:
     double
@@ -402,12 +408,27 @@ cdef checked_rows(const real[::1] values, rows, double tolerance, int threads):
     return rows if good else None
 
 
-def labels_within(const int64_t[::1] labels, long m, int threads):
-    """Whether 0 <= label < m holds throughout."""
+def classes(labels, long m, int threads):
+    """Labels 0..m-1 as int64; None if some label is not one of these. Takes int64, returned as it is,
+    int32 and float64."""
+    if labels.dtype == np.int64:
+        return checked_labels[int64_t](labels, labels, m, threads)
+    if labels.dtype == np.int32:
+        return checked_labels[int32_t](labels, labels, m, threads)
+    return checked_labels[double](labels, labels, m, threads)
+
+
+cdef checked_labels(const number[::1] values, labels, long m, int threads):
+    cdef int64_t[::1] out
+    cdef int64_t* out_pointer = NULL
     cdef bint good
+    if number is not int64_t:
+        labels = np.empty(values.shape[0], np.int64)
+        out = labels
+        out_pointer = &out[0]
     with nogil:
-        good = c_labels_within(&labels[0], labels.shape[0], m, threads)
-    return good
+        good = are_classes(&values[0], values.shape[0], m, threads, out_pointer)
+    return labels if good else None
 
 
 def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):

@@ -46,7 +46,7 @@ def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, ...]]:
     def run(y: Any, p: Any, **options: Any) -> tuple[Any, ...]:
         with monkeypatch.context() as patch:
             patch.setattr(_native, "distributions", lambda *_: None)
-            patch.setattr(_native, "labels_within", lambda *_: False)
+            patch.setattr(_native, "classes", lambda *_: None)
             return outcome(y, p, **options)
 
     return run
@@ -135,7 +135,7 @@ def test_any_layout_gives_the_same(m: int, dtype: Any, by_numpy: Any) -> None:
 
 
 @pytest.mark.parametrize("m", [2, 3])
-@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "i4", ">i4", "u4", "i8", ">i8", "u8", "f4", "f8", ">f8"])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "i4", ">i4", "u4", "i8", ">i8", "u8", "f2", "f4", "f8", ">f8"])
 def test_labels_of_any_type_and_layout(dtype: str, m: int, by_numpy: Any) -> None:
     p = rows(m, 300_000)
     y = labels_for(p)
@@ -159,6 +159,18 @@ def test_the_largest_integers_are_no_labels(by_numpy: Any) -> None:
     for labels in (np.array([2**64 - 1, 0], np.uint64), np.array([2**63 - 1, 0]), np.array([-(2**63), 0])):
         assert outcome(labels, [[0.5, 0.5]] * 2) == by_numpy(labels, [[0.5, 0.5]] * 2)
         assert outcome(labels, [[0.5, 0.5]] * 2)[0] is ValueError
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g"])
+def test_labels_that_are_floats(dtype: str, by_numpy: Any) -> None:
+    p = rows(3, 300_000)
+    for value in (-0.0, 0.0, 2.0, 3.0, -1.0, 0.5, 1 + np.finfo(dtype).eps, np.nan, np.inf, -np.inf, 6e4, 5e-8):
+        for place in (0, len(p) - 1):
+            labels = labels_for(p).astype(dtype)
+            labels[place] = value
+            result = outcome(labels, p)
+            assert result == by_numpy(labels, p)
+            assert (result[0] is ValueError) == (value not in (0, 2))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 1), (0, 3), (3, 0), (0, 0), (), (1, 1, 1)])

@@ -99,14 +99,16 @@ template <class T> bool complete_pairs(const T* p, long n, double tolerance, int
   });
 }
 
-bool labels_within(const std::int64_t* labels, long n, long m, int threads) {
+template <class T> bool are_classes(const T* labels, long n, long m, int threads, std::int64_t* out) {
   return for_parts(n, 1, threads, [=](long begin, long end) {
-    std::int64_t lowest = labels[begin], highest = labels[begin];
+    bool good = true;
     for (long i = begin; i < end; ++i) {
-      lowest = std::min(lowest, labels[i]);
-      highest = std::max(highest, labels[i]);
+      const bool within = (labels[i] >= T(0)) & (labels[i] < T(m));  // false for a NaN
+      const std::int64_t label = within ? std::int64_t(labels[i]) : 0;
+      good &= within & (T(label) == labels[i]);
+      if (out) out[i] = label;
     }
-    return lowest >= 0 && highest < m;
+    return good;
   });
 }
 
@@ -142,5 +144,8 @@ template <class T> void square_norms(const T* v, long n, long m, int threads, do
   template void square_norms<T>(const T*, long, long, int, double*);
 KCALIB_INSTANTIATE(double)
 KCALIB_INSTANTIATE(float)
+template bool are_classes<double>(const double*, long, long, int, std::int64_t*);
+template bool are_classes<std::int64_t>(const std::int64_t*, long, long, int, std::int64_t*);
+template bool are_classes<std::int32_t>(const std::int32_t*, long, long, int, std::int64_t*);
 
 }  // namespace kcalib

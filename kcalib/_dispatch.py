@@ -13,10 +13,10 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._inputs import check_choice
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
+from kcalib._options import check_choice
 from kcalib._problem import Moments, PairProblem
 from kcalib._resampling import Weights
 

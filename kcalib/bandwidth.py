@@ -15,7 +15,8 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import check_choice, check_integer, check_points
+from kcalib._inputs import check_points
+from kcalib._options import check_choice, check_integer
 from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import METRICS
 
@@ -86,6 +87,13 @@ def median_distance(
     if max_samples is not None:
         max_samples = check_integer("max_samples", max_samples, 2)
     points = check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
+    return median_of_points(points, metric, max_samples=max_samples, seed=seed, threads=threads)
+
+
+def median_of_points(
+    points: Array, metric: str, *, max_samples: int | None = MAX_SAMPLES, seed: int = 0, threads: int | None = None
+) -> MedianDistance:
+    """`median_distance` of checked points."""
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")

@@ -49,8 +49,9 @@ class GenericOperator:
         row_sums = xp.concat(sums)
         total, squares = xp.sum(row_sums), None if squares is None else float(squares)
         if problem.symmetric:
-            return Moments(total, row_sums, row_sums, diagonal(problem), squares)
-        return Moments(total, row_sums, columns, None, squares)
+            own = diagonal(problem)
+            return Moments(total, row_sums, row_sums, own, squares, xp.sum(own))
+        return Moments(total, row_sums, columns, None, squares, None)
 
     def block_sums(self, size: int) -> Array:
         xp, left = self._xp, self.problem.left

@@ -63,8 +63,9 @@ class OpenMPOperator:
         )
         row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
         if problem.symmetric:
-            return Moments(total, row_sums, row_sums, diagonal(problem), squares)
-        return Moments(total, row_sums, column_sums, None, squares)
+            own = diagonal(problem, self.threads)
+            return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
+        return Moments(total, row_sums, column_sums, None, squares, None)
 
     def block_sums(self, size: int) -> np.ndarray:
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)

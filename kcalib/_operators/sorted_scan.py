@@ -86,7 +86,8 @@ class SortedScanOperator:
         squares = None
         if second:
             squares = float(sum(np.sum(_row_sums(line, a * b)) for a in terms for b in terms))
-        return Moments(float(np.sum(row_sums)), row_sums, row_sums, diagonal(self.problem), squares)
+        own = diagonal(self.problem)
+        return Moments(float(np.sum(row_sums)), row_sums, row_sums, own, squares, float(np.sum(own)))
 
     def block_sums(self, size: int) -> np.ndarray:
         n = self.problem.left.points.shape[0] // size * size

@@ -1,24 +1,36 @@
-"""The machine's own limit, measured in the same process, and how near to it the SKCE comes.
+"""The machine's own limit, measured in the same process, and how near to it the pair engine comes.
 
 With the exponential kernel every pair costs one exp, one square root and, because one Gram
 product gives both the distance and the target factor, m fused multiply-adds. If nothing but
 these ran, each at the rate the machine reaches on it alone, a sweep would take
 
     pairs * (1 / exp_rate + 1 / sqrt_rate + m / fma_rate),    pairs = n (n - 1) / 2.
+
+The engine is the sweep with its packing (`moments` of the openmp operator), public the
+function `kcalib.skce` with all its checks. By name: binary problems need no sweep at all.
 """
 
 import time
 
-from .common import BANDWIDTH, DTYPES, THREADS, M, load_predictions, require, save_predictions
+import numpy as np
 
-ROUNDS = 5
-SECONDS = 0.05  # of a probe
+from .common import (
+    BANDWIDTH,
+    DTYPES,
+    ROUNDS,
+    THREADS,
+    M,
+    alternated,
+    cached_predictions,
+    operator_of,
+    pair_problem,
+    require,
+    seconds_of,
+    total_of,
+)
 
-
-def seconds_of(function, *arguments, **options):
-    start = time.perf_counter()
-    function(*arguments, **options)
-    return time.perf_counter() - start
+SECONDS = 0.02  # of a probe
+CALLS = ("engine", "public")
 
 
 class Probe:
@@ -26,19 +38,17 @@ class Probe:
 
     def __init__(self, what, dtype, threads):
         kcalib = require("_native.probe", "_native.Sweep")
-        self.arguments = what, dtype
+        self.arguments, self.threads = (what, dtype), threads
         self.native, self.sweep = kcalib._native, kcalib._native.Sweep(threads)
         self.repetitions = 1000
-        while seconds_of(self) < SECONDS:
+        while seconds_of(self, threads) < SECONDS:
             self.repetitions *= 2
 
     def __call__(self):
-        return self.native.probe(*self.arguments, self.repetitions, self.sweep)
+        self.elements = self.native.probe(*self.arguments, self.repetitions, self.sweep)
 
     def rate(self):
-        start = time.perf_counter()
-        elements = self()
-        return elements / (time.perf_counter() - start)
+        return 1 / (seconds_of(self, self.threads) / self.elements)
 
 
 class Rates:
@@ -55,53 +65,91 @@ class Rates:
         require("_native.probe")
 
     def track_rate(self, operation, dtype, threads):
-        probe = Probe(operation, dtype, threads)
-        return max(probe.rate() for _ in range(ROUNDS)) / 1e9
+        return rate(operation, dtype, threads)
+
+
+def rate(operation, dtype, threads):
+    """In 1e9 elements per second."""
+    probe = Probe(operation, dtype, threads)
+    return max(probe.rate() for _ in range(ROUNDS)) / 1e9
+
+
+def samples(m):
+    return 10_000 if m < 1000 else 3000
+
+
+def sweep_of(call, n, m, dtype, threads):
+    """A function that sweeps over all pairs once."""
+    kcalib = require("skce", "kernels.Exponential", "_native.probe")
+    labels, p = cached_predictions(n, m, dtype)
+    if call == "engine":
+        return total_of(operator_of("openmp", pair_problem(labels, p, dtype), threads))
+    kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
+    return lambda: kcalib.skce(labels, p, kernel=kernel, dtype=dtype, threads=threads, operator="openmp")
+
+
+def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS):
+    """Limit time over measured time of each of `calls`: medians over rounds of probes and sweeps."""
+    probes = [Probe(what, dtype, threads) for what in ("exp", "sqrt", "fma")]
+    times = alternated([*probes, *(sweep_of(call, n, m, dtype, threads) for call in calls)], threads, rounds)
+    pairs = n * (n - 1) / 2
+    limit = sum(pairs * count / probe.elements * times[:, k] for k, (count, probe) in enumerate(zip((1, 1, m), probes)))
+    return np.median(limit[:, None] / times[:, len(probes) :], axis=0).tolist()
+
+
+def speedup(n, m, dtype, rounds=ROUNDS):
+    """Wall time of the engine with one thread over that with two."""
+    one, two = (sweep_of("engine", n, m, dtype, threads) for threads in (1, 2))
+    times = alternated([one, two], 2, rounds)
+    return float(np.median(times[:, 0] / times[:, 1]))
 
 
 class FractionOfLimit:
-    """Limit time over measured time of `kcalib.skce`, public function, all its checks included."""
+    """Limit time over measured time: 1 where nothing but exps, square roots and multiply-adds took time."""
+
+    params = [M, DTYPES, THREADS, CALLS]
+    param_names = ["m", "dtype", "threads", "call"]
+    unit = "1"
+
+    def setup_cache(self):
+        pass
+
+    def track_fraction_of_limit(self, m, dtype, threads, call):
+        return fractions_of_limit([call], samples(m), m, dtype, threads)[0]
+
+
+class Pairs:
+    """Millions of pairs per second of wall time."""
 
     params = [M, DTYPES, THREADS]
     param_names = ["m", "dtype", "threads"]
-
-    @staticmethod
-    def n(m):
-        return 10_000 if m < 1000 else 3000
+    unit = "1e6/s"
 
     def setup_cache(self):
-        save_predictions((self.n(m), m) for m in M)
-
-    def setup(self, m, dtype, threads):
-        kcalib = require("skce", "kernels.Exponential", "_native.probe")
-        labels, p = load_predictions(self.n(m), m, dtype)
-        kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
-        # By name: binary problems need no sweep over pairs at all.
-        self.call = lambda: kcalib.skce(labels, p, kernel=kernel, dtype=dtype, threads=threads, operator="openmp")
-
-    def measure(self, m, dtype, threads):
-        """Best of a few rounds that alternate between probes and the sweep: (limit, seconds)."""
-        probes = {what: Probe(what, dtype, threads) for what in ("fma", "exp", "sqrt")}
-        rates = dict.fromkeys(probes, 0.0)
-        best = float("inf")
-        self.call()
-        for _ in range(ROUNDS):
-            for what, probe in probes.items():
-                rates[what] = max(rates[what], probe.rate())
-            best = min(best, seconds_of(self.call))
-        n = self.n(m)
-        pairs = n * (n - 1) / 2
-        return pairs * (1 / rates["exp"] + 1 / rates["sqrt"] + m / rates["fma"]), best
-
-    def track_fraction_of_limit(self, m, dtype, threads):
-        limit, seconds = self.measure(m, dtype, threads)
-        return limit / seconds
-
-    track_fraction_of_limit.unit = "1"
+        pass
 
     def track_pairs_per_second(self, m, dtype, threads):
-        n = self.n(m)
-        self.call()
-        return n * (n - 1) / 2 / min(seconds_of(self.call) for _ in range(ROUNDS)) / 1e6
+        call = sweep_of("public", samples(m), m, dtype, threads)
+        call()
+        best = min(wall_seconds(call) for _ in range(ROUNDS))
+        return samples(m) * (samples(m) - 1) / 2 / best / 1e6
 
-    track_pairs_per_second.unit = "1e6/s"
+
+class Speedup:
+    """By two threads."""
+
+    params = [M, DTYPES]
+    param_names = ["m", "dtype"]
+    unit = "1"
+
+    def setup_cache(self):
+        pass
+
+    def track_speedup(self, m, dtype):
+        return speedup(samples(m), m, dtype)
+
+
+def wall_seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start

@@ -1,8 +1,31 @@
-"""The same number by plain NumPy, side by side in the same run and with as many threads."""
+"""The same number by others, side by side in the same run and with as many threads.
+
+    numpy_dense    plain NumPy, the n x n matrix stored
+    numpy_tiled    plain NumPy, two temporaries of a tile
+    scikit_learn   pairwise_distances_chunked, strips of rows
+    torch          PyTorch's cdist on the CPU, tiles
+    keops          LazyTensor of pykeops on the CPU: compiles C++ for the formula, nothing stored
+
+An implementation that is not installed, or that does not build here, is skipped.
+"""
+
+import contextlib
+import io
+import logging
 
 import numpy as np
 
-from .common import BANDWIDTH, THREADS, load_predictions, require, save_predictions
+from .common import (
+    BANDWIDTH,
+    ROUNDS,
+    THREADS,
+    alternated,
+    cached_predictions,
+    limited_blas,
+    load_predictions,
+    require,
+    save_predictions,
+)
 
 TILE = 256
 
@@ -47,38 +70,123 @@ def numpy_tiled(labels, p):
     return total / (n * (n - 1))
 
 
+def scikit_learn(labels, p):
+    """The unbiased SKCE from strips of the distances, which scikit-learn hands out."""
+    from sklearn.metrics import pairwise_distances_chunked
+
+    n = len(p)
+    e = residuals(labels, p)
+
+    def row_sums(strip, start):
+        strip *= -1 / BANDWIDTH
+        np.exp(strip, out=strip)
+        strip *= e[start : start + len(strip)] @ e.T
+        return strip.sum(axis=1)
+
+    strips = pairwise_distances_chunked(p, reduce_func=row_sums, working_memory=16)
+    return (sum(strip.sum() for strip in strips) - np.einsum("ij,ij->", e, e)) / (n * (n - 1))
+
+
+def torch_tiled(labels, p):
+    """The unbiased SKCE from tiles of H above the diagonal; as many threads as `torch.set_num_threads` says."""
+    import torch
+
+    n, tile = len(p), 2 * TILE
+    with torch.inference_mode():
+        points, e = torch.from_numpy(p), torch.from_numpy(residuals(labels, p))
+        total = torch.zeros((), dtype=torch.float64)
+        for i in range(0, n, tile):
+            rows = slice(i, i + tile)
+            for j in range(i, n, tile):
+                columns = slice(j, j + tile)
+                h = torch.cdist(points[rows], points[columns]).mul_(-1 / BANDWIDTH).exp_()
+                h *= e[rows] @ e[columns].T
+                total += h.sum() - h.trace() if i == j else 2 * h.sum()
+    return float(total) / (n * (n - 1))
+
+
+def keops(labels, p):
+    """The unbiased SKCE by a reduction that KeOps compiles; over all ordered pairs, it knows no symmetry."""
+    from pykeops.numpy import LazyTensor
+
+    n = len(p)
+    e = residuals(labels, p)
+    x, x_ = LazyTensor(p[:, None, :]), LazyTensor(p[None, :, :])
+    h = (-((x - x_) ** 2).sum(-1).sqrt() / BANDWIDTH).exp() * (LazyTensor(e[:, None, :]) | LazyTensor(e[None, :, :]))
+    return (float(h.sum(axis=1, backend="CPU").sum()) - np.einsum("ij,ij->", e, e)) / (n * (n - 1))
+
+
+PEERS = {
+    "numpy_dense": numpy_dense,
+    "numpy_tiled": numpy_tiled,
+    "scikit_learn": scikit_learn,
+    "torch": torch_tiled,
+    "keops": keops,
+}
+IMPLEMENTATIONS = ("kcalib", *PEERS)
+
+
+def implementation(name, threads, sample):
+    """The function (labels, p) -> SKCE, warm; NotImplementedError if it cannot run here."""
+    kcalib = require("skce", "kernels.Exponential")
+    kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
+
+    def ours(labels, p):
+        return kcalib.skce(labels, p, kernel=kernel, threads=threads)
+
+    function = PEERS.get(name, ours)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # KeOps says on it what it does
+            if name == "torch":
+                import torch
+
+                torch.set_num_threads(threads)
+            value = function(*sample)
+    except ImportError as error:
+        raise NotImplementedError(f"{name} is not installed") from error
+    except Exception as error:
+        if name in ("kcalib", "numpy_dense", "numpy_tiled"):
+            raise
+        logging.getLogger(__name__).exception("%s does not run here", name)
+        raise NotImplementedError(f"{name} does not run here") from error
+    expected = numpy_dense(*sample)
+    assert abs(value - expected) <= 1e-9, (name, value, expected)
+    return function
+
+
+def nanoseconds_per_pair(n, threads, rounds=ROUNDS, names=IMPLEMENTATIONS):
+    """{name: ns per pair i < j} of those that run here, ten classes: medians over rounds of turns."""
+    data = cached_predictions(n, 10)
+    found = {}
+    for name in names:
+        with contextlib.suppress(NotImplementedError):
+            found[name] = implementation(name, threads, (data[0][:1000], data[1][:1000]))
+    with limited_blas(threads):
+        calls = [lambda f=f: f(*data) for f in found.values()]
+        times = alternated(calls, threads, rounds, warm=False)
+    return dict(zip(found, (np.median(times, axis=0) / (n * (n - 1) / 2) * 1e9).tolist()))
+
+
 class Peers:
     """Unbiased SKCE, exponential kernel, ten classes, float64."""
 
-    params = [(2000, 10_000), ("kcalib", "numpy_dense", "numpy_tiled"), THREADS]
+    params = [(2000, 10_000), IMPLEMENTATIONS, THREADS]
     param_names = ["n", "implementation", "threads"]
     repeat = (3, 7, 10.0)
     number = 1
+    timeout = 600  # KeOps compiles
 
     def setup_cache(self):
         save_predictions((n, 10) for n in self.params[0])
 
-    def setup(self, n, implementation, threads):
-        kcalib = require("skce", "kernels.Exponential")
-        try:
-            from threadpoolctl import threadpool_limits
-        except ImportError:
-            raise NotImplementedError("needs threadpoolctl, to give NumPy as many threads") from None
+    def setup(self, n, implementation_name, threads):
         self.labels, self.p = load_predictions(n, 10)
-        self.limits = threadpool_limits(threads, user_api="blas")
-        kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
+        self.function = implementation(implementation_name, threads, (self.labels[:1000], self.p[:1000]))
+        self.limits = limited_blas(threads)
 
-        def ours(labels, p):
-            return kcalib.skce(labels, p, kernel=kernel, threads=threads)
-
-        self.implementation = {"kcalib": ours, "numpy_dense": numpy_dense, "numpy_tiled": numpy_tiled}[implementation]
-        sample = self.labels[:1000], self.p[:1000]
-        expected, value = numpy_dense(*sample), self.implementation(*sample)
-        assert abs(value - expected) <= 1e-12, (value, expected)  # and everything is warm
-
-    def teardown(self, n, implementation, threads):
+    def teardown(self, n, implementation_name, threads):
         if hasattr(self, "limits"):
             self.limits.restore_original_limits()
 
-    def time_skce(self, n, implementation, threads):
-        self.implementation(self.labels, self.p)
+    def time_skce(self, n, implementation_name, threads):
+        self.function(self.labels, self.p)

@@ -1,4 +1,14 @@
-"""Data and parameter values of all benchmarks, in one place."""
+"""Data, parameter values and clocks of all benchmarks, in one place.
+
+How ratios are measured. On a shared host times jump by tens of per cent and drift with the clock
+rate, so what is compared takes turns in one process, and the reported number is the median over
+the rounds of the ratio within a round. With one thread all work is in the calling thread (BLAS
+and OpenMP start none), and its CPU time is read, which other processes disturb less; with more
+threads wall time is.
+"""
+
+import time
+from functools import cache
 
 import numpy as np
 
@@ -9,6 +19,8 @@ THREADS = (1, 2)
 BANDWIDTH = 0.5  # given, so that timings of the sweep hold no median heuristic
 LOGIT_SCALE = 3.0
 SEED = 20190523
+ROUNDS = 9
+BUDGET = 5.0  # seconds; no new round after it, from the third on
 
 
 def predictions(n, m, dtype="float64"):
@@ -19,7 +31,10 @@ def predictions(n, m, dtype="float64"):
     np.exp(p, out=p)
     p /= p.sum(axis=1, keepdims=True)
     labels = (p.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
-    return np.minimum(labels, m - 1), p.astype(dtype)
+    return np.minimum(labels, m - 1), p.astype(dtype, copy=False)
+
+
+cached_predictions = cache(predictions)
 
 
 def save_predictions(sizes):
@@ -46,3 +61,54 @@ def require(*names):
                 raise NotImplementedError(f"kcalib.{name} is not in kcalib {kcalib.__version__}")
             value = getattr(value, part)
     return kcalib
+
+
+def pair_problem(labels, p, dtype="float64"):
+    """The pair problem of `kcalib.skce` with the exponential kernel, for operators."""
+    kcalib = require("kernels.Exponential", "_inputs.prepare", "_packing.pack")
+    data = kcalib._inputs.prepare(labels, p, dtype=dtype)
+    return kcalib._packing.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
+
+
+def operator_of(name, problem, threads):
+    """The operator `name`, and nothing chosen."""
+    return require("_dispatch.operator_for")._dispatch.operator_for(problem, operator=name, threads=threads)
+
+
+def total_of(operator):
+    """A function that sums the entries: what the unbiased estimator needs, packing included."""
+    without_rows = {"rows": False} if "rows" in operator.moments.__code__.co_varnames else {}  # older: always with
+    return lambda: operator.moments(**without_rows)
+
+
+def limited_blas(threads):
+    """A context in which BLAS and OpenMP, loaded until now, use `threads` threads."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        raise NotImplementedError("needs threadpoolctl, to give BLAS as many threads") from None
+    return threadpool_limits(threads)
+
+
+def seconds_of(function, threads):
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    start = clock()
+    function()
+    return clock() - start
+
+
+def alternated(functions, threads, rounds=ROUNDS, *, warm=True):
+    """Seconds of each function in each round, shape (rounds, number of functions)."""
+    if warm:
+        for function in functions:
+            function()
+    begin, times = time.perf_counter(), []
+    while len(times) < rounds and (len(times) < 3 or time.perf_counter() - begin < BUDGET):
+        times.append([seconds_of(function, threads) for function in functions])
+    return np.array(times)
+
+
+def ratios(functions, reference, threads, rounds=ROUNDS, **options):
+    """Time of each of `functions` over that of `reference`: medians over rounds of turns."""
+    times = alternated((reference, *functions), threads, rounds, **options)
+    return np.median(times[:, 1:] / times[:, :1], axis=0).tolist()

@@ -1,0 +1,87 @@
+"""Quadratic forms w^T H w for many weights w, beside the matrix product that they hold.
+
+B forms take n^2/2 * B multiply-adds (H is symmetric), besides H itself: as many as a product of
+an n/2 x n matrix with an n x B one, by BLAS, float64, with as many threads.
+"""
+
+import numpy as np
+
+from .common import (
+    DTYPES,
+    ROUNDS,
+    SEED,
+    THREADS,
+    cached_predictions,
+    limited_blas,
+    operator_of,
+    pair_problem,
+    ratios,
+    require,
+)
+
+CLASSES = 10
+REPLICATES = 1000
+SIZES = (2000, 10_000)
+
+
+class Forms:
+    """Rademacher forms of the exponential kernel's H, and the product; both as functions without arguments."""
+
+    def __init__(self, n, threads, replicates=REPLICATES):
+        self.weights = require("_resampling.Weights")._resampling.Weights("rademacher", n, replicates, SEED)
+        self.operator = operator_of("openmp", pair_problem(*cached_predictions(n, CLASSES)), threads)
+        if not hasattr(self.operator, "quadratic_forms"):
+            raise NotImplementedError("this version has no quadratic forms")
+        rng = np.random.default_rng(SEED)
+        self.left = np.asfortranarray(rng.random((n // 2, n)))
+        self.right = np.asfortranarray(rng.random((n, replicates)))
+
+    def values(self, dtype):
+        return self.operator.quadratic_forms(self.weights, dtype=dtype)
+
+    def product(self):
+        from scipy.linalg.blas import dgemm
+
+        return dgemm(1.0, self.left, self.right)
+
+    def over_product(self, dtypes, threads, rounds=ROUNDS):
+        """Time of the forms in each of `dtypes` over that of the float64 product."""
+        with limited_blas(threads):
+            return ratios([lambda d=d: self.values(d) for d in dtypes], self.product, threads, rounds)
+
+    def deviation(self):
+        """Largest difference between a draw in float32 and in float64, in standard deviations of the draws."""
+        double, single = self.values("float64"), self.values("float32")
+        return float(np.max(np.abs(single - double)) / np.std(double))
+
+
+class QuadraticForms:
+    params = [SIZES, DTYPES, THREADS]
+    param_names = ["n", "dtype", "threads"]
+    unit = "1"
+
+    def setup_cache(self):
+        pass
+
+    def setup(self, n, dtype, threads):
+        self.forms = Forms(n, threads)
+
+    def track_time_over_dgemm(self, n, dtype, threads):
+        return self.forms.over_product([dtype], threads)[0]
+
+
+class Deviation:
+    """Of float32 draws from float64 ones."""
+
+    params = [SIZES]
+    param_names = ["n"]
+    unit = "standard deviations"
+
+    def setup_cache(self):
+        pass
+
+    def setup(self, n):
+        self.forms = Forms(n, max(THREADS))
+
+    def track_deviation_of_float32(self, n):
+        return self.forms.deviation()

@@ -1,0 +1,222 @@
+"""The table of docs/performance.rst: what kcalib takes, beside the machine's limit, a library's time, or peers.
+
+    python asv_benches/table.py [--quick] [--sections limit line ...] [--save new.json] [--before old.json]
+
+measures the kcalib that Python imports, with the functions of the asv benchmarks, and prints
+text. What a version lacks is left out, so that it runs with older ones, too:
+
+    old/bin/python asv_benches/table.py --save old.json > /dev/null
+    new/bin/python asv_benches/table.py --before old.json
+
+"yes" and "no" say whether a measured value is within its bar. Close other programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy
+from benchmarks import bench_import, bench_limits, bench_line, bench_median, bench_peers, bench_resampling, bench_skce
+from benchmarks.common import DTYPES, ROUNDS, THREADS, M
+
+AVAILABLE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    value: float
+    bar: float | None = None
+    at_least: bool = False  # the bar; otherwise at most
+
+    @property
+    def verdict(self) -> str:
+        if self.bar is None:
+            return ""
+        return "yes" if (self.value >= self.bar if self.at_least else self.value <= self.bar) else "no"
+
+    @property
+    def limit(self) -> str:
+        return "" if self.bar is None else f"{'>=' if self.at_least else '<='} {self.bar:g}"
+
+
+def threads_label(threads: int) -> str:
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
+def thread_counts() -> list[int]:
+    return [t for t in THREADS if t <= AVAILABLE]
+
+
+def samples(m: int, quick: bool) -> int:
+    return bench_limits.samples(m) // 2 if quick else bench_limits.samples(m)
+
+
+def limit(quick: bool) -> Iterator[Row]:
+    """Fraction of the machine's limit: exponential kernel, n = 10,000 (3000 for m = 1000)"""
+    bars = {"float64": (0.65, 0.62, 0.70, 0.74), "float32": (0.60, 0.59, 0.70, 0.74)}
+    for dtype in DTYPES:
+        for m, bar in zip(M, bars[dtype], strict=True):
+            for threads in thread_counts():
+                calls = bench_limits.CALLS[:1] if quick else bench_limits.CALLS
+                found = bench_limits.fractions_of_limit(
+                    calls, samples(m, quick), m, dtype, threads, 3 if quick else ROUNDS
+                )
+                what = f"{dtype}, m = {m}, {threads_label(threads)}"
+                yield Row(f"engine, {what}", found[0], bar, at_least=True)
+                for value in found[1:]:
+                    yield Row(f"skce,   {what}", value)
+
+
+def speedup(quick: bool) -> Iterator[Row]:
+    """Wall time of the engine with one thread over that with two"""
+    for dtype in DTYPES:
+        for m in M if AVAILABLE >= 2 else ():
+            yield Row(
+                f"{dtype}, m = {m}",
+                bench_limits.speedup(samples(m, quick), m, dtype, 3 if quick else ROUNDS),
+                1.9,
+                at_least=True,
+            )
+
+
+def calls(quick: bool) -> Iterator[Row]:
+    """What a call costs besides its work"""
+    yield Row("skce of 10 samples, microseconds", 1e6 * bench_skce.seconds_of_ten_samples(), 100)
+    yield Row("import kcalib after NumPy and SciPy, seconds", bench_import.seconds_of_import(3 if quick else 9), 0.25)
+
+
+def forms(quick: bool) -> Iterator[Row]:
+    """w^T H w for 1000 Rademacher weights, n = 10,000, m = 10: time over that of dgemm with as many multiply-adds"""
+    replicates = bench_resampling.REPLICATES
+    for threads in thread_counts():
+        case = bench_resampling.Forms(10_000, threads, replicates // 5 if quick else replicates)
+        found = case.over_product(DTYPES, threads, 2 if quick else 5)
+        for dtype, value, bar in zip(DTYPES, found, (1.3, 0.65), strict=True):
+            yield Row(f"{dtype} over float64 dgemm, {threads_label(threads)}", value, bar)
+    yield Row("largest deviation of a float32 draw, standard deviations", case.deviation(), 1e-5)
+
+
+def line(quick: bool) -> Iterator[Row]:
+    """Binary problems: time over that of np.sort (one thread) of as many doubles"""
+    n = 1_000_000 if quick else 10_000_000
+    case = bench_line.Line(n)
+    for threads in thread_counts():
+        found = case.over_sort(bench_line.CALLS, threads, 3 if quick else 5)
+        for name, value in zip(("total of the operator", "skce"), found, strict=True):
+            yield Row(f"{name}, n = {n:.0e}, {threads_label(threads)}", value, 2.5)
+    n = 100_000 if quick else 1_000_000
+    case = bench_line.Line(n)
+    for threads in thread_counts():
+        value = case.replicates_over_sort(threads, 3 if quick else ROUNDS)
+        yield Row(f"1000 Rademacher replicates, n = {n:.0e}, {threads_label(threads)}", value, 10)
+
+
+def median(quick: bool) -> Iterator[Row]:
+    """Exact median of all distances: time over that of one sweep of the engine, float64"""
+    for m in M:
+        for threads in thread_counts():
+            value = bench_median.over_sweep(samples(m, quick), m, threads, 3 if quick else ROUNDS)
+            yield Row(f"m = {m}, n = {samples(m, quick)}, {threads_label(threads)}", value, 3)
+
+
+def peers(quick: bool) -> Iterator[Row]:
+    """Nanoseconds per pair: unbiased SKCE, exponential kernel, m = 10, n = 10,000 (--quick: 3000), float64"""
+    n = 3000 if quick else 10_000
+    names = [name for name in bench_peers.IMPLEMENTATIONS if name != "numpy_dense"]
+    for threads in thread_counts():
+        found = bench_peers.nanoseconds_per_pair(n, threads, 3, names)
+        for name, value in found.items():
+            times = f", {value / found['kcalib']:.1f} times kcalib's" if name != "kcalib" else ""
+            yield Row(f"{name}, {threads_label(threads)}{times}", value)
+
+
+SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers)}
+
+
+def machine() -> Iterator[str]:
+    import kcalib
+    from kcalib import _native
+
+    cpu = platform.processor() or platform.machine()
+    with suppress(OSError):
+        cpu = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())[1]
+    yield f"CPU: {cpu}, {AVAILABLE} for this process; instruction set: {_native.Sweep(1).level}"
+    compilers = re.findall(rb"(GCC: \([^)]*\) [\d.]+|clang version [\d.]+)", Path(_native.__file__).read_bytes())
+    compiler = f", compiled by {compilers[-1].decode()}" if compilers else ""
+    yield f"kcalib {kcalib.__version__}{compiler}; Python {platform.python_version()}"
+    with suppress(ImportError):
+        from threadpoolctl import threadpool_info
+
+        blas = [f"{i['internal_api']} {i['version']} {i.get('architecture')}" for i in threadpool_info()]
+        libraries = ", ".join(sorted({name for name in blas if name.startswith(("openblas", "mkl", "blis"))}))
+        yield f"NumPy {np.__version__}, SciPy {scipy.__version__}, BLAS: {libraries or 'unknown'}"
+    for name in ("sklearn", "torch", "pykeops"):
+        if name in sys.modules:
+            yield f"{name} {sys.modules[name].__version__}"
+
+
+def measured(section: str, quick: bool) -> Iterator[Row]:
+    rows = SECTIONS[section](quick)
+    while True:
+        try:
+            yield next(rows)
+        except StopIteration:
+            return
+        except NotImplementedError as missing:
+            print(f"({section}: {missing})", file=sys.stderr)
+            return
+
+
+def show(section: str, rows: list[Row], before: dict[str, float]) -> None:
+    title = SECTIONS[section].__doc__
+    if not rows:
+        return
+    width = max(len(row.what) for row in rows)
+    old = f"{'before':>10}" if before else ""
+    print(f"\n{title}\n{'':{width}}{old}{'measured':>10}  {'bar':8}  within")
+    for row in rows:
+        key = f"{section}: {row.what}"
+        old = f"{number(before.get(key)):>10}" if before else ""
+        print(f"{row.what:{width}}{old}{number(row.value):>10}  {row.limit:8}  {row.verdict}".rstrip(), flush=True)
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def main() -> None:
+    start = time.perf_counter()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller problems: for a first look")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION",
+                        help=f"of {', '.join(SECTIONS)}")  # fmt: skip
+    parser.add_argument("--save", type=Path, help="write the measured values to this file as JSON")
+    parser.add_argument("--before", type=Path, help="a saved file: its values become a column")
+    arguments = parser.parse_args()
+    before = json.loads(arguments.before.read_text()) if arguments.before else {}
+
+    values = {}
+    for section in arguments.sections:
+        rows = list(measured(section, arguments.quick))
+        values |= {f"{section}: {row.what}": row.value for row in rows}
+        show(section, rows, before)
+    print("\n" + "\n".join(machine()))
+    print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
+    if arguments.save:
+        arguments.save.write_text(json.dumps(values, indent=1))
+
+
+if __name__ == "__main__":
+    main()

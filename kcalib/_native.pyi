@@ -43,7 +43,12 @@ def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
 THRESHOLDS: int
 
 def counts(
-    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, thresholds: np.ndarray
+    points: np.ndarray,
+    marks: np.ndarray,
+    labels: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    thresholds: np.ndarray,
 ) -> np.ndarray: ...
 def between(
     points: np.ndarray,

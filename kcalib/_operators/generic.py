@@ -89,6 +89,7 @@ class GenericOperator:
         return total
 
     def between(self, low: float, high: float, count: int) -> np.ndarray:
+        low, high = float(low), float(high)
         found = [_arrays.to_host(h[(h >= low) & (h < high)]) for h in self._pairs()]
         values = np.concatenate([np.empty(0), *found])
         assert len(values) == count

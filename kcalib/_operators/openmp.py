@@ -76,8 +76,8 @@ class OpenMPOperator:
         right = left if problem.right is None else self._prepared(problem.right)
         vectors = np.asarray(vectors, dtype=np.float64)
         transposed = np.ascontiguousarray((vectors if right.order is None else vectors[right.order]).T)
-        result = self._run(_native.matmul, *left.arrays, *right.arrays, problem.symmetric, vectors=transposed)
-        return left.restored(result)
+        arrays = *left.arrays, *right.arrays
+        return left.restored(self._run(_native.matmul, *arrays, problem.symmetric, vectors=transposed))
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)
@@ -123,10 +123,7 @@ class OpenMPOperator:
         labels = np.asarray(side.labels, dtype=np.int32)
         if not sort:
             return Prepared(points, marks, np.ascontiguousarray(labels), None)
-        if block is None:
-            order = np.argsort(labels, kind="stable")
-        else:
-            order = np.lexsort((labels, np.arange(n) // block))
+        order = np.argsort(labels, kind="stable") if block is None else np.lexsort((labels, np.arange(n) // block))
         return Prepared(points[order], marks[order], labels[order], order)
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
@@ -150,8 +147,8 @@ class Prepared:
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.points, self.marks, self.labels
 
-    def restored(self, values: np.ndarray | None) -> np.ndarray | None:
-        """Values of the samples in the user's order."""
+    def restored(self, values: Any) -> Any:
+        """Values of the samples (None: none) in the user's order."""
         if self.order is None or values is None:
             return values
         result = np.empty_like(values)

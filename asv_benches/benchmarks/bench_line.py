@@ -1,42 +1,40 @@
-"""Binary problems, whose points lie on a line, beside one sort of as many numbers.
+"""Binary problems, whose points lie on a line, beside one np.sort of as many numbers.
 
 np.sort runs on one thread, whatever kcalib has.
 """
 
 import numpy as np
 
-from .common import (
-    BANDWIDTH,
-    ROUNDS,
-    SEED,
-    THREADS,
-    operator_of,
-    pair_problem,
-    predictions,
-    ratios,
-    require,
-    total_of,
-)
+from .common import BANDWIDTH, ROUNDS, SEED, THREADS, operator_of, pair_problem, ratios, require, total_of
 
-CALLS = ("operator", "public")
 REPLICATES = 1000
+CALLS = ("total", "skce", "median")
 
 
 class Line:
-    """n binary predictions."""
+    """n binary predictions of a calibrated model, the probability of the second class given."""
 
     def __init__(self, n):
-        self.n = n
-        self.labels, self.p = predictions(n, 2)
-        self.places = np.ascontiguousarray(self.p[:, 1])
+        rng = np.random.default_rng([SEED, n])
+        self.n, self.p = n, rng.random(n)
+        self.labels = (rng.random(n) < self.p).astype(np.int64)
 
     def sort(self):
-        return np.sort(self.places)
+        return np.sort(self.p)
+
+    def operator(self, threads):
+        require("_operators.sorted_scan")
+        return operator_of("sorted_scan", pair_problem(self.labels, self.p), threads)
 
     def call(self, name, threads):
+        """The operator's total, the public `kcalib.skce`, or the exact median of all distances."""
         kcalib = require("skce", "kernels.Exponential", "_operators.sorted_scan")
-        if name == "operator":
-            return total_of(operator_of("sorted_scan", pair_problem(self.labels, self.p), threads))
+        if name == "total":
+            return total_of(self.operator(threads))
+        if name == "median":
+            if not hasattr(kcalib._native, "line_median"):
+                raise NotImplementedError("this version has no median in O(n log n)")
+            return lambda: kcalib.bandwidth.median_distance(self.p[:, None], max_samples=None, threads=threads)
         kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
         return lambda: kcalib.skce(self.labels, self.p, kernel=kernel, threads=threads)
 
@@ -47,16 +45,16 @@ class Line:
     def replicates_over_sort(self, threads, rounds=ROUNDS, replicates=REPLICATES):
         """Time of Rademacher replicates of the SKCE over that of the sort."""
         weights = require("_resampling.Weights")._resampling.Weights("rademacher", self.n, replicates, SEED)
-        operator = operator_of("sorted_scan", pair_problem(self.labels, self.p), threads)
+        operator = self.operator(threads)
         if not hasattr(operator, "quadratic_forms"):
             raise NotImplementedError("this version has no quadratic forms on a line")
         return ratios([lambda: operator.quadratic_forms(weights)], self.sort, threads, rounds)[0]
 
 
-class BinarySkce:
+class Binary:
     params = [(100_000, 10_000_000), THREADS, CALLS]
     param_names = ["n", "threads", "call"]
-    unit = "1"
+    unit = "sorts"
 
     def setup_cache(self):
         pass
@@ -73,7 +71,7 @@ class BinaryReplicates:
 
     params = [(100_000, 1_000_000), THREADS]
     param_names = ["n", "threads"]
-    unit = "1"
+    unit = "sorts"
 
     def setup_cache(self):
         pass

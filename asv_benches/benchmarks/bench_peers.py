@@ -17,6 +17,7 @@ import numpy as np
 
 from .common import (
     BANDWIDTH,
+    PAUSE,
     ROUNDS,
     THREADS,
     alternated,
@@ -163,7 +164,7 @@ def nanoseconds_per_pair(n, threads, rounds=ROUNDS, names=IMPLEMENTATIONS):
             found[name] = implementation(name, threads, (data[0][:1000], data[1][:1000]))
     with limited_blas(threads):
         calls = [lambda f=f: f(*data) for f in found.values()]
-        times = alternated(calls, threads, rounds, warm=False)
+        times = alternated(calls, threads, rounds, warm=False, pause=PAUSE)
     return dict(zip(found, (np.median(times, axis=0) / (n * (n - 1) / 2) * 1e9).tolist()))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from .common import (
     DTYPES,
+    PAUSE,
     ROUNDS,
     SEED,
     THREADS,
@@ -47,7 +48,7 @@ class Forms:
     def over_product(self, dtypes, threads, rounds=ROUNDS):
         """Time of the forms in each of `dtypes` over that of the float64 product."""
         with limited_blas(threads):
-            return ratios([lambda d=d: self.values(d) for d in dtypes], self.product, threads, rounds)
+            return ratios([lambda d=d: self.values(d) for d in dtypes], self.product, threads, rounds, pause=PAUSE)
 
     def deviation(self):
         """Largest difference between a draw in float32 and in float64, in standard deviations of the draws."""

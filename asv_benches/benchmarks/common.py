@@ -20,6 +20,7 @@ BANDWIDTH = 0.5  # given, so that timings of the sweep hold no median heuristic
 LOGIT_SCALE = 3.0
 SEED = 20190523
 ROUNDS = 9
+PAUSE = 0.1  # seconds, where libraries with threads of their own take turns
 BUDGET = 5.0  # seconds; no new round after it, from the third on
 
 
@@ -97,14 +98,20 @@ def seconds_of(function, threads):
     return clock() - start
 
 
-def alternated(functions, threads, rounds=ROUNDS, *, warm=True):
-    """Seconds of each function in each round, shape (rounds, number of functions)."""
+def alternated(functions, threads, rounds=ROUNDS, *, warm=True, pause=0.0):
+    """Seconds of each function in each round, shape (rounds, number of functions).
+
+    `pause`: before each, until the threads of another library have stopped spinning.
+    """
     if warm:
         for function in functions:
             function()
     begin, times = time.perf_counter(), []
     while len(times) < rounds and (len(times) < 3 or time.perf_counter() - begin < BUDGET):
-        times.append([seconds_of(function, threads) for function in functions])
+        times.append([])
+        for function in functions:
+            time.sleep(pause)
+            times[-1].append(seconds_of(function, threads))
     return np.array(times)
 
 

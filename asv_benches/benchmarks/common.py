@@ -7,6 +7,7 @@ and OpenMP start none), and its CPU time is read, which other processes disturb 
 threads wall time is.
 """
 
+import inspect
 import time
 from functools import cache
 
@@ -78,7 +79,8 @@ def operator_of(name, problem, threads):
 
 def total_of(operator):
     """A function that sums the entries: what the unbiased estimator needs, packing included."""
-    without_rows = {"rows": False} if "rows" in operator.moments.__code__.co_varnames else {}  # older: always with
+    optional = inspect.signature(operator.moments).parameters
+    without_rows = {"rows": False} if "rows" in optional else {}  # older versions always have them
     return lambda: operator.moments(**without_rows)
 
 

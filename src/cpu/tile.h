@@ -8,16 +8,21 @@
 
 namespace kcalib {
 
-// One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks).
-// With `labels` (else null; both sides or neither) the marks are the residuals
-// onehot(labels) - points, and distances are had from them; for Euclidean kernels only.
+// One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks), of which
+// sample i is row order[i] (null: i).
+// With `labels` (of the rows; else null; both sides or neither) the marks are the residuals
+// onehot(labels) - points, and computed where they are null; distances are had from them, for
+// Euclidean kernels only.
 template <class T> struct Side {
   const T* points;
   long n_features;
   const T* marks;
   long n_marks;
   const int* labels;
+  const long* order;
   long n;
+
+  long row(long i) const { return order ? order[i] : i; }
 };
 
 // A rectangle of pairs: packed rows [row_begin, row_end) of `left` against packed columns of `right`.

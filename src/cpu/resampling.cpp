@@ -35,11 +35,13 @@ bool fill_rectangles(bool gaussian, Word seed, Word first, long n_replicates, lo
   return !watch.stopped();
 }
 
-// Counts of draws: each replicate in a buffer of its own, the buffers of a group written together.
+// Counts of draws: each replicate in a buffer of its own; those of a group, neighbours in memory, are
+// written together.
 template <class T> bool fill_counts(Word seed, Word first, long n_replicates, long n, T* out, const Run& run) {
+  constexpr long GROUP = 8;         // a cache line of float64
   constexpr long PAIRS = 1L << 18;  // between two looks at the watch
   const long pairs = ceil_divide(n, 2), parts = ceil_divide(pairs, PAIRS);
-  const long group = std::clamp(n_replicates / std::max(1, run.threads), 1L, long(GROUP));
+  const long group = std::clamp(n_replicates / std::max(1, run.threads), 1L, GROUP);
   const long groups = ceil_divide(n_replicates, group);
   const int threads = team_size(run, groups, double(n) * double(n_replicates) * 20);
   std::vector<unsigned char> buffer(std::size_t(threads * group * n));
@@ -54,7 +56,8 @@ template <class T> bool fill_counts(Word seed, Word first, long n_replicates, lo
       run.table->weights->draw(seed, first + Word(begin + replicate), pair, std::min(pairs, pair + PAIRS), n, counts + replicate * n);
       watch.task_done();
     }
-    weight_functions<T>(*run.table->weights).transpose(counts, n, int(size), out + begin, n_replicates);
+    for (long i = 0; i < n; ++i)
+      for (long r = 0; r < size; ++r) out[i * n_replicates + begin + r] = T(counts[r * n + i]);
   }
   return !watch.stopped();
 }

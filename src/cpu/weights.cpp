@@ -37,7 +37,6 @@ template <> KCALIB_FN DoublePack root(DoublePack x) {
   return x;
 }
 #endif
-template <> KCALIB_FN bool anywhere(LongPack mask) { return any(mask); }
 
 KCALIB_FN WordPack count_from(Word first) {
   WordPack x;
@@ -77,12 +76,23 @@ template <class T> void rademacher_weights(const Rectangle& at, T* out, long str
 }
 
 template <class T> void gaussian_weights(const Rectangle& at, T* out, long stride) {
-  for (long row = at.row_begin; row < at.row_end; row += 2, out += 2 * stride)
+  constexpr int PACKS = 4;  // rows at a time: enough for the processor to overlap their long chains
+  for (long row = at.row_begin; row < at.row_end; row += PACKS, out += PACKS * stride)
     for (long b = 0; b < at.n; b += L) {
-      WordPack words[2];
-      random_words<WordPack>(at.seed, WeightKind::GAUSSIAN, count_from(at.first + Word(b)), splat_word<WordPack>(Word(row) / 2), words);
-      store_some(out + b, normal_deviate<DoublePack>(words[0]), at.n - b);
-      if (row + 1 < at.row_end) store_some(out + stride + b, normal_deviate<DoublePack>(words[1]), at.n - b);
+      WordPack words[PACKS];
+      DoublePack deviates[PACKS];
+      LongPack far{};
+      for (int i = 0; i < PACKS; i += 2)
+        random_words<WordPack>(at.seed, WeightKind::GAUSSIAN, count_from(at.first + Word(b)), splat_word<WordPack>(Word(row + i) / 2), words + i);
+      for (int i = 0; i < PACKS; ++i) {
+        deviates[i] = near_deviate<DoublePack>(words[i]);
+        far |= LongPack(is_far(words[i]));
+      }
+      if (__builtin_expect(any(far), 0))
+        for (int i = 0; i < PACKS; ++i)
+          deviates[i] = is_far(words[i]) ? far_deviate<DoublePack>(words[i]) : deviates[i];
+      for (int i = 0; i < PACKS; ++i)
+        if (row + i < at.row_end) store_some(out + i * stride + b, deviates[i], at.n - b);
     }
 }
 
@@ -105,13 +115,8 @@ void draw(Word seed, Word replicate, long pair_begin, long pair_end, long n, uns
   }
 }
 
-template <class T> void transpose_counts(const unsigned char* counts, long n_rows, int n, T* out, long stride) {
-  for (long i = 0; i < n_rows; ++i)
-    for (int r = 0; r < n; ++r) out[i * stride + r] = counts[r * n_rows + i];
-}
-
 template <class T> constexpr WeightFunctions<T> functions_of() {
-  return {rademacher_weights<T>, gaussian_weights<T>, transpose_counts<T>};
+  return {rademacher_weights<T>, gaussian_weights<T>};
 }
 
 }  // namespace

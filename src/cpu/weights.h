@@ -18,11 +18,7 @@ template <class T> struct WeightFunctions {
   // out[(row - row_begin) * stride + replicate - first] = weight.
   void (*rademacher)(const Rectangle& rectangle, T* out, long stride);
   void (*gaussian)(const Rectangle& rectangle, T* out, long stride);
-  // out[i * stride + r] = counts[r * n_rows + i] for r < n <= GROUP.
-  void (*transpose)(const unsigned char* counts, long n_rows, int n, T* out, long stride);
 };
-
-constexpr int GROUP = 8;
 
 struct WeightTable {
   WeightFunctions<double> float64;

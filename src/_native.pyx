@@ -46,6 +46,13 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         FMA
         EXP
         SQRT
+    cpdef enum class ScalarFunction:
+        EXP
+        EXP_MINUS
+        SQUARE_ROOT
+        LOG
+        LOG1P
+        POWER
 
 
 cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
@@ -68,6 +75,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, double*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
+    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
     int openmp_max_threads()
     void register_fork_handler()
@@ -310,6 +318,11 @@ def probe(str what, dtype, long repetitions, Sweep sweep not None):
         else:
             elements = c_probe[double](sweep.run, operation, repetitions)
     return elements
+
+
+def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not None, double a=1.0):
+    """Writes `function` ("exp", "exp_minus", "square_root", "log", "log1p"; "power": x^a) of x to out."""
+    c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
 
 
 def has_openmp():

@@ -243,6 +243,10 @@ template <class T> double probe(const Run& run, Probe what, long repetitions) {
   return elements;
 }
 
+template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, long n, T* out) {
+  functions<T>(*run.table).evaluate(f, x, T(a), n, out);
+}
+
 bool compiled_with_openmp() {
 #ifdef _OPENMP
   return true;
@@ -270,7 +274,8 @@ void register_fork_handler() {
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                   \
   template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, double*);        \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                            \
-  template double probe<T>(const Run&, Probe, long);
+  template double probe<T>(const Run&, Probe, long);                                               \
+  template void evaluate<T>(const Run&, ScalarFunction, const T*, double, long, T*);
 KCALIB_INSTANTIATE(double)
 KCALIB_INSTANTIATE(float)
 

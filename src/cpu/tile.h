@@ -32,6 +32,7 @@ template <class T> struct BlockOfPairs {
 };
 
 enum class Probe { FMA, EXP, SQRT };
+enum class ScalarFunction { EXP, EXP_MINUS, SQUARE_ROOT, LOG, LOG1P, POWER };
 
 template <class T> struct TileFunctions {
   // |x|^2 of the points [begin, end); with labels |e|^2 of the residuals.
@@ -48,6 +49,8 @@ template <class T> struct TileFunctions {
   // Runs `repetitions` rounds of one operation and returns how many elements that was:
   // the machine's own rate, against which the sweep's speed is read.
   double (*probe)(Probe what, long repetitions, T* sink);
+  // out[i] = f(x[i]), for power x[i]^a: the functions that profiles are made of, to be tested by themselves.
+  void (*evaluate)(ScalarFunction f, const T* x, T a, long n, T* out);
 };
 
 // out[i * stride + c] += sum_j h[i * h_stride + j] * w[c * w_stride + j].

@@ -116,7 +116,7 @@ template <class V> KCALIB_FN V minus_log(V x) {
   const V f = plus(from_bits<V>(to_bits(x) - (k << C::mantissa)), splat<V>(-1));
   const V s = over(f, plus(f, splat<V>(2)));
   const V z = times(s, s);
-  V p = splat<V>(1.479819860510658591e-01);
+  V p = splat<V>(1.479819860511658591e-01);
   p = times_plus(p, z, 1.531383769920937332e-01);
   p = times_plus(p, z, 1.818357216161805012e-01);
   p = times_plus(p, z, 2.222219843214978396e-01);

@@ -78,6 +78,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
     int openmp_max_threads()
+    int count_running_sweeps()
     void register_fork_handler()
 
 
@@ -333,6 +334,11 @@ def has_openmp():
 def max_threads():
     """OpenMP's number of threads; 1 in a forked child or inside a parallel region."""
     return openmp_max_threads()
+
+
+def running_sweeps():
+    """Number of sweeps that are running in this process."""
+    return count_running_sweeps()
 
 
 register_fork_handler()

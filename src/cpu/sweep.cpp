@@ -263,6 +263,8 @@ int openmp_max_threads() {
 #endif
 }
 
+int count_running_sweeps() { return running_sweeps.load(); }
+
 void register_fork_handler() {
 #if defined(__unix__) || defined(__APPLE__)
   pthread_atfork(nullptr, nullptr, [] { forked.store(true); });

@@ -49,6 +49,7 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
 
 bool compiled_with_openmp();
 int openmp_max_threads();  // 1 in a forked child, inside a parallel region, or without OpenMP
+int count_running_sweeps();  // in this process, by all its threads
 void register_fork_handler();
 
 }  // namespace kcalib

@@ -96,22 +96,21 @@ template <class T> void gaussian_weights(const Rectangle& at, T* out, long strid
     }
 }
 
-void draw(Word seed, Word replicate, long pair_begin, long pair_end, long n, unsigned char* counts) {
-  for (long pair = pair_begin; pair < pair_end; pair += L) {
+void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts) {
+  for (long k = begin; k < end; k += 2 * L) {
     WordPack words[2];
-    random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), count_from(Word(pair)), words);
-    Word rows[2 * L];
+    random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), count_from(Word(k) / 2), words);
+    Word rows[2][L];
     for (int half = 0; half < 2; ++half) {
       words[half] = drawn_row(words[half], Word(n));
-      __builtin_memcpy(rows + half * L, &words[half], sizeof(WordPack));
+      __builtin_memcpy(rows[half], &words[half], sizeof(WordPack));
     }
-    if (pair + L <= pair_end && 2 * (pair + L) <= n)
-      for (int i = 0; i < 2 * L; ++i) ++counts[rows[i]];
-    else
-      for (int i = 0; i < 2 * L; ++i) {
-        const long at = pair + i % L;
-        if (at < pair_end && 2 * at + i / L < n) ++counts[rows[i]];
-      }
+    const int pairs = end - k < 2 * L ? int(end - k) / 2 : L;
+    for (int i = 0; i < pairs; ++i) {
+      ++counts[rows[0][i]];
+      ++counts[rows[1][i]];
+    }
+    if (end - k < 2 * L && (end - k) % 2) ++counts[rows[0][pairs]];
   }
 }
 

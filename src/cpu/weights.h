@@ -23,9 +23,9 @@ template <class T> struct WeightFunctions {
 struct WeightTable {
   WeightFunctions<double> float64;
   WeightFunctions<float> float32;
-  // Adds draws 2 * pair_begin ... 2 * pair_end - 1 of one replicate (those below n) to counts[n]. A row
-  // that is drawn 256 times, with probability below 1/256!, would wrap.
-  void (*draw)(Word seed, Word replicate, long pair_begin, long pair_end, long n, unsigned char* counts);
+  // Adds draws [begin, end) of one replicate to counts[n]; begin even. A row that is drawn 256 times, with
+  // probability below 1/256!, would wrap.
+  void (*draw)(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts);
 };
 
 }  // namespace kcalib

@@ -3,7 +3,7 @@
 // Every function is a template over its value type V: a SIMD pack on the CPU
 // (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h.
 // All are branch-free, handle every finite argument in the stated range, and
-// never produce denormals. NaN stays NaN.
+// never produce denormals. NaN stays NaN, if it has no payload, which arithmetic gives none.
 #pragma once
 
 #ifndef KCALIB_FN

@@ -15,10 +15,10 @@ template <class T> const WeightFunctions<T>& weight_functions(const WeightTable&
   else return table.float32;
 }
 
-// Independent weights: rectangles of some 100 KB.
+// Weights that are independent of each other, in rectangles.
 template <class T>
 bool fill_rectangles(bool gaussian, Word seed, Word first, long n_replicates, long n, T* out, const Run& run) {
-  constexpr long ROWS = Rectangle::BLOCK, REPLICATES = 512;
+  constexpr long ROWS = Rectangle::MOST_ROWS, REPLICATES = Rectangle::MOST_REPLICATES;
   const WeightFunctions<T>& weights = weight_functions<T>(*run.table->weights);
   const auto fill = gaussian ? weights.gaussian : weights.rademacher;
   const long across = ceil_divide(n_replicates, REPLICATES), tasks = ceil_divide(n, ROWS) * across;
@@ -28,7 +28,8 @@ bool fill_rectangles(bool gaussian, Word seed, Word first, long n_replicates, lo
   for (long task = 0; task < tasks; ++task) {
     if (watch.stopped()) continue;
     const long row = task / across * ROWS, begin = task % across * REPLICATES;
-    const Rectangle rectangle{seed, first + Word(begin), std::min(REPLICATES, n_replicates - begin), row, std::min(n, row + ROWS)};
+    const long width = std::min(REPLICATES, n_replicates - begin);
+    const Rectangle rectangle{seed, first + Word(begin), width, row, std::min(n, row + ROWS)};
     fill(rectangle, out + row * n_replicates + begin, n_replicates);
     watch.task_done();
   }

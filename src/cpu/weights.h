@@ -7,9 +7,10 @@
 
 namespace kcalib {
 
-// Replicates [first, first + n) of rows [row_begin, row_end); row_begin a multiple of BLOCK.
+// Replicates [first, first + n) of rows [row_begin, row_end): at most MOST_ROWS, whose signs are one pair
+// of words, from a multiple of it on, and at most MOST_REPLICATES, whose words stay in the L1 cache.
 struct Rectangle {
-  static constexpr long BLOCK = 128;  // rows whose signs are one pair of words
+  static constexpr long MOST_ROWS = 128, MOST_REPLICATES = 512;
   Word seed, first;
   long n, row_begin, row_end;
 };

@@ -166,7 +166,8 @@ template <class V> KCALIB_FN V power(V x, Real<V> a) {
   const V shifted = at_most(at_least(exponent, C::exp2_low), C::exp2_high) + C::round;
 
   const V fraction = a_half * p.k - (shifted - C::round);
-  const V rest = (a_half * (p.f - f_half) + a_rest * p.f) + (fraction * C::ln2_tail + a_rest * C::ln2 * p.k) - a * minus_log_rest;
+  const V small = (a_half * (p.f - f_half) + a_rest * p.f) + (fraction * C::ln2_tail + a_rest * C::ln2 * p.k);
+  const V rest = small - a * minus_log_rest;
   V r = (fraction * C::ln2_head + a_half * f_half) + rest;
   r = at_most(at_least(r, R(-0.5)), R(0.5));  // beyond: where the exponent was clamped
   return x > R(0) ? exp_reduced(r, shifted) : x;

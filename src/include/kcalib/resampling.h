@@ -37,7 +37,8 @@ template <class W> KCALIB_FN void philox(Word seed, W* c) {
   unsigned key0 = unsigned(seed), key1 = unsigned(seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    const W product0 = half_product(c[0], splat_word<W>(0xD2511F53)), product1 = half_product(c[2], splat_word<W>(0xCD9E8D57));
+    const W product0 = half_product(c[0], splat_word<W>(0xD2511F53));
+    const W product1 = half_product(c[2], splat_word<W>(0xCD9E8D57));
     c[0] = (product1 >> 32) ^ c[1] ^ Word(key0);
     c[1] = product1;
     c[2] = (product0 >> 32) ^ c[3] ^ Word(key1);
@@ -106,7 +107,9 @@ template <class V> KCALIB_FN V root(V x) {
 }
 
 template <class V> KCALIB_FN V times_plus(V a, V b, Real<V> c) { return plus(times(a, b), splat<V>(c)); }
-template <class V, class M> KCALIB_FN V either(M mask, Real<V> a, Real<V> b) { return mask ? splat<V>(a) : splat<V>(b); }
+template <class V, class M> KCALIB_FN V either(M mask, Real<V> a, Real<V> b) {
+  return mask ? splat<V>(a) : splat<V>(b);
+}
 
 // -log(x) for x in (0, 1/2], as math.h has it.
 template <class V> KCALIB_FN V minus_log(V x) {
@@ -189,7 +192,9 @@ template <class V, class W> KCALIB_FN V near_deviate(W word) {
   return with_sign(over(central ? times(q, a) : a, b), word);
 }
 
-KCALIB_FN double normal_deviate(Word word) { return is_far(word) ? far_deviate<double>(word) : near_deviate<double>(word); }
+KCALIB_FN double normal_deviate(Word word) {
+  return is_far(word) ? far_deviate<double>(word) : near_deviate<double>(word);
+}
 
 }  // namespace
 }  // namespace kcalib

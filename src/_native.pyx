@@ -50,6 +50,13 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         FMA
         EXP
         SQRT
+    cpdef enum class ScalarFunction:
+        EXP
+        EXP_MINUS
+        SQUARE_ROOT
+        LOG
+        LOG1P
+        POWER
 
 
 cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
@@ -76,8 +83,10 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
+    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
     int openmp_max_threads()
+    int count_running_sweeps()
     void register_fork_handler()
 
 
@@ -507,6 +516,11 @@ def probe(str what, dtype, long repetitions, Sweep sweep not None):
     return elements
 
 
+def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not None, double a=1.0):
+    """Writes `function` ("exp", "exp_minus", "square_root", "log", "log1p"; "power": x^a) of x to out."""
+    c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
+
+
 def has_openmp():
     """Whether the extension was compiled with OpenMP."""
     return compiled_with_openmp()
@@ -515,6 +529,11 @@ def has_openmp():
 def max_threads():
     """OpenMP's number of threads; 1 in a forked child or inside a parallel region."""
     return openmp_max_threads()
+
+
+def running_sweeps():
+    """Number of sweeps that are running in this process."""
+    return count_running_sweeps()
 
 
 register_fork_handler()

@@ -719,6 +719,27 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
   return double(repetitions) * CHAINS * passes * LANES<V>;
 }
 
+template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* out) {
+  using V = Pack<T>;
+  const auto apply = [=](V v) {
+    switch (f) {
+      case ScalarFunction::EXP: return exp(v);
+      case ScalarFunction::EXP_MINUS: return exp_minus(v);
+      case ScalarFunction::SQUARE_ROOT: return square_root(v);
+      case ScalarFunction::LOG: return log(v);
+      case ScalarFunction::LOG1P: return log1p(v);
+      default: return power(v, a);
+    }
+  };
+  for (long i = 0; i < n; i += LANES<V>) {
+    const int valid = n - i < LANES<V> ? int(n - i) : LANES<V>;
+    V v = splat<V>(T(1));
+    for (int lane = 0; lane < valid; ++lane) v[lane] = x[i + lane];
+    v = apply(v);
+    for (int lane = 0; lane < valid; ++lane) out[i + lane] = v[lane];
+  }
+}
+
 template <class T> constexpr TileFunctions<T> table_of() {
   return {{packed_size<T, ROWS>, pack<T, ROWS>},
           {packed_size<T, WIDTH<T>>, pack<T, WIDTH<T>>},
@@ -729,7 +750,8 @@ template <class T> constexpr TileFunctions<T> table_of() {
           between<T>,
           quadratic<T>,
           WIDTH<T>,
-          probe<T>};
+          probe<T>,
+          evaluate<T>};
 }
 
 }  // namespace

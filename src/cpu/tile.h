@@ -49,6 +49,7 @@ struct BlockSums {
 constexpr int THRESHOLDS = 8;  // of one counting sweep
 
 enum class Probe { FMA, EXP, SQRT };
+enum class ScalarFunction { EXP, EXP_MINUS, SQUARE_ROOT, LOG, LOG1P, POWER };
 
 // Rows and columns are packed alike, sample by sample into the lanes of panels of a fixed width.
 template <class T> struct Packing {
@@ -75,6 +76,8 @@ template <class T> struct TileFunctions {
   // Runs `repetitions` rounds of one operation and returns how many elements that was:
   // the machine's own rate, against which the sweep's speed is read.
   double (*probe)(Probe what, long repetitions, T* sink);
+  // out[i] = f(x[i]), for power x[i]^a: the functions that profiles are made of, to be tested by themselves.
+  void (*evaluate)(ScalarFunction f, const T* x, T a, long n, T* out);
 };
 
 // out[i * stride + c] += sum_j h[i * h_stride + j] * w[c * w_stride + j].

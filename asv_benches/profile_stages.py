@@ -5,9 +5,11 @@
 
 One thread, exponential kernel, n as in bench_limits. Each sample of the CPU clock in the compiled
 core counts for the innermost of the functions below that it is in, inlined ones included. Needs
-perf and addr2line (binutils); no hardware counters, which virtual machines seldom have.
-Samples at an instruction are of it and of those before it that it waits for, so neighbouring stages,
-which the processor overlaps, are told apart roughly.
+perf and addr2line (binutils); no hardware counters, which virtual machines seldom have. Beside it
+stands what the same work takes at the machine's peak rates (bench_limits.Rates).
+
+A sample falls on the instruction that waits, and the processor overlaps neighbouring stages: they are
+told apart roughly, and one may seem to be faster than its limit.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import bench_limits
+
 # Functions of src/cpu and src/include, and their stages.
 STAGES = {
     "accumulate": "products: m multiply-adds",
@@ -27,8 +31,8 @@ STAGES = {
     "squared_euclidean": "distances from products",
     "repair": "near pairs by differences",
     "by_differences": "near pairs by differences",
-    "square_root": "square root",
-    "exp_minus": "exp",
+    "square_root": "square root and exp",  # the compiler interleaves them
+    "exp_minus": "square root and exp",
     "factor_values": "between stages: loads, stores, scaling",
     "kernel_values": "between stages: loads, stores, scaling",
     "for_each_tile": "between stages: loads, stores, scaling",
@@ -45,19 +49,23 @@ import sys, time
 sys.path.insert(0, {folder!r})
 from benchmarks.bench_limits import samples, sweep_of
 sweep = sweep_of("engine", samples({m}), {m}, {dtype!r}, 1)
-end = time.perf_counter() + {seconds}
+end, sweeps = time.perf_counter() + {seconds}, 0
 while time.perf_counter() < end:
     sweep()
+    sweeps += 1
+print(sweeps * samples({m}) * (samples({m}) - 1) // 2)
 """
+FREQUENCY = 4000  # samples per second of CPU time
 
 
-def recorded(m: int, dtype: str, seconds: float) -> tuple[Path, collections.Counter[int]]:
-    """The compiled core's file, and the number of samples at each of its addresses."""
+def recorded(m: int, dtype: str, seconds: float) -> tuple[Path, collections.Counter[int], int]:
+    """The compiled core's file, the number of samples at each of its addresses, and the number of pairs."""
     program = WORKLOAD.format(folder=str(Path(__file__).parent), m=m, dtype=dtype, seconds=seconds)
     with tempfile.TemporaryDirectory() as folder:
         data = f"{folder}/perf.data"
-        record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4000", "-o", data, sys.executable, "-c", program]
-        subprocess.run(record, check=True, cwd=folder, stderr=subprocess.DEVNULL)
+        record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(FREQUENCY), "-o", data]
+        record += [sys.executable, "-c", program]
+        pairs = subprocess.run(record, check=True, capture_output=True, text=True, cwd=folder).stdout
         script = ["perf", "script", "-i", data, "--show-mmap-events", "-F", "comm,ip,dso"]
         text = subprocess.run(script, check=True, capture_output=True, text=True).stdout
     mapped = re.compile(r"\[0x([0-9a-f]+)\(0x([0-9a-f]+)\) @ (0x[0-9a-f]+|0) .*\]: r-xp (/.*/_native\..*)")
@@ -74,7 +82,7 @@ def recorded(m: int, dtype: str, seconds: float) -> tuple[Path, collections.Coun
                 samples[address + offset] += 1
     if path is None:
         sys.exit("perf has not seen the compiled core")
-    return path, samples
+    return path, samples, int(pairs)
 
 
 def name_of(signature: str) -> str:
@@ -111,17 +119,19 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", choices=("float64", "float32"), default=["float64"])
     parser.add_argument("--seconds", type=float, default=3)
     arguments = parser.parse_args()
-    cases = [(dtype, m) for dtype in arguments.dtype for m in arguments.m]
-    found = {}
-    for dtype, m in cases:
-        path, samples = recorded(m, dtype, arguments.seconds)
-        found[dtype, m] = stages(path, samples)
+    columns: list[tuple[str, dict[str, float]]] = []
+    for dtype, m in [(dtype, m) for dtype in arguments.dtype for m in arguments.m]:
+        path, samples, pairs = recorded(m, dtype, arguments.seconds)
+        nanoseconds = {stage: 1e9 * count / FREQUENCY / pairs for stage, count in stages(path, samples).items()}
+        exp, root, fma = (bench_limits.rate(what, dtype, 1) for what in ("exp", "sqrt", "fma"))
+        limit = {STAGES["exp_minus"]: 1 / exp + 1 / root, STAGES["accumulate"]: m / fma}
+        columns += [(f"{dtype}, m = {m}", nanoseconds), ("limit", limit)]
     width = max(map(len, STAGES.values()))
-    print("per cent of samples".ljust(width) + "".join(f"{f'{dtype}, m = {m}':>20}" for dtype, m in cases))
+    print("nanoseconds per pair".ljust(width) + "".join(f"{name:>20}" for name, _ in columns))
     for stage in [*dict.fromkeys(STAGES.values()), OTHER]:
-        shares = (100 * found[case][stage] / found[case].total() for case in cases)
-        print(stage.ljust(width) + "".join(f"{share:20.1f}" for share in shares))
-    print("samples".ljust(width) + "".join(f"{found[case].total():20}" for case in cases))
+        cells = (f"{values[stage]:.3f}" if stage in values else "" for _, values in columns)
+        print((stage.ljust(width) + "".join(f"{cell:>20}" for cell in cells)).rstrip())
+    print("sum".ljust(width) + "".join(f"{sum(values.values()):20.3f}" for _, values in columns))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def samples(m: int, quick: bool) -> int:
 
 
 def limit(quick: bool) -> Iterator[Row]:
-    """Fraction of the machine's limit: exponential kernel, n = 10,000 (3000 for m = 1000)"""
+    """Fraction of the machine's limit: exponential kernel, n = 10,000 (3000 for m = 1000; --quick: half)"""
     bars = {"float64": (0.65, 0.62, 0.70, 0.74), "float32": (0.60, 0.59, 0.70, 0.74)}
     for dtype in DTYPES:
         for m, bar in zip(M, bars[dtype], strict=True):

@@ -10,15 +10,13 @@
 // starts each chunk from what was carried to it.
 #include "line.h"
 
-#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "team.h"
 
 namespace kcalib {
 namespace {
-
-constexpr long CHUNK = 8192, MAX_CHUNKS = 64;
 
 struct Step {
   double gap = 0, decay = 1;
@@ -62,28 +60,30 @@ template <int DEGREE> class Sums {
 
 template <int DEGREE>
 bool product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out) {
-  const Sums<DEGREE> algebra(line.degree, n_vectors);
+  const Sums<DEGREE> algebra(line.kernel.degree, n_vectors);
   const long n = line.n, size = algebra.size();
-  const long chunks = std::clamp((n + CHUNK - 1) / CHUNK, 1L, MAX_CHUNKS), length = (n + chunks - 1) / chunks;
-  const int threads = team_size(run, chunks, 10.0 * double(n) * double(size));
+  const Chunks chunks(n);
+  const int threads = team_size(run, chunks.count, 10.0 * double(n) * double(size));
+  const Steps steps(line, run);
+  const double *const gap = steps.gap.get(), *const decay = steps.decay.get();
   // What each chunk gets from the left and from the right; first what it adds to the next.
-  std::vector<double> from_left(chunks * size), from_right(chunks * size), scratch(threads * size);
-  std::vector<Step> to_next(chunks), to_previous(chunks);
-  Watch watch(run, 2 * chunks);
+  std::vector<double> from_left(chunks.count * size), from_right(chunks.count * size), scratch(threads * size);
+  std::vector<Step> to_next(chunks.count), to_previous(chunks.count);
+  Watch watch(run, 2 * chunks.count);
 
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks; ++chunk) {
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunk * length, end = std::min(n, begin + length);
+    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
     double* left = &from_left[chunk * size];
     double* right = &from_right[chunk * size];
     for (long i = begin; i < end; ++i) {  // to the first point of the next chunk
-      const Step step = i + 1 < n ? Step{line.gap[i + 1], line.decay[i + 1]} : Step{0, 0};
+      const Step step = i + 1 < n ? Step{gap[i + 1], decay[i + 1]} : Step{0, 0};
       algebra.step(left, step, vectors + i * n_vectors);
       to_next[chunk] += step;
     }
     for (long i = end - 1; i >= begin; --i) {  // to the last point of the chunk before
-      const Step step = i > 0 ? Step{line.gap[i], line.decay[i]} : Step{0, 0};
+      const Step step = i > 0 ? Step{gap[i], decay[i]} : Step{0, 0};
       algebra.step(right, step, vectors + i * n_vectors);
       to_previous[chunk] += step;
     }
@@ -92,32 +92,33 @@ bool product(const Line& line, const Run& run, const double* vectors, long n_vec
   if (watch.stopped()) return false;
 
   std::vector<double> carried(size), own(size);
-  const auto carry = [&](double* chunk_sums, const Step& across) {
+  const auto carry = [&](double* chunk_sums, Step across) {
+    if (across.decay != 0) across.decay = std::exp(-line.kernel.rate * across.gap);  // not the product: its errors add up
     std::copy_n(chunk_sums, size, own.begin());
     std::copy_n(carried.begin(), size, chunk_sums);
     algebra.step(carried.data(), across, nullptr);
     for (long k = 0; k < size; ++k) carried[k] += own[k];
   };
   std::fill(carried.begin(), carried.end(), 0.0);
-  for (long chunk = 0; chunk < chunks; ++chunk) carry(&from_left[chunk * size], to_next[chunk]);
+  for (long chunk = 0; chunk < chunks.count; ++chunk) carry(&from_left[chunk * size], to_next[chunk]);
   std::fill(carried.begin(), carried.end(), 0.0);
-  for (long chunk = chunks - 1; chunk >= 0; --chunk) carry(&from_right[chunk * size], to_previous[chunk]);
+  for (long chunk = chunks.count - 1; chunk >= 0; --chunk) carry(&from_right[chunk * size], to_previous[chunk]);
 
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks; ++chunk) {
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunk * length, end = std::min(n, begin + length);
+    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
     double* sums = &scratch[thread_number() * size];
     std::copy_n(&from_left[chunk * size], size, sums);
     for (long i = begin; i < end; ++i) {
       std::fill_n(out + i * n_vectors, n_vectors, 0.0);
-      algebra.add_value(sums, line.coefficients, out + i * n_vectors);
-      if (i + 1 < end) algebra.step(sums, {line.gap[i + 1], line.decay[i + 1]}, vectors + i * n_vectors);
+      algebra.add_value(sums, line.kernel.coefficients, out + i * n_vectors);
+      if (i + 1 < end) algebra.step(sums, {gap[i + 1], decay[i + 1]}, vectors + i * n_vectors);
     }
     std::copy_n(&from_right[chunk * size], size, sums);
     for (long i = end - 1; i >= begin; --i) {
-      algebra.add_value(sums, line.coefficients, out + i * n_vectors);
-      if (i > begin) algebra.step(sums, {line.gap[i], line.decay[i]}, vectors + i * n_vectors);
+      algebra.add_value(sums, line.kernel.coefficients, out + i * n_vectors);
+      if (i > begin) algebra.step(sums, {gap[i], decay[i]}, vectors + i * n_vectors);
     }
     watch.task_done();
   }
@@ -126,8 +127,111 @@ bool product(const Line& line, const Run& run, const double* vectors, long n_vec
 
 }  // namespace
 
+bool line_gap(const double* points, long n, const Run& run, double* largest) {
+  const Chunks chunks(n);
+  std::vector<double> parts(chunks.count, 0.0);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 2.0 * double(n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    double part = 0;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      // 1 - x is exact for the larger of the two.
+      const double p = points[2 * i], q = points[2 * i + 1];
+      const double gap = std::abs(1 - std::max(p, q) - std::min(p, q));
+      part = gap > part ? gap : part;
+    }
+    parts[chunk] = part;
+    watch.task_done();
+  }
+  *largest = *std::max_element(parts.begin(), parts.end());
+  return !watch.stopped();
+}
+
+bool line_residuals(const double* points, const long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+                    double* off_line) {
+  const Chunks chunks(n);
+  const int threads = team_size(run, chunks.count, 4.0 * double(n));
+  std::vector<long> ones(chunks.count);
+  std::vector<double> distances(chunks.count);
+  Watch watch(run, 2 * chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    long count = 0;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) count += labels[i];
+    ones[chunk] = count;
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+
+  long ones_before = 0;
+  *n_zeros = n;
+  for (long& count : ones) {
+    *n_zeros -= count;
+    ones_before += count;
+    count = ones_before - count;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    double* one = sizes + *n_zeros + ones[chunk];
+    double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
+    double distance = 0;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      const long label = labels[i];
+      const double other = points[2 * i + 1 - label], rest = 1 - points[2 * i + label];
+      double*& to = label ? one : zero;
+      *to++ = 0.5 * (other + rest);
+      distance += 0.5 * std::abs(other - rest);
+    }
+    distances[chunk] = distance;
+    watch.task_done();
+  }
+  *off_line = 0;
+  for (const double distance : distances) *off_line += distance;
+  return !watch.stopped();
+}
+
+bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]) {
+  const LineFunctions& functions = *run.table->line;
+  const Chunks chunks(residuals.n);
+  const int threads = team_size(run, chunks.count, 10.0 * double(residuals.n) * (kernel.degree + 1));
+  const long size = 2 * (kernel.degree + 1);
+  std::vector<double> sums(chunks.count * 2 * size), scratch(threads * 2 * size);
+  std::vector<Piece> pieces(chunks.count);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    pieces[chunk].to_last = &sums[chunk * 2 * size];
+    pieces[chunk].to_first = &sums[chunk * 2 * size + size];
+    functions.piece(residuals, kernel, squared, chunks.begin(chunk), chunks.end(chunk),
+                    &scratch[thread_number() * 2 * size], &pieces[chunk]);
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+  for (long chunk = 1; chunk < chunks.count; ++chunk) functions.join(kernel, &pieces[0], pieces[chunk]);
+  std::copy_n(pieces[0].total, 2, total);
+  return true;
+}
+
+Steps::Steps(const Line& line, const Run& run)
+    : gap(std::make_unique_for_overwrite<double[]>(line.n)), decay(std::make_unique_for_overwrite<double[]>(line.n)) {
+  const Chunks chunks(line.n);
+#pragma omp parallel for schedule(static) num_threads(team_size(run, chunks.count, 10.0 * double(line.n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
+    for (long i = begin; i < end; ++i) gap[i] = i > 0 ? line.places[i] - line.places[i - 1] : 0.0;
+    const long first = (begin + line.block - 1) / line.block * line.block;
+    for (long i = first; i < end; i += line.block) gap[i] = 0;
+    run.table->line->decays(&gap[begin], line.kernel.rate, end - begin, &decay[begin]);
+    for (long i = first; i < end; i += line.block) decay[i] = 0;
+  }
+}
+
 bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out) {
-  switch (line.degree) {
+  switch (line.kernel.degree) {
     case 0: return product<0>(line, run, vectors, n_vectors, out);
     case 1: return product<1>(line, run, vectors, n_vectors, out);
     case 2: return product<2>(line, run, vectors, n_vectors, out);

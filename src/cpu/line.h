@@ -1,21 +1,51 @@
-// Products with a kernel matrix of points on a line, in one pass over the sorted points.
+// Sums over pairs of points on a line, in O(n): what the sorted_scan operator is made of.
+// Called by _native.pyx; the loops that depend on the instruction set are in line_kernels.cpp.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+
+#include "line_kernels.h"
 #include "sweep.h"
 
 namespace kcalib {
 
-// k(x, x') = exp(-s |x - x'|) sum_p coefficients[p] |x - x'|^p for x sorted ascending.
+// Each that takes a `Run` returns false if `poll` stopped it.
+
+// The largest distance of the n points (p, q) from the line p + q = 1, as |p + q - 1|.
+bool line_gap(const double* points, long n, const Run& run, double* largest);
+
+// Sizes of the residuals of the n points (1 - c, c): those of label 0 come first, in no order that
+// means anything. A point that rounding puts off the line has the residual of the nearest on it:
+// <e, e'> = 2 r r' + 2 d d' with d the distances from the line, whose sum is `off_line`.
+bool line_residuals(const double* points, const long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+                    double* off_line);
+
+// Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
+bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]);
+
+// Points ascending within blocks (the last may be shorter); points of different blocks do not see each other.
 struct Line {
-  const double* gap;    // x[i] - x[i - 1]; shape: (n,), gap[0] unused
-  const double* decay;  // exp(-s gap[i]); 0 starts a segment that sees nothing before it
-  long n;
-  const double* coefficients;  // shape: (degree + 1,)
-  int degree;
+  const double* places;
+  long n, block;
+  LineKernel kernel;
 };
 
-// out[i] = sum over j != i of the same segment of k(x_i, x_j) vectors[j], both (n x n_vectors).
-// False if `poll` stopped it.
+// gap[i] = places[i] - places[i - 1] and decay[i] = exp(-rate gap[i]); 0 and 0 where a block starts.
+struct Steps {
+  Steps(const Line& line, const Run& run);
+  std::unique_ptr<double[]> gap, decay;
+};
+
+// out[i] = sum over j != i of the same block of k(x_i, x_j) vectors[j], both (n x n_vectors).
 bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out);
+
+// Chunks of a line, from n alone: they decide the order of summation.
+struct Chunks {
+  explicit Chunks(long n) : n(n), count(std::clamp((n + 8191) / 8192, 1L, 64L)), length((n + count - 1) / count) {}
+  long begin(long chunk) const { return std::min(n, chunk * length); }
+  long end(long chunk) const { return std::min(n, (chunk + 1) * length); }
+  long n, count, length;
+};
 
 }  // namespace kcalib

@@ -530,7 +530,8 @@ template <class T> constexpr TileFunctions<T> table_of() {
 
 }  // namespace
 
+extern const LineFunctions KCALIB_LINE_TABLE;
 extern const TileTable KCALIB_TABLE;
-const TileTable KCALIB_TABLE = {KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply};
+const TileTable KCALIB_TABLE = {KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply, &KCALIB_LINE_TABLE};
 
 }  // namespace kcalib

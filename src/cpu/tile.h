@@ -53,11 +53,14 @@ template <class T> struct TileFunctions {
 using MultiplyFunction = void (*)(const double* h, long h_stride, long rows, long columns, const double* w,
                                   long w_stride, long n_vectors, double* out, long stride);
 
+struct LineFunctions;  // line_kernels.h
+
 struct TileTable {
   const char* name;
   TileFunctions<double> float64;
   TileFunctions<float> float32;
   MultiplyFunction multiply;
+  const LineFunctions* line;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

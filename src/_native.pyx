@@ -74,13 +74,41 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
 
 
 cdef extern from "cpu/line.h" namespace "kcalib" nogil:
-    cdef cppclass Line:
-        const double* gap
-        const double* decay
-        long n
+    cdef cppclass LineKernel:
+        double rate
         const double* coefficients
         int degree
+    cdef cppclass Residuals:
+        const double* sizes
+        long n_zeros
+        long n
+    cdef cppclass Line:
+        const double* places
+        long n
+        long block
+        LineKernel kernel
+    cdef cppclass FormTerm:
+        LineKernel kernel
+        const double* factors
+        int rank
+    cdef cppclass FormWeights:
+        const double* values
+        unsigned long long seed
+    bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
+    bint c_line_residuals "kcalib::line_residuals"(
+        const double*, const long long*, long, const Run&, double*, long*, double*) except +
+    bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
     bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
+    bint c_line_forms "kcalib::line_forms"(
+        const Line&, const long long*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
+    bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
+
+
+cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
+    cdef enum WeightKind:
+        pass
+    bint c_fill_weights "kcalib::fill_weights"[T](
+        WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
 
 
 ctypedef fused real:
@@ -256,27 +284,135 @@ def entries(
     return result
 
 
-def line_product(
-    const double[::1] gap, const double[::1] decay, const double[::1] coefficients,
-    const double[:, ::1] vectors, Sweep sweep not None,
+cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
+    cdef LineKernel kernel
+    kernel.rate = rate
+    kernel.coefficients = &coefficients[0]
+    kernel.degree = <int>coefficients.shape[0] - 1
+    return kernel
+
+
+cdef Line line_of(const double[::1] places, long block):
+    cdef Line line
+    line.places = &places[0]
+    line.n = places.shape[0]
+    line.block = block
+    return line
+
+
+def line_gap(const double[:, ::1] points, Sweep sweep not None):
+    """Largest |p + q - 1| of the points (p, q)."""
+    cdef double largest = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_gap(&points[0, 0], points.shape[0], sweep.run, &largest)
+    sweep.raise_if_stopped(finished)
+    return largest
+
+
+def line_residuals(const double[:, ::1] points, const long long[::1] labels, Sweep sweep not None):
+    """Sizes of the residuals, those of label 0 first; how many these are; and how far the points are off the line."""
+    sizes = np.empty(points.shape[0])
+    cdef double[::1] out = sizes
+    cdef double off_line = 0
+    cdef long n_zeros = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_residuals(
+            &points[0, 0], &labels[0], points.shape[0], sweep.run, &out[0], &n_zeros, &off_line)
+    sweep.raise_if_stopped(finished)
+    return sizes, n_zeros, off_line
+
+
+def line_total(
+    const double[::1] sizes, long n_zeros, double rate, const double[::1] coefficients, bint squared,
+    Sweep sweep not None,
 ):
-    """K @ vectors without the diagonal, K of sorted points on a line; see src/cpu/line.h."""
+    """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line.h."""
+    cdef Residuals residuals
+    residuals.sizes = &sizes[0]
+    residuals.n_zeros = n_zeros
+    residuals.n = sizes.shape[0]
+    cdef LineKernel kernel = line_kernel(rate, coefficients)
+    cdef double[2] total
+    cdef bint finished
+    with nogil:
+        finished = c_line_total(residuals, kernel, squared, sweep.run, total)
+    sweep.raise_if_stopped(finished)
+    return total[0], total[1]
+
+
+def line_product(
+    const double[::1] places, long block, double rate, const double[::1] coefficients, const double[:, ::1] vectors,
+    Sweep sweep not None,
+):
+    """K @ vectors without the diagonal, K of points ascending within blocks."""
     result = np.empty((vectors.shape[0], vectors.shape[1]))
     cdef double[:, ::1] out = result
-    cdef Line line
-    line.gap = &gap[0]
-    line.decay = &decay[0]
-    line.n = vectors.shape[0]
-    line.coefficients = &coefficients[0]
-    line.degree = <int>coefficients.shape[0] - 1
-    cdef double* out_pointer = &out[0, 0]
-    cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef Line line = line_of(places, block)
+    line.kernel = line_kernel(rate, coefficients)
     cdef long n_vectors = vectors.shape[1]
     cdef bint finished
     with nogil:
-        finished = c_line_product(line, sweep.run, vectors_pointer, n_vectors, out_pointer)
+        finished = c_line_product(line, sweep.run, &vectors[0, 0], n_vectors, &out[0, 0])
     sweep.raise_if_stopped(finished)
     return result
+
+
+def line_forms(
+    const double[::1] places, const long long[::1] positions, terms, const double[:, ::1] weights,
+    unsigned long long seed, long n_replicates, Sweep sweep not None,
+):
+    """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
+
+    terms: [(rate, coefficients, factors of shape (rank, n), of sorted points), ...].
+    """
+    result = np.empty(n_replicates)
+    cdef double[::1] out = result
+    cdef vector[FormTerm] all_terms
+    cdef FormTerm term
+    cdef FormWeights source
+    cdef const double[:, ::1] factors
+    for rate, coefficients, term_factors in terms:
+        factors = term_factors
+        term.kernel = line_kernel(rate, coefficients)
+        term.factors = &factors[0, 0]
+        term.rank = <int>factors.shape[0]
+        all_terms.push_back(term)
+    source.values = NULL
+    if weights is not None:
+        source.values = &weights[0, 0]
+    source.seed = seed
+    cdef Line line = line_of(places, places.shape[0])
+    cdef bint finished
+    with nogil:
+        finished = c_line_forms(
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), source, n_replicates, sweep.run, &out[0])
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def line_median(const double[::1] places, Sweep sweep not None):
+    """Median distance of the pairs of all places but the last, which is infinite; see src/cpu/line.h."""
+    cdef double median = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median)
+    sweep.raise_if_stopped(finished)
+    return median
+
+
+def fill_weights(
+    int kind, unsigned long long seed, unsigned long long first_replicate, real[:, ::1] out, Sweep sweep not None,
+):
+    """Writes the weights of the rows in replicates from `first_replicate` on; out not empty."""
+    cdef real* out_pointer = &out[0, 0]
+    cdef long n = out.shape[0]
+    cdef long n_replicates = out.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
+    sweep.raise_if_stopped(finished)
 
 
 def probe(str what, dtype, long repetitions, Sweep sweep not None):

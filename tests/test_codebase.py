@@ -19,7 +19,7 @@ LAYERS = [
     ["_arrays"],
     ["_inputs", "_problem"],
     ["_threads", "kernels", "_statistics"],
-    ["target_kernels", "results"],
+    ["target_kernels", "results", "_resampling"],
     ["_operators.diagonal"],
     ["_operators.generic", "_operators.openmp", "_operators"],
     ["_operators.sorted_scan"],

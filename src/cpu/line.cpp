@@ -148,7 +148,7 @@ bool line_gap(const double* points, long n, const Run& run, double* largest) {
   return !watch.stopped();
 }
 
-bool line_residuals(const double* points, const long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line) {
   const Chunks chunks(n);
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
@@ -179,7 +179,7 @@ bool line_residuals(const double* points, const long* labels, long n, const Run&
     double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
     double distance = 0;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const long label = labels[i];
+      const long long label = labels[i];
       const double other = points[2 * i + 1 - label], rest = 1 - points[2 * i + label];
       double*& to = label ? one : zero;
       *to++ = 0.5 * (other + rest);

@@ -18,7 +18,7 @@ bool line_gap(const double* points, long n, const Run& run, double* largest);
 // Sizes of the residuals of the n points (1 - c, c): those of label 0 come first, in no order that
 // means anything. A point that rounding puts off the line has the residual of the nearest on it:
 // <e, e'> = 2 r r' + 2 d d' with d the distances from the line, whose sum is `off_line`.
-bool line_residuals(const double* points, const long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line);
 
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
@@ -39,6 +39,27 @@ struct Steps {
 
 // out[i] = sum over j != i of the same block of k(x_i, x_j) vectors[j], both (n x n_vectors).
 bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out);
+
+// A kernel between columns of factors: sum_r f_r[i] k(x_i, x_j) f_r[j].
+struct FormTerm {
+  LineKernel kernel;
+  const double* factors;  // of sorted points, shape: (rank, n)
+  int rank;
+};
+
+// Weights of samples in the user's order: values (n x n_replicates), or else Rademacher weights of `seed`.
+struct FormWeights {
+  const double* values;
+  Word seed;
+};
+
+// out[b] = w_b^T H w_b for the sum H of the terms, diagonal included; line.kernel is not used.
+bool line_forms(const Line& line, const long long* positions, const FormTerm* terms, int n_terms,
+                const FormWeights& weights, long n_replicates, const Run& run, double* out);
+
+// The median of the distances of all pairs of n points, ascending; if it is 0, of all pairs at another
+// distance; 0 if there is none. places[n] is infinite.
+bool line_median(const double* places, long n, const Run& run, double* median);
 
 // Chunks of a line, from n alone: they decide the order of summation.
 struct Chunks {

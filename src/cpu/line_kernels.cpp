@@ -1,6 +1,7 @@
 // The hot loops of the operator for points on a line, for one instruction set.
 #include "line_kernels.h"
 
+#include "bits.h"
 #include "pack.h"
 
 namespace kcalib {
@@ -180,9 +181,155 @@ void piece(const Residuals& residuals, const LineKernel& kernel, bool squared, l
   }
 }
 
+// The weights of one sample in the replicates 8 b + part + lane.
+template <bool SIGNS> KCALIB_FN P weight_pack(const SampleWeights& weights, long sample, int b, int part) {
+  if constexpr (SIGNS) {
+    WordPack words;
+    __builtin_memcpy(&words, &weights.signs[sample][part], sizeof words);
+    return rademacher<P>(words, b);
+  }
+  const int at = 8 * b + part;
+  const double* values = weights.values + sample * weights.stride + at;
+  if (at + WIDTH <= weights.n_replicates) return load<P>(values);
+  double some[WIDTH] = {};
+  for (int i = 0; at + i < weights.n_replicates; ++i) some[i] = values[i];
+  return load<P>(some);
+}
+
+template <int DEGREE, bool SIGNS>
+void forms_of(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
+              double* sums, double* totals) {
+  const int degree = DEGREE < 0 ? kernel.degree : DEGREE;
+  constexpr int MOST = SampleWeights::MOST;
+  for (long i = begin; i < end; ++i) {
+    const double gap = line.gap[i], decay = line.decay[i], factor = line.factors[i], *coefficients = kernel.coefficients;
+    const long sample = line.positions[i];
+    for (int at = 0; at < weights.n_replicates; at += WIDTH) {
+      const P u = factor * weight_pack<SIGNS>(weights, sample, at / 8, at % 8);
+      P seen = 0.5 * coefficients[0] * u;
+      for (int p = degree; p >= 0; --p) {
+        P sum = load<P>(sums + p * MOST + at);
+        double weight = 1;  // as in `move`
+        for (int l = p - 1; l >= 0; --l) {
+          weight *= gap * (l + 1) / (p - l);
+          sum += weight * load<P>(sums + l * MOST + at);
+        }
+        sum *= decay;
+        seen += coefficients[p] * sum;
+        store(sums + p * MOST + at, p > 0 ? sum : sum + u);
+      }
+      store(totals + at, load<P>(totals + at) + u * seen);
+    }
+  }
+}
+
+template <bool SIGNS>
+void forms_with(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
+                double* sums, double* totals) {
+  switch (kernel.degree) {
+    case 0: return forms_of<0, SIGNS>(line, kernel, weights, begin, end, sums, totals);
+    case 1: return forms_of<1, SIGNS>(line, kernel, weights, begin, end, sums, totals);
+    case 2: return forms_of<2, SIGNS>(line, kernel, weights, begin, end, sums, totals);
+    default: return forms_of<-1, SIGNS>(line, kernel, weights, begin, end, sums, totals);
+  }
+}
+
+void forms(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
+           double* sums, double* totals) {
+  const auto add = weights.signs ? forms_with<true> : forms_with<false>;
+  add(line, kernel, weights, begin, end, sums, totals);
+}
+
+// table[index mod 16]
+KCALIB_FN P entry(const double* table, WordPack index) {
+#if defined(__AVX512F__)
+  return P(_mm512_permutex2var_pd(__m512d(load<P>(table)), __m512i(index), __m512d(load<P>(table + 8))));
+#else
+  P x;
+  for (int i = 0; i < WIDTH; ++i) x[i] = table[index[i] & 15];
+  return x;
+#endif
+}
+
+constexpr double sign_of(int entry, int bit) { return entry >> bit & 1 ? -1 : 1; }
+struct SignTable {
+  alignas(PACK_BYTES) double of_bit[4][16];
+  constexpr SignTable() : of_bit() {
+    for (int bit = 0; bit < 4; ++bit)
+      for (int i = 0; i < 16; ++i) of_bit[bit][i] = sign_of(i, bit);
+  }
+};
+constexpr SignTable sign_table;
+
+// Four points at a time: what they add to the sums and totals of a replicate takes one of 16 values,
+// one for each combination of signs, that all replicates share.
+struct FourPoints {
+  alignas(PACK_BYTES) double among[16];  // sum_{i<j} k_ij u_i u_j
+  alignas(PACK_BYTES) double from_first[16];  // sum_i u_i exp(-rate (x_i - x_first))
+  alignas(PACK_BYTES) double to_next[16];  // sum_i u_i exp(-rate (x_next - x_i)), x_next: after the four
+  double decay;  // from the first point to x_next
+
+  KCALIB_FN void set(const double* factors, const double* decays) {
+    for (int i = 0; i < 16; i += WIDTH) {
+      P u[4];
+      for (int j = 0; j < 4; ++j) u[j] = factors[j] * load<P>(sign_table.of_bit[j] + i);
+      P carried = u[0] * decays[1], pairs = u[1] * carried;
+      carried = (carried + u[1]) * decays[2];
+      pairs += u[2] * carried;
+      carried = (carried + u[2]) * decays[3];
+      store(among + i, pairs + u[3] * carried);
+      store(to_next + i, (carried + u[3]) * decays[4]);
+      store(from_first + i, u[0] + decays[1] * (u[1] + decays[2] * (u[2] + decays[3] * u[3])));
+    }
+    decay = decays[1] * decays[2] * decays[3] * decays[4];
+  }
+};
+
+void sign_forms(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
+                double* totals) {
+  constexpr int ROWS = 64, FOURS = ROWS / 4, TOGETHER = 4;
+  FourPoints fours[FOURS];
+  WordPack words[ROWS];
+  for (long row = begin; row < end; row += ROWS) {
+    double factors[ROWS], decays[ROWS + 1];
+    for (int i = 0; i < ROWS; ++i) factors[i] = row + i < n ? line.factors[row + i] : 0;
+    for (int i = 0; i <= ROWS; ++i) decays[i] = row + i < n ? line.decay[row + i] : 0;
+    for (int f = 0; f < FOURS; ++f) fours[f].set(factors + 4 * f, decays + 4 * f);
+    for (long i = row + ROWS; i < row + 2 * ROWS && i < n; ++i) __builtin_prefetch(&weights.signs[line.positions[i]]);
+    for (int part = 0; part < 8; part += WIDTH) {
+      for (int i = 0; i < ROWS; ++i)
+        if (row + i < n) __builtin_memcpy(&words[i], &weights.signs[line.positions[row + i]][part], sizeof(WordPack));
+        else words[i] = WordPack{};
+      transpose_bits(words);  // now of replicates 8 b + part + lane; bits are points
+      for (int b = 0; 8 * b + part < weights.n_replicates; b += TOGETHER) {
+        double* sum = sums + 8 * b + part;
+        double* total = totals + 8 * b + part;
+        P seen[TOGETHER], added[TOGETHER];
+        WordPack index[TOGETHER];
+        for (int k = 0; k < TOGETHER; ++k) {
+          seen[k] = load<P>(sum + 8 * k);
+          added[k] = load<P>(total + 8 * k);
+          index[k] = words[b + k];
+        }
+        for (int f = 0; f < FOURS; ++f)
+#pragma GCC unroll 4
+          for (int k = 0; k < TOGETHER; ++k) {
+            added[k] += seen[k] * entry(fours[f].from_first, index[k]) + entry(fours[f].among, index[k]);
+            seen[k] = seen[k] * fours[f].decay + entry(fours[f].to_next, index[k]);
+            index[k] >>= 4;
+          }
+        for (int k = 0; k < TOGETHER; ++k) {
+          store(sum + 8 * k, seen[k]);
+          store(total + 8 * k, added[k]);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
-extern const LineFunctions KCALIB_LINE_TABLE;
-const LineFunctions KCALIB_LINE_TABLE = {decays, piece, join};
+extern const LineFunctions KCALIB_LINE;
+const LineFunctions KCALIB_LINE = {decays, piece, join, forms, sign_forms};
 
 }  // namespace kcalib

@@ -28,8 +28,22 @@ struct Piece {
   double* to_first;
 };
 
-// A group of replicates is as wide as a word of signs.
-constexpr int SIGNS = 64;
+// Sorted points, each with a factor u_i = factors[i] times the weight of its sample.
+struct WeightedLine {
+  const double *gap, *decay;  // from the point before, and exp(-rate gap)
+  const double* factors;
+  const long long* positions;  // of the samples in the user's order
+};
+
+// Weights of samples: either values[sample * stride + replicate], or signs as WeightTable::sign_lines
+// writes them. At most 512 replicates.
+struct SampleWeights {
+  const double* values;
+  long stride;
+  const unsigned long long (*signs)[8];
+  int n_replicates;
+  static constexpr int MOST = 512;
+};
 
 struct LineFunctions {
   void (*decays)(const double* gaps, double rate, long n, double* out);
@@ -38,6 +52,14 @@ struct LineFunctions {
                 double* scratch, Piece* out);
   // left and the piece right of it.
   void (*join)(const LineKernel& kernel, Piece* left, const Piece& right);
+  // Adds u_i (k(0) u_i / 2 + sum_{j<i} k(x_i, x_j) u_j) over the points [begin, end) to totals[MOST].
+  // sums[degree + 1][MOST] are the sums over earlier points, seen from the one before.
+  void (*forms)(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
+                double* sums, double* totals);
+  // The same for signs and a polynomial of degree 0, up to its coefficient and without the diagonal.
+  // `begin` is a multiple of 64; sums[MOST] are seen from the point itself. n: number of points.
+  void (*sign_forms)(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
+                     double* totals);
 };
 
 }  // namespace kcalib

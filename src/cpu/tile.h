@@ -4,6 +4,8 @@
 #pragma once
 
 #include "kcalib/profiles.h"
+#include "line_kernels.h"
+#include "weights.h"
 
 namespace kcalib {
 
@@ -53,13 +55,12 @@ template <class T> struct TileFunctions {
 using MultiplyFunction = void (*)(const double* h, long h_stride, long rows, long columns, const double* w,
                                   long w_stride, long n_vectors, double* out, long stride);
 
-struct LineFunctions;  // line_kernels.h
-
 struct TileTable {
   const char* name;
   TileFunctions<double> float64;
   TileFunctions<float> float32;
   MultiplyFunction multiply;
+  const WeightTable* weights;
   const LineFunctions* line;
 };
 

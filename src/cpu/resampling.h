@@ -1,0 +1,13 @@
+// Matrices of resampling weights, by all threads.
+#pragma once
+
+#include "sweep.h"
+
+namespace kcalib {
+
+// out[i * n_replicates + b] = weight of row i in replicate first_replicate + b (kcalib/resampling.h);
+// out is (n x n_replicates). The same for any number of threads; false if `poll` stopped it.
+template <class T>
+bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, T* out, const Run& run);
+
+}  // namespace kcalib

@@ -26,8 +26,29 @@ def moments(
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,
+    rows: bool,
     second: bool,
-) -> tuple[np.ndarray, np.ndarray | None, float | None]: ...
+) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None]: ...
+def quadratic_forms(
+    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, weights: np.ndarray
+) -> np.ndarray: ...
+def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
+
+THRESHOLDS: int
+
+def counts(
+    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, thresholds: np.ndarray
+) -> np.ndarray: ...
+def between(
+    points: np.ndarray,
+    marks: np.ndarray,
+    labels: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    low: float,
+    high: float,
+    count: int,
+) -> np.ndarray: ...
 def block_sums(
     points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, size: int
 ) -> np.ndarray: ...

@@ -83,7 +83,8 @@ class PairProblem:
 class Moments:
     """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal`."""
 
-    row_sums: Array  # float64, shape: (n,)
-    column_sums: Array  # float64, shape: (n right,); the row sums if symmetric
+    total: float  # of all entries
+    row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
+    column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
     diagonal: Array | None  # float64, shape: (n,); None for rectangular problems
     sum_of_squares: float | None  # None unless asked for

@@ -42,6 +42,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         long n
     cdef cppclass TileTable:
         const char* name
+    int N_THRESHOLDS "kcalib::THRESHOLDS"
     cpdef enum class Probe:
         FMA
         EXP
@@ -63,9 +64,13 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         int threads
         int (*poll)(void* context, double done) noexcept
         void* context
-    bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*) except +
+    bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
     bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, double*) except +
+    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W*, long, double*) except +
+    long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
+    bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, long*) except +
+    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
     bint compiled_with_openmp()
@@ -112,6 +117,10 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
 
 
 ctypedef fused real:
+    double
+    float
+
+ctypedef fused weight:
     double
     float
 
@@ -207,26 +216,95 @@ cdef PairProblem[real] pair_problem(
 def moments(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint second,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
 ):
-    """Row sums, column sums (rectangular problems) and, if `second`, the sum of squares."""
+    """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
-    row_sums = np.empty(points.shape[0])
-    column_sums = None if symmetric else np.empty(right_points.shape[0])
-    cdef double[::1] rows = row_sums
-    cdef double[::1] columns
+    row_sums = np.empty(points.shape[0]) if rows else None
+    column_sums = np.empty(right_points.shape[0]) if rows and not symmetric else None
+    cdef double[::1] rows_view
+    cdef double[::1] columns_view
+    cdef double total = 0
     cdef double squares = 0
-    cdef double* rows_pointer = &rows[0]
+    cdef double* rows_pointer = NULL
     cdef double* columns_pointer = NULL
-    if not symmetric:
-        columns = column_sums
-        columns_pointer = &columns[0]
+    if row_sums is not None:
+        rows_view = row_sums
+        rows_pointer = &rows_view[0]
+    if column_sums is not None:
+        columns_view = column_sums
+        columns_pointer = &columns_view[0]
     cdef bint finished
     with nogil:
-        finished = c_moments(problem, sweep.run, rows_pointer, columns_pointer, &squares if second else NULL)
+        finished = c_moments(
+            problem, sweep.run, &total, rows_pointer, columns_pointer, &squares if second else NULL)
     sweep.raise_if_stopped(finished)
-    return row_sums, column_sums, squares if second else None
+    return total, row_sums, column_sums, squares if second else None
+
+
+def quadratic_forms(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    Kernel kernel not None, Sweep sweep not None, const weight[:, :, ::1] weights,
+):
+    """w^T H w for each column w of `weights`, shape (n panels, n, weights_at_once), diagonal included."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, points, marks, labels, True)
+    result = np.empty((weights.shape[0], weights.shape[2]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef const weight* weights_pointer = &weights[0, 0, 0]
+    cdef long n_panels = weights.shape[0]
+    cdef bint finished
+    with nogil:
+        finished = c_quadratic_forms(problem, sweep.run, weights_pointer, n_panels, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def weights_at_once(dtype, Sweep sweep not None):
+    """Columns of a panel of weights."""
+    return c_weights_at_once(sweep.run.table[0], np.dtype(dtype) == np.float32)
+
+
+THRESHOLDS = N_THRESHOLDS
+
+
+def counts(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    Kernel kernel not None, Sweep sweep not None, const double[::1] thresholds,
+):
+    """Number of pairs i < j with H_ij below each of the THRESHOLDS thresholds."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, points, marks, labels, True)
+    result = np.empty(N_THRESHOLDS, dtype=np.int64)
+    cdef long[::1] out = result
+    cdef long* out_pointer = &out[0]
+    cdef const double* thresholds_pointer = &thresholds[0]
+    cdef bint finished
+    with nogil:
+        finished = c_counts(problem, sweep.run, thresholds_pointer, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def between(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    Kernel kernel not None, Sweep sweep not None, double low, double high, long count,
+):
+    """The `count` entries H_ij, i < j, in [low, high), in no order."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, points, marks, labels, True)
+    result = np.empty(count)
+    cdef double[::1] out = result
+    cdef double* out_pointer = &out[0] if count else NULL
+    cdef long found = 0
+    cdef bint finished
+    with nogil:
+        finished = c_between(problem, sweep.run, low, high, out_pointer, count, &found)
+    sweep.raise_if_stopped(finished)
+    assert found == count
+    return result
 
 
 def block_sums(

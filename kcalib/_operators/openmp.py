@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from kcalib import _native
 from kcalib._operators.diagonal import diagonal
 from kcalib._problem import Moments, PairProblem, Side
-from kcalib._threads import resolve_threads, terminal_progress
+from kcalib._resampling import Weights
+from kcalib._threads import ProgressBar, resolve_threads, terminal_progress
 
 # The enums of src/include/kcalib/profiles.h.
 PROFILES = {
@@ -23,10 +25,13 @@ PROFILES = {
 }
 METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2}
 
-# From this many classes on one product of residuals serves both distances and target factors. The
-# gain starts at about 20 (AVX2 and AVX-512); below, fetching residuals at the other sample's label
-# costs as much as a second product.
-RESIDUAL_CLASSES = 32
+# From this many classes on one product of residuals serves both distances and target factors, if
+# the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
+# which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
+RESIDUAL_CLASSES = 9
+RESIDUAL_CLASSES_UNSORTED = 32
+SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
+WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
 
 class OpenMPOperator:
@@ -41,6 +46,7 @@ class OpenMPOperator:
         self.reason = reason
         self.threads = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
+        self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
         self._kernel = _native.Kernel(
             [
                 (t.coefficient, [(PROFILES[f.profile], METRICS[f.metric], f.scale, f.shape) for f in t.factors])
@@ -48,48 +54,112 @@ class OpenMPOperator:
             ]
         )
 
-    def moments(self, second: bool = False) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True) -> Moments:
         problem = self.problem
-        rows, columns, squares = self._run(
-            _native.moments, *self._arrays(problem.left, problem.columns), problem.symmetric, second=second
+        left = self._prepared(problem.left)
+        right = left if problem.right is None else self._prepared(problem.right)
+        total, row_sums, column_sums, squares = self._run(
+            _native.moments, *left.arrays, *right.arrays, problem.symmetric, rows=rows or second, second=second
         )
+        row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
         if problem.symmetric:
-            return Moments(rows, rows, diagonal(problem), squares)
-        return Moments(rows, columns, None, squares)
+            return Moments(total, row_sums, row_sums, diagonal(problem), squares)
+        return Moments(total, row_sums, column_sums, None, squares)
 
     def block_sums(self, size: int) -> np.ndarray:
-        left = self.problem.left
-        return self._run(_native.block_sums, *self._arrays(left, left)[:3], size=size)
+        return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
 
     def matmul(self, vectors: np.ndarray) -> np.ndarray:
         problem = self.problem
-        transposed = np.ascontiguousarray(np.asarray(vectors, dtype=np.float64).T)
-        return self._run(
-            _native.matmul,
-            *self._arrays(problem.left, problem.columns),
-            problem.symmetric,
-            vectors=transposed,
-        )
+        left = self._prepared(problem.left)
+        right = left if problem.right is None else self._prepared(problem.right)
+        vectors = np.asarray(vectors, dtype=np.float64)
+        transposed = np.ascontiguousarray((vectors if right.order is None else vectors[right.order]).T)
+        result = self._run(_native.matmul, *left.arrays, *right.arrays, problem.symmetric, vectors=transposed)
+        return left.restored(result)
+
+    def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
+        side = self._prepared(self.problem.left)
+        n, count = weights.shape
+        width = _native.weights_at_once(dtype, self._sweep())
+        at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
+        sums = []
+        for begin in range(0, count, at_once):
+            end = min(count, begin + at_once)
+            panels = np.zeros((-(-(end - begin) // width), n, width), dtype=dtype)
+            for panel, first in zip(panels, range(begin, end, width), strict=True):
+                last = min(end, first + width)
+                values = weights[:, first:last] if isinstance(weights, np.ndarray) else weights.values(first, last, dtype)
+                panel[:, : last - first] = values if side.order is None else values[side.order]
+            forms = self._run(_native.quadratic_forms, *side.arrays, weights=panels)
+            sums.append(forms.reshape(-1)[: end - begin])
+        return np.concatenate(sums)
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
+        side = self._prepared(self.problem.left)
+        padded = np.full(-(-len(thresholds) // _native.THRESHOLDS) * _native.THRESHOLDS, -np.inf)
+        padded[: len(thresholds)] = thresholds
+        parts = [
+            self._run(_native.counts, *side.arrays, thresholds=part) for part in padded.reshape(-1, _native.THRESHOLDS)
+        ]
+        return np.concatenate(parts)[: len(thresholds)]
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        """The `count` entries H_ij, i < j, in [low, high), in no order."""
+        return self._run(_native.between, *self._prepared(self.problem.left).arrays, low=low, high=high, count=count)
 
     def tile(self, rows: Any, columns: Any) -> np.ndarray:
         left, right = self.problem.left.take(rows), self.problem.columns.take(columns)
-        return self._run(_native.entries, *self._arrays(left, right), False)
+        arrays = [a for side in (left, right) for a in self._prepared(side, sort=False).arrays]
+        return self._run(_native.entries, *arrays, False)
 
-    def _arrays(self, left: Side, right: Side) -> list[np.ndarray | None]:
-        """Points, marks and labels of both sides as the compiled core reads them."""
-        euclidean = all(f.metric == "euclidean" for term in self.problem.kernel for f in term.factors)
-        residual = euclidean and left.points.shape[1] >= RESIDUAL_CLASSES
-        residual = residual and left.labels is not None and right.labels is not None and _spread(left.points)
-        arrays: list[np.ndarray | None] = []
-        for side in (left, right):
-            labels = np.ascontiguousarray(side.labels, dtype=np.int32) if residual else None
-            arrays += [np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks), labels]
-        return arrays
+    def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> Prepared:
+        """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
+        n, m = side.points.shape
+        points, marks = np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks)
+        sort = sort and n >= SORT_FROM and (block is None or block >= SORT_FROM)
+        if side.labels is None or m < (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED):
+            return Prepared(points, marks, None, None)
+        if not self._euclidean or not _spread(self.problem.left.points):
+            return Prepared(points, marks, None, None)
+        labels = np.asarray(side.labels, dtype=np.int32)
+        if not sort:
+            return Prepared(points, marks, np.ascontiguousarray(labels), None)
+        if block is None:
+            order = np.argsort(labels, kind="stable")
+        else:
+            order = np.lexsort((labels, np.arange(n) // block))
+        return Prepared(points[order], marks[order], labels[order], order)
+
+    def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
+        return _native.Sweep(self.threads, self._level, progress)
 
     def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
         with terminal_progress() as progress:
-            sweep = _native.Sweep(self.threads, self._level, progress)
-            return function(*arrays_and_flags, kernel=self._kernel, sweep=sweep, **options)
+            return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Contiguous arrays of a side; labels where distances come from residuals."""
+
+    points: np.ndarray
+    marks: np.ndarray
+    labels: np.ndarray | None
+    order: np.ndarray | None  # of the samples; None: the user's
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return self.points, self.marks, self.labels
+
+    def restored(self, values: np.ndarray | None) -> np.ndarray | None:
+        """Values of the samples in the user's order."""
+        if self.order is None or values is None:
+            return values
+        result = np.empty_like(values)
+        result[self.order] = values
+        return result
 
 
 def _spread(points: np.ndarray) -> bool:
@@ -98,6 +168,6 @@ def _spread(points: np.ndarray) -> bool:
     The mean squared distance is 2 (mean |x|^2 - |mean x|^2). Distances from residuals are sums of
     terms of size 1: where all points are near each other, differences would repair every pair.
     """
-    mean = np.mean(points, axis=0, dtype=np.float64)
-    mean_square = float(np.einsum("ij,ij->", points, points, dtype=np.float64)) / len(points)
-    return 2 * (mean_square - float(np.sum(mean * mean))) > 0.1
+    some = points[:: -(-len(points) // 256)].astype(np.float64)
+    mean_square = np.einsum("ij,ij->", some, some) / len(some)
+    return bool(2 * (mean_square - np.sum(np.mean(some, axis=0) ** 2)) > 0.1)

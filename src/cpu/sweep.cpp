@@ -8,134 +8,273 @@
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
+#include <sys/mman.h>
 #endif
 
 namespace kcalib {
 namespace {
 
-// Operations of a sweep over n x n_right pairs: multiply-adds of points and marks, and the profile.
-template <class T> double pair_work(const PairProblem<T>& problem, double n, double n_right) {
-  return n * n_right * (problem.left.n_features + problem.left.n_marks + 20.0);
-}
-
 template <class T> class AlignedBuffer {
  public:
   explicit AlignedBuffer(long size)
-      : data_(static_cast<T*>(::operator new(sizeof(T) * std::size_t(std::max(size, 1L)), alignment))) {}
-  ~AlignedBuffer() { ::operator delete(data_, alignment); }
+      : bytes_(sizeof(T) * std::size_t(std::max(size, 1L))),
+        alignment_(std::align_val_t(bytes_ < HUGE_PAGE ? 64 : HUGE_PAGE)),
+        data_(static_cast<T*>(::operator new(bytes_, alignment_))) {
+#ifdef MADV_HUGEPAGE
+    // Touching fresh memory page by page takes longer than packing into it.
+    if (bytes_ >= HUGE_PAGE) madvise(data_, bytes_, MADV_HUGEPAGE);
+#endif
+  }
+  ~AlignedBuffer() { ::operator delete(data_, alignment_); }
   AlignedBuffer(const AlignedBuffer&) = delete;
   AlignedBuffer& operator=(const AlignedBuffer&) = delete;
   T* get() const { return data_; }
   T& operator[](long i) const { return data_[i]; }
 
  private:
-  static constexpr std::align_val_t alignment{64};
+  static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21;
+  std::size_t bytes_;
+  std::align_val_t alignment_;
   T* data_;
 };
 
 // Rows (and columns) of a block. Depends on n alone: it decides the order of summation.
-long block_rows(long n) { return n < 4096 ? 96 : 192; }
+long block_rows(long n) { return n < 2048 ? 96 : 192; }
+
+constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
 
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 
-// The squared norms of the left-hand side.
-template <class T> class RowNorms {
+// One side, packed block by block.
+template <class T> class PackedSide {
  public:
-  RowNorms(const PairProblem<T>& problem, const Run& run, long block) : norms_(problem.left.n) {
-    const long n = problem.left.n, blocks = ceil_divide(n, block);
-    const auto square_norms = functions<T>(*run.table).square_norms;
-    const int threads = team_size(run, blocks, double(n) * problem.left.n_features);
+  PackedSide(const Side<T>& side, const Packing<T>& packing, const Run& run, long block)
+      : stride_(packing.size(side, block)), buffer_(stride_ * ceil_divide(side.n, block)) {
+    const long blocks = ceil_divide(side.n, block);
+    const int threads = team_size(run, blocks, 4.0 * double(side.n) * double(side.n_features + side.n_marks));
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long i = 0; i < blocks; ++i)
-      square_norms(problem.left, i * block, std::min(n, (i + 1) * block), norms_.get() + i * block);
-  }
-  const T* from(long row) const { return norms_.get() + row; }
-
- private:
-  AlignedBuffer<T> norms_;
-};
-
-// The right-hand side, packed block by block.
-template <class T> class PackedColumns {
- public:
-  PackedColumns(const PairProblem<T>& problem, const Run& run, long block)
-      : side_(problem.right),
-        block_(block),
-        stride_(functions<T>(*run.table).packed_size(side_, block)),
-        buffer_(stride_ * ceil_divide(side_.n, block)) {
-    const long blocks = ceil_divide(side_.n, block);
-    const auto pack = functions<T>(*run.table).pack;
-    const int threads = team_size(run, blocks, double(side_.n) * (side_.n_features + side_.n_marks));
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long j = 0; j < blocks; ++j) pack(side_, j * block_, std::min(side_.n, (j + 1) * block_), buffer_.get() + j * stride_);
+    for (long j = 0; j < blocks; ++j) packing.pack(side, j * block, std::min(side.n, (j + 1) * block), buffer_.get() + j * stride_);
   }
   const T* operator[](long j) const { return buffer_.get() + j * stride_; }
 
  private:
-  const Side<T>& side_;
-  long block_, stride_;
+  long stride_;
   AlignedBuffer<T> buffer_;
 };
 
-}  // namespace
+// All pairs of a problem, cut into blocks, and both sides packed by them.
+//
+// The samples are cut into at most MAX_GROUPS groups of whole blocks; a task is a pair of groups
+// and has sums of its own, which are merged in order at the end. So no task waits for another,
+// which keeps a thread that loses its core from holding up the rest, and the order of summation
+// is fixed, for MAX_GROUPS * 8 bytes a sample.
+template <class T> class Blocks {
+ public:
+  const PairProblem<T>& problem;
+  const TileFunctions<T>& tile;
+  const long n, n_right, block, row_blocks, column_blocks;
 
-// The samples are cut into at most MAX_GROUPS groups of whole blocks; a task is a pair of
-// groups and has sums of its own, which are merged in order at the end. So no task waits
-// for another, which keeps a thread that loses its core from holding up the rest, and the
-// order of summation is fixed, for MAX_GROUPS * 8 bytes a sample.
-template <class T>
-bool moments(const PairProblem<T>& problem, const Run& run, double* row_sums, double* column_sums, double* squares) {
-  constexpr long MAX_GROUPS = 32;
-  const long n = problem.left.n, n_right = problem.right.n;
-  const long block = block_rows(std::max(n, n_right));
-  const long blocks = ceil_divide(n, block), right_blocks = ceil_divide(n_right, block);
-  const long per_group = ceil_divide(std::max(blocks, right_blocks), MAX_GROUPS);
-  const long groups = ceil_divide(blocks, per_group), right_groups = ceil_divide(right_blocks, per_group);
-  const bool symmetric = problem.symmetric;
-  const auto sums = functions<T>(*run.table).sums;
+ private:
+  static constexpr long MAX_GROUPS = 32;
+  const Run& run_;
+  const PackedSide<T> rows_, columns_;
+  const long per_group_;
 
-  const PackedColumns<T> packed(problem, run, block);
-  const RowNorms<T> norms(problem, run, block);
-  const AlignedBuffer<double> row_parts(right_groups * n), square_parts(groups * right_groups);
-  const AlignedBuffer<double> column_parts(symmetric ? 0 : groups * n_right);
-  const int threads = team_size(run, groups * right_groups, pair_work(problem, n, n_right) / (symmetric ? 2 : 1));
-  Watch watch(run, symmetric ? blocks * (blocks + 1) / 2 : blocks * right_blocks);
+ public:
+  const long row_groups, column_groups;
 
+  Blocks(const PairProblem<T>& pairs, const Run& run)
+      : problem(pairs),
+        tile(functions<T>(*run.table)),
+        n(pairs.left.n),
+        n_right(pairs.right.n),
+        block(block_rows(std::max(n, n_right))),
+        row_blocks(ceil_divide(n, block)),
+        column_blocks(ceil_divide(n_right, block)),
+        run_(run),
+        rows_(pairs.left, tile.rows, run, block),
+        columns_(pairs.right, tile.columns, run, block),
+        per_group_(ceil_divide(std::max(row_blocks, column_blocks), MAX_GROUPS)),
+        row_groups(ceil_divide(row_blocks, per_group_)),
+        column_groups(ceil_divide(column_blocks, per_group_)) {}
+
+  long tasks() const { return row_groups * column_groups; }
+
+  // Threads for a sweep that does `work` operations a pair besides the kernel's.
+  int threads(double work = 0) const {
+    const double pairs = double(n) * double(n_right) / (problem.symmetric ? 2 : 1);
+    return team_size(run_, tasks(), pairs * (problem.left.n_features + problem.left.n_marks + 20.0 + work));
+  }
+
+  // Rows [i * block, ...) against columns [j * block, ...).
+  BlockOfPairs<T> pairs(long i, long j) const {
+    return {&problem.kernel, &problem.left,  i * block, std::min(n, (i + 1) * block),       rows_[i],
+            &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j};
+  }
+
+  BlockOfPairs<T> pairs_and_diagonal(long i, long j) const {
+    BlockOfPairs<T> block = pairs(i, j);
+    block.on_diagonal = false;
+    return block;
+  }
+
+  // Calls visit(i, j) for all blocks, those of a row of blocks in order on one thread. False if stopped.
+  template <class Visit> bool for_each_row(int threads, Visit&& visit) const {
+    Watch watch(run_, row_blocks * column_blocks);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long task = 0; task < groups * right_groups; ++task) {
-    const long a = task / right_groups, b = task % right_groups;
-    double square = 0;
-    square_parts[task] = 0;
-    if (symmetric && b < a) continue;
-    const long i_begin = a * per_group, i_end = std::min(blocks, i_begin + per_group);
-    const long j_begin = b * per_group, j_end = std::min(right_blocks, j_begin + per_group);
-    double* rows = &row_parts[b * n];
-    double* columns = symmetric ? &row_parts[a * n] : &column_parts[a * n_right];
-    std::fill(rows + i_begin * block, rows + std::min(n, i_end * block), 0.0);
-    std::fill(columns + j_begin * block, columns + std::min(n_right, j_end * block), 0.0);
-    for (long i = i_begin; i < i_end; ++i)
-      for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
-        const bool diagonal = symmetric && i == j;
-        const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, i * block, std::min(n, (i + 1) * block),
-                                    norms.from(i * block), packed[j],       j * block,     std::min(n_right, (j + 1) * block), diagonal};
-        const double part = sums(pairs, squares != nullptr, rows + i * block, diagonal ? nullptr : columns + j * block);
-        square += (symmetric && !diagonal ? 2 : 1) * part;
+    for (long i = 0; i < row_blocks; ++i)
+      for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
+        visit(i, j);
         watch.task_done();
       }
-    square_parts[task] = square;
+    return !watch.stopped();
   }
-  if (watch.stopped()) return false;
 
-  const auto merge = [](const AlignedBuffer<double>& parts, long count, long length, double* out) {
-    for (long k = 0; k < length; ++k) {
-      out[k] = parts[k];
-      for (long g = 1; g < count; ++g) out[k] += parts[g * length + k];
+  // Calls start(task, rows, columns) and then visit(task, i, j) for the blocks of each task, symmetric problems: i <= j.
+  // False if stopped.
+  template <class Start, class Visit> bool for_each(int threads, Start&& start, Visit&& visit) const {
+    const bool symmetric = problem.symmetric;
+    Watch watch(run_, symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (long task = 0; task < tasks(); ++task) {
+      const long a = task / column_groups, b = task % column_groups;
+      if (symmetric && b < a) continue;
+      const long i_begin = a * per_group_, i_end = std::min(row_blocks, i_begin + per_group_);
+      const long j_begin = b * per_group_, j_end = std::min(column_blocks, j_begin + per_group_);
+      start(task, Range{i_begin * block, std::min(n, i_end * block)}, Range{j_begin * block, std::min(n_right, j_end * block)});
+      for (long i = i_begin; i < i_end; ++i)
+        for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
+          visit(task, i, j);
+          watch.task_done();
+        }
     }
+    return !watch.stopped();
+  }
+
+  struct Range {
+    long begin, end;
   };
-  merge(row_parts, right_groups, n, row_sums);
-  if (!symmetric) merge(column_parts, groups, n_right, column_sums);
-  if (squares) merge(square_parts, groups * right_groups, 1, squares);
+};
+
+// out[k] = sum of parts[g * length + k] over g < count, in order.
+template <class S> void merge(const AlignedBuffer<S>& parts, long count, long length, S* out) {
+  for (long k = 0; k < length; ++k) {
+    out[k] = parts[k];
+    for (long g = 1; g < count; ++g) out[k] += parts[g * length + k];
+  }
+}
+
+}  // namespace
+
+template <class T>
+bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
+             double* squares) {
+  const Blocks<T> blocks(problem, run);
+  const bool symmetric = problem.symmetric, with_rows = row_sums;
+  const long n = blocks.n, n_right = blocks.n_right, block = blocks.block;
+  const AlignedBuffer<double> row_parts(with_rows ? blocks.column_groups * n : 0);
+  const AlignedBuffer<double> column_parts(with_rows && !symmetric ? blocks.row_groups * n_right : 0);
+  const AlignedBuffer<double> totals(blocks.tasks()), square_parts(blocks.tasks());
+  std::fill_n(totals.get(), blocks.tasks(), 0.0);
+  std::fill_n(square_parts.get(), blocks.tasks(), 0.0);
+  const auto rows_of = [&](long task) { return row_parts.get() + task % blocks.column_groups * n; };
+  const auto columns_of = [&](long task) {
+    const long group = task / blocks.column_groups;
+    return symmetric ? row_parts.get() + group * n : column_parts.get() + group * n_right;
+  };
+  const bool finished = blocks.for_each(
+      blocks.threads(),
+      [&](long task, auto rows, auto columns) {
+        if (!with_rows) return;
+        std::fill(rows_of(task) + rows.begin, rows_of(task) + rows.end, 0.0);
+        std::fill(columns_of(task) + columns.begin, columns_of(task) + columns.end, 0.0);
+      },
+      [&](long task, long i, long j) {
+        const BlockOfPairs<T> pairs = blocks.pairs(i, j);
+        BlockSums sums{};
+        sums.second = squares;
+        if (with_rows) sums.rows = rows_of(task) + i * block;
+        if (with_rows && !pairs.on_diagonal) sums.columns = columns_of(task) + j * block;
+        blocks.tile.sums(pairs, sums);
+        const double twice = symmetric && !pairs.on_diagonal ? 2 : 1;
+        totals[task] += twice * sums.total;
+        square_parts[task] += twice * sums.squares;
+      });
+  if (!finished) return false;
+  merge(totals, blocks.tasks(), 1, total);
+  if (squares) merge(square_parts, blocks.tasks(), 1, squares);
+  if (with_rows) merge(row_parts, blocks.column_groups, n, row_sums);
+  if (with_rows && !symmetric) merge(column_parts, blocks.row_groups, n_right, column_sums);
   return true;
+}
+
+template <class T, class W>
+bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* w, long n_panels, double* out) {
+  const Blocks<T> blocks(problem, run);
+  const TileFunctions<W>& weighted = functions<W>(*run.table);
+  const long width = weighted.weights_at_once, length = n_panels * width, n = blocks.n, block = blocks.block;
+  const int threads = blocks.threads(double(length));
+  const AlignedBuffer<double> parts(blocks.tasks() * length), sums(length * threads);
+  std::fill_n(parts.get(), blocks.tasks() * length, 0.0);
+  const long padded = block + MAX_ROWS_AT_ONCE;  // the last rows of a tile may be beyond the block's
+  const AlignedBuffer<W> buffer(padded * block * threads);
+  std::fill_n(buffer.get(), padded * block * threads, W(0));
+  const bool finished = blocks.for_each(
+      threads, [](long, auto, auto) {},
+      [&](long task, long i, long j) {
+        const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
+        W* h = buffer.get() + padded * block * thread_number();
+        if constexpr (sizeof(W) == sizeof(double))
+          blocks.tile.entries(pairs, h, block);
+        else
+          blocks.tile.entries_single(pairs, h, block);
+        double* sum = &sums[length * thread_number()];
+        std::fill_n(sum, length, 0.0);
+        for (long p = 0; p < n_panels; ++p) {
+          const W* panel = w + p * n * width;
+          weighted.quadratic(h, block, pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
+                             panel + pairs.row_begin * width, panel + pairs.column_begin * width, sum + p * width);
+        }
+        for (long c = 0; c < length; ++c) parts[task * length + c] += (i == j ? 1 : 2) * sum[c];
+      });
+  if (finished) merge(parts, blocks.tasks(), length, out);
+  return finished;
+}
+
+long weights_at_once(const TileTable& table, bool single) {
+  return single ? table.float32.weights_at_once : table.float64.weights_at_once;
+}
+
+template <class T>
+bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, long* counts) {
+  const Blocks<T> blocks(problem, run);
+  const AlignedBuffer<long> parts(blocks.tasks() * THRESHOLDS);
+  std::fill_n(parts.get(), blocks.tasks() * THRESHOLDS, 0L);
+  const bool finished = blocks.for_each(
+      blocks.threads(), [](long, auto, auto) {},
+      [&](long task, long i, long j) { blocks.tile.counts(blocks.pairs(i, j), thresholds, &parts[task * THRESHOLDS]); });
+  merge(parts, blocks.tasks(), THRESHOLDS, counts);
+  return finished;
+}
+
+template <class T>
+bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, long capacity,
+             long* found) {
+  const Blocks<T> blocks(problem, run);
+  const int threads = blocks.threads();
+  const long room = blocks.block * blocks.block;
+  const AlignedBuffer<double> buffer(room * threads);
+  std::atomic<long> filled{0};
+  const bool finished = blocks.for_each(
+      threads, [](long, auto, auto) {},
+      [&](long, long i, long j) {
+        double* block = buffer.get() + room * thread_number();
+        const long count = blocks.tile.between(blocks.pairs(i, j), low, high, block, room);
+        const long begin = filled.fetch_add(count);
+        if (begin < capacity) std::copy_n(block, std::min(count, capacity - begin), out + begin);
+      });
+  *found = filled.load();
+  return finished;
 }
 
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out) {
@@ -144,92 +283,64 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   const long n_blocks = problem.left.n / size, step = block_rows(size);
   const long strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
-  const long width = std::min(step, size), packed_size = tile.packed_size(problem.right, width);
-  const int threads = team_size(run, tasks, pair_work(problem, problem.left.n, size / 2.0));
-  AlignedBuffer<T> packed(packed_size * threads);
-  AlignedBuffer<double> parts(tasks), row_sums(step * threads);
-  const RowNorms<T> norms(problem, run, step);
+  const long width = std::min(step, size);
+  const long rows_size = tile.rows.size(problem.left, width), columns_size = tile.columns.size(problem.right, width);
+  const double pair_work = problem.left.n_features + problem.left.n_marks + 20.0;
+  const int threads = team_size(run, tasks, pair_work * double(problem.left.n) * double(size) / 2);
+  const AlignedBuffer<T> packed((rows_size + columns_size) * threads);
+  const AlignedBuffer<double> parts(tasks);
   Watch watch(run, tasks);
   const int run_length = int(std::clamp(step / size, 1L, 64L));
 
 #pragma omp parallel for schedule(dynamic, run_length) num_threads(threads)
   for (long task = 0; task < tasks; ++task) {
     if (watch.stopped()) continue;
-    T* columns = packed.get() + packed_size * thread_number();
-    double* rows = row_sums.get() + step * thread_number();
+    T* rows = packed.get() + (rows_size + columns_size) * thread_number();
+    T* columns = rows + rows_size;
     const long begin = task / strips * size, end = begin + size;
     const long row_begin = begin + task % strips * step, row_end = std::min(end, row_begin + step);
-    double off_block = 0, diagonal = 0;
+    tile.rows.pack(problem.left, row_begin, row_end, rows);
+    BlockSums diagonal{}, others{};
     for (long j = row_begin; j < end; j += step) {
       const long j_end = std::min(end, j + step);
-      tile.pack(problem.right, j, j_end, columns);
-      std::fill(rows, rows + step, 0.0);
-      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, row_begin, row_end, norms.from(row_begin), columns, j, j_end, true};
-      tile.sums(pairs, false, rows, nullptr);
-      double sum = 0;
-      for (long i = 0; i < row_end - row_begin; ++i) sum += rows[i];
-      (j == row_begin ? diagonal : off_block) += sum;
+      tile.columns.pack(problem.right, j, j_end, columns);
+      tile.sums({&problem.kernel, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, j == row_begin},
+                j == row_begin ? diagonal : others);
     }
-    parts.get()[task] = diagonal + 2 * off_block;
+    parts[task] = diagonal.total + 2 * others.total;
     watch.task_done();
   }
 
   if (watch.stopped()) return false;
   for (long b = 0; b < n_blocks; ++b) {
     out[b] = 0;
-    for (long s = 0; s < strips; ++s) out[b] += parts.get()[b * strips + s];
+    for (long s = 0; s < strips; ++s) out[b] += parts[b * strips + s];
   }
   return true;
 }
 
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long n_vectors, double* out) {
-  const long n = problem.left.n, n_right = problem.right.n;
-  const long block = block_rows(std::max(n, n_right));
-  const TileFunctions<T>& tile = functions<T>(*run.table);
-  const long row_blocks = ceil_divide(n, block), column_blocks = ceil_divide(n_right, block);
-  const int threads = team_size(run, row_blocks, pair_work(problem, n, n_right));
-  const PackedColumns<T> packed(problem, run, block);
-  const RowNorms<T> norms(problem, run, block);
-  AlignedBuffer<double> buffer(block * block * threads);
-  Watch watch(run, row_blocks * column_blocks);
-  std::fill(out, out + n * n_vectors, 0.0);
-
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long i = 0; i < row_blocks; ++i) {
+  const Blocks<T> blocks(problem, run);
+  const long block = blocks.block, n_right = blocks.n_right;
+  const int threads = blocks.threads(double(n_vectors));
+  const AlignedBuffer<double> buffer(block * block * threads);
+  std::fill(out, out + blocks.n * n_vectors, 0.0);
+  return blocks.for_each_row(threads, [&](long i, long j) {
     double* h = buffer.get() + block * block * thread_number();
-    const long row_begin = i * block, row_end = std::min(n, row_begin + block);
-    for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
-      const long j_begin = j * block, j_end = std::min(n_right, j_begin + block);
-      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, row_begin, row_end, norms.from(row_begin), packed[j], j_begin, j_end, false};
-      tile.entries(pairs, h, block);
-      run.table->multiply(h, block, row_end - row_begin, j_end - j_begin, w + j_begin, n_right, n_vectors,
-                          out + row_begin * n_vectors, n_vectors);
-      watch.task_done();
-    }
-  }
-  return !watch.stopped();
+    const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
+    blocks.tile.entries(pairs, h, block);
+    run.table->multiply(h, block, pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
+                        w + pairs.column_begin, n_right, n_vectors, out + pairs.row_begin * n_vectors, n_vectors);
+  });
 }
 
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out) {
-  const long n = problem.left.n, n_right = problem.right.n;
-  const long block = block_rows(std::max(n, n_right));
-  const TileFunctions<T>& tile = functions<T>(*run.table);
-  const long row_blocks = ceil_divide(n, block), column_blocks = ceil_divide(n_right, block);
-  const int threads = team_size(run, row_blocks, pair_work(problem, n, n_right));
-  const PackedColumns<T> packed(problem, run, block);
-  const RowNorms<T> norms(problem, run, block);
-  Watch watch(run, row_blocks * column_blocks);
-
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long i = 0; i < row_blocks; ++i)
-    for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
-      const BlockOfPairs<T> pairs{&problem.kernel, &problem.left, i * block, std::min(n, (i + 1) * block),
-                                  norms.from(i * block), packed[j],       j * block,     std::min(n_right, (j + 1) * block), false};
-      tile.entries(pairs, out + i * block * n_right + j * block, n_right);
-      watch.task_done();
-    }
-  return !watch.stopped();
+  const Blocks<T> blocks(problem, run);
+  return blocks.for_each_row(blocks.threads(), [&](long i, long j) {
+    const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
+    blocks.tile.entries(pairs, out + pairs.row_begin * blocks.n_right + pairs.column_begin, blocks.n_right);
+  });
 }
 
 template <class T> double probe(const Run& run, Probe what, long repetitions) {
@@ -265,11 +376,15 @@ void register_fork_handler() {
 #endif
 }
 
-#define KCALIB_INSTANTIATE(T)                                                                      \
-  template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*);          \
-  template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                   \
-  template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, double*);        \
-  template bool entries<T>(const PairProblem<T>&, const Run&, double*);                            \
+#define KCALIB_INSTANTIATE(T)                                                                        \
+  template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
+  template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
+  template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, double*);          \
+  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double*, long, double*); \
+  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float*, long, double*);  \
+  template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \
+  template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
+  template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
   template double probe<T>(const Run&, Probe, long);
 KCALIB_INSTANTIATE(double)
 KCALIB_INSTANTIATE(float)

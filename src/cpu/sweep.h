@@ -26,10 +26,12 @@ struct Run {
 
 // Each returns false if `poll` stopped it; the results are then incomplete.
 
-// Sums over columns (left.n) and rows (right.n) and the sum of squares (null: not wanted)
-// of H. Symmetric problems: pairs of a sample with itself are left out, column_sums unused.
+// Sums of H: its total, sums over columns (left.n) and rows (right.n), sum of squares. Symmetric problems:
+// pairs of a sample with itself are left out. Pointers may be null: not wanted (column_sums: nor in
+// symmetric problems; squares need row_sums).
 template <class T>
-bool moments(const PairProblem<T>& problem, const Run& run, double* row_sums, double* column_sums, double* squares);
+bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
+             double* squares);
 
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
@@ -37,6 +39,22 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
 // out (left.n x n_vectors) = H w^T for w (n_vectors x right.n), diagonal included.
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long n_vectors, double* out);
+
+// out[p][c] = w[p][:, c]^T H w[p][:, c] for w (n_panels x n x weights_at_once), in W's precision but for the
+// sums over blocks; symmetric problems, diagonal included.
+template <class T, class W>
+bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* w, long n_panels, double* out);
+long weights_at_once(const TileTable& table, bool single);
+
+// counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.
+template <class T>
+bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, long* counts);
+
+// The entries H_ij in [low, high) of pairs i < j, in no order, and how many there are; at most
+// `capacity` are written.
+template <class T>
+bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, long capacity,
+             long* found);
 
 // out (left.n x right.n) = H, diagonal included.
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out);

@@ -21,11 +21,15 @@ constexpr int TILE = ROWS * VECTORS;
 // because the expansion loses their digits (identical rows: 2e-8 in the distance).
 constexpr long DIRECT_FEATURES = 8;
 constexpr double NEAR = 1e-3;
+// The same for pairs of different labels, whose distance is the sum of terms of size 1.
+constexpr double NEAR_OTHERS = 8e-3;
 
 // Features whose part of a panel stays in L1 while all rows of a block pass by.
-constexpr long FEATURES_AT_ONCE = 96;
+constexpr long FEATURES_AT_ONCE = 64;
 
 constexpr long MAX_BLOCK_ROWS = 192;
+
+template <class T> constexpr int WIDTH = VECTORS * LANES<Pack<T>>;  // columns of a panel
 
 #define KCALIB_INLINE __attribute__((always_inline))
 
@@ -42,28 +46,34 @@ struct AbsoluteDifference {
   template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return sum + magnitude(a - b); }
 };
 
-// finish(r, {sum_k step(rows[r][k], panel[k][v]) for all v}) for every row r: the loop where the
-// time goes. The sums never leave the registers unless `finish` stores them. k runs over
-// [first, first + length), and the sums are added to `so_far` if that is given.
-template <class Step, class V, class Finish>
-KCALIB_FN void accumulate(const Real<V>* const* rows, const Real<V>* panel, long length, Finish&& finish,
-                          long first = 0, const V* so_far = nullptr) {
-  constexpr int WIDTH = VECTORS * LANES<V>;
+// The rows of a register tile, by position and row: packed, or of a row-major matrix.
+template <class T> struct PackedRows {
+  const T* at;
+  KCALIB_FN T operator()(long k, int r) const { return at[k * ROWS + r]; }
+};
+template <class T> struct StridedRows {
+  const T* at;
+  long stride;
+  KCALIB_FN T operator()(long k, int r) const { return at[r * stride + k]; }
+};
+
+// finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r: the loop where the
+// time goes. The sums never leave the registers unless `finish` stores them; they are added to
+// `so_far` if that is given.
+template <class Step, class V, class Rows, class Finish>
+KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr) {
   V sum[ROWS][VECTORS] = {};
   if (so_far)
     for (int r = 0; r < ROWS; ++r)
       for (int v = 0; v < VECTORS; ++v) sum[r][v] = so_far[r * VECTORS + v];
-  const Real<V>* row[ROWS];
-  for (int r = 0; r < ROWS; ++r) row[r] = rows[r] + first;
-  panel += first * WIDTH;
 #pragma GCC unroll 1
-  for (long k = 0; k < length; ++k, panel += WIDTH) {
+  for (long k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
     V column[VECTORS];
     for (int v = 0; v < VECTORS; ++v) column[v] = load<V>(panel + v * LANES<V>);
 #pragma GCC unroll 6
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) sum[r][v] = Step::template step<V>(sum[r][v], row[r][k], column[v]);
+      for (int v = 0; v < VECTORS; ++v) sum[r][v] = Step::template step<V>(sum[r][v], rows(k, r), column[v]);
   }
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) finish(r, sum[r]);
@@ -75,55 +85,60 @@ template <class V> KCALIB_FN auto storing(V* tile) {
   };
 }
 
-template <class V> struct RowGroup {
-  const Real<V>* points[ROWS];
-  const Real<V>* marks[ROWS];
-  Real<V> norm[ROWS];           // |x|^2, with labels |e|^2
-  Real<V> label_residual[ROWS];  // e_y
-  int label[ROWS];
-};
-
-// Columns packed lane by lane: points, marks, then a row each of norms and, with labels, of e_y
-// and the labels themselves (as integers of the lane's size).
-template <class V> struct Panel {
-  static constexpr int WIDTH = VECTORS * LANES<V>;
-  const Real<V>* points;
-  const Real<V>* marks;
-  const Real<V>* norms;
-  const Real<V>* label_residuals;
-  const Real<V>* labels;
+// LENGTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
+// with labels, |e|^2 and the labels (as integers of the lane's size).
+template <class T, int LENGTH> struct Panel {
+  const T* points;
+  const T* marks;
+  const T* point_norms;
+  const T* mark_norms;
+  const T* labels;
   long n_features, n_marks;
 
-  Panel(const Side<Real<V>>& side, const Real<V>* packed)
+  Panel(const Side<T>& side, const T* packed)
       : points(packed),
-        marks(packed + side.n_features * WIDTH),
-        norms(marks + side.n_marks * WIDTH),
-        label_residuals(norms + WIDTH),
-        labels(label_residuals + WIDTH),
+        marks(packed + (side.labels ? 0 : side.n_features * LENGTH)),
+        point_norms(marks + side.n_marks * LENGTH),
+        mark_norms(point_norms + LENGTH),
+        labels(mark_norms + LENGTH),
         n_features(side.n_features),
         n_marks(side.n_marks) {}
-  static long size(const Side<Real<V>>& side) {
-    return (side.n_features + side.n_marks + (side.labels ? 3 : 1)) * WIDTH;
+  static long size(const Side<T>& side) {
+    return (side.labels ? side.n_marks + 3 : side.n_features + side.n_marks + 1) * LENGTH;
   }
+  long label(int lane) const { return __builtin_bit_cast(typename Lane<T>::bits, labels[lane]); }
+};
+
+// A register tile: ROWS rows against the WIDTH columns of a panel.
+template <class V> struct RegisterTile {
+  using T = Real<V>;
+  Panel<T, ROWS> rows;
+  Panel<T, WIDTH<T>> columns;
+  const Side<T>& left;   // for the pairs that are computed anew
+  const Side<T>& right;
+  long row, column;  // where the tile begins
+  long column_label[VECTORS];  // the label of all of a pack's columns, -1 if they differ; with labels only
+  PackedRows<T> points() const { return {rows.points}; }
+  PackedRows<T> marks() const { return {rows.marks}; }
 };
 
 // The quantities of a tile's pairs that the kernel's factors ask for, each computed at
 // most once.
 template <class V> class Quantities {
+  using R = Real<V>;
+
  public:
-  // `target`: the target factors, if distances are to be had from them (else null).
-  Quantities(const RowGroup<V>& rows, const Panel<V>& panel, const V* target)
-      : rows_(rows), panel_(panel), target_(target) {}
+  explicit Quantities(const RegisterTile<V>& tile) : tile_(tile) {}
 
   const V* dot() {
-    if (!have_dot_) accumulate<Product, V>(rows_.points, panel_.points, panel_.n_features, storing(dot_));
+    if (!have_dot_) accumulate<Product, V>(tile_.points(), tile_.columns.points, tile_.columns.n_features, storing(dot_));
     have_dot_ = true;
     return dot_;
   }
 
   const V* cityblock() {
     if (!have_cityblock_)
-      accumulate<AbsoluteDifference, V>(rows_.points, panel_.points, panel_.n_features, storing(cityblock_));
+      accumulate<AbsoluteDifference, V>(tile_.points(), tile_.columns.points, tile_.columns.n_features, storing(cityblock_));
     have_cityblock_ = true;
     return cityblock_;
   }
@@ -131,92 +146,133 @@ template <class V> class Quantities {
   const V* squared_euclidean() {
     if (have_squared_) return squared_;
     have_squared_ = true;
-    if (panel_.n_features <= DIRECT_FEATURES) {
-      accumulate<SquaredDifference, V>(rows_.points, panel_.points, panel_.n_features, storing(squared_));
-      return squared_;
-    }
-    if (target_) {
-      from_residuals();
+    const auto& [rows, columns] = sides();
+    if (columns.n_features <= DIRECT_FEATURES) {
+      accumulate<SquaredDifference, V>(tile_.points(), columns.points, columns.n_features, storing(squared_));
       return squared_;
     }
     V column_norm[VECTORS], nearest{};  // below 0: some pair is near
-    for (int v = 0; v < VECTORS; ++v) column_norm[v] = load<V>(panel_.norms + v * LANES<V>);
-    accumulate<Product, V>(rows_.points, panel_.points, panel_.n_features, [&](int r, const V* dot) KCALIB_INLINE {
+    for (int v = 0; v < VECTORS; ++v) column_norm[v] = load<V>(columns.point_norms + v * LANES<V>);
+    accumulate<Product, V>(tile_.points(), columns.points, columns.n_features, [&](int r, const V* dot) KCALIB_INLINE {
       for (int v = 0; v < VECTORS; ++v) {
-        const V norms = rows_.norm[r] + column_norm[v];
-        const V d2 = norms - Real<V>(2) * dot[v];
-        nearest = lower(d2 - norms * Real<V>(NEAR), nearest);
+        const V norms = rows.point_norms[r] + column_norm[v];
+        const V d2 = norms - R(2) * dot[v];
+        nearest = lower(d2 - norms * R(NEAR), nearest);
         dot_[r * VECTORS + v] = dot[v];
         squared_[r * VECTORS + v] = d2;
       }
     });
     have_dot_ = true;
-    if (__builtin_expect(any(nearest < Real<V>(0)), 0))
-      repair([&](int r, int v) { return (rows_.norm[r] + load<V>(panel_.norms + v * LANES<V>)) * Real<V>(NEAR); });
+    if (__builtin_expect(any(nearest < R(0)), 0))
+      for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) {
+          V& d2 = squared_[r * VECTORS + v];
+          if (any(d2 < (rows.point_norms[r] + column_norm[v]) * R(NEAR))) d2 = by_differences(r, v);
+        }
     return squared_;
   }
 
- private:
-  // With o = onehot(y), e = o - p and t = <e, e'>,
-  //   |p - p'|^2 = |e|^2 + |e'|^2 - 2 t                                     if y = y'
-  //              = the same + 2 - 2 (e_y - e_y' - e'_y + e'_y')             otherwise:
-  // one product of residuals gives the target factor and the distance.
-  void from_residuals() {
-    using R = Real<V>;
-    V nearest{};
+  // Squared distances from the target factors t = <e, e'>, e = onehot(y) - p:
+  //   |p - p'|^2 = |e|^2 + |e'|^2 - 2 t                       if y = y'
+  //              = |p|^2 + |p'|^2 - 2 (t - e'_y - e_y')       otherwise.
+  // Samples sorted by label have columns of one label in most packs; then nothing is gathered.
+  void squared_from(const V* target) {
+    have_squared_ = true;
+    const auto& [rows, columns] = sides();
+    V near{};  // below 0: some pair of a label is near
+    V nearest = splat<V>(R(NEAR_OTHERS));
+#pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
-      const V column_norm = load<V>(panel_.norms + lane), column_own = load<V>(panel_.label_residuals + lane);
-      const Bits<V> labels = to_bits(load<V>(panel_.labels + lane));
-      for (int r = 0; r < ROWS; ++r) {
-        const V crossed = gather<V>(rows_.marks[r], labels) + load<V>(panel_.marks + rows_.label[r] * Panel<V>::WIDTH + lane);
-        const V other = R(2) - R(2) * (rows_.label_residual[r] + column_own - crossed);
-        const V same = rows_.norm[r] + column_norm;
-        const V differ = labels == rows_.label[r] ? V{} : other;
-        const V d2 = same - R(2) * target_[r * VECTORS + v] + differ;
-        nearest = lower(d2 - scale_from_residuals(same, labels == rows_.label[r]), nearest);
-        squared_[r * VECTORS + v] = d2;
+      const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
+      const long label = tile_.column_label[v];
+      if (label >= 0) {
+        const R* crossed = rows.marks + label * ROWS;
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) {
+          V& d2 = squared_[r * VECTORS + v];
+          const V t = target[r * VECTORS + v];
+          if (rows.label(r) == label) {
+            const V norms = rows.mark_norms[r] + mark_norm;
+            d2 = norms - R(2) * t;
+            near = lower(d2 - norms * R(NEAR), near);
+          } else {
+            const V other = load<V>(columns.marks + rows.label(r) * WIDTH<R> + lane);
+            d2 = R(2) * (other - t) + (point_norm + (rows.point_norms[r] + R(2) * crossed[r]));
+            nearest = lower(d2, nearest);
+          }
+        }
+      } else {
+        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
+        for (int r = 0; r < ROWS; ++r) {
+          V& d2 = squared_[r * VECTORS + v];
+          const V t = target[r * VECTORS + v];
+          const V crossed = gather<V>(rows.marks + r, labels * ROWS) + load<V>(columns.marks + rows.label(r) * WIDTH<R> + lane);
+          const V norms = rows.mark_norms[r] + mark_norm;
+          const auto same = labels == typename Lane<R>::bits(rows.label(r));
+          d2 = same ? norms - R(2) * t : R(2) * (crossed - t) + (rows.point_norms[r] + point_norm);
+          near = lower(same ? d2 - norms * R(NEAR) : V{}, near);
+          nearest = lower(same ? nearest : d2, nearest);
+        }
       }
     }
-    if (__builtin_expect(any(nearest < R(0)), 0))
-      repair([&](int r, int v) {
-        const int lane = v * LANES<V>;
-        const Bits<V> labels = to_bits(load<V>(panel_.labels + lane));
-        return scale_from_residuals(rows_.norm[r] + load<V>(panel_.norms + lane), labels == rows_.label[r]);
-      });
+    if (__builtin_expect(any(near < R(0)) || any(nearest < R(NEAR_OTHERS)), 0)) repair();
   }
 
-  // Below this, the terms that d2 is the sum of have cancelled too far.
-  static KCALIB_FN V scale_from_residuals(V norms, Bits<V> same_label) {
-    using R = Real<V>;
-    return (norms + (same_label ? V{} : splat<V>(R(4)))) * R(NEAR);
-  }
-
-  // By differences, where a squared distance is below `bound(r, v)`.
-  template <class Bound> __attribute__((noinline)) void repair(Bound&& bound) {
-    for (int r = 0; r < ROWS; ++r)
+ private:
+  // Distances by differences, where the terms that their squares were the sums of have cancelled too far.
+  __attribute__((noinline)) void repair() {
+    const auto& [rows, columns] = sides();
+    for (int r = 0; r < ROWS && tile_.row + r < tile_.left.n; ++r)
       for (int v = 0; v < VECTORS; ++v) {
         V& d2 = squared_[r * VECTORS + v];
-        if (any(d2 < bound(r, v))) d2 = by_differences(r, v);
+        if (!any(d2 < R(NEAR_OTHERS))) continue;  // no norm |e|^2 is above 2
+        for (int l = 0; l < LANES<V>; ++l) {
+          const int lane = v * LANES<V> + l;
+          const bool same = columns.label(lane) == rows.label(r);
+          const R bound = same ? (rows.mark_norms[r] + columns.mark_norms[lane]) * R(NEAR) : R(NEAR_OTHERS);
+          if (d2[l] < bound && tile_.column + lane < tile_.right.n)
+            d2[l] = squared_difference(tile_.left.points + (tile_.row + r) * rows.n_features,
+                                       tile_.right.points + (tile_.column + lane) * rows.n_features);
+        }
       }
+  }
+
+  R squared_difference(const R* x, const R* y) const {
+    const long length = tile_.left.n_features;
+    V sum{};
+    long k = 0;
+    for (; k + LANES<V> <= length; k += LANES<V>) {
+      const V d = load<V>(x + k) - load<V>(y + k);
+      sum += d * d;
+    }
+    R total = 0;
+    for (int l = 0; l < LANES<V>; ++l) total += sum[l];
+    for (; k < length; ++k) total += (x[k] - y[k]) * (x[k] - y[k]);
+    return total;
   }
 
   V by_differences(int r, int v) const {
     V even{}, odd{};
-    const Real<V>* row = rows_.points[r];
-    const Real<V>* column = panel_.points + v * LANES<V>;
+    const PackedRows<R> rows = tile_.points();
+    const R* column = tile_.columns.points + v * LANES<V>;
+    const long length = tile_.columns.n_features;
     long k = 0;
-    for (; k + 1 < panel_.n_features; k += 2) {
-      even = SquaredDifference::step<V>(even, row[k], load<V>(column + k * Panel<V>::WIDTH));
-      odd = SquaredDifference::step<V>(odd, row[k + 1], load<V>(column + (k + 1) * Panel<V>::WIDTH));
+    for (; k + 1 < length; k += 2) {
+      even = SquaredDifference::step<V>(even, rows(k, r), load<V>(column + k * WIDTH<R>));
+      odd = SquaredDifference::step<V>(odd, rows(k + 1, r), load<V>(column + (k + 1) * WIDTH<R>));
     }
-    if (k < panel_.n_features) even = SquaredDifference::step<V>(even, row[k], load<V>(column + k * Panel<V>::WIDTH));
+    if (k < length) even = SquaredDifference::step<V>(even, rows(k, r), load<V>(column + k * WIDTH<R>));
     return even + odd;
   }
 
-  const RowGroup<V>& rows_;
-  const Panel<V>& panel_;
-  const V* target_;
+  struct Sides {
+    const Panel<R, ROWS>& rows;
+    const Panel<R, WIDTH<R>>& columns;
+  };
+  Sides sides() const { return {tile_.rows, tile_.columns}; }
+
+  const RegisterTile<V>& tile_;
   bool have_dot_ = false, have_squared_ = false, have_cityblock_ = false;
   V dot_[TILE], squared_[TILE], cityblock_[TILE];
 };
@@ -266,10 +322,8 @@ template <class V> void factor_values(const Factor& factor, Quantities<V>& quant
 }
 
 // k(x_i, x'_j) of one register tile.
-template <class V>
-void kernel_values(const KernelProgram& kernel, const RowGroup<V>& rows, const Panel<V>& panel, const V* target, V* out) {
+template <class V> void kernel_values(const KernelProgram& kernel, Quantities<V>& quantities, V* out) {
   using R = Real<V>;
-  Quantities<V> quantities(rows, panel, target);
   V value[TILE], factor[TILE];
   for (int t = 0; t < kernel.n_terms; ++t) {
     const Term& term = kernel.terms[t];
@@ -287,188 +341,294 @@ void kernel_values(const KernelProgram& kernel, const RowGroup<V>& rows, const P
   }
 }
 
-template <class T> void square_norms(const Side<T>& side, long begin, long end, T* out) {
+template <class T> T square_norm(const T* x, long length) {
   using V = Pack<T>;
   constexpr int CHAINS = 4, STEP = CHAINS * LANES<V>;
-  const long length = side.labels ? side.n_marks : side.n_features;
-  const T* x = (side.labels ? side.marks : side.points) + begin * length;
-  for (long i = begin; i < end; ++i, x += length) {
-    V sum[CHAINS] = {};
-    long k = 0;
-    for (; k + STEP <= length; k += STEP)
-      for (int c = 0; c < CHAINS; ++c) {
-        const V part = load<V>(x + k + c * LANES<V>);
-        sum[c] += part * part;
-      }
-    const V total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    T norm = 0;
-    for (int lane = 0; lane < LANES<V>; ++lane) norm += total[lane];
-    for (; k < length; ++k) norm += x[k] * x[k];
-    out[i - begin] = norm;
-  }
-}
-
-// Shows `visitor` every entry of the block, a row of a register tile at a time:
-//   start_panel();  row(i, j, h)  with h[VECTORS] = H[i][j...];  end_panel(j).
-// Columns outside, rows inside: a panel stays in cache. Rows beyond the block's last
-// (up to ROWS - 1) and columns beyond its last are shown as zeros.
-template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPairs<T>& block, Visitor& visitor) {
-  using V = Pack<T>;
-  constexpr int WIDTH = Panel<V>::WIDTH;
-  const Side<T>& left = *block.left;
-  const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
-
-  const bool residual = left.labels;
-  RowGroup<V> groups[MAX_BLOCK_ROWS / ROWS];
-  for (long row = 0; row < (rows + ROWS - 1) / ROWS * ROWS; ++row) {
-    const long i = block.row_begin + (row < rows ? row : rows - 1);  // any row will do beyond the last
-    RowGroup<V>& group = groups[row / ROWS];
-    const int r = int(row % ROWS);
-    group.points[r] = left.points + i * left.n_features;
-    group.marks[r] = left.marks + i * left.n_marks;
-    group.norm[r] = block.row_norms[i - block.row_begin];
-    group.label[r] = left.labels ? left.labels[i] : 0;
-    group.label_residual[r] = left.labels ? group.marks[r][group.label[r]] : T(0);
-  }
-
-  const long panel_size = Panel<V>::size(left);
-  V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: with labels only
-  for (long column = 0, p = 0; column < columns; column += WIDTH, ++p) {
-    const Panel<V> panel(left, block.packed + p * panel_size);
-    visitor.start_panel();
-    if (residual)
-      for (long k = 0; k < panel.n_marks; k += FEATURES_AT_ONCE) {
-        const long length = panel.n_marks - k < FEATURES_AT_ONCE ? panel.n_marks - k : FEATURES_AT_ONCE;
-        for (long g = 0; g * ROWS < rows; ++g)
-          accumulate<Product, V>(groups[g].marks, panel.marks, length, storing(targets[g]), k, k ? targets[g] : nullptr);
-      }
-    for (long row = 0; row < rows; row += ROWS) {
-      const RowGroup<V>& group = groups[row / ROWS];
-      const V* target = targets[row / ROWS];
-      kernel_values<V>(*block.kernel, group, panel, residual ? target : nullptr, kernel);
-      for (long r = rows - row; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v) kernel[r * VECTORS + v] = V{};
-      if (block.skip_diagonal)
-        for (int r = 0; r < ROWS; ++r) {
-          const long j = (block.row_begin + row + r) - (block.column_begin + column);
-          if (j >= 0 && j < WIDTH) kernel[r * VECTORS + j / LANES<V>][j % LANES<V>] = T(0);
-        }
-      const auto show = [&](int r, const V* factor) KCALIB_INLINE {
-        V h[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) h[v] = kernel[r * VECTORS + v] * factor[v];
-        visitor.row(row + r, column, h);
-      };
-      if (residual)
-        for (int r = 0; r < ROWS; ++r) show(r, target + r * VECTORS);
-      else
-        accumulate<Product, V>(group.marks, panel.marks, panel.n_marks, show);
+  V sum[CHAINS] = {};
+  long k = 0;
+  for (; k + STEP <= length; k += STEP)
+    for (int c = 0; c < CHAINS; ++c) {
+      const V part = load<V>(x + k + c * LANES<V>);
+      sum[c] += part * part;
     }
-    visitor.end_panel(column);
-  }
+  const V total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  T norm = 0;
+  for (int lane = 0; lane < LANES<V>; ++lane) norm += total[lane];
+  for (; k < length; ++k) norm += x[k] * x[k];
+  return norm;
 }
 
-template <class T> long packed_size(const Side<T>& side, long columns) {
-  constexpr int WIDTH = Panel<Pack<T>>::WIDTH;
-  return (columns + WIDTH - 1) / WIDTH * Panel<Pack<T>>::size(side);
+template <class T, int LENGTH> long packed_size(const Side<T>& side, long samples) {
+  return (samples + LENGTH - 1) / LENGTH * Panel<T, LENGTH>::size(side);
 }
 
-// Columns beyond the last are zeros: their marks make every entry zero.
-template <class T> void pack(const Side<T>& side, long begin, long end, T* packed) {
-  using V = Pack<T>;
-  constexpr int WIDTH = Panel<V>::WIDTH;
-  for (long first = begin; first < end; first += WIDTH) {
-    const int valid = end - first < WIDTH ? int(end - first) : WIDTH;
-    if (valid < WIDTH)
-      for (long k = 0; k < Panel<V>::size(side); ++k) packed[k] = T(0);
+// Lanes beyond the last sample are zeros: their marks make every entry zero.
+template <class T, int LENGTH> void pack(const Side<T>& side, long begin, long end, T* packed) {
+  for (long first = begin; first < end; first += LENGTH) {
+    const int valid = end - first < LENGTH ? int(end - first) : LENGTH;
+    if (valid < LENGTH)
+      for (long k = 0; k < Panel<T, LENGTH>::size(side); ++k) packed[k] = T(0);
     const auto transpose = [&](const T* source, long length) {
-      constexpr long LINE = 64 / sizeof(T);  // a cache line of every row at a time
+      constexpr long LINE = 64 / sizeof(T);  // a cache line of every sample at a time
       source += first * length;
       for (long begin = 0; begin < length; begin += LINE) {
         const long end = length - begin < LINE ? length : begin + LINE;
         for (int j = 0; j < valid; ++j)
-          for (long k = begin; k < end; ++k) packed[k * WIDTH + j] = source[j * length + k];
+          for (long k = begin; k < end; ++k) packed[k * LENGTH + j] = source[j * length + k];
       }
-      packed += length * WIDTH;
+      packed += length * LENGTH;
     };
-    transpose(side.points, side.n_features);
+    if (!side.labels) transpose(side.points, side.n_features);
     transpose(side.marks, side.n_marks);
-    square_norms(side, first, first + valid, packed);
-    packed += WIDTH;
-    if (!side.labels) continue;
-    for (int j = 0; j < valid; ++j) {
-      const int label = side.labels[first + j];
-      packed[j] = side.marks[(first + j) * side.n_marks + label];
-      packed[WIDTH + j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
+    if (!side.labels) {
+      for (int j = 0; j < valid; ++j) packed[j] = square_norm(side.points + (first + j) * side.n_features, side.n_features);
+      packed += LENGTH;
+      continue;
     }
-    packed += 2 * WIDTH;
+    for (int j = 0; j < valid; ++j) {
+      const T* residual = side.marks + (first + j) * side.n_marks;
+      const int label = side.labels[first + j];
+      packed[LENGTH + j] = square_norm(residual, side.n_marks);
+      packed[j] = packed[LENGTH + j] + (T(1) - T(2) * residual[label]);
+      packed[2 * LENGTH + j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
+    }
+    packed += 3 * LENGTH;
   }
 }
 
-// Sums of the entries over columns, over rows, and of their squares, in float64.
-template <class T, bool SECOND> struct SumVisitor {
+// Shows `visitor` every entry of the block, a row of a register tile at a time:
+//   start_panel();  row(r, i, j, h) with h[VECTORS] = H[i + r][j...] for r < ROWS;  end_tile(i);  end_panel(j).
+// Columns outside, rows inside: a panel stays in cache. Rows beyond the block's last
+// (up to ROWS - 1) and columns beyond its last are shown as zeros.
+template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPairs<T>& block, Visitor& visitor) {
   using V = Pack<T>;
-  static constexpr int WIDTH = Panel<V>::WIDTH, WIDE_VECTORS = VECTORS * WIDE<V>;
+  const Side<T>&left = *block.left, &right = *block.right;
+  const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
+  const long row_size = Panel<T, ROWS>::size(left), panel_size = Panel<T, WIDTH<T>>::size(right);
+  const bool residual = left.labels;
 
-  DoublePack row_sum[MAX_BLOCK_ROWS + ROWS] = {};
-  DoublePack column_sum[WIDE_VECTORS];
+  V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: with labels only
+  for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
+    const Panel<T, WIDTH<T>> panel(right, block.packed_columns + p * panel_size);
+    const auto tile_at = [&](long i) KCALIB_INLINE {
+      return RegisterTile<V>{Panel<T, ROWS>(left, block.packed_rows + i / ROWS * row_size), panel, left, right,
+                             block.row_begin + i, block.column_begin + j, {}};
+    };
+    visitor.start_panel();
+    long column_label[VECTORS] = {}, first = 0;
+    if (residual) {
+      for (int v = 0; v < VECTORS; ++v) {
+        const Bits<V> labels = to_bits(load<V>(panel.labels + v * LANES<V>));
+        column_label[v] = any(labels != labels[0]) ? -1 : long(labels[0]);
+      }
+      // All of the product but the last features, whose part of the panel then is at hand.
+      for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE)
+        for (long i = 0; i < rows; i += ROWS)
+          accumulate<Product, V>(PackedRows<T>{tile_at(i).rows.marks + first * ROWS}, panel.marks + first * WIDTH<T>,
+                                 FEATURES_AT_ONCE, storing(targets[i / ROWS]), first ? targets[i / ROWS] : nullptr);
+    }
+    for (long i = 0; i < rows; i += ROWS) {
+      RegisterTile<V> tile = tile_at(i);
+      Quantities<V> quantities(tile);
+      V* target = targets[i / ROWS];
+      if (residual) {
+        for (int v = 0; v < VECTORS; ++v) tile.column_label[v] = column_label[v];
+        accumulate<Product, V>(PackedRows<T>{tile.rows.marks + first * ROWS}, panel.marks + first * WIDTH<T>,
+                               panel.n_marks - first, storing(target), first ? target : nullptr);
+        quantities.squared_from(target);
+      }
+      kernel_values<V>(*block.kernel, quantities, kernel);
+      if (block.on_diagonal)
+        for (int r = 0; r < ROWS; ++r) {
+          const long d = tile.row + r - tile.column;
+          if (d >= 0 && d < WIDTH<T>) kernel[r * VECTORS + d / LANES<V>][d % LANES<V>] = T(0);
+        }
+      const auto show = [&](int r, const V* factor) KCALIB_INLINE {
+        V h[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) h[v] = kernel[r * VECTORS + v] * factor[v];
+        visitor.row(r, i, j, h);
+      };
+      if (residual) {
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) show(r, target + r * VECTORS);
+      } else {
+        accumulate<Product, V>(tile.marks(), panel.marks, panel.n_marks, show);
+      }
+      visitor.end_tile(i);
+    }
+    visitor.end_panel(j);
+  }
+}
+
+// Adds a pack to double packs, in lane order.
+template <class V> KCALIB_FN void add_wide(V x, DoublePack* sums) {
+  DoublePack wide[WIDE<V>];
+  widen(x, wide);
+  for (int w = 0; w < WIDE<V>; ++w) sums[w] += wide[w];
+}
+
+// Sums of the entries; the order of those that make the total does not depend on what else is asked.
+template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
+  using V = Pack<T>;
+
+  DoublePack total[WIDE<V>] = {};
+  V tile_total{}, tile_columns[VECTORS];
+  DoublePack row_sum[WITH_ROWS ? MAX_BLOCK_ROWS + ROWS : 1] = {};
+  DoublePack column_sum[VECTORS * WIDE<V>];
   DoublePack square_sum{};
   double* column_sums;
   long columns;
 
   KCALIB_FN void start_panel() {
-    for (int v = 0; v < WIDE_VECTORS; ++v) column_sum[v] = DoublePack{};
+    for (auto& sum : column_sum) sum = DoublePack{};
   }
-  KCALIB_FN void row(long i, long, const V* h) {
-    DoublePack wide[WIDE_VECTORS];
-    for (int v = 0; v < VECTORS; ++v) widen(h[v], wide + v * WIDE<V>);
-    DoublePack sum = wide[0];
-    for (int v = 1; v < WIDE_VECTORS; ++v) sum += wide[v];
-    row_sum[i] += sum;
-    for (int v = 0; v < WIDE_VECTORS; ++v) column_sum[v] += wide[v];
+  KCALIB_FN void row(int r, long i, long, const V* h) {
+    V sum = h[0];
+    if constexpr (VECTORS == 4)
+      sum = (h[0] + h[1]) + (h[2] + h[3]);
+    else
+      for (int v = 1; v < VECTORS; ++v) sum += h[v];
+    tile_total = r == 0 ? sum : tile_total + sum;
+    if constexpr (WITH_ROWS) {
+      DoublePack wide[WIDE<V>];
+      widen(sum, wide);
+      for (int w = 0; w < WIDE<V>; ++w) row_sum[i + r] += wide[w];
+      for (int v = 0; v < VECTORS; ++v) tile_columns[v] = r == 0 ? h[v] : tile_columns[v] + h[v];
+    }
     if constexpr (SECOND)
-      for (int v = 0; v < WIDE_VECTORS; ++v) square_sum += wide[v] * wide[v];
+      for (int v = 0; v < VECTORS; ++v) {
+        DoublePack wide[WIDE<V>];
+        widen(h[v], wide);
+        for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
+      }
+  }
+  KCALIB_FN void end_tile(long) {
+    add_wide(tile_total, total);
+    if constexpr (WITH_ROWS)
+      for (int v = 0; v < VECTORS; ++v) add_wide(tile_columns[v], column_sum + v * WIDE<V>);
   }
   KCALIB_FN void end_panel(long column) {
-    if (!column_sums) return;
-    for (long j = 0; j < WIDTH && column + j < columns; ++j)
+    if (!WITH_ROWS || !column_sums) return;
+    for (long j = 0; j < WIDTH<T> && column + j < columns; ++j)
       column_sums[column + j] += column_sum[j / LANES<DoublePack>][j % LANES<DoublePack>];
   }
 };
 
-template <class T, bool SECOND>
-double sums_as(const BlockOfPairs<T>& block, double* row_sums, double* column_sums) {
-  SumVisitor<T, SECOND> visitor;
-  visitor.column_sums = column_sums;
+template <class T, bool WITH_ROWS, bool SECOND> void sums_as(const BlockOfPairs<T>& block, BlockSums& sums) {
+  SumVisitor<T, WITH_ROWS, SECOND> visitor;
+  visitor.column_sums = sums.columns;
   visitor.columns = block.column_end - block.column_begin;
   for_each_tile(block, visitor);
-  for (long i = 0; i < block.row_end - block.row_begin; ++i) row_sums[i] += sum_lanes(visitor.row_sum[i]);
-  return sum_lanes(visitor.square_sum);
+  for (const DoublePack& part : visitor.total) sums.total += sum_lanes(part);
+  if constexpr (WITH_ROWS)
+    for (long i = 0; i < block.row_end - block.row_begin; ++i) sums.rows[i] += sum_lanes(visitor.row_sum[i]);
+  if constexpr (SECOND) sums.squares += sum_lanes(visitor.square_sum);
 }
 
-template <class T> double sums(const BlockOfPairs<T>& block, bool second, double* row_sums, double* column_sums) {
-  return second ? sums_as<T, true>(block, row_sums, column_sums) : sums_as<T, false>(block, row_sums, column_sums);
+template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
+  if (!sums.rows) return sums_as<T, false, false>(block, sums);
+  return sums.second ? sums_as<T, true, true>(block, sums) : sums_as<T, true, false>(block, sums);
 }
 
 // Writes the entries.
-template <class T> struct EntryVisitor {
+template <class T, class Out> struct EntryVisitor {
   using V = Pack<T>;
-  double* out;
+  Out* out;
   long stride, rows, columns;
 
   KCALIB_FN void start_panel() {}
-  KCALIB_FN void row(long i, long column, const V* h) {
-    if (i >= rows) return;
-    const long width = columns - column < Panel<V>::WIDTH ? columns - column : Panel<V>::WIDTH;
-    T lanes[Panel<V>::WIDTH];
+  KCALIB_FN void row(int r, long i, long column, const V* h) {
+    if (i + r >= rows) return;
+    Out* begin = out + (i + r) * stride + column;
+    const long width = columns - column < WIDTH<T> ? columns - column : WIDTH<T>;
+    T lanes[WIDTH<T>];
     for (int v = 0; v < VECTORS; ++v) store<V>(lanes + v * LANES<V>, h[v]);
-    for (long j = 0; j < width; ++j) out[i * stride + column + j] = lanes[j];
+    for (long j = 0; j < width; ++j) begin[j] = Out(lanes[j]);
   }
+  KCALIB_FN void end_tile(long) {}
   KCALIB_FN void end_panel(long) {}
 };
 
-template <class T> void entries(const BlockOfPairs<T>& block, double* out, long stride) {
-  EntryVisitor<T> visitor{out, stride, block.row_end - block.row_begin, block.column_end - block.column_begin};
+template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, long stride) {
+  EntryVisitor<T, Out> visitor{out, stride, block.row_end - block.row_begin, block.column_end - block.column_begin};
   for_each_tile(block, visitor);
+}
+
+// Shows take(V h) the entries of pairs of samples (on the diagonal: i < j), all others as infinity.
+template <class T, class Take> struct PairVisitor {
+  using V = Pack<T>;
+  const BlockOfPairs<T>& block;
+  Take take;
+
+  KCALIB_FN void start_panel() {}
+  KCALIB_FN void row(int r, long i, long column, const V* h) {
+    const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
+    if (i + r >= rows) return;
+    const long first = block.on_diagonal ? i + r + 1 : 0;
+    for (int v = 0; v < VECTORS; ++v) {
+      const long j = column + v * LANES<V>;
+      V shown = h[v];
+      if (j < first || j + LANES<V> > columns)
+        for (int l = 0; l < LANES<V>; ++l)
+          if (j + l < first || j + l >= columns) shown[l] = Real<V>(__builtin_inf());
+      take(shown);
+    }
+  }
+  KCALIB_FN void end_tile(long) {}
+  KCALIB_FN void end_panel(long) {}
+};
+
+template <class T> void counts(const BlockOfPairs<T>& block, const double* thresholds, long* counts) {
+  using V = Pack<T>;
+  V threshold[THRESHOLDS];
+  Bits<V> count[THRESHOLDS] = {};
+  for (int t = 0; t < THRESHOLDS; ++t) threshold[t] = splat<V>(T(thresholds[t]));
+  const auto take = [&](V h) KCALIB_INLINE {
+#pragma GCC unroll 8
+    for (int t = 0; t < THRESHOLDS; ++t) count[t] -= h < threshold[t];
+  };
+  PairVisitor<T, decltype(take)> visitor{block, take};
+  for_each_tile(block, visitor);
+  for (int t = 0; t < THRESHOLDS; ++t)
+    for (int l = 0; l < LANES<V>; ++l) counts[t] += count[t][l];
+}
+
+template <class T> long between(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity) {
+  using V = Pack<T>;
+  long found = 0;
+  const auto take = [&](V h) KCALIB_INLINE {
+    const auto inside = (h >= T(low)) & (h < T(high));
+    if (__builtin_expect(any(inside), 0))
+      for (int l = 0; l < LANES<V>; ++l)
+        if (inside[l]) {
+          if (found < capacity) out[found] = h[l];
+          ++found;
+        }
+  };
+  PairVisitor<T, decltype(take)> visitor{block, take};
+  for_each_tile(block, visitor);
+  return found;
+}
+
+template <class T>
+void quadratic(const T* h, long stride, long rows, long columns, const T* left, const T* right, double* out) {
+  using V = Pack<T>;
+  DoublePack total[VECTORS * WIDE<V>] = {};
+  for (long k = 0; k < columns; k += FEATURES_AT_ONCE) {
+    const long length = columns - k < FEATURES_AT_ONCE ? columns - k : FEATURES_AT_ONCE;
+    for (long i = 0; i < rows; i += ROWS) {
+      V part[VECTORS] = {};
+      accumulate<Product, V>(StridedRows<T>{h + i * stride + k, stride}, right + k * WIDTH<T>, length,
+                             [&](int r, const V* sum) KCALIB_INLINE {
+                               if (i + r >= rows) return;
+                               const T* weights = left + (i + r) * WIDTH<T>;
+                               for (int v = 0; v < VECTORS; ++v) part[v] += load<V>(weights + v * LANES<V>) * sum[v];
+                             });
+      for (int v = 0; v < VECTORS; ++v) add_wide(part[v], total + v * WIDE<V>);
+    }
+  }
+  for (int v = 0; v < VECTORS * WIDE<V>; ++v)
+    for (int l = 0; l < LANES<DoublePack>; ++l) out[v * LANES<DoublePack> + l] += total[v][l];
 }
 
 void multiply(const double* h, long h_stride, long rows, long columns, const double* w, long w_stride,
@@ -525,7 +685,16 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
 }
 
 template <class T> constexpr TileFunctions<T> table_of() {
-  return {square_norms<T>, packed_size<T>, pack<T>, sums<T>, entries<T>, probe<T>};
+  return {{packed_size<T, ROWS>, pack<T, ROWS>},
+          {packed_size<T, WIDTH<T>>, pack<T, WIDTH<T>>},
+          sums<T>,
+          entries<T, double>,
+          entries<T, float>,
+          counts<T>,
+          between<T>,
+          quadratic<T>,
+          WIDTH<T>,
+          probe<T>};
 }
 
 }  // namespace

@@ -21,31 +21,52 @@ template <class T> struct Side {
   long n;
 };
 
-// A rectangle of pairs: rows [row_begin, row_end) of `left` against packed columns.
+// A rectangle of pairs: packed rows [row_begin, row_end) of `left` against packed columns of `right`.
 template <class T> struct BlockOfPairs {
   const KernelProgram* kernel;
   const Side<T>* left;
   long row_begin, row_end;
-  const T* row_norms;  // of rows row_begin, row_begin + 1, ...
-  const T* packed;  // what `pack` wrote for these columns
+  const T* packed_rows;  // what `pack_rows` wrote for them
+  const Side<T>* right;
   long column_begin, column_end;
-  bool skip_diagonal;  // leave out the pairs of a sample with itself
+  const T* packed_columns;  // what `pack_columns` wrote for them
+  bool on_diagonal;         // of a symmetric problem: pairs of a sample with itself are left out
 };
+
+// What is wanted of a block's entries, all added to what is there. Sums run over register tiles
+// in the entries' type, and over the tiles in float64.
+struct BlockSums {
+  double* rows;     // sums over columns; null: only the total is wanted
+  double* columns;  // sums over rows; may be null
+  bool second;      // sum the squares; needs rows
+  double total, squares;
+};
+
+constexpr int THRESHOLDS = 8;  // of one counting sweep
 
 enum class Probe { FMA, EXP, SQRT };
 
-template <class T> struct TileFunctions {
-  // |x|^2 of the points [begin, end); with labels |e|^2 of the residuals.
-  void (*square_norms)(const Side<T>& side, long begin, long end, T* out);
-  // Number of T that packing `columns` columns takes.
-  long (*packed_size)(const Side<T>& side, long columns);
-  // Columns [begin, end) of `side` in panels: per panel points, marks, and what PanelRows lists.
+// Rows and columns are packed alike, sample by sample into the lanes of panels of a fixed width.
+template <class T> struct Packing {
+  long (*size)(const Side<T>& side, long samples);  // number of T that packing so many samples takes
   void (*pack)(const Side<T>& side, long begin, long end, T* packed);
-  // Adds the block's sums over columns to row_sums[0..rows), its sums over rows to
-  // column_sums[0..columns) unless that is null, and returns its sum of squares if `second`.
-  double (*sums)(const BlockOfPairs<T>& block, bool second, double* row_sums, double* column_sums);
+};
+
+template <class T> struct TileFunctions {
+  Packing<T> rows, columns;
+  void (*sums)(const BlockOfPairs<T>& block, BlockSums& sums);
   // Writes the block's entries to out[row * stride + column].
   void (*entries)(const BlockOfPairs<T>& block, double* out, long stride);
+  void (*entries_single)(const BlockOfPairs<T>& block, float* out, long stride);
+  // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS; on the diagonal, of pairs i < j.
+  void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, long* counts);
+  // The entries (on the diagonal: of pairs i < j) in [low, high) are written to `out`, whose room
+  // is `capacity`; returns how many there are.
+  long (*between)(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity);
+  // Adds left[i][c] h[i * stride + j] right[j][c] summed over i and j to out[c], for the
+  // `weights_at_once` columns c of row-major weights.
+  void (*quadratic)(const T* h, long stride, long rows, long columns, const T* left, const T* right, double* out);
+  int weights_at_once;
   // Runs `repetitions` rounds of one operation and returns how many elements that was:
   // the machine's own rate, against which the sweep's speed is read.
   double (*probe)(Probe what, long repetitions, T* sink);

@@ -16,6 +16,7 @@ from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import Moments, PairProblem
+from kcalib._resampling import Weights
 
 
 class Operator(Protocol):
@@ -28,14 +29,21 @@ class Operator(Protocol):
     def threads(self) -> int | None:
         """Threads it uses at most; None where the array library decides."""
 
-    def moments(self, second: bool = False) -> Moments:
-        """Row and column sums, diagonal, and on request the sum of squares."""
+    def moments(self, second: bool = False, rows: bool = True) -> Moments:
+        """Total, diagonal, on request row and column sums, and with these the sum of squares."""
 
     def block_sums(self, size: int) -> Array:
         """Sum over i != j of each of the n // size consecutive diagonal blocks, shape (n // size,)."""
 
     def matmul(self, vectors: Array) -> Array:
         """H @ vectors for `vectors` of shape (n right, c)."""
+
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        """w^T H w for each column w of `weights`, shape (n, c); symmetric problems.
+
+        In "float32" entries and products are rounded to it (sums of more than a tile's are float64):
+        for null distributions, twice as fast where products take the time.
+        """
 
     def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
         """The dense piece H[rows][:, columns]."""
@@ -54,7 +62,7 @@ class Capability:
     memory: str
 
 
-PRIMITIVES = ("moments", "block_sums", "matmul", "tile")
+PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "tile")
 TABLE = (
     Capability(
         "sorted_scan", "NumPy and all CPU arrays: binary problems (points on a line) with kernels made of "

@@ -48,20 +48,24 @@ def pack(
         return max(medians[metric].value, SMALLEST)
 
     resolved = kernel.resolve(bandwidth)
-    xp = data.xp
-    marks = residuals(data)
+    xp, dtype = data.xp, getattr(data.xp, data.dtype)
     root = matrix_root(target_kernel, data.m)
-    if root is not None:
-        marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
-    if data.sample_weight is not None:
-        marks = marks * xp.astype(data.sample_weight, marks.dtype)[:, None]
-    # Only now to the dtype of the sweep: 1 - p would lose the digits of a small residual in float32.
-    dtype = getattr(xp, data.dtype)
-    points, marks = (xp.astype(a, dtype, copy=False) for a in (data.probabilities, marks))
-    if _arrays.is_host(points):
-        points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
+
+    def cast(array: Array) -> Array:
+        array = xp.astype(array, dtype, copy=False)
+        return np.ascontiguousarray(array) if _arrays.is_host(array) else array
+
+    def marks() -> Array:
+        result = residuals(data)
+        if root is not None:
+            result = result @ _arrays.like(root, result, dtype=result.dtype)
+        if data.sample_weight is not None:
+            result = result * xp.astype(data.sample_weight, result.dtype)[:, None]
+        # Only now to the dtype of the sweep: 1 - p would lose the digits of a small residual in float32.
+        return cast(result)
+
     labels = data.labels if root is None and data.sample_weight is None else None
-    problem = PairProblem(Side(points, marks, labels), None, _terms(resolved))
+    problem = PairProblem(Side(cast(data.probabilities), marks, labels), None, _terms(resolved))
     return Packed(problem, resolved, tuple(medians.values()), None if root is None else root.shape[1])
 
 

@@ -14,20 +14,19 @@ from kcalib._arrays import Array
 from kcalib._problem import Moments
 
 
-def unbiased(moments: Moments, sample_weight: Array | None = None) -> float:
+def unbiased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
-    n = moments.row_sums.shape[0]
     if sample_weight is None:
-        return total(moments.row_sums) / (n * (n - 1))
+        return moments.total / (n * (n - 1))
     # sum_{i != j} w_i w_j without the cancellation of W^2 - sum w^2.
     before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)[:-1]
-    return total(moments.row_sums) / (2 * total(sample_weight[1:] * before))
+    return moments.total / (2 * total(sample_weight[1:] * before))
 
 
-def biased(moments: Moments, sample_weight: Array | None = None) -> float:
+def biased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i, j} H_ij / n^2, never negative for a positive definite kernel."""
-    weights = moments.row_sums.shape[0] if sample_weight is None else total(sample_weight)
-    return (total(moments.row_sums) + total(moments.diagonal)) / weights**2
+    assert moments.trace is not None  # as everywhere here, the problem is symmetric
+    return (moments.total + moments.trace) / (n if sample_weight is None else total(sample_weight)) ** 2
 
 
 def standard_error(moments: Moments) -> float | None:
@@ -38,14 +37,14 @@ def standard_error(moments: Moments) -> float | None:
     calibration, where its estimate can be negative and is set to 0: there the standard error
     is somewhat too large.
     """
-    n = moments.row_sums.shape[0]
-    if n < 4 or moments.sum_of_squares is None:
+    if moments.row_sums is None or moments.sum_of_squares is None or moments.row_sums.shape[0] < 4:
         return None
+    n = moments.row_sums.shape[0]
     squares = moments.sum_of_squares
     square_rows = total(moments.row_sums * moments.row_sums)
     pairs = n * (n - 1)
     # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
-    square_mean = (total(moments.row_sums) ** 2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
+    square_mean = (moments.total**2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
     z1 = (square_rows - squares) / (pairs * (n - 2)) - square_mean
     z2 = squares / pairs - square_mean
     return math.sqrt(max(0.0, (4 * (n - 2) * max(0.0, z1) + 2 * max(0.0, z2)) / pairs))

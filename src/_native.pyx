@@ -101,7 +101,7 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         unsigned long long seed
     bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
     bint c_line_residuals "kcalib::line_residuals"(
-        const double*, const long long*, long, const Run&, double*, long*, double*) except +
+        const double*, const long long*, long, const Run&, double*, long*, double*, double*) except +
     bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
     bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
     bint c_line_forms "kcalib::line_forms"(
@@ -389,17 +389,18 @@ def line_gap(const double[:, ::1] points, Sweep sweep not None):
 
 
 def line_residuals(const double[:, ::1] points, const long long[::1] labels, Sweep sweep not None):
-    """Sizes of the residuals, those of label 0 first; how many these are; and how far the points are off the line."""
+    """Sizes of the residuals, those of label 0 first; how many these are; off_line and square_norms of src/cpu/line.h."""
     sizes = np.empty(points.shape[0])
     cdef double[::1] out = sizes
     cdef double off_line = 0
+    cdef double square_norms = 0
     cdef long n_zeros = 0
     cdef bint finished
     with nogil:
         finished = c_line_residuals(
-            &points[0, 0], &labels[0], points.shape[0], sweep.run, &out[0], &n_zeros, &off_line)
+            &points[0, 0], &labels[0], points.shape[0], sweep.run, &out[0], &n_zeros, &off_line, &square_norms)
     sweep.raise_if_stopped(finished)
-    return sizes, n_zeros, off_line
+    return sizes, n_zeros, off_line, square_norms
 
 
 def line_total(

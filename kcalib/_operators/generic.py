@@ -13,6 +13,7 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._operators.diagonal import diagonal
 from kcalib._problem import Factor, Moments, PairProblem, Side
+from kcalib._resampling import Weights
 
 STRIP_ELEMENTS = 2**22
 
@@ -28,23 +29,25 @@ class GenericOperator:
         self.reason = reason
         self._xp = _arrays.namespace(problem.left.points)
 
-    def moments(self, second: bool = False) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True) -> Moments:
         xp, problem = self._xp, self.problem
-        rows, columns, squares = [], None, None
+        sums, columns, squares = [], None, None
         for begin, h in self._strips():
             if problem.symmetric:
                 h = self._without_diagonal(h, begin)
             else:
                 part = xp.sum(h, axis=0)
                 columns = part if columns is None else columns + part
-            rows.append(xp.sum(h, axis=1))
+            sums.append(xp.sum(h, axis=1))
             if second:
                 part = xp.sum(h * h)
                 squares = part if squares is None else squares + part
-        row_sums = xp.concat(rows)
+        row_sums = xp.concat(sums)
+        total, squares = float(xp.sum(row_sums)), None if squares is None else float(squares)
         if problem.symmetric:
-            return Moments(row_sums, row_sums, diagonal(problem), None if squares is None else float(squares))
-        return Moments(row_sums, columns, None, None if squares is None else float(squares))
+            on_diagonal = diagonal(problem)
+            return Moments(total, row_sums, row_sums, on_diagonal, squares, float(xp.sum(on_diagonal)))
+        return Moments(total, row_sums, columns, None, squares, None)
 
     def block_sums(self, size: int) -> Array:
         xp, left = self._xp, self.problem.left
@@ -60,6 +63,19 @@ class GenericOperator:
         xp = self._xp
         vectors = xp.astype(vectors, xp.float64)
         return xp.concat([h @ vectors for _, h in self._strips()])
+
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        xp = self._xp
+        if isinstance(weights, Weights):
+            values = weights.values(dtype=dtype)
+            weights = _arrays.like(values, self.problem.left.points, dtype=getattr(xp, dtype))
+        w = xp.astype(weights, getattr(xp, dtype))
+        total: Any = 0.0
+        for begin, h in self._strips():
+            products = xp.astype(h, w.dtype, copy=False) @ w
+            part = xp.sum(xp.astype(w[begin : begin + h.shape[0], :] * products, xp.float64), axis=0)
+            total = part + total
+        return total
 
     def tile(self, rows: Any, columns: Any) -> Array:
         return self._entries(self.problem.left.take(rows), self.problem.columns.take(columns))

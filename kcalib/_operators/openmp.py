@@ -63,8 +63,9 @@ class OpenMPOperator:
         )
         row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
         if problem.symmetric:
-            return Moments(total, row_sums, row_sums, diagonal(problem), squares)
-        return Moments(total, row_sums, column_sums, None, squares)
+            on_diagonal = diagonal(problem)
+            return Moments(total, row_sums, row_sums, on_diagonal, squares, float(np.sum(on_diagonal)))
+        return Moments(total, row_sums, column_sums, None, squares, None)
 
     def block_sums(self, size: int) -> np.ndarray:
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
@@ -80,7 +81,7 @@ class OpenMPOperator:
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         side = self._prepared(self.problem.left)
-        n, count = weights.shape
+        n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
         width = _native.weights_at_once(dtype, self._sweep())
         at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
         sums = []

@@ -174,9 +174,10 @@ def estimate(
     if block_size is not None:
         value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
     else:
-        moments = operator.moments(second=with_error and data.sample_weight is None)
+        with_error = with_error and data.sample_weight is None
+        moments = operator.moments(second=with_error, rows=with_error)
         average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
-        value, error = average(moments, data.sample_weight), _statistics.standard_error(moments)
+        value, error = average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
     return SKCEResult(
         value=value,
         standard_error=error,

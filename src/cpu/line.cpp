@@ -11,6 +11,7 @@
 #include "line.h"
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "team.h"
@@ -149,11 +150,11 @@ bool line_gap(const double* points, long n, const Run& run, double* largest) {
 }
 
 bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
-                    double* off_line) {
+                    double* off_line, double* square_norms) {
   const Chunks chunks(n);
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
   std::vector<long> ones(chunks.count);
-  std::vector<double> distances(chunks.count);
+  std::vector<double> distances(chunks.count), squares(chunks.count);
   Watch watch(run, 2 * chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
@@ -177,19 +178,21 @@ bool line_residuals(const double* points, const long long* labels, long n, const
     if (watch.stopped()) continue;
     double* one = sizes + *n_zeros + ones[chunk];
     double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
-    double distance = 0;
+    double distance = 0, square = 0;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
       const long long label = labels[i];
       const double other = points[2 * i + 1 - label], rest = 1 - points[2 * i + label];
       double*& to = label ? one : zero;
       *to++ = 0.5 * (other + rest);
       distance += 0.5 * std::abs(other - rest);
+      square += other * other + rest * rest;
     }
     distances[chunk] = distance;
+    squares[chunk] = square;
     watch.task_done();
   }
-  *off_line = 0;
-  for (const double distance : distances) *off_line += distance;
+  *off_line = std::accumulate(distances.begin(), distances.end(), 0.0);
+  *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
   return !watch.stopped();
 }
 

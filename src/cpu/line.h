@@ -16,10 +16,10 @@ namespace kcalib {
 bool line_gap(const double* points, long n, const Run& run, double* largest);
 
 // Sizes of the residuals of the n points (1 - c, c): those of label 0 come first, in no order that
-// means anything. A point that rounding puts off the line has the residual of the nearest on it:
-// <e, e'> = 2 r r' + 2 d d' with d the distances from the line, whose sum is `off_line`.
+// means anything. A point that rounding puts off the line has the residual r of the nearest on it, and
+// <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>.
 bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
-                    double* off_line);
+                    double* off_line, double* square_norms);
 
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
 bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]);

@@ -103,6 +103,11 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
     bint c_line_residuals "kcalib::line_residuals"(
         const double*, const long long*, long, const Run&, double*, long*, double*, double*) except +
     bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
+    bint c_line_keys "kcalib::line_keys"(const double*, long, long, const Run&, unsigned long long*) except +
+    bint c_line_order "kcalib::line_order"(
+        const unsigned long long*, const double*, long, long, const Run&, long long*, double*) except +
+    bint c_line_marks "kcalib::line_marks"(
+        const double*, const long long*, const long long*, long, const Run&, double*, double*, double*) except +
     bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
     bint c_line_forms "kcalib::line_forms"(
         const Line&, const long long*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
@@ -419,6 +424,42 @@ def line_total(
         finished = c_line_total(residuals, kernel, squared, sweep.run, total)
     sweep.raise_if_stopped(finished)
     return total[0], total[1]
+
+
+def line_order(const double[::1] places, long block, Sweep sweep not None):
+    """Positions of the samples sorted by place, within blocks, and their places."""
+    cdef long n = places.shape[0]
+    keys = np.empty(n, dtype=np.uint64)
+    positions = np.empty(n, dtype=np.int64)
+    sorted_places = np.empty(n)
+    cdef unsigned long long[::1] keys_view = keys
+    cdef long long[::1] positions_view = positions
+    cdef double[::1] out = sorted_places
+    cdef bint finished
+    with nogil:
+        finished = c_line_keys(&places[0], n, block, sweep.run, &keys_view[0])
+    sweep.raise_if_stopped(finished)
+    keys.sort()
+    with nogil:
+        finished = c_line_order(&keys_view[0], &places[0], n, block, sweep.run, &positions_view[0], &out[0])
+    sweep.raise_if_stopped(finished)
+    return positions, sorted_places
+
+
+def line_marks(
+    const double[:, ::1] points, const long long[::1] labels, const long long[::1] positions, Sweep sweep not None
+):
+    """sqrt(2) times the signed residuals at `positions`; off_line and square_norms of src/cpu/line.h."""
+    marks = np.empty(positions.shape[0])
+    cdef double[::1] out = marks
+    cdef double off_line = 0
+    cdef double square_norms = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_marks(
+            &points[0, 0], &labels[0], &positions[0], positions.shape[0], sweep.run, &out[0], &off_line, &square_norms)
+    sweep.raise_if_stopped(finished)
+    return marks, off_line, square_norms
 
 
 def line_product(

@@ -20,7 +20,6 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -129,8 +128,7 @@ class SortedScanOperator:
         if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
             return np.empty(0)
         signs = isinstance(weights, Weights) and weights.kind == "rademacher"
-        sums = self._sums_of_residuals(second=False) if signs else None
-        order, terms = self._sorted(residuals=sums is not None)
+        order, terms = self._sorted(signs=signs)
         packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
@@ -151,20 +149,23 @@ class SortedScanOperator:
     def tile(self, rows: Any, columns: Any) -> np.ndarray:
         return OpenMPOperator(self.problem, threads=self.threads).tile(rows, columns)
 
-    @cached_property
-    def _residuals(self) -> BinaryResiduals | None:
-        """The residuals, if sums over pairs of them are all that a total of H takes."""
+    @property
+    def _has_binary_residuals(self) -> bool:
+        """Whether H_ij is 2 k(x_i, x_j) r_i r_j with a kernel of distances and the residuals of binary labels."""
         left = self.problem.left
         if self.problem.right is not None or left.labels is None or left.points.shape[1] != 2:
-            return None
-        if left.points.dtype != np.float64:  # residuals were rounded after, not before the subtraction
-            return None
-        if any(factor.metric == "dot" for term in self.problem.kernel for factor in term.factors):
-            return None
-        return BinaryResiduals.sorted(left, self.threads)
+            return False
+        # Residuals in float32 were rounded after the subtraction, not before.
+        return left.points.dtype == np.float64 and not self._has_dot
+
+    @property
+    def _has_dot(self) -> bool:
+        return any(factor.metric == "dot" for term in self.problem.kernel for factor in term.factors)
 
     def _sums_of_residuals(self, second: bool) -> Sums | None:
-        return None if self._residuals is None else self._residuals.sums(self.problem.kernel, second)
+        if not self._has_binary_residuals:
+            return None
+        return BinaryResiduals.sorted(self.problem.left, self.threads).sums(self.problem.kernel, second)
 
     def _row_sums(self, order: Order, terms: list[LineTerm], *, columns: bool = False) -> np.ndarray:
         """Row sums of the terms in the user's order; of a rectangular problem the rows (columns) alone."""
@@ -174,28 +175,35 @@ class SortedScanOperator:
         n_left = len(self.problem.left.points)
         return sums[n_left:] if columns else sums[:n_left]
 
-    def _sorted(self, block: int | None = None, *, residuals: bool = False) -> tuple[Order, list[LineTerm]]:
+    def _sorted(self, block: int | None = None, *, signs: bool = False) -> tuple[Order, list[LineTerm]]:
         """The samples sorted by their place on the line (within whole blocks), and H as terms.
 
-        `residuals`: H of `BinaryResiduals`, of rank one. A rectangular H is between samples of the left,
-        whose right marks are 0, and those of the right, whose left marks are.
+        A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
+        left marks are. `signs`: for totals of H with weights of 1 and -1.
         """
-        problem = self.problem
-        points = problem.left.points if problem.right is None else np.concatenate([problem.left.points, problem.right.points])
+        left, right = self.problem.left, self.problem.right
+        points = left.points if right is None else np.concatenate([left.points, right.points])
         n = len(points) if block is None else len(points) // block * block
-        places = np.ascontiguousarray(points[:n, -1], dtype=np.float64)
-        order = Order.of(places, block or n, self.threads)
-        marks = _residual_marks(problem.left) if residuals else problem.left.marks[:n]
-        left = right = marks
-        if problem.right is not None:
-            left = np.concatenate([marks, np.zeros_like(problem.right.marks)])
-            right = np.concatenate([np.zeros_like(marks), problem.right.marks])
-        positions = order.positions
-        needs_points = any(factor.metric == "dot" for term in problem.kernel for factor in term.factors)
-        points = points[positions] if needs_points else points[:0]
-        left = left[positions]
-        right = left if problem.right is None else right[positions]
-        return order, [_line_term(term, points, left, right) for term in problem.kernel]
+        order = Order.of(np.ascontiguousarray(points[:n, -1], dtype=np.float64), block or n, self.threads)
+        marks = self._signed_residuals(order) if signs and self._has_binary_residuals else None
+        if right is not None:
+            columns = np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions]
+            marks = np.concatenate([left.marks, np.zeros_like(right.marks)])[order.positions]
+        elif marks is None:
+            columns = marks = left.marks[order.positions]
+        else:
+            columns = marks
+        points = points[order.positions] if self._has_dot else points[:0]
+        return order, [_line_term(term, points, marks, columns) for term in self.problem.kernel]
+
+    def _signed_residuals(self, order: Order) -> np.ndarray | None:
+        """Marks of rank one; None if what is off the line counts (see `BinaryResiduals`)."""
+        side = self.problem.left
+        labels = np.ascontiguousarray(side.labels, dtype=np.int64)
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, None, progress)
+            marks, off, norms = _native.line_marks(np.ascontiguousarray(side.points), labels, order.positions, sweep)
+        return marks[:, None] if 2 * off**2 <= EPSILON * norms else None
 
 
 @dataclass(frozen=True)
@@ -267,10 +275,9 @@ class Order:
 
     @classmethod
     def of(cls, places: np.ndarray, block: int, threads: int) -> Order:
-        positions = np.argsort(places.reshape(-1, block), axis=1)
-        positions += block * np.arange(len(positions))[:, None]
-        positions = positions.reshape(-1)
-        return cls(positions, places[positions], block, threads)
+        with terminal_progress() as progress:
+            positions, ascending = _native.line_order(places, block, _native.Sweep(threads, None, progress))
+        return cls(positions, ascending, block, threads)
 
     @property
     def n(self) -> int:
@@ -298,13 +305,6 @@ def off_line(points: np.ndarray) -> float:
     """Largest |p + q - 1| of points (p, q)."""
     sweep = _native.Sweep(resolve_threads())
     return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
-
-
-def _residual_marks(side: Side) -> np.ndarray:
-    """sqrt(2) r, shape (n, 1), with r as `BinaryResiduals` has it."""
-    points = side.points
-    size = np.where(side.labels, points[:, 0] + (1 - points[:, 1]), -points[:, 1] - (1 - points[:, 0]))
-    return math.sqrt(0.5) * size[:, None]
 
 
 def _line_term(term: Term, points: np.ndarray, left: np.ndarray, right: np.ndarray) -> LineTerm:

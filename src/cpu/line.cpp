@@ -10,6 +10,7 @@
 // starts each chunk from what was carried to it.
 #include "line.h"
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -149,50 +150,69 @@ bool line_gap(const double* points, long n, const Run& run, double* largest) {
   return !watch.stopped();
 }
 
+namespace {
+
+// The residual of a binary sample: (-r, r) on the line.
+struct Residual {
+  Residual(const double* point, long long label) : other(point[1 - label]), rest(1 - point[label]) {}
+  double size() const { return 0.5 * (other + rest); }
+  double other, rest;
+};
+
+// Sums over samples of what a residual is off the line, and of its square norm; a pair for each chunk.
+struct ResidualSums {
+  explicit ResidualSums(const Chunks& chunks) : off(chunks.count), squares(chunks.count) {}
+  struct Part {
+    double off = 0, squares = 0;
+    void add(const Residual& r) {
+      off += 0.5 * std::abs(r.other - r.rest);
+      squares += r.other * r.other + r.rest * r.rest;
+    }
+  };
+  void set(long chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares; }
+  void write(double* off_line, double* square_norms) const {
+    *off_line = std::accumulate(off.begin(), off.end(), 0.0);
+    *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
+  }
+  std::vector<double> off, squares;
+};
+
+}  // namespace
+
 bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line, double* square_norms) {
   const Chunks chunks(n);
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
   std::vector<long> ones(chunks.count);
-  std::vector<double> distances(chunks.count), squares(chunks.count);
+  ResidualSums sums(chunks);
   Watch watch(run, 2 * chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    long count = 0;
-    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) count += labels[i];
-    ones[chunk] = count;
+    ones[chunk] = std::accumulate(labels + chunks.begin(chunk), labels + chunks.end(chunk), 0L);
     watch.task_done();
   }
   if (watch.stopped()) return false;
 
-  long ones_before = 0;
-  *n_zeros = n;
-  for (long& count : ones) {
-    *n_zeros -= count;
-    ones_before += count;
-    count = ones_before - count;
-  }
+  *n_zeros = n - std::accumulate(ones.begin(), ones.end(), 0L);
+  std::exclusive_scan(ones.begin(), ones.end(), ones.begin(), 0L);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
     double* one = sizes + *n_zeros + ones[chunk];
     double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
-    double distance = 0, square = 0;
+    ResidualSums::Part part;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const long long label = labels[i];
-      const double other = points[2 * i + 1 - label], rest = 1 - points[2 * i + label];
-      double*& to = label ? one : zero;
-      *to++ = 0.5 * (other + rest);
-      distance += 0.5 * std::abs(other - rest);
-      square += other * other + rest * rest;
+      const Residual residual(points + 2 * i, labels[i]);
+      *(labels[i] ? one : zero) = residual.size();
+      one += labels[i];
+      zero += 1 - labels[i];
+      part.add(residual);
     }
-    distances[chunk] = distance;
-    squares[chunk] = square;
+    sums.set(chunk, part);
     watch.task_done();
   }
-  *off_line = std::accumulate(distances.begin(), distances.end(), 0.0);
-  *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
+  sums.write(off_line, square_norms);
   return !watch.stopped();
 }
 
@@ -217,6 +237,114 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
   for (long chunk = 1; chunk < chunks.count; ++chunk) functions.join(kernel, &pieces[0], pieces[chunk]);
   std::copy_n(pieces[0].total, 2, total);
   return true;
+}
+
+namespace {
+
+// The layout of a key: `index` bits below `place` bits below those of the block.
+struct KeyLayout {
+  KeyLayout(long n, long block)
+      : index(std::bit_width(Word(block - 1))), place(64 - index - std::bit_width(Word((n - 1) / block))) {}
+  Word rounded_place(Word key) const { return key >> index; }
+  long sample(Word key, long position, long block) const {
+    return position / block * block + long(key & ((Word(1) << index) - 1));
+  }
+  int index, place;
+};
+
+}  // namespace
+
+bool line_keys(const double* places, long n, long block, const Run& run, Word* keys) {
+  const Chunks chunks(n);
+  const KeyLayout layout(n, block);
+  const int threads = team_size(run, chunks.count, 4.0 * double(n));
+  std::vector<double> lows(chunks.count), highs(chunks.count);
+  Watch watch(run, 2 * chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    double low = places[chunks.begin(chunk)], high = low;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      low = std::min(low, places[i]);
+      high = std::max(high, places[i]);
+    }
+    lows[chunk] = low;
+    highs[chunk] = high;
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+  const double low = *std::min_element(lows.begin(), lows.end());
+  const double range = *std::max_element(highs.begin(), highs.end()) - low;
+  // A power of two, and below 2^53 in all: the product loses nothing, and rounding down keeps the order.
+  const int bits = std::min(layout.place, 52);
+  int exponent;
+  std::frexp(range, &exponent);
+  const double scale = range > 0 ? std::ldexp(1.0, std::min(bits - exponent, 1023)) : 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      const Word in_block = Word((places[i] - low) * scale) << layout.index | Word(i % block);
+      keys[i] = layout.index + layout.place < 64 ? Word(i / block) << (layout.index + layout.place) | in_block : in_block;
+    }
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
+bool line_order(const Word* keys, const double* places, long n, long block, const Run& run, long long* positions,
+                double* sorted) {
+  const Chunks chunks(n);
+  const KeyLayout layout(n, block);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    const auto same = [&](long i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
+    long begin = chunks.begin(chunk);
+    while (same(begin)) ++begin;  // a run of equal keys belongs to the chunk where it starts
+    while (begin < chunks.end(chunk)) {
+      long end = begin;
+      bool ascending = true;
+      do {
+        positions[end] = layout.sample(keys[end], end, block);
+        sorted[end] = places[positions[end]];
+        ascending = ascending && (end == begin || sorted[end - 1] <= sorted[end]);
+        ++end;
+      } while (same(end));
+      if (!ascending) {
+        std::sort(positions + begin, positions + end, [&](long long a, long long b) {
+          return places[a] < places[b] || (places[a] == places[b] && a < b);
+        });
+        for (long i = begin; i < end; ++i) sorted[i] = places[positions[i]];
+      }
+      begin = end;
+    }
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
+bool line_marks(const double* points, const long long* labels, const long long* positions, long n, const Run& run,
+                double* marks, double* off_line, double* square_norms) {
+  const Chunks chunks(n);
+  ResidualSums sums(chunks);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    ResidualSums::Part part;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      const long long at = positions[i];
+      const Residual residual(points + 2 * at, labels[at]);
+      marks[i] = std::sqrt(2.0) * (labels[at] ? residual.size() : -residual.size());
+      part.add(residual);
+    }
+    sums.set(chunk, part);
+    watch.task_done();
+  }
+  sums.write(off_line, square_norms);
+  return !watch.stopped();
 }
 
 Steps::Steps(const Line& line, const Run& run)

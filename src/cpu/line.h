@@ -24,6 +24,18 @@ bool line_residuals(const double* points, const long long* labels, long n, const
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
 bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]);
 
+// Keys that sort as the n places do within blocks of consecutive samples: number of the block, place
+// (rounded down) and number of the sample in the block, from the highest bits to the lowest.
+bool line_keys(const double* places, long n, long block, const Run& run, Word* keys);
+
+// From the sorted keys, the samples sorted by place, equal ones by number, and their places.
+bool line_order(const Word* keys, const double* places, long n, long block, const Run& run, long long* positions,
+                double* sorted);
+
+// sqrt(2) r for the residuals r as in line_residuals but signed, of the samples at `positions`; and the same sums.
+bool line_marks(const double* points, const long long* labels, const long long* positions, long n, const Run& run,
+                double* marks, double* off_line, double* square_norms);
+
 // Points ascending within blocks (the last may be shorter); points of different blocks do not see each other.
 struct Line {
   const double* places;

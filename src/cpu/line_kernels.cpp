@@ -291,11 +291,13 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
   FourPoints fours[FOURS];
   WordPack words[ROWS];
   for (long row = begin; row < end; row += ROWS) {
-    double factors[ROWS], decays[ROWS + 1];
-    for (int i = 0; i < ROWS; ++i) factors[i] = row + i < n ? line.factors[row + i] : 0;
-    for (int i = 0; i <= ROWS; ++i) decays[i] = row + i < n ? line.decay[row + i] : 0;
+    double some[2 * ROWS + 1] = {};
+    const double *factors = line.factors + row, *decays = line.decay + row;
+    if (row + ROWS >= n) {  // nothing comes after the last
+      for (long i = row; i < n; ++i) some[i - row] = line.factors[i], some[ROWS + i - row] = line.decay[i];
+      factors = some, decays = some + ROWS;
+    }
     for (int f = 0; f < FOURS; ++f) fours[f].set(factors + 4 * f, decays + 4 * f);
-    for (long i = row + ROWS; i < row + 2 * ROWS && i < n; ++i) __builtin_prefetch(&weights.signs[line.positions[i]]);
     for (int part = 0; part < 8; part += WIDTH) {
       for (int i = 0; i < ROWS; ++i)
         if (row + i < n) __builtin_memcpy(&words[i], &weights.signs[line.positions[row + i]][part], sizeof(WordPack));
@@ -310,6 +312,7 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
           seen[k] = load<P>(sum + 8 * k);
           added[k] = load<P>(total + 8 * k);
           index[k] = words[b + k];
+          if (row + ROWS + b + k < n) __builtin_prefetch(&weights.signs[line.positions[row + ROWS + b + k]]);
         }
         for (int f = 0; f < FOURS; ++f)
 #pragma GCC unroll 4

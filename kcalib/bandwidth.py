@@ -1,21 +1,25 @@
 """The median heuristic: bandwidths from pairwise distances.
 
 Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the
-dense tile of a pair problem whose kernel is the bare distance.
+dense tile of a pair problem whose kernel is the bare distance; for points on a line pairs are
+counted by the compiled core (src/cpu/line_median.cpp).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._dispatch import operator_for
 from kcalib._inputs import check_choice, check_integer, check_points
+from kcalib._operators.sorted_scan import ON_THE_LINE, off_line
 from kcalib._problem import Factor, PairProblem, Side, Term
+from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.kernels import METRICS
 
 __all__ = ["MedianDistance", "median_distance"]
@@ -41,7 +45,8 @@ def median_distance(
 
     The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
     median of the non-zero distances. With more than `max_samples` predictions it is taken
-    over a random subset of that size.
+    over a random subset of that size, except for those of binary problems (and single columns),
+    where all pairs take time O(n log n).
 
     Parameters
     ----------
@@ -82,22 +87,45 @@ def median_distance(
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
-    exact = n <= max_samples
+    on_a_line = _is_on_a_line(points)
+    exact = on_a_line or n <= max_samples
     if not exact:
         chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
         points = _arrays.namespace(points).take(points, _arrays.like(chosen, points), axis=0)
         n = max_samples
+    value = (_median_on_a_line if on_a_line else _median_of_all)(points, metric, threads)
+    if value == 0:
+        raise ValueError(
+            "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
+            "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
+        )
+    return MedianDistance(value, metric, n, exact, None if exact else seed)
+
+
+def _is_on_a_line(points: Array) -> bool:
+    if not _arrays.is_host(points) or points.shape[1] > 2:
+        return False
+    return points.shape[1] == 1 or off_line(points) <= ON_THE_LINE
+
+
+def _median_on_a_line(points: np.ndarray, metric: str, threads: int | None) -> float:
+    """Median of all distances; if it is 0, of those that are not; 0 if there is none."""
+    places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
+    places[:-1].sort()
+    with terminal_progress() as progress:
+        median = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
+    if points.shape[1] == 1:
+        return median / 2 if metric == "total_variation" else median
+    return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric]
+
+
+def _median_of_all(points: Array, metric: str, threads: int | None) -> float:
+    """As `_median_on_a_line`, of points anywhere."""
     distances = _distances(points, metric, threads)
     value = float(np.median(distances))
-    if value == 0:
-        positive = distances[distances > 0]
-        if positive.size == 0:
-            raise ValueError(
-                "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
-                "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
-            )
-        value = float(np.median(positive))
-    return MedianDistance(value, metric, n, exact, None if exact else seed)
+    if value == 0 and distances.any():
+        value = float(np.median(distances[distances > 0]))
+    return value
 
 
 def _distances(points: Array, metric: str, threads: int | None) -> np.ndarray:

@@ -210,7 +210,7 @@ def test_sorted_scan_is_chosen_where_it_is_exact():
     assert operator_for(PairProblem(off, None, terms["exponential"])).name == "openmp"
     with pytest.raises(ValueError, match="the two probabilities sum to 1 within 1e-12 only; pass those of the second"):
         operator_for(PairProblem(off, None, terms["exponential"]), operator="sorted_scan")
-    assert operator_for(PairProblem(side, side, terms["exponential"])).name == "openmp"
+    assert operator_for(PairProblem(side, side, terms["exponential"])).name == "sorted_scan"
     few = side.take(slice(0, 511))
     assert operator_for(PairProblem(few, None, terms["exponential"])).name == "openmp"
 

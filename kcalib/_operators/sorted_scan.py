@@ -36,6 +36,7 @@ VECTORS_AT_ONCE = 8  # columns of a product that are in memory together
 WEIGHTS_AT_ONCE = 2**28  # bytes of resampling weights in memory
 SORT_IN_THREADS_FROM = 100_000  # samples; below, a thread takes longer to start than to sort
 EPSILON = float(np.finfo(np.float64).eps)
+ON_THE_LINE = 2 * EPSILON  # two probabilities may sum to 1 within this
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class SortedScanOperator:
         if points.shape[1] == 2:
             # Off the line by more than rounding, distances would lose digits.
             gap = max(off_line(side.points) for side in (problem.left, problem.right) if side is not None)
-            if gap > 2 * EPSILON:
+            if gap > ON_THE_LINE:
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return None
 

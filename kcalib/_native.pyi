@@ -37,7 +37,12 @@ def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
 THRESHOLDS: int
 
 def counts(
-    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, thresholds: np.ndarray
+    points: np.ndarray,
+    marks: np.ndarray,
+    labels: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    thresholds: np.ndarray,
 ) -> np.ndarray: ...
 def between(
     points: np.ndarray,
@@ -76,9 +81,7 @@ def entries(
     sweep: Sweep,
 ) -> np.ndarray: ...
 def line_gap(points: np.ndarray, sweep: Sweep) -> float: ...
-def line_residuals(
-    points: np.ndarray, labels: np.ndarray, sweep: Sweep
-) -> tuple[np.ndarray, int, float, float]: ...
+def line_residuals(points: np.ndarray, labels: np.ndarray, sweep: Sweep) -> tuple[np.ndarray, int, float, float]: ...
 def line_total(
     sizes: np.ndarray, n_zeros: int, rate: float, coefficients: np.ndarray, squared: bool, sweep: Sweep
 ) -> tuple[float, float]: ...

@@ -94,16 +94,16 @@ class SortedScanOperator:
         row_sums = self._row_sums(order, terms)
         if problem.symmetric:
             column_sums, on_diagonal = row_sums, diagonal(problem)
-            trace = float(np.sum(on_diagonal)) if sums is None else sums.trace
         else:
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
-            column_sums, on_diagonal, trace = self._row_sums(order, swapped, columns=True), None, None
-        if sums is not None:
-            return Moments(sums.total, row_sums, column_sums, on_diagonal, sums.squares, trace)
-        squares = None
-        if second:
-            squares = float(sum(np.sum(order.row_sums(a * b)) for a in terms for b in terms))
-        return Moments(float(np.sum(row_sums)), row_sums, column_sums, on_diagonal, squares, trace)
+            column_sums, on_diagonal = self._row_sums(order, swapped, columns=True), None
+        if sums is None:
+            squares = float(sum(np.sum(order.row_sums(a * b)) for a in terms for b in terms)) if second else None
+            trace = None if on_diagonal is None else float(np.sum(on_diagonal))
+            sums = Sums(float(np.sum(row_sums)), trace, squares)
+        if not rows:
+            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
+        return Moments(sums.total, row_sums, column_sums, on_diagonal, sums.squares, sums.trace)
 
     def block_sums(self, size: int) -> np.ndarray:
         order, terms = self._sorted(size)
@@ -209,10 +209,10 @@ class SortedScanOperator:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over H that need no order of the samples."""
+    """The numbers among the `Moments`."""
 
     total: float
-    trace: float
+    trace: float | None
     squares: float | None
 
 

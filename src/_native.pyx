@@ -394,8 +394,8 @@ def line_gap(const double[:, ::1] points, Sweep sweep not None):
 
 
 def line_residuals(const double[:, ::1] points, const long long[::1] labels, Sweep sweep not None):
-    """Sizes of the residuals, those of label 0 first; how many these are; off_line and square_norms of src/cpu/line.h."""
-    sizes = np.empty(points.shape[0])
+    """Sizes of the residuals: label 0, two infinities, label 1; number of zeros; off_line and square_norms."""
+    sizes = np.empty(points.shape[0] + 2)
     cdef double[::1] out = sizes
     cdef double off_line = 0
     cdef double square_norms = 0
@@ -416,7 +416,7 @@ def line_total(
     cdef Residuals residuals
     residuals.sizes = &sizes[0]
     residuals.n_zeros = n_zeros
-    residuals.n = sizes.shape[0]
+    residuals.n = sizes.shape[0] - 2
     cdef LineKernel kernel = line_kernel(rate, coefficients)
     cdef double[2] total
     cdef bint finished

@@ -224,7 +224,7 @@ class BinaryResiduals:
     2 k d_i d_j. Each d is below rounding, and their sum tells when all of them are.
     """
 
-    sizes: np.ndarray  # |r|, those of label 0 first, ascending for each label; shape: (n,)
+    sizes: np.ndarray  # |r| of label 0 ascending, infinity, -infinity, of label 1 ascending; shape: (n + 2,)
     n_zeros: int  # samples of label 0
     off_line: float  # sum of |d|
     square_norms: float  # sum of 2 r^2 + 2 d^2
@@ -236,7 +236,7 @@ class BinaryResiduals:
         with terminal_progress() as progress:
             sweep = _native.Sweep(threads, None, progress)
             sizes, n_zeros, off, square_norms = _native.line_residuals(np.ascontiguousarray(side.points), labels, sweep)
-        parts = (sizes[:n_zeros], sizes[n_zeros:])
+        parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
         if threads > 1 and len(sizes) >= SORT_IN_THREADS_FROM:
             with ThreadPoolExecutor(2) as pool:
                 list(pool.map(np.ndarray.sort, parts))

@@ -20,6 +20,8 @@
 namespace kcalib {
 namespace {
 
+constexpr long AHEAD = 32;  // points between asking memory for a sample and using it
+
 struct Step {
   double gap = 0, decay = 1;
   void operator+=(const Step& next) {
@@ -195,11 +197,13 @@ bool line_residuals(const double* points, const long long* labels, long n, const
   if (watch.stopped()) return false;
 
   *n_zeros = n - std::accumulate(ones.begin(), ones.end(), 0L);
+  sizes[*n_zeros] = INFINITY;
+  sizes[*n_zeros + 1] = -INFINITY;
   std::exclusive_scan(ones.begin(), ones.end(), ones.begin(), 0L);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    double* one = sizes + *n_zeros + ones[chunk];
+    double* one = sizes + *n_zeros + 2 + ones[chunk];
     double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
     ResidualSums::Part part;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
@@ -307,6 +311,8 @@ bool line_order(const Word* keys, const double* places, long n, long block, cons
       long end = begin;
       bool ascending = true;
       do {
+        const long ahead = std::min(end + AHEAD, n - 1);
+        __builtin_prefetch(places + layout.sample(keys[ahead], ahead, block));
         positions[end] = layout.sample(keys[end], end, block);
         sorted[end] = places[positions[end]];
         ascending = ascending && (end == begin || sorted[end - 1] <= sorted[end]);
@@ -335,7 +341,9 @@ bool line_marks(const double* points, const long long* labels, const long long* 
     if (watch.stopped()) continue;
     ResidualSums::Part part;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const long long at = positions[i];
+      const long long at = positions[i], ahead = positions[std::min(i + AHEAD, n - 1)];
+      __builtin_prefetch(points + 2 * ahead);
+      __builtin_prefetch(labels + ahead);
       const Residual residual(points + 2 * at, labels[at]);
       marks[i] = std::sqrt(2.0) * (labels[at] ? residual.size() : -residual.size());
       part.add(residual);

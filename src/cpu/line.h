@@ -15,8 +15,7 @@ namespace kcalib {
 // The largest distance of the n points (p, q) from the line p + q = 1, as |p + q - 1|.
 bool line_gap(const double* points, long n, const Run& run, double* largest);
 
-// Sizes of the residuals of the n points (1 - c, c): those of label 0 come first, in no order that
-// means anything. A point that rounding puts off the line has the residual r of the nearest on it, and
+// Sizes of the residuals of the n points (1 - c, c) as `Residuals` has them, but not sorted. A point that rounding puts off the line has the residual r of the nearest on it, and
 // <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>.
 bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line, double* square_norms);

@@ -67,49 +67,56 @@ struct Block {
 };
 
 // Both labels' samples in the order of their places; at the same place label 0 first.
-struct Merge {
-  const double *zero, *zero_end;  // places ascending
-  const double *one, *one_end;  // (one_end, one]: 1 - place, read downwards
+class Merge {
+ public:
+  Merge(const Residuals& r, long begin)
+      : zeros_(r.sizes), last_one_(r.sizes + r.n + 1), n_zeros_(r.n_zeros), n_ones_(r.n - r.n_zeros) {
+    const long low = begin > n_ones_ ? begin - n_ones_ : 0, high = begin < n_zeros_ ? begin : n_zeros_;
+    next_ = begin;
+    next_zero_ = zeros_before(begin, low, high);
+  }
 
-  Merge(const Residuals& r, long begin) {
-    const double* ones = r.sizes + r.n_zeros;
-    const long n_ones = r.n - r.n_zeros;
-    long low = begin > n_ones ? begin - n_ones : 0, high = begin < r.n_zeros ? begin : r.n_zeros;
-    while (low < high) {  // how many of the first `begin` have label 0
+  // The next block.length samples, as PARTS merges at once that do not wait for each other.
+  KCALIB_FN void fill(Block& block) {
+    constexpr int PARTS = 4;
+    constexpr long LENGTH = BLOCK / PARTS;
+    const double *zero[PARTS], *one[PARTS];
+    for (int part = 0; part < PARTS; ++part) {
+      zero[part] = zeros_ + next_zero_;
+      one[part] = last_one_ - (next_ - next_zero_);
+      const long left = block.length - part * LENGTH, step = left < LENGTH ? (left > 0 ? left : 0) : LENGTH;
+      next_ += step;
+      const long low = next_ > n_ones_ ? next_ - n_ones_ : 0, high = next_zero_ + step;
+      next_zero_ = zeros_before(next_, low > next_zero_ ? low : next_zero_, high < n_zeros_ ? high : n_zeros_);
+    }
+    for (long i = 0; i < LENGTH; ++i)
+#pragma GCC unroll 4
+      for (int part = 0; part < PARTS; ++part) {
+        const long at = part * LENGTH + i;
+        if (at >= block.length) break;
+        // Without a branch: labels are what nobody can predict. A label that has no more has infinity here.
+        const double size = *one[part], place = 1 - size, other = *zero[part];
+        const long long takes_zero = other <= place, mask = -takes_zero;
+        block.place[at] = other < place ? other : place;
+        block.residual[at] = from_bits<double>((to_bits(-other) & mask) | (to_bits(size) & ~mask));
+        zero[part] += takes_zero;
+        one[part] -= 1 - takes_zero;
+      }
+  }
+
+ private:
+  // How many of the first `count` samples have label 0; from `low` to `high`.
+  long zeros_before(long count, long low, long high) const {
+    while (low < high) {
       const long middle = low + (high - low) / 2;
-      if (r.sizes[middle] <= 1 - ones[n_ones - (begin - middle)]) low = middle + 1;
+      if (zeros_[middle] <= 1 - last_one_[middle + 1 - count]) low = middle + 1;
       else high = middle;
     }
-    zero = r.sizes + low;
-    zero_end = ones;
-    one = r.sizes + r.n - 1 - (begin - low);
-    one_end = ones - 1;
+    return low;
   }
 
-  KCALIB_FN void fill(Block& block) {
-    long filled = 0;
-    while (filled < block.length && zero < zero_end && one > one_end) {
-      const long zeros_left = zero_end - zero, ones_left = one - one_end;
-      const long left = zeros_left < ones_left ? zeros_left : ones_left;
-      const long stop = block.length - filled < left ? block.length : filled + left;
-      for (; filled < stop; ++filled) {
-        const double size = *one, place = 1 - size, other = *zero;
-        const bool takes_zero = other <= place;
-        block.place[filled] = takes_zero ? other : place;
-        block.residual[filled] = takes_zero ? -other : size;
-        zero += takes_zero;
-        one -= !takes_zero;
-      }
-    }
-    for (; filled < block.length && zero < zero_end; ++filled, ++zero) {
-      block.place[filled] = *zero;
-      block.residual[filled] = -*zero;
-    }
-    for (; filled < block.length; ++filled, --one) {
-      block.place[filled] = 1 - *one;
-      block.residual[filled] = *one;
-    }
-  }
+  const double *zeros_, *last_one_;  // places ascending; 1 - place, read downwards
+  long n_zeros_, n_ones_, next_, next_zero_;
 };
 
 template <int DEGREE> void block_piece(Block& block, const LineKernel& kernel, bool squared, Piece* out) {
@@ -128,6 +135,14 @@ template <int DEGREE> void block_piece(Block& block, const LineKernel& kernel, b
   for (int k = 0; k < 2 * (degree + 1); ++k) sums[k] = out->to_first[k] = 0;
   double total[2] = {};
   for (long i = 0; i < block.length; ++i) {
+    if constexpr (DEGREE == 0) {  // as below; the next sum waits for one fused operation only
+      const double u = block.residual[i], size = __builtin_fabs(u), decay = block.decay[i];
+      total[0] += u * decay * sums[0];
+      total[1] += size * decay * sums[1];
+      sums[0] = sums[0] * decay + u;
+      sums[1] = sums[1] * decay + size;
+      continue;
+    }
     move<2>(sums, degree, block.gap[i], block.decay[i]);
     double seen[2] = {};
     for (int p = 0; p <= degree; ++p)
@@ -138,7 +153,7 @@ template <int DEGREE> void block_piece(Block& block, const LineKernel& kernel, b
       sums[v] += u[v];
     }
   }
-  for (int v = 0; v < 2; ++v) out->total[v] = total[v];
+  for (int v = 0; v < 2; ++v) out->total[v] = DEGREE == 0 ? kernel.coefficients[0] * total[v] : total[v];
 
   for (int p = 0; p <= degree; ++p) {
     P signed_sum{}, size_sum{};
@@ -298,6 +313,11 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
       factors = some, decays = some + ROWS;
     }
     for (int f = 0; f < FOURS; ++f) fours[f].set(factors + 4 * f, decays + 4 * f);
+    for (int i = 0; i < ROWS; i += 8) {
+      __builtin_prefetch(line.factors + row + ROWS + i);
+      __builtin_prefetch(line.decay + row + ROWS + i);
+      __builtin_prefetch(line.positions + row + 2 * ROWS + i);
+    }
     for (int part = 0; part < 8; part += WIDTH) {
       for (int i = 0; i < ROWS; ++i)
         if (row + i < n) __builtin_memcpy(&words[i], &weights.signs[line.positions[row + i]][part], sizeof(WordPack));

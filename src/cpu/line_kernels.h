@@ -14,7 +14,7 @@ struct LineKernel {
 // The residuals of a binary problem, sorted. A residual r = y - c and its label say where the
 // sample is: at c = -r for y = 0, at 1 - r for y = 1. So sizes |r| are all that needs sorting.
 struct Residuals {
-  const double* sizes;  // of label 0 ascending, then of label 1 ascending
+  const double* sizes;  // of label 0 ascending, infinity, -infinity, of label 1 ascending
   long n_zeros, n;
 };
 

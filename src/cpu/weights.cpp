@@ -107,10 +107,11 @@ void draw(Word seed, Word replicate, long pair_begin, long pair_end, long n, uns
 
 void sign_lines(Word seed, Word first, int n_replicates, long pair, Word (*out)[8]) {
   for (int part = 0; part < 8; part += L) {
-    WordPack words[2][64] = {};  // of replicates in lanes; bits are rows
-    for (int b = 0; 8 * b + part < n_replicates; ++b) {
-      WordPack both[2];
-      random_words<WordPack>(seed, WeightKind::RADEMACHER, count_from(first + Word(8 * b + part)), splat_word<WordPack>(Word(pair)), both);
+    WordPack words[2][64];  // of replicates in lanes; bits are rows
+    for (int b = 0; b < 64; ++b) {
+      WordPack both[2] = {};
+      if (8 * b + part < n_replicates)
+        random_words<WordPack>(seed, WeightKind::RADEMACHER, count_from(first + Word(8 * b + part)), splat_word<WordPack>(Word(pair)), both);
       for (int half = 0; half < 2; ++half) words[half][b] = both[half];
     }
     for (int half = 0; half < 2; ++half) {

@@ -103,11 +103,19 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
     bint c_line_residuals "kcalib::line_residuals"(
         const double*, const long long*, long, const Run&, double*, long*, double*, double*) except +
     bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
-    bint c_line_keys "kcalib::line_keys"(const double*, long, long, const Run&, unsigned long long*) except +
+    cdef cppclass Samples:
+        const double* points
+        long n_features
+        long n
+        long block
+    cdef cppclass Marks:
+        const long long* labels
+        double* values
+        double off_line
+        double square_norms
+    bint c_line_keys "kcalib::line_keys"(const Samples&, const Run&, unsigned long long*) except +
     bint c_line_order "kcalib::line_order"(
-        const unsigned long long*, const double*, long, long, const Run&, long long*, double*) except +
-    bint c_line_marks "kcalib::line_marks"(
-        const double*, const long long*, const long long*, long, const Run&, double*, double*, double*) except +
+        const unsigned long long*, const Samples&, const Run&, long long*, double*, Marks*) except +
     bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
     bint c_line_forms "kcalib::line_forms"(
         const Line&, const long long*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
@@ -426,40 +434,38 @@ def line_total(
     return total[0], total[1]
 
 
-def line_order(const double[::1] places, long block, Sweep sweep not None):
-    """Positions of the samples sorted by place, within blocks, and their places."""
-    cdef long n = places.shape[0]
-    keys = np.empty(n, dtype=np.uint64)
-    positions = np.empty(n, dtype=np.int64)
-    sorted_places = np.empty(n)
+def line_order(const double[:, ::1] points, const long long[::1] labels, long block, Sweep sweep not None):
+    """Samples sorted by their last coordinates, within blocks: positions and places.
+
+    And, unless `labels` is None, marks of the sorted samples, and off_line and square_norms.
+    """
+    cdef Samples samples
+    samples.points = &points[0, 0]
+    samples.n_features = points.shape[1]
+    samples.n = points.shape[0]
+    samples.block = block
+    keys = np.empty(samples.n, dtype=np.uint64)
     cdef unsigned long long[::1] keys_view = keys
-    cdef long long[::1] positions_view = positions
-    cdef double[::1] out = sorted_places
     cdef bint finished
     with nogil:
-        finished = c_line_keys(&places[0], n, block, sweep.run, &keys_view[0])
+        finished = c_line_keys(samples, sweep.run, &keys_view[0])
     sweep.raise_if_stopped(finished)
     keys.sort()
+    positions = np.empty(samples.n, dtype=np.int64)
+    places = np.empty(samples.n)
+    residuals = None if labels is None else np.empty(samples.n)
+    cdef long long[::1] positions_view = positions
+    cdef double[::1] out = places
+    cdef double[::1] residuals_view = residuals
+    cdef Marks marks
+    marks.labels = NULL
+    if labels is not None:
+        marks.labels = &labels[0]
+        marks.values = &residuals_view[0]
     with nogil:
-        finished = c_line_order(&keys_view[0], &places[0], n, block, sweep.run, &positions_view[0], &out[0])
+        finished = c_line_order(&keys_view[0], samples, sweep.run, &positions_view[0], &out[0], &marks)
     sweep.raise_if_stopped(finished)
-    return positions, sorted_places
-
-
-def line_marks(
-    const double[:, ::1] points, const long long[::1] labels, const long long[::1] positions, Sweep sweep not None
-):
-    """sqrt(2) times the signed residuals at `positions`; off_line and square_norms of src/cpu/line.h."""
-    marks = np.empty(positions.shape[0])
-    cdef double[::1] out = marks
-    cdef double off_line = 0
-    cdef double square_norms = 0
-    cdef bint finished
-    with nogil:
-        finished = c_line_marks(
-            &points[0, 0], &labels[0], &positions[0], positions.shape[0], sweep.run, &out[0], &off_line, &square_norms)
-    sweep.raise_if_stopped(finished)
-    return marks, off_line, square_norms
+    return positions, places, residuals, marks.off_line, marks.square_norms
 
 
 def line_product(

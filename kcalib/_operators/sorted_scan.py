@@ -185,26 +185,17 @@ class SortedScanOperator:
         left, right = self.problem.left, self.problem.right
         points = left.points if right is None else np.concatenate([left.points, right.points])
         n = len(points) if block is None else len(points) // block * block
-        order = Order.of(np.ascontiguousarray(points[:n, -1], dtype=np.float64), block or n, self.threads)
-        marks = self._signed_residuals(order) if signs and self._has_binary_residuals else None
+        labels = left.labels if signs and self._has_binary_residuals else None
+        order = Order.of(points[:n], labels, block or n, self.threads)
+        marks = order.signed_residuals
+        if marks is None:
+            marks = left.marks if right is None else np.concatenate([left.marks, np.zeros_like(right.marks)])
+            marks = marks[order.positions]
+        columns = marks
         if right is not None:
             columns = np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions]
-            marks = np.concatenate([left.marks, np.zeros_like(right.marks)])[order.positions]
-        elif marks is None:
-            columns = marks = left.marks[order.positions]
-        else:
-            columns = marks
         points = points[order.positions] if self._has_dot else points[:0]
         return order, [_line_term(term, points, marks, columns) for term in self.problem.kernel]
-
-    def _signed_residuals(self, order: Order) -> np.ndarray | None:
-        """Marks of rank one; None if what is off the line counts (see `BinaryResiduals`)."""
-        side = self.problem.left
-        labels = np.ascontiguousarray(side.labels, dtype=np.int64)
-        with terminal_progress() as progress:
-            sweep = _native.Sweep(self.threads, None, progress)
-            marks, off, norms = _native.line_marks(np.ascontiguousarray(side.points), labels, order.positions, sweep)
-        return marks[:, None] if 2 * off**2 <= EPSILON * norms else None
 
 
 @dataclass(frozen=True)
@@ -273,12 +264,21 @@ class Order:
     places: np.ndarray  # ascending within a block, shape: (n,)
     block: int
     threads: int
+    # sqrt(2) r of the sorted samples, shape (n, 1); None unless asked for, and if what is off the line
+    # counts (see `BinaryResiduals`)
+    signed_residuals: np.ndarray | None
 
     @classmethod
-    def of(cls, places: np.ndarray, block: int, threads: int) -> Order:
+    def of(cls, points: np.ndarray, labels: np.ndarray | None, block: int, threads: int) -> Order:
+        """Of the last coordinates; residuals if there are labels."""
+        points = np.ascontiguousarray(points, dtype=np.float64)
+        labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
         with terminal_progress() as progress:
-            positions, ascending = _native.line_order(places, block, _native.Sweep(threads, None, progress))
-        return cls(positions, ascending, block, threads)
+            sweep = _native.Sweep(threads, None, progress)
+            positions, places, residuals, off, norms = _native.line_order(points, labels, block, sweep)
+        if residuals is not None:
+            residuals = residuals[:, None] if 2 * off**2 <= EPSILON * norms else None
+        return cls(positions, places, block, threads, residuals)
 
     @property
     def n(self) -> int:

@@ -258,7 +258,8 @@ struct KeyLayout {
 
 }  // namespace
 
-bool line_keys(const double* places, long n, long block, const Run& run, Word* keys) {
+bool line_keys(const Samples& samples, const Run& run, Word* keys) {
+  const long n = samples.n, block = samples.block;
   const Chunks chunks(n);
   const KeyLayout layout(n, block);
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
@@ -267,10 +268,11 @@ bool line_keys(const double* places, long n, long block, const Run& run, Word* k
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    double low = places[chunks.begin(chunk)], high = low;
+    double low = samples.place(chunks.begin(chunk)), high = low;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      low = std::min(low, places[i]);
-      high = std::max(high, places[i]);
+      const double place = samples.place(i);
+      low = place < low ? place : low;
+      high = place > high ? place : high;
     }
     lows[chunk] = low;
     highs[chunk] = high;
@@ -288,7 +290,7 @@ bool line_keys(const double* places, long n, long block, const Run& run, Word* k
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const Word in_block = Word((places[i] - low) * scale) << layout.index | Word(i % block);
+      const Word in_block = Word((samples.place(i) - low) * scale) << layout.index | Word(i % block);
       keys[i] = layout.index + layout.place < 64 ? Word(i / block) << (layout.index + layout.place) | in_block : in_block;
     }
     watch.task_done();
@@ -296,62 +298,51 @@ bool line_keys(const double* places, long n, long block, const Run& run, Word* k
   return !watch.stopped();
 }
 
-bool line_order(const Word* keys, const double* places, long n, long block, const Run& run, long long* positions,
-                double* sorted) {
+bool line_order(const Word* keys, const Samples& samples, const Run& run, long long* positions, double* places,
+                Marks* marks) {
+  const long n = samples.n, block = samples.block;
   const Chunks chunks(n);
   const KeyLayout layout(n, block);
+  ResidualSums sums(chunks);
   Watch watch(run, chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
     const auto same = [&](long i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
+    ResidualSums::Part part;
     long begin = chunks.begin(chunk);
     while (same(begin)) ++begin;  // a run of equal keys belongs to the chunk where it starts
     while (begin < chunks.end(chunk)) {
       long end = begin;
       bool ascending = true;
       do {
-        const long ahead = std::min(end + AHEAD, n - 1);
-        __builtin_prefetch(places + layout.sample(keys[ahead], ahead, block));
+        const long ahead = std::min(end + AHEAD, n - 1), sample = layout.sample(keys[ahead], ahead, block);
+        __builtin_prefetch(samples.points + sample * samples.n_features);
+        if (marks->labels) __builtin_prefetch(marks->labels + sample);
         positions[end] = layout.sample(keys[end], end, block);
-        sorted[end] = places[positions[end]];
-        ascending = ascending && (end == begin || sorted[end - 1] <= sorted[end]);
+        places[end] = samples.place(positions[end]);
+        ascending = ascending && (end == begin || places[end - 1] <= places[end]);
         ++end;
       } while (same(end));
       if (!ascending) {
         std::sort(positions + begin, positions + end, [&](long long a, long long b) {
-          return places[a] < places[b] || (places[a] == places[b] && a < b);
+          const double x = samples.place(a), y = samples.place(b);
+          return x < y || (x == y && a < b);
         });
-        for (long i = begin; i < end; ++i) sorted[i] = places[positions[i]];
+        for (long i = begin; i < end; ++i) places[i] = samples.place(positions[i]);
+      }
+      for (long i = begin; marks->labels && i < end; ++i) {
+        const long long at = positions[i], label = marks->labels[at];
+        const Residual residual(samples.points + 2 * at, label);
+        marks->values[i] = std::sqrt(2.0) * (label ? residual.size() : -residual.size());
+        part.add(residual);
       }
       begin = end;
-    }
-    watch.task_done();
-  }
-  return !watch.stopped();
-}
-
-bool line_marks(const double* points, const long long* labels, const long long* positions, long n, const Run& run,
-                double* marks, double* off_line, double* square_norms) {
-  const Chunks chunks(n);
-  ResidualSums sums(chunks);
-  Watch watch(run, chunks.count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
-    ResidualSums::Part part;
-    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const long long at = positions[i], ahead = positions[std::min(i + AHEAD, n - 1)];
-      __builtin_prefetch(points + 2 * ahead);
-      __builtin_prefetch(labels + ahead);
-      const Residual residual(points + 2 * at, labels[at]);
-      marks[i] = std::sqrt(2.0) * (labels[at] ? residual.size() : -residual.size());
-      part.add(residual);
     }
     sums.set(chunk, part);
     watch.task_done();
   }
-  sums.write(off_line, square_norms);
+  sums.write(&marks->off_line, &marks->square_norms);
   return !watch.stopped();
 }
 

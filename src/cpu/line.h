@@ -23,17 +23,27 @@ bool line_residuals(const double* points, const long long* labels, long n, const
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
 bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]);
 
-// Keys that sort as the n places do within blocks of consecutive samples: number of the block, place
+// Samples in the user's order: row-major points, whose last coordinate is the place on the line, in blocks.
+struct Samples {
+  const double* points;
+  long n_features, n, block;
+  double place(long i) const { return points[i * n_features + n_features - 1]; }
+};
+
+// Keys that sort as the places do within blocks of consecutive samples: number of the block, place
 // (rounded down) and number of the sample in the block, from the highest bits to the lowest.
-bool line_keys(const double* places, long n, long block, const Run& run, Word* keys);
+bool line_keys(const Samples& samples, const Run& run, Word* keys);
 
-// From the sorted keys, the samples sorted by place, equal ones by number, and their places.
-bool line_order(const Word* keys, const double* places, long n, long block, const Run& run, long long* positions,
-                double* sorted);
+// Signed residuals of sorted samples, as `line_residuals` has them; of n points (1 - c, c).
+struct Marks {
+  const long long* labels;  // null: not wanted
+  double* values;  // sqrt(2) r
+  double off_line, square_norms;
+};
 
-// sqrt(2) r for the residuals r as in line_residuals but signed, of the samples at `positions`; and the same sums.
-bool line_marks(const double* points, const long long* labels, const long long* positions, long n, const Run& run,
-                double* marks, double* off_line, double* square_norms);
+// From the sorted keys, the samples sorted by place, equal ones by number; their places and marks.
+bool line_order(const Word* keys, const Samples& samples, const Run& run, long long* positions, double* places,
+                Marks* marks);
 
 // Points ascending within blocks (the last may be shorter); points of different blocks do not see each other.
 struct Line {

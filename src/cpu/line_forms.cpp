@@ -16,7 +16,10 @@ namespace kcalib {
 namespace {
 
 constexpr long STRIP = 1L << 14;  // points between two looks at the watch
+constexpr long SIGN_BYTES = 1L << 31;  // at most, unless a single thread needs more
 constexpr int MOST = SampleWeights::MOST;
+
+long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 
 // The signs of all samples in MOST replicates; a sample's are one cache line. They are read in the order
 // of the line, which is any: large pages spare a page table walk for each.
@@ -87,11 +90,14 @@ bool line_forms(const Line& line, const long long* positions, const FormTerm* te
     degree = std::max(degree, on.kernel.degree);
     passes += terms[t].rank;
   }
-  // Replicates of a task: whole packs.
-  const long share = (n_replicates + run.threads - 1) / run.threads;
-  const long size = std::min(long(MOST), (share + 7) / 8 * 8), tasks = (n_replicates + size - 1) / size;
-  const long strips = (n + STRIP - 1) / STRIP;
-  const int threads = team_size(run, tasks, double(n) * double(n_replicates) * passes);
+  // Tasks of equal sizes, in whole packs; as many at a time as signs fit into memory.
+  const long most_threads = weights.values ? run.threads : std::max(1L, SIGN_BYTES / long(sizeof(SignLines::Line) * n));
+  const long at_once = std::min(long(run.threads), most_threads);
+  const long rounds = ceil_divide(n_replicates, MOST * at_once);
+  const long size = ceil_divide(ceil_divide(n_replicates, rounds * at_once), 8) * 8;
+  const long tasks = ceil_divide(n_replicates, size);
+  const long strips = ceil_divide(n, STRIP);
+  const int threads = team_size(run, std::min(tasks, at_once), double(n) * double(n_replicates) * passes);
   std::vector<SignLines> lines;
   for (int k = 0; k < (weights.values ? 0 : threads); ++k) lines.emplace_back(n);
   const long state_size = (degree + 2) * MOST;

@@ -16,7 +16,6 @@ import numpy as np
 Array = Any
 
 _DLPACK_CPU = 1
-_NUMPY = array_api_compat.array_namespace(np.empty(0))
 
 
 def as_array(value: Any, name: str) -> Array:
@@ -30,6 +29,8 @@ def as_array(value: Any, name: str) -> Array:
     ValueError
         If it is a ragged list or has masked or missing entries.
     """
+    if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
+        return value
     if library(value) == "dask":
         value = value.compute()
     if hasattr(value, "todense"):
@@ -113,11 +114,18 @@ def is_host(array: Array) -> bool:
     return isinstance(array, np.ndarray)
 
 
-def namespace(*arrays: Array) -> Any:
-    """The array API namespace of arrays of one library."""
-    if all(type(array) is np.ndarray for array in arrays):  # the usual case, asked often
-        return _NUMPY
-    return array_api_compat.array_namespace(*arrays)
+def compact(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """`array` as compiled code reads it: C-contiguous, aligned, in `dtype`; itself if it is that already."""
+    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.require(array, dtype, ["C", "A"])
+
+
+def namespace(array: Array) -> Any:
+    """The array API namespace of the array's library."""
+    if type(array) is np.ndarray:
+        return np  # nearly the standard's; the wrapper is slow to import and to call
+    return array_api_compat.array_namespace(array)
 
 
 def device(array: Array) -> Any:
@@ -150,6 +158,8 @@ def like(values: Any, reference: Array, dtype: Any = None) -> Array:
 
 def beside(array: Array, reference: Array) -> Array:
     """`array`, of any library on any device, as one of the reference's library on its device."""
+    if is_host(array) and is_host(reference):
+        return array
     if library(array) == library(reference) and device(array) == device(reference):
         return array
     return like(to_host(array), reference)

@@ -283,7 +283,9 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
 def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> Model:
     found = _files.read_predictions(job.path, **reading)
     try:
-        data = prepare(found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits)
+        data = prepare(
+            found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=arguments.threads
+        )
         evaluation = evaluation_of(
             data,
             alpha=arguments.alpha,

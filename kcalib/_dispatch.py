@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._inputs import check_choice
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
+from kcalib._options import check_choice
 from kcalib._problem import Moments, PairProblem
 from kcalib._resampling import Weights
 
@@ -24,6 +26,7 @@ class Operator(Protocol):
 
     name: str
     reason: str  # why it was chosen
+    problem: PairProblem
 
     @property
     def threads(self) -> int | None:
@@ -45,6 +48,12 @@ class Operator(Protocol):
         for null distributions, twice as fast where products take the time.
         """
 
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        """Number of entries H_ij, i < j, below each threshold; symmetric problems."""
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        """The `count` entries H_ij, i < j, in [low, high), in no order; `counts` says how many there are."""
+
     def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
         """The dense piece H[rows][:, columns]."""
 
@@ -62,7 +71,7 @@ class Capability:
     memory: str
 
 
-PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "tile")
+PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "between", "tile")
 TABLE = (
     Capability(
         "sorted_scan", "NumPy and all CPU arrays: binary problems (points on a line) with kernels made of "

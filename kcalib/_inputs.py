@@ -1,23 +1,24 @@
 """From what users pass to checked arrays: every check on labels and predictions, every message.
 
 Each public metric calls `prepare` once and gets a `Classification`; nothing behind it
-checks again. `_arrays` says which arrays come to the host; the checks themselves run
-wherever the array lives.
+checks again. `_arrays` says which arrays come to the host. Their values are checked by one
+compiled pass (`_native`), which only says yes or no; the checks in the array's own library
+run for other arrays, and after a "no", to find the culprit and say what is wrong with it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._threads import resolve_threads
 
 DTYPES = ("float64", "float32")
 
@@ -26,6 +27,7 @@ DTYPES = ("float64", "float32")
 class Classification:
     """Checked labels and predictions, in one array library on one device."""
 
+    # On the host C-contiguous, as compiled code reads them.
     labels: Array  # int64, values 0..m-1, shape: (n,)
     probabilities: Array  # float64 (float32 where the library has no other), shape: (n, m)
     sample_weight: Array | None  # float64, shape: (n,)
@@ -65,6 +67,7 @@ def prepare(
     from_logits: bool = False,
     sample_weight: Any = None,
     dtype: Any = None,
+    threads: Any = None,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -83,6 +86,8 @@ def prepare(
         Non-negative weights.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the pairwise sweep; float64 by default.
+    threads : int, optional
+        Threads of the checks, by default as many as `resolve_threads` allows.
 
     Raises
     ------
@@ -99,15 +104,24 @@ def prepare(
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
-    probabilities = _probabilities(pred, bool(from_logits), target, epsilon)
+    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads)
     n, m = (int(size) for size in probabilities.shape)
-    labels, names = _labels(true, n, m, classes)
+    labels, names = _labels(true, n, m, classes, threads)
     if classes is None:
-        _check_column_names(y_pred, tuple(range(m)) if names is None else names)
+        _check_column_names(y_pred, names, m)
     labels = _arrays.beside(labels, probabilities)
-    xp = _arrays.namespace(probabilities)
+    if _arrays.is_host(labels):
+        labels = _arrays.compact(labels, np.int64)
+    else:
+        xp = _arrays.namespace(probabilities)
+        labels = xp.astype(labels, xp.int64, copy=False)
     weights = None if sample_weight is None else _weights(sample_weight, n, probabilities)
-    return Classification(xp.astype(labels, xp.int64, copy=False), probabilities, weights, names, epsilon, target)
+    return Classification(labels, probabilities, weights, names, epsilon, target)
+
+
+def threads_for(values: int, threads: Any) -> int:
+    """Threads for one pass over that many values: few are done before a second thread is awake."""
+    return resolve_threads(threads) if values > 100_000 else 1
 
 
 def check_points(points: Array, name: str) -> Array:
@@ -124,26 +138,6 @@ def check_points(points: Array, name: str) -> Array:
         lambda at, x: f"`{name}{at}` is {x}, expected a finite number; drop or repair such rows first",
     )
     return points
-
-
-def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
-    """`value` as an int in [low, high]."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"`{name}` is {value!r}, expected an integer") from None
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"`{name}` is {value!r}, expected an integer")
-    if number < low or (high is not None and number > high):
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"`{name}` is {number}, expected an integer {bounds}{hint}")
-    return number
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(map(repr, choices))}")
-    return value
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -169,6 +163,8 @@ def _kind(array: Array) -> str:
 
 def _epsilon(y_pred: Any, pred: Array) -> float:
     """Machine epsilon of the dtype that the predictions came in; of float64 for integers."""
+    if _arrays.is_host(pred) and pred.dtype == np.float64:
+        return _FLOAT64_EPSILON
     if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 by now
         return 2.0**-7
     xp = _arrays.namespace(pred)
@@ -209,7 +205,7 @@ def _check_pred_type(pred: Array) -> None:
         raise TypeError(f"`y_pred` has dtype {pred.dtype}, expected floating point numbers")
 
 
-def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) -> Array:
+def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any) -> Array:
     if pred.ndim not in (1, 2):
         raise ValueError(
             f"`y_pred` has shape {tuple(pred.shape)}, expected (n, m) probabilities, or (n,) for a binary problem"
@@ -219,12 +215,17 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
     if pred.ndim == 2 and pred.shape[1] == 0:
         raise ValueError(f"`y_pred` has shape {tuple(pred.shape)}, expected at least one column")
     xp = _arrays.namespace(pred)
-    pred = _cast(xp, pred, "float64", or_else=target)
     if from_logits:
-        pred = _softmax(xp, pred)
+        pred = _softmax(xp, _cast(xp, pred, "float64", or_else=target))
     binary = _is_column(pred)
     # Rounding of the entries, and of sums of m of them in float32.
     tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
+    if _arrays.is_host(pred):
+        pred = _arrays.compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
+        checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads))
+        if checked is not None:
+            return checked
+    pred = _cast(xp, pred, "float64", or_else=target)
     # Two passes without temporaries; a NaN fails them, too. Only then look for the culprit.
     if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1 + tolerance):
         _reject(
@@ -257,6 +258,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float) 
 
 
 _FLOAT32_EPSILON = 2.0**-23
+_FLOAT64_EPSILON = 2.0**-52
 
 
 def _softmax(xp: Any, logits: Array) -> Array:
@@ -293,7 +295,7 @@ def _cast(xp: Any, array: Array, name: str, or_else: str | None = None) -> Array
     return result
 
 
-def _labels(true: Array, n: int, m: int, classes: Any) -> tuple[Array, tuple[Any, ...] | None]:
+def _labels(true: Array, n: int, m: int, classes: Any, threads: Any) -> tuple[Array, tuple[Any, ...] | None]:
     """Labels as positions 0..m-1 of the classes, and the classes; None for 0..m-1."""
     kind = _kind(true)
     if kind == "c":
@@ -322,7 +324,7 @@ def _labels(true: Array, n: int, m: int, classes: Any) -> tuple[Array, tuple[Any
         return _positions(_arrays.to_host(true), names), tuple(names.tolist())
     if kind == "b" and m != 2:
         raise ValueError(f"`y_true` is boolean, `y_pred` has {m} classes; pass integer labels or classes=")
-    return _integer_labels(true, m), None
+    return _integer_labels(true, m, threads), None
 
 
 def _class_names(classes: Any, m: int) -> np.ndarray:
@@ -371,8 +373,14 @@ def _positions(true: np.ndarray, names: np.ndarray) -> np.ndarray:
     return found
 
 
-def _integer_labels(true: Array, m: int) -> Array:
+def _integer_labels(true: Array, m: int, threads: Any) -> Array:
     """Labels that must be 0..m-1 as int64."""
+    if _arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
+        exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
+        true = _arrays.compact(true, exact)
+        checked = _native.classes(true, m, threads_for(true.size, threads))
+        if checked is not None:
+            return checked
     xp = _arrays.namespace(true)
     if _kind(true) == "f":
         _reject(
@@ -389,7 +397,7 @@ def _integer_labels(true: Array, m: int) -> Array:
             ),
         )
     else:
-        true = xp.astype(true, xp.int64)
+        true = xp.astype(true, xp.int64, copy=False)
     lowest, highest = int(xp.min(true)), int(xp.max(true))
     remedy = f"pass classes= with the label of each of the {m} columns of `y_pred`"
     if lowest == 1 and highest == m:
@@ -404,9 +412,12 @@ def _integer_labels(true: Array, m: int) -> Array:
     return xp.astype(true, xp.int64, copy=False)
 
 
-def _check_column_names(y_pred: Any, names: tuple[Any, ...]) -> None:
+def _check_column_names(y_pred: Any, names: tuple[Any, ...] | None, m: int) -> None:
     """Refuse a frame whose columns are named like the classes, but in another order."""
     columns = tuple(getattr(y_pred, "column_names", getattr(y_pred, "columns", ())))  # Arrow, or pandas and polars
+    if not columns:
+        return
+    names = tuple(range(m)) if names is None else names
     if columns != names and len(columns) == len(names) and set(columns) == set(names):
         raise ValueError(
             f"`y_pred` has the columns {list(columns)}, expected them in the order {list(names)}; "

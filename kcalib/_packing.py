@@ -10,13 +10,11 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
-from kcalib._inputs import Classification
+from kcalib._inputs import Classification, threads_for
 from kcalib._problem import PairProblem, Side, Term
-from kcalib.bandwidth import MedianDistance, median_distance
+from kcalib.bandwidth import MedianDistance, median_of_points
 from kcalib.kernels import SMALLEST, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
 
@@ -44,29 +42,29 @@ def pack(
 
     def bandwidth(metric: str) -> float:
         if metric not in medians:
-            medians[metric] = median_distance(data.probabilities, metric, threads=threads)
+            medians[metric] = median_of_points(data.probabilities, metric, threads=threads)
         return max(medians[metric].value, SMALLEST)
 
     resolved = kernel.resolve(bandwidth)
-    xp, dtype = data.xp, getattr(data.xp, data.dtype)
     root = matrix_root(target_kernel, data.m)
-
-    def cast(array: Array) -> Array:
-        array = xp.astype(array, dtype, copy=False)
-        return np.ascontiguousarray(array) if _arrays.is_host(array) else array
-
-    def marks() -> Array:
-        result = residuals(data)
+    dtype = getattr(data.xp, data.dtype)
+    if root is None and data.sample_weight is None:
+        side = _residual_side(data, dtype, threads)
+    else:
+        points, marks = points_and_residuals(data, threads=threads)
         if root is not None:
-            result = result @ _arrays.like(root, result, dtype=result.dtype)
+            marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
         if data.sample_weight is not None:
-            result = result * xp.astype(data.sample_weight, result.dtype)[:, None]
-        # Only now to the dtype of the sweep: 1 - p would lose the digits of a small residual in float32.
-        return cast(result)
-
-    labels = data.labels if root is None and data.sample_weight is None else None
-    problem = PairProblem(Side(cast(data.probabilities), marks, labels), None, _terms(resolved))
+            marks = marks * data.xp.astype(data.sample_weight, marks.dtype)[:, None]
+        side = Side(*(data.xp.astype(a, dtype, copy=False) for a in (points, marks)))
+    problem = PairProblem(side, None, _terms(resolved))
     return Packed(problem, resolved, tuple(medians.values()), None if root is None else root.shape[1])
+
+
+def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Side:
+    if data.probabilities.dtype == dtype:
+        return Side(data.probabilities, lambda: points_and_residuals(data, threads=threads)[1], data.labels)
+    return Side(*points_and_residuals(data, data.dtype, threads=threads), data.labels)
 
 
 def check_kernel(kernel: Any, m: int) -> Kernel:
@@ -99,12 +97,17 @@ def _terms(kernel: Kernel) -> tuple[Term, ...]:
     return terms
 
 
-def residuals(data: Classification) -> Array:
-    """one-hot(y) - p, shape (n, m), in the dtype of the probabilities."""
+def points_and_residuals(
+    data: Classification, dtype: str | None = None, *, threads: int | None = None
+) -> tuple[Array, Array]:
+    """p and one-hot(y) - p, shape (n, m), in `dtype` or that of p.
+
+    The residuals are rounded last: 1 - p would lose the digits of a small one in float32.
+    """
     xp, p = data.xp, data.probabilities
     if _arrays.is_host(p):
-        e = -p
-        e[np.arange(data.n), data.labels] += 1
-        return e
+        return _native.points_and_residuals(p, data.labels, dtype or "float64", threads_for(p.size, threads))
     columns = xp.arange(data.m, device=_arrays.device(p))
-    return xp.astype(data.labels[:, None] == columns[None, :], p.dtype) - p
+    e = xp.astype(data.labels[:, None] == columns[None, :], p.dtype) - p
+    target = p.dtype if dtype is None else getattr(xp, dtype)
+    return xp.astype(p, target, copy=False), xp.astype(e, target, copy=False)

@@ -93,9 +93,9 @@ class PairProblem:
 class Moments:
     """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal` and `trace`."""
 
-    total: float  # of all entries
-    row_sums: Array | None  # float64, shape: (n,); None if only sums were asked for
+    total: Any  # of all entries: a float, or a float64 array of shape ()
+    row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
     column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
     diagonal: Array | None  # float64, shape: (n,); None for rectangular problems, and where the row sums may be
     sum_of_squares: float | None  # None unless asked for
-    trace: float | None  # sum of the diagonal; None for rectangular problems
+    trace: Any  # sum of the diagonal, as `total`; None for rectangular problems

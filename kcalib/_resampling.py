@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kcalib import _native
-from kcalib._inputs import check_choice, check_integer
+from kcalib._options import check_choice, check_integer
 from kcalib._threads import resolve_threads, terminal_progress
 
 # The enum WeightKind of src/include/kcalib/resampling.h.

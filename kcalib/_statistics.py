@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._problem import Moments
@@ -17,16 +19,19 @@ from kcalib._problem import Moments
 def unbiased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
     if sample_weight is None:
-        return moments.total / (n * (n - 1))
+        return float(moments.total) / (n * (n - 1))
     # sum_{i != j} w_i w_j without the cancellation of W^2 - sum w^2.
-    before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)[:-1]
-    return moments.total / (2 * total(sample_weight[1:] * before))
+    if _arrays.is_host(sample_weight):
+        before = np.cumsum(sample_weight)  # cumulative_sum only since NumPy 2.1
+    else:
+        before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)
+    return float(moments.total) / (2 * total(sample_weight[1:] * before[:-1]))
 
 
 def biased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i, j} H_ij / n^2, never negative for a positive definite kernel."""
     assert moments.trace is not None  # as everywhere here, the problem is symmetric
-    return (moments.total + moments.trace) / (n if sample_weight is None else total(sample_weight)) ** 2
+    return float(moments.total + moments.trace) / (n if sample_weight is None else total(sample_weight)) ** 2
 
 
 def standard_error(moments: Moments) -> float | None:
@@ -44,7 +49,7 @@ def standard_error(moments: Moments) -> float | None:
     square_rows = total(moments.row_sums * moments.row_sums)
     pairs = n * (n - 1)
     # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
-    square_mean = (moments.total**2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
+    square_mean = (float(moments.total) ** 2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
     z1 = (square_rows - squares) / (pairs * (n - 2)) - square_mean
     z2 = squares / pairs - square_mean
     return math.sqrt(max(0.0, (4 * (n - 2) * max(0.0, z1) + 2 * max(0.0, z2)) / pairs))
@@ -61,4 +66,6 @@ def mean_and_standard_error(values: Array) -> tuple[float, float | None]:
 
 
 def total(values: Any) -> float:
+    if _arrays.is_host(values):
+        return float(values.sum())
     return float(_arrays.namespace(values).sum(values))

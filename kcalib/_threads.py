@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from kcalib import _native
-from kcalib._inputs import check_integer
+from kcalib._options import check_integer
 
 
 def resolve_threads(threads: Any = None) -> int:

@@ -1,8 +1,9 @@
 """The median heuristic: bandwidths from pairwise distances.
 
-Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the
-dense tile of a pair problem whose kernel is the bare distance; for points on a line pairs are
-counted by the compiled core (src/cpu/line_median.cpp).
+Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
+a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
+a few thresholds, which narrows the median down until the few left can be collected and sorted; for
+points on a line that takes O(n log n) (src/cpu/line_median.cpp).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
-from kcalib._dispatch import operator_for
-from kcalib._inputs import check_choice, check_integer, check_points
+from kcalib._dispatch import Operator, operator_for
+from kcalib._inputs import check_points
 from kcalib._operators.sorted_scan import ON_THE_LINE, off_line
+from kcalib._options import check_choice, check_integer
 from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.kernels import METRICS
@@ -25,6 +27,10 @@ from kcalib.kernels import METRICS
 __all__ = ["MedianDistance", "median_distance"]
 
 MAX_SAMPLES = 2000
+NO_DISTANCE = (
+    "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
+    "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
+)
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,18 @@ class MedianDistance:
 
 
 def median_distance(
-    y_pred: Any, metric: str = "euclidean", *, max_samples: int = MAX_SAMPLES, seed: int = 0, threads: int | None = None
+    y_pred: Any,
+    metric: str = "euclidean",
+    *,
+    max_samples: int | None = MAX_SAMPLES,
+    seed: int = 0,
+    threads: int | None = None,
 ) -> MedianDistance:
     """Median of the distances between predictions, the default bandwidth of every kernel.
 
     The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
     median of the non-zero distances. With more than `max_samples` predictions it is taken
-    over a random subset of that size, except for those of binary problems (and single columns),
+    over a random subset of that size; not so for binary problems (and single columns) in host memory,
     where all pairs take time O(n log n).
 
     Parameters
@@ -54,9 +65,9 @@ def median_distance(
         Predicted probabilities (any points, in fact).
     metric : {"euclidean", "cityblock", "total_variation"}
         Distance.
-    max_samples : int
-        Size of the subset, at least 2. Pass n for the exact median: memory and time grow
-        with its square (16 MB at 2,000, 400 MB at 10,000).
+    max_samples : int, optional
+        Size of the subset, at least 2. None for the exact median of all pairs: time O(n^2 m), about
+        that of one or two unbiased estimates of the SKCE, memory O(n m).
     seed : int
         Seed of the subset.
     threads : int, optional
@@ -82,24 +93,40 @@ def median_distance(
     0.5
     """
     check_choice("metric", metric, METRICS)
-    max_samples = check_integer("max_samples", max_samples, 2)
+    if max_samples is not None:
+        max_samples = check_integer("max_samples", max_samples, 2)
     points = check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
+    return median_of_points(points, metric, max_samples=max_samples, seed=seed, threads=threads)
+
+
+def median_of_points(
+    points: Array, metric: str, *, max_samples: int | None = MAX_SAMPLES, seed: int = 0, threads: int | None = None
+) -> MedianDistance:
+    """`median_distance` of checked points."""
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
-    on_a_line = _is_on_a_line(points)
-    exact = on_a_line or n <= max_samples
-    if not exact:
+    if _is_on_a_line(points):
+        return MedianDistance(_median_on_a_line(points, metric, threads), metric, n, True, None)
+    subset = max_samples is not None and n > max_samples
+    if subset:
         chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
         points = _arrays.namespace(points).take(points, _arrays.like(chosen, points), axis=0)
-        n = max_samples
-    value = (_median_on_a_line if on_a_line else _median_of_all)(points, metric, threads)
+        n = len(chosen)
+    return MedianDistance(_median(points, metric, threads), metric, n, not subset, seed if subset else None)
+
+
+def _median(points: Array, metric: str, threads: int | None) -> float:
+    """Median of the distances of all pairs i < j; if it is 0, of those that are not."""
+    distances = Distances.between(points, metric, threads)
+    pairs, zeros = distances.pairs, 0
+    value = distances.middle(0)
     if value == 0:
-        raise ValueError(
-            "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
-            "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
-        )
-    return MedianDistance(value, metric, n, exact, None if exact else seed)
+        zeros = distances.below(np.nextafter(0.0, 1.0))
+        if zeros == pairs:
+            raise ValueError(NO_DISTANCE)
+        value = distances.middle(zeros)
+    return value
 
 
 def _is_on_a_line(points: Array) -> bool:
@@ -109,42 +136,86 @@ def _is_on_a_line(points: Array) -> bool:
 
 
 def _median_on_a_line(points: np.ndarray, metric: str, threads: int | None) -> float:
-    """Median of all distances; if it is 0, of those that are not; 0 if there is none."""
+    """As `_median`."""
     places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
     places[:-1].sort()
     with terminal_progress() as progress:
         median = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
+    if median == 0:
+        raise ValueError(NO_DISTANCE)
     if points.shape[1] == 1:
         return median / 2 if metric == "total_variation" else median
     return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric]
 
 
-def _median_of_all(points: Array, metric: str, threads: int | None) -> float:
-    """As `_median_on_a_line`, of points anywhere."""
-    distances = _distances(points, metric, threads)
-    value = float(np.median(distances))
-    if value == 0 and distances.any():
-        value = float(np.median(distances[distances > 0]))
-    return value
+COLLECTED = 2**20  # distances that are sorted at once
+SAMPLE = 512  # rows whose distances say where to look first
+OFFSETS = (-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12)  # of thresholds from the quantile sought
 
 
-def _distances(points: Array, metric: str, threads: int | None) -> np.ndarray:
-    """Distances of all pairs i < j, in float64."""
-    n = points.shape[0]
-    scale = 0.5 if metric == "total_variation" else 1.0
-    kernel = (Term(scale, (Factor("identity", "euclidean" if metric == "euclidean" else "cityblock"),)),)
-    marks = _arrays.namespace(points).ones_like(points[:, :1])
-    if _arrays.is_host(points):
-        points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
-    side = Side(points, marks)
-    operator = operator_for(PairProblem(side, None, kernel), threads=threads)
-    condensed = np.empty(n * (n - 1) // 2)
-    filled = 0
-    strip = 256
-    for begin in range(0, n - 1, strip):
-        end = min(begin + strip, n - 1)
-        tile = _arrays.to_host(operator.tile(slice(begin, end), slice(begin + 1, n)))
-        upper = tile[np.triu(np.ones(tile.shape, dtype=bool))]
-        condensed[filled : filled + upper.size] = upper
-        filled += upper.size
-    return condensed
+@dataclass(frozen=True)
+class Distances:
+    """The distances of all pairs i < j of n points, by rank."""
+
+    operator: Operator  # whose entries they are
+    n: int
+    highest: float  # all are below
+
+    @classmethod
+    def between(cls, points: Array, metric: str, threads: int | None) -> Distances:
+        scale = 0.5 if metric == "total_variation" else 1.0
+        kernel = (Term(scale, (Factor("identity", "euclidean" if metric == "euclidean" else "cityblock"),)),)
+        xp = _arrays.namespace(points)
+        marks = xp.ones_like(points[:, :1])
+        if _arrays.is_host(points):
+            points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
+        operator = operator_for(PairProblem(Side(points, marks), None, kernel), threads=threads)
+        widths = xp.max(points, axis=0) - xp.min(points, axis=0)
+        return cls(operator, int(points.shape[0]), max(2.0 * float(xp.sum(widths)), np.finfo(np.float64).tiny))
+
+    @property
+    def pairs(self) -> int:
+        return self.n * (self.n - 1) // 2
+
+    def middle(self, first: int) -> float:
+        """Median of the distances of rank `first` and up."""
+        low, high = (first + self.pairs - 1) // 2, (first + self.pairs) // 2
+        start, values = self._around(low)
+        if high - start >= len(values):
+            return float(0.5 * (values[low - start] + self._around(high)[1][0]))
+        return float(0.5 * (values[low - start] + values[high - start]))
+
+    def below(self, threshold: float) -> int:
+        return int(self.operator.counts(np.array([threshold]))[0])
+
+    def _around(self, rank: int) -> tuple[int, np.ndarray]:
+        """Consecutive distances in ascending order, that of `rank` among them, and the rank of the first."""
+        low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
+        thresholds = self._sample_quantiles((rank + 0.5) / self.pairs + np.array(OFFSETS)) if self.n > SAMPLE else low
+        while below_high - below_low > COLLECTED + 4 * self.n:
+            thresholds = np.unique(thresholds)
+            thresholds = thresholds[(thresholds > low) & (thresholds < high)]
+            for threshold, count in zip(thresholds, self.operator.counts(thresholds).tolist(), strict=True):
+                if count <= rank:
+                    low, below_low = float(threshold), count
+                else:
+                    high, below_high = float(threshold), count
+                    break
+            if np.nextafter(low, high) == high:
+                return below_low, np.full(1 + rank - below_low, low)
+            thresholds = _spaced(low, high, len(OFFSETS))
+        return below_low, np.sort(self.operator.between(low, high, below_high - below_low))
+
+    def _sample_quantiles(self, fractions: np.ndarray) -> np.ndarray:
+        rows = np.sort(np.random.default_rng(0).choice(self.n, SAMPLE, replace=False))
+        rows = _arrays.like(rows, self.operator.problem.left.points)
+        tile = _arrays.to_host(self.operator.tile(rows, rows))
+        return np.quantile(tile[np.triu_indices(SAMPLE, 1)], np.clip(fractions, 0, 1))
+
+
+def _spaced(low: float, high: float, count: int) -> np.ndarray:
+    """Numbers between two: evenly spaced if these are of one size, else in their representation."""
+    if high < 4 * low:
+        return np.linspace(low, high, count + 2)[1:-1]
+    ends = np.array([low, high]).view(np.int64).tolist()
+    return np.array([ends[0] + (ends[1] - ends[0]) * k // (count + 1) for k in range(1, count + 1)]).view(np.float64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kcalib._inputs import Classification, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_integer
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
@@ -69,7 +70,7 @@ def evaluate(
         raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
     n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
     return evaluation_of(
-        prepare(y_true, y_pred, classes=classes, from_logits=from_logits),
+        prepare(y_true, y_pred, classes=classes, from_logits=from_logits, threads=threads),
         alpha=alpha,
         kernel=kernel,
         estimator=estimator,
@@ -96,7 +97,7 @@ def evaluation_of(
     test = block_test(data, options, "block", block_size, seed)
     # Blocks of the estimate are formed in the same order as those of the test.
     ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
-    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None, with_error=True)
+    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     miscalibrated = test.pvalue < alpha

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import scipy.special
+import scipy
 
-from kcalib._inputs import check_choice
+from kcalib._options import check_choice
 
 __all__ = ["CalibrationTestResult", "ConfidenceInterval", "Evaluation", "SKCEResult"]
 

@@ -1,9 +1,11 @@
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy.
-# Called by kcalib/_operators/openmp.py (the sweeps) and kcalib/_threads.py.
+# Called by kcalib/_operators (the sweeps), kcalib/_threads.py, and kcalib/_inputs.py and
+# kcalib/_packing.py (the passes over the samples).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree; labels (both or
 # neither) as int32, for kernels of Euclidean distances only.
 """The compiled core: sweeps over all pairs on the CPU."""
 
+from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 from cpython.exc cimport PyErr_CheckSignals
 
@@ -67,7 +69,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
     bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, double*) except +
-    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W*, long, double*) except +
+    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, long*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
@@ -122,6 +124,14 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
     bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
 
 
+cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
+    bint are_distributions[T](const T*, long, long, double, int, double*)
+    bint complete_pairs[T](const T*, long, double, int, double*)
+    bint are_classes[T](const T*, long, long, int, int64_t*)
+    void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
+    void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
+
+
 cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
     cdef enum WeightKind:
         pass
@@ -132,6 +142,12 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
 ctypedef fused real:
     double
     float
+
+
+ctypedef fused number:
+    double
+    int64_t
+    int32_t
 
 ctypedef fused weight:
     double
@@ -258,19 +274,21 @@ def moments(
 
 def quadratic_forms(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
-    Kernel kernel not None, Sweep sweep not None, const weight[:, :, ::1] weights,
+    Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
 ):
-    """w^T H w for each column w of `weights`, shape (n panels, n, weights_at_once), diagonal included."""
+    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, points, marks, labels, True)
-    result = np.empty((weights.shape[0], weights.shape[2]))
+    cdef vector[const weight*] pointers
+    cdef const weight[:, ::1] panel
+    for panel in panels:
+        pointers.push_back(&panel[0, 0])
+    result = np.empty((len(panels), first_panel.shape[1]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
-    cdef const weight* weights_pointer = &weights[0, 0, 0]
-    cdef long n_panels = weights.shape[0]
     cdef bint finished
     with nogil:
-        finished = c_quadratic_forms(problem, sweep.run, weights_pointer, n_panels, out_pointer)
+        finished = c_quadratic_forms(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
     sweep.raise_if_stopped(finished)
     return result
 
@@ -526,6 +544,93 @@ def line_median(const double[::1] places, Sweep sweep not None):
         finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median)
     sweep.raise_if_stopped(finished)
     return median
+
+
+def distributions(rows, double tolerance, int threads):
+    """Probabilities of m classes (n, m), or of the second of two (n,) or (n, 1), as float64 rows; None
+    if some row is no distribution within `tolerance`, or cannot quite be said to be one.
+
+    Takes float64, returned as it is if it has several columns, and float32.
+    """
+    if rows.dtype == np.float32:
+        return checked_rows[float](rows.reshape(-1), rows, tolerance, threads)
+    return checked_rows[double](rows.reshape(-1), rows, tolerance, threads)
+
+
+cdef checked_rows(const real[::1] values, rows, double tolerance, int threads):
+    cdef long n = rows.shape[0], m = 1 if rows.ndim == 1 else rows.shape[1]
+    cdef double[:, ::1] out
+    cdef double* out_pointer = NULL
+    cdef bint good
+    if m == 1 or real is float:
+        rows = np.empty((n, max(m, 2)))
+        out = rows
+        out_pointer = &out[0, 0]
+    with nogil:
+        if m == 1:
+            good = complete_pairs(&values[0], n, tolerance, threads, out_pointer)
+        else:
+            good = are_distributions(&values[0], n, m, tolerance, threads, out_pointer)
+    return rows if good else None
+
+
+def classes(labels, long m, int threads):
+    """Labels 0..m-1 as int64; None if some label is not one of these. Takes int64, returned as it is,
+    int32 and float64."""
+    if labels.dtype == np.int64:
+        return checked_labels[int64_t](labels, labels, m, threads)
+    if labels.dtype == np.int32:
+        return checked_labels[int32_t](labels, labels, m, threads)
+    return checked_labels[double](labels, labels, m, threads)
+
+
+cdef checked_labels(const number[::1] values, labels, long m, int threads):
+    cdef int64_t[::1] out
+    cdef int64_t* out_pointer = NULL
+    cdef bint good
+    if number is not int64_t:
+        labels = np.empty(values.shape[0], np.int64)
+        out = labels
+        out_pointer = &out[0]
+    with nogil:
+        good = are_classes(&values[0], values.shape[0], m, threads, out_pointer)
+    return labels if good else None
+
+
+def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
+    """The float64 rows p (themselves, if that is `dtype`) and onehot(labels) - p, both in `dtype`."""
+    marks = np.empty(p.shape, dtype)
+    if marks.dtype == np.float64:
+        write_residuals[double](p, labels, threads, None, marks)
+        return p, marks
+    points = np.empty(p.shape, dtype)
+    write_residuals[float](p, labels, threads, points, marks)
+    return points, marks
+
+
+cdef write_residuals(
+    const double[:, ::1] p, const int64_t[::1] labels, int threads, real[:, ::1] points, real[:, ::1] marks,
+):
+    cdef real* points_pointer = NULL
+    if points is not None:
+        points_pointer = &points[0, 0]
+    with nogil:
+        c_residuals(&p[0, 0], &labels[0], p.shape[0], p.shape[1], threads, points_pointer, &marks[0, 0])
+
+
+def square_norms(vectors, int threads):
+    """The float64 sums of squares of the rows, which are float64 or float32."""
+    result = np.empty(vectors.shape[0])
+    if vectors.dtype == np.float32:
+        write_square_norms[float](vectors, threads, result)
+    else:
+        write_square_norms[double](vectors, threads, result)
+    return result
+
+
+cdef write_square_norms(const real[:, ::1] vectors, int threads, double[::1] out):
+    with nogil:
+        c_square_norms(&vectors[0, 0], vectors.shape[0], vectors.shape[1], threads, &out[0])
 
 
 def fill_weights(

@@ -158,7 +158,7 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
     sweep = _native.Sweep(2, None, seen.append)
     marks = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
-    _native.moments(p, marks, None, p, marks, None, True, kernel, sweep, False)
+    _native.moments(p, marks, None, p, marks, None, True, kernel, sweep, False, False)
     assert seen and seen == sorted(seen) and 0 < seen[0] <= seen[-1] <= 1
 
     class Stop(Exception):
@@ -168,5 +168,5 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
         raise Stop
 
     with pytest.raises(Stop):
-        _native.moments(p, marks, None, p, marks, None, True, kernel, _native.Sweep(2, None, stop), False)
+        _native.moments(p, marks, None, p, marks, None, True, kernel, _native.Sweep(2, None, stop), False, False)
     assert capfd.readouterr().err == ""

@@ -13,10 +13,12 @@ from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, 
 from kcalib import _arrays, _packing
 from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
+from kcalib._operators import openmp
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._problem import PairProblem, Side
+from kcalib._resampling import Weights
 from kcalib.kernels import Exponential
 
 
@@ -48,7 +50,7 @@ OPERATORS |= {
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
 }
 ON_A_LINE = {"sorted_scan": SortedScanOperator}
-SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37)]
+SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
 # An expanded squared distance is off by about 4 eps s, s <= 4 its largest term, and used where it
 # exceeds 1e-3 s: the distance d is off by 4 eps s / (2 d) <= 63 eps sqrt(s) <= 126 eps, and a kernel of
 # bandwidth 0.3 or more, whose slope is at most 1 / 0.3 (the sum "mixed": 4 times that), by less
@@ -144,6 +146,38 @@ class Contract:
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
         found = (OPERATORS | ON_A_LINE)[operator](case.problem).matmul(_like(case, operator, w))
         case.check(found, case.h @ w, case.scale @ np.abs(w))
+
+    def test_total_has_the_same_bits_with_and_without_rows(self, operator, case):
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+        moments, total = found.moments(second=True), found.moments(rows=False).total
+        assert float(total) == float(moments.total)
+        off = case.h - np.diag(np.diag(case.h))
+        assert abs(float(total) - float(off.sum())) <= case.tolerance * float(case.scale.sum())
+        assert abs(float(moments.trace) - float(np.trace(case.h))) <= case.tolerance * float(np.trace(case.scale))
+
+    def test_quadratic_forms(self, operator, case):
+        w = np.random.default_rng(0).normal(size=(len(case.h), 35))
+        h, scale, size = np.asarray(case.h, float), np.asarray(case.scale, float), np.abs(w)
+        expected, scale = np.sum(w * (h @ w), axis=0), np.sum(size * (scale @ size), axis=0)
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+        case.check(found.quadratic_forms(_like(case, operator, w)), expected, scale)
+        single = _arrays.to_host(found.quadratic_forms(_like(case, operator, w), dtype="float32"))
+        # Entries, weights and partial sums rounded to float32.
+        assert (np.abs(single - expected) <= (case.tolerance + 2e-6) * scale).all()
+
+    def test_counts_and_between(self, operator, case):
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+        n = len(case.h)
+        pairs = np.sort(_arrays.to_host(found.tile(slice(None), slice(None)))[np.triu_indices(n, 1)])
+        # Thresholds in the middle of wide gaps, so that rounding cannot move an entry across.
+        gaps = np.sort(np.argsort(np.diff(pairs))[-11:])
+        thresholds = (pairs[gaps] + pairs[gaps + 1]) / 2 if len(pairs) > 1 else np.array([0.0])
+        below = np.searchsorted(pairs, thresholds)
+        np.testing.assert_array_equal(found.counts(thresholds), below)
+        low, high = thresholds[0], thresholds[-1]
+        inside = pairs[below[0] : below[-1]]
+        entries = np.sort(found.between(low, high, len(inside)))
+        np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
 
     def test_block_sums(self, operator, case):
         n = len(case.h)
@@ -274,6 +308,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
         operator = OpenMPOperator(problem, threads=threads, level=level)
         moments = operator.moments(second=True)
         arrays = [moments.row_sums, np.asarray(moments.sum_of_squares), operator.matmul(w)]
+        arrays += [operator.quadratic_forms(w), operator.quadratic_forms(w, dtype="float32")]
+        arrays += [np.asarray(operator.moments(rows=False).total), operator.counts(np.array([-0.1, 0.0, 0.2]))]
+        arrays += [np.sort(operator.between(0.0, 0.2, int(np.diff(operator.counts(np.array([0.0, 0.2])))[0])))]
         arrays += [operator.block_sums(size) for size in (2, 31, n // 2, n)]
         return [a.tobytes() for a in arrays]
 
@@ -283,19 +320,52 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
 
 
 @pytest.mark.parametrize("level", instruction_sets())
-def test_distances_from_residuals_are_right_for_every_pair_of_labels(level):
-    """From 32 classes on; near, far, identical and saturated predictions, same and other labels."""
-    y, p = duplicates_problem(300, 50)
-    p[40:60] = np.eye(50)[y[40:60]]  # certain and right: residuals of exactly 0
-    kernel = Exponential(bandwidth=0.02)  # distances count in units of 0.02
-    problem = _packing.pack(prepare(y, p), kernel, "delta").problem
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 3e-3)])
+@pytest.mark.parametrize("m", [10, 50])
+@pytest.mark.parametrize("way", ["sorted by label", "in the user's order"])
+def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtype, tolerance, m, way):
+    """Near, far, identical and saturated predictions, same and other labels; distances count in units of 0.02."""
+    n = 300
+    y, p = duplicates_problem(n, m)
+    p[40:60] = np.eye(m)[y[40:60]]  # certain and right: residuals of exactly 0
+    kernel = Exponential(bandwidth=0.02)
+    problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     assert problem.left.labels is not None
-    found = OpenMPOperator(problem, level=level).tile(slice(None), slice(None))
+    operator = OpenMPOperator(problem, level=level)
+    found = operator.matmul(np.eye(n)) if way == "sorted by label" else operator.tile(slice(None), slice(None))
     values = np.asarray(oracle.kernel_matrix(kernel, p, p), float)
-    lengths = np.linalg.norm(np.eye(50)[y] - p, axis=1)
+    lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
     error = np.abs(np.asarray(found - oracle.h_matrix(kernel, y, p), float))
-    floor = 8 * float(np.finfo(np.longdouble).eps)
-    assert (error <= values * (1e-12 * np.outer(lengths, lengths) + floor)).all()
+    floor = 8 * float(np.finfo(np.longdouble if dtype == "float64" else np.float32).eps)
+    assert (error <= values * (tolerance * np.outer(lengths, lengths) + floor)).all()
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+def test_quadratic_forms_of_resampling_weights(level):
+    """Weights by name are those of `Weights.values`, whatever fits into memory at a time."""
+    y, p = softmax_problem(400, 12)
+    problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
+    operator = OpenMPOperator(problem, level=level)
+    weights = Weights("gaussian", 400, 100, seed=3)
+    found = operator.quadratic_forms(weights)
+    w = weights.values()
+    np.testing.assert_array_equal(found, operator.quadratic_forms(w))
+    h = operator.tile(slice(None), slice(None))
+    scale = np.sum(np.abs(w) * (np.abs(h) @ np.abs(w)), axis=0)
+    assert (np.abs(found - np.sum(w * (h @ w), axis=0)) <= 1e-13 * scale).all()
+    few_at_a_time = pytest.MonkeyPatch()
+    few_at_a_time.setattr(openmp, "WEIGHTS_BYTES", 1)
+    with few_at_a_time.context():
+        np.testing.assert_array_equal(operator.quadratic_forms(weights), found)
+    few_at_a_time.undo()
+
+
+def test_null_draws_in_float32_deviate_by_less_than_1e_5_standard_deviations():
+    y, p = softmax_problem(2000, 10)
+    problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
+    operator, weights = OpenMPOperator(problem), Weights("rademacher", 2000, 500, seed=0)
+    draws, single = operator.quadratic_forms(weights), operator.quadratic_forms(weights, dtype="float32")
+    assert np.max(np.abs(single - draws)) <= 1e-5 * np.std(draws)
 
 
 def test_generic_is_differentiable_at_coinciding_points():

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._problem import PairProblem
 
 
-def diagonal(problem: PairProblem) -> Array:
+def diagonal(problem: PairProblem, threads: int = 1) -> Array:
     """H_ii = k(x_i, x_i) <a_i, a_i>, float64; every radial profile is 1 (a bare distance 0) at distance 0."""
-    square_marks = _square_norms(problem.left.marks)
-    xp = _arrays.namespace(square_marks)
-    kernel = xp.zeros_like(square_marks)
+    kernel: float | Array = 0.0
     for term in problem.kernel:
-        value = xp.full_like(square_marks, term.coefficient)
+        value: float | Array = term.coefficient
         for factor in term.factors:
             if factor.profile == "identity":
-                value = value * (_square_norms(problem.left.points) if factor.metric == "dot" else 0.0)
+                value = value * (square_norms(problem.left.points, threads) if factor.metric == "dot" else 0.0)
         kernel = kernel + value
-    return kernel * square_marks
+    return kernel * square_norms(problem.left.marks, threads)
 
 
-def _square_norms(vectors: Array) -> Array:
+def square_norms(vectors: Array, threads: int) -> Array:
+    """|v_i|^2 of the rows, float64; `threads` on the host."""
+    if _arrays.is_host(vectors):
+        return _native.square_norms(_arrays.compact(vectors, vectors.dtype), threads)
     xp = _arrays.namespace(vectors)
     vectors = xp.astype(vectors, xp.float64, copy=False)
     return xp.sum(vectors * vectors, axis=1)

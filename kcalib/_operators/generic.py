@@ -7,7 +7,11 @@ whatever device the arrays are. Memory: a strip of the difference tensor, at mos
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
@@ -43,10 +47,10 @@ class GenericOperator:
                 part = xp.sum(h * h)
                 squares = part if squares is None else squares + part
         row_sums = xp.concat(sums)
-        total, squares = float(xp.sum(row_sums)), None if squares is None else float(squares)
+        total, squares = xp.sum(row_sums), None if squares is None else float(squares)
         if problem.symmetric:
-            on_diagonal = diagonal(problem)
-            return Moments(total, row_sums, row_sums, on_diagonal, squares, float(xp.sum(on_diagonal)))
+            own = diagonal(problem)
+            return Moments(total, row_sums, row_sums, own, squares, xp.sum(own))
         return Moments(total, row_sums, columns, None, squares, None)
 
     def block_sums(self, size: int) -> Array:
@@ -77,15 +81,37 @@ class GenericOperator:
             total = part + total
         return total
 
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(thresholds), dtype=np.int64)
+        for h in self._pairs():
+            below = [self._xp.count_nonzero(h < t) for t in thresholds.tolist()]
+            total += np.array([int(count) for count in below], dtype=np.int64)
+        return total
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        low, high = float(low), float(high)
+        found = [_arrays.to_host(h[(h >= low) & (h < high)]) for h in self._pairs()]
+        values = np.concatenate([np.empty(0), *found])
+        assert len(values) == count
+        return values
+
     def tile(self, rows: Any, columns: Any) -> Array:
         return self._entries(self.problem.left.take(rows), self.problem.columns.take(columns))
 
-    def _strips(self) -> Any:
+    def _strips(self) -> Iterator[tuple[int, Array]]:
         left, right = self.problem.left, self.problem.columns
         n, n_right = left.points.shape[0], right.points.shape[0]
         step = max(1, STRIP_ELEMENTS // n_right)
         for begin in range(0, n, step):
             yield begin, self._entries(left.take(slice(begin, min(n, begin + step))), right)
+
+    def _pairs(self) -> Iterator[Array]:
+        """Strips of H with infinity for pairs i >= j."""
+        xp = self._xp
+        for begin, h in self._strips():
+            rows = xp.arange(begin, begin + h.shape[0], device=_arrays.device(h))
+            columns = xp.arange(h.shape[1], device=_arrays.device(h))
+            yield xp.where(rows[:, None] < columns[None, :], h, xp.full_like(h, math.inf))
 
     def _without_diagonal(self, h: Array, begin: int) -> Array:
         xp, dev = self._xp, _arrays.device(h)

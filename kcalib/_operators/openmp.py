@@ -63,8 +63,8 @@ class OpenMPOperator:
         )
         row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
         if problem.symmetric:
-            on_diagonal = diagonal(problem)
-            return Moments(total, row_sums, row_sums, on_diagonal, squares, float(np.sum(on_diagonal)))
+            own = diagonal(problem, self.threads)
+            return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
         return Moments(total, row_sums, column_sums, None, squares, None)
 
     def block_sums(self, size: int) -> np.ndarray:
@@ -76,25 +76,21 @@ class OpenMPOperator:
         right = left if problem.right is None else self._prepared(problem.right)
         vectors = np.asarray(vectors, dtype=np.float64)
         transposed = np.ascontiguousarray((vectors if right.order is None else vectors[right.order]).T)
-        result = self._run(_native.matmul, *left.arrays, *right.arrays, problem.symmetric, vectors=transposed)
-        return left.restored(result)
+        arrays = *left.arrays, *right.arrays
+        return left.restored(self._run(_native.matmul, *arrays, problem.symmetric, vectors=transposed))
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
-        side = self._prepared(self.problem.left)
+        side = self._prepared(self.problem.left, sort=False)
         n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
         width = _native.weights_at_once(dtype, self._sweep())
         at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
-        sums = []
+        forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = np.zeros((-(-(end - begin) // width), n, width), dtype=dtype)
-            for panel, first in zip(panels, range(begin, end, width), strict=True):
-                last = min(end, first + width)
-                values = weights[:, first:last] if isinstance(weights, np.ndarray) else weights.values(first, last, dtype)
-                panel[:, : last - first] = values if side.order is None else values[side.order]
-            forms = self._run(_native.quadratic_forms, *side.arrays, weights=panels)
-            sums.append(forms.reshape(-1)[: end - begin])
-        return np.concatenate(sums)
+            panels = [_panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
+            found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
+            forms.append(found.reshape(-1)[: end - begin])
+        return np.concatenate(forms)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
@@ -127,10 +123,7 @@ class OpenMPOperator:
         labels = np.asarray(side.labels, dtype=np.int32)
         if not sort:
             return Prepared(points, marks, np.ascontiguousarray(labels), None)
-        if block is None:
-            order = np.argsort(labels, kind="stable")
-        else:
-            order = np.lexsort((labels, np.arange(n) // block))
+        order = np.argsort(labels, kind="stable") if block is None else np.lexsort((labels, np.arange(n) // block))
         return Prepared(points[order], marks[order], labels[order], order)
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
@@ -154,13 +147,23 @@ class Prepared:
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.points, self.marks, self.labels
 
-    def restored(self, values: np.ndarray | None) -> np.ndarray | None:
-        """Values of the samples in the user's order."""
+    def restored(self, values: Any) -> Any:
+        """Values of the samples (None: none) in the user's order."""
         if self.order is None or values is None:
             return values
         result = np.empty_like(values)
         result[self.order] = values
         return result
+
+
+def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
+    """Columns [begin, end) of the weights, filled up to `width` with zeros."""
+    values = weights[:, begin:end] if isinstance(weights, np.ndarray) else weights.values(begin, end, dtype)
+    if end - begin == width:
+        return np.ascontiguousarray(values, dtype=dtype)
+    panel = np.zeros((len(values), width), dtype=dtype)
+    panel[:, : end - begin] = values
+    return panel
 
 
 def _spread(points: np.ndarray) -> bool:

@@ -10,8 +10,8 @@ rank, so H is a sum of such K between columns:
 
 and every primitive is a few products with the K_t. Sums over the pairs of residuals of binary
 labels take less: place and label of a sample follow from its residual, so these numbers are sorted
-and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. `tile` is the
-openmp operator's.
+and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. What
+looks at single entries (`tile`, `counts`, `between`) is the openmp operator's.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SortedScanOperator:
         order, terms = self._sorted()
         row_sums = self._row_sums(order, terms)
         if problem.symmetric:
-            column_sums, on_diagonal = row_sums, diagonal(problem)
+            column_sums, on_diagonal = row_sums, diagonal(problem, self.threads)
         else:
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
             column_sums, on_diagonal = self._row_sums(order, swapped, columns=True), None
@@ -115,7 +115,7 @@ class SortedScanOperator:
         order, terms = self._sorted()
         n_left = len(self.problem.left.points)
         if self.problem.symmetric:
-            out = diagonal(self.problem)[:, None] * vectors
+            out = diagonal(self.problem, self.threads)[:, None] * vectors
         else:
             out = np.zeros((n_left, vectors.shape[1]))
             vectors = np.concatenate([np.zeros_like(out), vectors])
@@ -123,6 +123,12 @@ class SortedScanOperator:
             v = vectors[order.positions, c, None]
             out[:, c] += self._row_sums(order, [LineTerm(t.rate, t.polynomial, t.left, t.right * v) for t in terms])
         return out
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        return self._dense.counts(thresholds)
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        return self._dense.between(low, high, count)
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         """Always in float64, whatever `dtype` allows: products are not what takes the time here."""
@@ -148,7 +154,11 @@ class SortedScanOperator:
         return np.concatenate(parts)
 
     def tile(self, rows: Any, columns: Any) -> np.ndarray:
-        return OpenMPOperator(self.problem, threads=self.threads).tile(rows, columns)
+        return self._dense.tile(rows, columns)
+
+    @property
+    def _dense(self) -> OpenMPOperator:
+        return OpenMPOperator(self.problem, threads=self.threads)
 
     @property
     def _has_binary_residuals(self) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.special
+import scipy
 
 from kcalib import _arrays
-from kcalib._inputs import Classification, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_integer
 from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins", "top_label_ece"]

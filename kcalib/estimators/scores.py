@@ -7,7 +7,7 @@ from typing import Any
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
-from kcalib._packing import residuals
+from kcalib._packing import points_and_residuals
 
 __all__ = ["brier_score", "log_loss"]
 
@@ -91,7 +91,7 @@ def log_loss(
 
 
 def brier_score_of(data: Classification, scale_by_half: bool) -> float:
-    e = residuals(data)
+    _, e = points_and_residuals(data)
     score = weighted_mean(data, data.xp.sum(e * e, axis=1))
     return score / 2 if scale_by_half else score
 

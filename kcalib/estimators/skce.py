@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcalib import _packing, _statistics
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import Classification, check_choice, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
@@ -142,10 +143,19 @@ def skce(
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, dtype=dtype)
+    data = prepare(
+        y_true,
+        y_pred,
+        classes=classes,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        dtype=dtype,
+        threads=threads,
+    )
     options = PairOptions(kernel, target_kernel, operator, threads)
-    result = estimate(data, options, estimator, block_size, with_error=full_output)
-    return result if full_output else result.value
+    if full_output:
+        return estimate(data, options, estimator, block_size)
+    return _compute(data, options, estimator, block_size, with_error=False).value
 
 
 @dataclass(frozen=True)
@@ -158,26 +168,18 @@ class PairOptions:
     threads: int | None = None
 
 
-def estimate(
-    data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
-) -> SKCEResult:
-    """The SKCE of checked data; the standard error costs a sum of squares more."""
-    start = time.perf_counter()
-    check_choice("estimator", estimator, ESTIMATORS)
-    if data.n < 2 and estimator != "biased":
-        raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
-    block_size = _block_size(data, estimator, block_size)
-    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+class _Computed(NamedTuple):
+    value: float
+    standard_error: float | None
+    block_size: int | None
+    packed: Packed
+    operator: Operator
 
-    error: float | None
-    if block_size is not None:
-        value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
-    else:
-        with_error = with_error and data.sample_weight is None
-        moments = operator.moments(second=with_error, rows=with_error)
-        average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
-        value, error = average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
+
+def estimate(data: Classification, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
+    """The SKCE of checked data, its standard error, and how they were computed."""
+    start = time.perf_counter()
+    value, error, block_size, packed, operator = _compute(data, options, estimator, block_size, with_error=True)
     return SKCEResult(
         value=value,
         standard_error=error,
@@ -190,6 +192,27 @@ def estimate(
         threads=operator.threads,
         seconds=time.perf_counter() - start,
     )
+
+
+def _compute(
+    data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
+) -> _Computed:
+    """The standard error costs a sum of squares more."""
+    check_choice("estimator", estimator, ESTIMATORS)
+    if data.n < 2 and estimator != "biased":
+        raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
+    block_size = _block_size(data, estimator, block_size)
+    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
+    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    error: float | None
+    if block_size is not None:
+        value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
+    else:
+        with_error = with_error and data.sample_weight is None
+        moments = operator.moments(second=with_error, rows=with_error)
+        average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
+        value, error = average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
+    return _Computed(value, error, block_size, packed, operator)
 
 
 def block_estimates(operator: Operator, block_size: int) -> Array:

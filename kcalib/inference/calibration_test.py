@@ -11,11 +11,12 @@ import math
 import time
 from typing import Any
 
-import scipy.special
+import scipy
 
 from kcalib import _packing, _statistics
 from kcalib._dispatch import operator_for
-from kcalib._inputs import Classification, check_choice, check_integer, prepare
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_choice, check_integer
 from kcalib.estimators.skce import PairOptions, block_estimates, describe
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult
@@ -97,7 +98,7 @@ def calibration_test(
     >>> kcalib.calibration_test(y, p**3).pvalue < 0.05
     True
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
     method = check_choice("method", method, ("block", "linear"))
     if method == "linear" and block_size is not None:
         raise ValueError(f"`block_size` is {block_size}, but method='linear' has blocks of 2; use method='block'")

@@ -144,6 +144,19 @@ template <> KCALIB_FN FloatPack gather(const float* values, IntPack index) {
   return FloatPack(_mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, __m512i(index), values, 4));
 }
 #endif
+// x, which the compiler then cannot contract with an addition: sums have the same bits wherever they are made.
+template <class V> KCALIB_FN V rounded(V x) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(x));
+#elif defined(__x86_64__)
+  __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(x));
+#else
+  __asm__("" : "+m"(x));
+#endif
+  return x;
+}
 template <class V> KCALIB_FN V magnitude(V x) { return x < Real<V>(0) ? -x : x; }
 
 // Whether any lane of a comparison's result is true.

@@ -209,10 +209,10 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* total, doubl
 }
 
 template <class T, class W>
-bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* w, long n_panels, double* out) {
+bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out) {
   const Blocks<T> blocks(problem, run);
   const TileFunctions<W>& weighted = functions<W>(*run.table);
-  const long width = weighted.weights_at_once, length = n_panels * width, n = blocks.n, block = blocks.block;
+  const long length = n_panels * weighted.weights_at_once, block = blocks.block;
   const int threads = blocks.threads(double(length));
   const AlignedBuffer<double> parts(blocks.tasks() * length), sums(length * threads);
   std::fill_n(parts.get(), blocks.tasks() * length, 0.0);
@@ -230,11 +230,8 @@ bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* w, 
           blocks.tile.entries_single(pairs, h, block);
         double* sum = &sums[length * thread_number()];
         std::fill_n(sum, length, 0.0);
-        for (long p = 0; p < n_panels; ++p) {
-          const W* panel = w + p * n * width;
-          weighted.quadratic(h, block, pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
-                             panel + pairs.row_begin * width, panel + pairs.column_begin * width, sum + p * width);
-        }
+        weighted.quadratic(h, block, pairs.row_begin, pairs.row_end - pairs.row_begin, pairs.column_begin,
+                           pairs.column_end - pairs.column_begin, panels, n_panels, sum);
         for (long c = 0; c < length; ++c) parts[task * length + c] += (i == j ? 1 : 2) * sum[c];
       });
   if (finished) merge(parts, blocks.tasks(), length, out);
@@ -380,8 +377,8 @@ void register_fork_handler() {
   template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
   template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, double*);          \
-  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double*, long, double*); \
-  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float*, long, double*);  \
+  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
+  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \

@@ -40,10 +40,10 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long n_vectors, double* out);
 
-// out[p][c] = w[p][:, c]^T H w[p][:, c] for w (n_panels x n x weights_at_once), in W's precision but for the
-// sums over blocks; symmetric problems, diagonal included.
+// out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
+// for the sums over blocks; symmetric problems, diagonal included.
 template <class T, class W>
-bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* w, long n_panels, double* out);
+bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out);
 long weights_at_once(const TileTable& table, bool single);
 
 // counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.

@@ -1,5 +1,5 @@
 // What every sweep needs to know of threads: how many, which one, and whether to go on.
-// Included by sweep.cpp and line.cpp.
+// Included by the files with parallel loops.
 #pragma once
 
 #include <algorithm>

@@ -223,17 +223,19 @@ template <class V> class Quantities {
   // Distances by differences, where the terms that their squares were the sums of have cancelled too far.
   __attribute__((noinline)) void repair() {
     const auto& [rows, columns] = sides();
-    for (int r = 0; r < ROWS && tile_.row + r < tile_.left.n; ++r)
+    for (int r = 0; r < ROWS; ++r)
       for (int v = 0; v < VECTORS; ++v) {
         V& d2 = squared_[r * VECTORS + v];
-        if (!any(d2 < R(NEAR_OTHERS))) continue;  // no norm |e|^2 is above 2
+        const int lane = v * LANES<V>;
+        const auto same = to_bits(load<V>(columns.labels + lane)) == typename Lane<R>::bits(rows.label(r));
+        const V norms = rows.mark_norms[r] + load<V>(columns.mark_norms + lane);
+        const auto near = d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS)));
+        if (!any(near)) continue;
         for (int l = 0; l < LANES<V>; ++l) {
-          const int lane = v * LANES<V> + l;
-          const bool same = columns.label(lane) == rows.label(r);
-          const R bound = same ? (rows.mark_norms[r] + columns.mark_norms[lane]) * R(NEAR) : R(NEAR_OTHERS);
-          if (d2[l] < bound && tile_.column + lane < tile_.right.n)
-            d2[l] = squared_difference(tile_.left.points + (tile_.row + r) * rows.n_features,
-                                       tile_.right.points + (tile_.column + lane) * rows.n_features);
+          if (!near[l]) continue;
+          const long i = tile_.row + r, j = tile_.column + lane + l;
+          const bool inside = i < tile_.left.n && j < tile_.right.n;  // otherwise any d2 with a root will do
+          d2[l] = inside ? squared_difference(tile_.left.points + i * rows.n_features, tile_.right.points + j * rows.n_features) : 0;
         }
       }
   }
@@ -445,7 +447,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         }
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {
         V h[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) h[v] = kernel[r * VECTORS + v] * factor[v];
+        for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);
         visitor.row(r, i, j, h);
       };
       if (residual) {
@@ -611,24 +613,36 @@ template <class T> long between(const BlockOfPairs<T>& block, double low, double
 }
 
 template <class T>
-void quadratic(const T* h, long stride, long rows, long columns, const T* left, const T* right, double* out) {
+void quadratic(const T* h, long stride, long row_begin, long rows, long column_begin, long columns,
+               const T* const* panels, long n_panels, double* out) {
   using V = Pack<T>;
-  DoublePack total[VECTORS * WIDE<V>] = {};
-  for (long k = 0; k < columns; k += FEATURES_AT_ONCE) {
-    const long length = columns - k < FEATURES_AT_ONCE ? columns - k : FEATURES_AT_ONCE;
-    for (long i = 0; i < rows; i += ROWS) {
-      V part[VECTORS] = {};
-      accumulate<Product, V>(StridedRows<T>{h + i * stride + k, stride}, right + k * WIDTH<T>, length,
-                             [&](int r, const V* sum) KCALIB_INLINE {
-                               if (i + r >= rows) return;
-                               const T* weights = left + (i + r) * WIDTH<T>;
-                               for (int v = 0; v < VECTORS; ++v) part[v] += load<V>(weights + v * LANES<V>) * sum[v];
-                             });
-      for (int v = 0; v < VECTORS; ++v) add_wide(part[v], total + v * WIDE<V>);
+  constexpr long AT_ONCE = 96;                               // columns whose weights stay in L1
+  constexpr long LINES = AT_ONCE * WIDTH<T> * sizeof(T) / 64;  // of these weights in cache
+  const long groups = (rows + ROWS - 1) / ROWS;
+  for (long p = 0; p < n_panels; ++p, out += WIDTH<T>) {
+    const T* left = panels[p] + row_begin * WIDTH<T>;
+    const T* right = panels[p] + column_begin * WIDTH<T>;
+    DoublePack total[VECTORS * WIDE<V>] = {};
+    for (long k = 0; k < columns; k += AT_ONCE) {
+      const long length = columns - k < AT_ONCE ? columns - k : AT_ONCE;
+      const T* next = k + AT_ONCE < columns ? right + (k + AT_ONCE) * WIDTH<T> : panels[p + 1 < n_panels ? p + 1 : p] + column_begin * WIDTH<T>;
+      for (long g = 0; g < groups; ++g) {
+        const long i = g * ROWS;
+        for (long line = g * LINES / groups; line < (g + 1) * LINES / groups; ++line)
+          __builtin_prefetch(reinterpret_cast<const char*>(next) + line * 64);
+        V part[VECTORS] = {};
+        accumulate<Product, V>(StridedRows<T>{h + i * stride + k, stride}, right + k * WIDTH<T>, length,
+                               [&](int r, const V* sum) KCALIB_INLINE {
+                                 if (i + r >= rows) return;
+                                 const T* weights = left + (i + r) * WIDTH<T>;
+                                 for (int v = 0; v < VECTORS; ++v) part[v] += load<V>(weights + v * LANES<V>) * sum[v];
+                               });
+        for (int v = 0; v < VECTORS; ++v) add_wide(part[v], total + v * WIDE<V>);
+      }
     }
+    for (int v = 0; v < VECTORS * WIDE<V>; ++v)
+      for (int l = 0; l < LANES<DoublePack>; ++l) out[v * LANES<DoublePack> + l] += total[v][l];
   }
-  for (int v = 0; v < VECTORS * WIDE<V>; ++v)
-    for (int l = 0; l < LANES<DoublePack>; ++l) out[v * LANES<DoublePack> + l] += total[v][l];
 }
 
 void multiply(const double* h, long h_stride, long rows, long columns, const double* w, long w_stride,

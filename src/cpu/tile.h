@@ -63,9 +63,10 @@ template <class T> struct TileFunctions {
   // The entries (on the diagonal: of pairs i < j) in [low, high) are written to `out`, whose room
   // is `capacity`; returns how many there are.
   long (*between)(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity);
-  // Adds left[i][c] h[i * stride + j] right[j][c] summed over i and j to out[c], for the
-  // `weights_at_once` columns c of row-major weights.
-  void (*quadratic)(const T* h, long stride, long rows, long columns, const T* left, const T* right, double* out);
+  // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * weights_at_once + c] for the columns c of every
+  // panel w = panels[p] of row-major weights; the rows of h are those from row_begin on, its columns alike.
+  void (*quadratic)(const T* h, long stride, long row_begin, long rows, long column_begin, long columns,
+                    const T* const* panels, long n_panels, double* out);
   int weights_at_once;
   // Runs `repetitions` rounds of one operation and returns how many elements that was:
   // the machine's own rate, against which the sweep's speed is read.

@@ -1,0 +1,28 @@
+"""Checks of options that are one integer or one name; every public function has such."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
+    """`value` as an int in [low, high]."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` is {value!r}, expected an integer") from None
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` is {value!r}, expected an integer")
+    if number < low or (high is not None and number > high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ValueError(f"`{name}` is {number}, expected an integer {bounds}{hint}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(map(repr, choices))}")
+    return value

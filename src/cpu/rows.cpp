@@ -1,0 +1,151 @@
+#include "rows.h"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "team.h"
+
+namespace kcalib {
+namespace {
+
+// Entries that a thread takes at a time: half a megabyte.
+constexpr long PART = 1 << 16;
+
+// pass(begin, end) for parts of the rows 0..n; whether all of them returned true.
+template <class Pass> bool for_parts(long n, long m, int threads, Pass pass) {
+  const long length = std::max(1L, PART / m), parts = (n + length - 1) / length;
+  const int team = team_size({nullptr, threads, nullptr, nullptr}, parts, 4.0 * double(n) * double(m));
+  long refused = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team) reduction(+ : refused)
+  for (long part = 0; part < parts; ++part)
+    refused += !pass(part * length, std::min(n, (part + 1) * length));
+  return refused == 0;
+}
+
+// Rows of two are most of the large problems: for them `work` is compiled with a constant.
+template <class Work> auto with_width(long m, Work work) {
+  return m == 2 ? work(std::integral_constant<long, 2>{}) : work(m);
+}
+
+using Pair = double __attribute__((vector_size(16)));  // every machine has these
+using Flags = decltype(Pair{} < Pair{});
+constexpr int PAIRS = 4;  // independent sums: faster, and more accurate, than one
+
+Pair load(const double* x) { return Pair{x[0], x[1]}; }
+Pair load(const float* x) { return Pair{double(x[0]), double(x[1])}; }
+double total(const Pair* sums) {
+  const Pair all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return all[0] + all[1];
+}
+
+template <class T> bool is_distribution(const T* x, long m, double tolerance) {
+  Pair sums[PAIRS]{};
+  Flags negative{};
+  long k = 0;
+  for (; k + 2 * PAIRS <= m; k += 2 * PAIRS)
+    for (int i = 0; i < PAIRS; ++i) {
+      const Pair values = load(x + k + 2 * i);
+      sums[i] += values;
+      negative |= values < 0;
+    }
+  double sum = k > 0 ? total(sums) : 0;
+  bool refused = (negative[0] | negative[1]) != 0;
+  for (; k < m; ++k) {
+    sum += double(x[k]);
+    refused |= x[k] < 0;
+  }
+  // A NaN fails here. So does an entry above 1 + tolerance: no sum of non-negative terms is below one of them.
+  return !refused & (std::abs(sum - 1) <= tolerance);
+}
+
+template <class T> double square_norm(const T* x, long m) {
+  Pair sums[PAIRS]{};
+  long k = 0;
+  for (; k + 2 * PAIRS <= m; k += 2 * PAIRS)
+    for (int i = 0; i < PAIRS; ++i) sums[i] += load(x + k + 2 * i) * load(x + k + 2 * i);
+  double sum = k > 0 ? total(sums) : 0;
+  for (; k < m; ++k) sum += double(x[k]) * double(x[k]);
+  return sum;
+}
+
+}  // namespace
+
+template <class T> bool are_distributions(const T* p, long n, long m, double tolerance, int threads, double* out) {
+  // Sums of the same m terms in two orders differ by less.
+  const double strict = tolerance - 2 * double(m) * std::numeric_limits<double>::epsilon();
+  return with_width(m, [=](auto m) {
+    return for_parts(n, m, threads, [=](long begin, long end) {
+      bool good = true;
+      for (long i = begin; i < end; ++i) good &= is_distribution(p + i * m, m, strict);
+      if (out)
+        for (long k = begin * m; k < end * m; ++k) out[k] = double(p[k]);
+      return good;
+    });
+  });
+}
+
+template <class T> bool complete_pairs(const T* p, long n, double tolerance, int threads, double* out) {
+  const double highest = 1 + tolerance;
+  return for_parts(n, 2, threads, [=](long begin, long end) {
+    bool good = true;
+    for (long i = begin; i < end; ++i) {
+      const double second = double(p[i]);
+      good &= (second >= 0) & (second <= highest);
+      out[2 * i] = 1 - second;
+      out[2 * i + 1] = second;
+    }
+    return good;
+  });
+}
+
+template <class T> bool are_classes(const T* labels, long n, long m, int threads, std::int64_t* out) {
+  return for_parts(n, 1, threads, [=](long begin, long end) {
+    bool good = true;
+    for (long i = begin; i < end; ++i) {
+      const bool within = (labels[i] >= T(0)) & (labels[i] < T(m));  // false for a NaN
+      const std::int64_t label = within ? std::int64_t(labels[i]) : 0;
+      good &= within & (T(label) == labels[i]);
+      if (out) out[i] = label;
+    }
+    return good;
+  });
+}
+
+template <class T>
+void residuals(const double* p, const std::int64_t* labels, long n, long m, int threads, T* points, T* marks) {
+  with_width(m, [=](auto m) {
+    return for_parts(n, m, threads, [=](long begin, long end) {
+      for (long i = begin; i < end; ++i) {
+        for (long k = i * m; k < (i + 1) * m; ++k) marks[k] = T(-p[k]);
+        const long own = i * m + long(labels[i]);
+        marks[own] = T(1 - p[own]);
+      }
+      if (points)
+        for (long k = begin * m; k < end * m; ++k) points[k] = T(p[k]);
+      return true;
+    });
+  });
+}
+
+template <class T> void square_norms(const T* v, long n, long m, int threads, double* out) {
+  with_width(m, [=](auto m) {
+    return for_parts(n, m, threads, [=](long begin, long end) {
+      for (long i = begin; i < end; ++i) out[i] = square_norm(v + i * m, m);
+      return true;
+    });
+  });
+}
+
+#define KCALIB_INSTANTIATE(T)                                                                       \
+  template bool are_distributions<T>(const T*, long, long, double, int, double*);                   \
+  template bool complete_pairs<T>(const T*, long, double, int, double*);                            \
+  template void residuals<T>(const double*, const std::int64_t*, long, long, int, T*, T*);          \
+  template void square_norms<T>(const T*, long, long, int, double*);
+KCALIB_INSTANTIATE(double)
+KCALIB_INSTANTIATE(float)
+template bool are_classes<double>(const double*, long, long, int, std::int64_t*);
+template bool are_classes<std::int64_t>(const std::int64_t*, long, long, int, std::int64_t*);
+template bool are_classes<std::int32_t>(const std::int32_t*, long, long, int, std::int64_t*);
+
+}  // namespace kcalib

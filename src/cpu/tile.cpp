@@ -761,7 +761,10 @@ template <class T> constexpr TileFunctions<T> table_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
+extern const LineFunctions KCALIB_LINE;
 extern const TileTable KCALIB_TABLE;
-const TileTable KCALIB_TABLE = {KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply, &KCALIB_WEIGHTS};
+const TileTable KCALIB_TABLE = {
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply, &KCALIB_WEIGHTS, &KCALIB_LINE,
+};
 
 }  // namespace kcalib

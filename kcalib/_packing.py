@@ -47,17 +47,24 @@ def pack(
 
     resolved = kernel.resolve(bandwidth)
     root = matrix_root(target_kernel, data.m)
-    plain = root is None and data.sample_weight is None
-    points, marks = points_and_residuals(data, data.dtype if plain else None, threads=threads)
-    if not plain:
+    dtype = getattr(data.xp, data.dtype)
+    if root is None and data.sample_weight is None:
+        side = _residual_side(data, dtype, threads)
+    else:
+        points, marks = points_and_residuals(data, threads=threads)
         if root is not None:
             marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
         if data.sample_weight is not None:
             marks = marks * data.xp.astype(data.sample_weight, marks.dtype)[:, None]
-        dtype = getattr(data.xp, data.dtype)
-        points, marks = (data.xp.astype(a, dtype, copy=False) for a in (points, marks))
-    problem = PairProblem(Side(points, marks, data.labels if plain else None), None, _terms(resolved))
+        side = Side(*(data.xp.astype(a, dtype, copy=False) for a in (points, marks)))
+    problem = PairProblem(side, None, _terms(resolved))
     return Packed(problem, resolved, tuple(medians.values()), None if root is None else root.shape[1])
+
+
+def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Side:
+    if data.probabilities.dtype == dtype:
+        return Side(data.probabilities, lambda: points_and_residuals(data, threads=threads)[1], data.labels)
+    return Side(*points_and_residuals(data, data.dtype, threads=threads), data.labels)
 
 
 def check_kernel(kernel: Any, m: int) -> Kernel:

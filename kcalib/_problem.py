@@ -12,6 +12,7 @@ Nothing in here knows about user objects, devices or threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,15 +43,24 @@ class Term:
     factors: tuple[Factor, ...]
 
 
-@dataclass(frozen=True)
 class Side:
-    """One side of a pair problem."""
+    """One side of a pair problem: points, shape (n, n_features), and marks, shape (n, n_marks), of the same dtype.
 
-    points: Array  # shape: (n, n_features)
-    marks: Array  # shape: (n, n_marks), same dtype
-    # With labels (n,) the marks are the residuals onehot(labels) - points, which an operator may use
-    # to have distances and target factors from one product.
-    labels: Array | None = None
+    With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which an operator may
+    use to have distances and target factors from one product, or without the marks: these may be
+    given as a function, which is called when they are first asked for.
+    """
+
+    def __init__(self, points: Array, marks: Array | Callable[[], Array], labels: Array | None = None) -> None:
+        self.points = points
+        self.labels = labels
+        self._marks = marks
+
+    @property
+    def marks(self) -> Array:
+        if callable(self._marks):
+            self._marks = self._marks()
+        return self._marks
 
     def take(self, rows: Any) -> Side:
         """The side restricted to `rows` (a slice or an integer array)."""

@@ -2,27 +2,35 @@
 
 Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
 a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
-a few thresholds, which narrows the median down until the few left can be collected and sorted.
+a few thresholds, which narrows the median down until the few left can be collected and sorted; for
+points on a line that takes O(n log n) (src/cpu/line_median.cpp).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import check_points
+from kcalib._operators.sorted_scan import ON_THE_LINE, off_line
 from kcalib._options import check_choice, check_integer
 from kcalib._problem import Factor, PairProblem, Side, Term
+from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.kernels import METRICS
 
 __all__ = ["MedianDistance", "median_distance"]
 
 MAX_SAMPLES = 2000
+NO_DISTANCE = (
+    "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
+    "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,8 @@ def median_distance(
 
     The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
     median of the non-zero distances. With more than `max_samples` predictions it is taken
-    over a random subset of that size.
+    over a random subset of that size; not so for binary problems (and single columns) in host memory,
+    where all pairs take time O(n log n).
 
     Parameters
     ----------
@@ -97,6 +106,8 @@ def median_of_points(
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
+    if _is_on_a_line(points):
+        return MedianDistance(_median_on_a_line(points, metric, threads), metric, n, True, None)
     subset = max_samples is not None and n > max_samples
     if subset:
         chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
@@ -113,12 +124,28 @@ def _median(points: Array, metric: str, threads: int | None) -> float:
     if value == 0:
         zeros = distances.below(np.nextafter(0.0, 1.0))
         if zeros == pairs:
-            raise ValueError(
-                "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
-                "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
-            )
+            raise ValueError(NO_DISTANCE)
         value = distances.middle(zeros)
     return value
+
+
+def _is_on_a_line(points: Array) -> bool:
+    if not _arrays.is_host(points) or points.shape[1] > 2:
+        return False
+    return points.shape[1] == 1 or off_line(points) <= ON_THE_LINE
+
+
+def _median_on_a_line(points: np.ndarray, metric: str, threads: int | None) -> float:
+    """As `_median`."""
+    places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
+    places[:-1].sort()
+    with terminal_progress() as progress:
+        median = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
+    if median == 0:
+        raise ValueError(NO_DISTANCE)
+    if points.shape[1] == 1:
+        return median / 2 if metric == "total_variation" else median
+    return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric]
 
 
 COLLECTED = 2**20  # distances that are sorted at once

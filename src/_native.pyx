@@ -91,13 +91,47 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
 
 
 cdef extern from "cpu/line.h" namespace "kcalib" nogil:
-    cdef cppclass Line:
-        const double* gap
-        const double* decay
-        long n
+    cdef cppclass LineKernel:
+        double rate
         const double* coefficients
         int degree
+    cdef cppclass Residuals:
+        const double* sizes
+        long n_zeros
+        long n
+    cdef cppclass Line:
+        const double* places
+        long n
+        long block
+        LineKernel kernel
+    cdef cppclass FormTerm:
+        LineKernel kernel
+        const double* factors
+        int rank
+    cdef cppclass FormWeights:
+        const double* values
+        unsigned long long seed
+    bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
+    bint c_line_residuals "kcalib::line_residuals"(
+        const double*, const long long*, long, const Run&, double*, long*, double*, double*) except +
+    bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
+    cdef cppclass Samples:
+        const double* points
+        long n_features
+        long n
+        long block
+    cdef cppclass Marks:
+        const long long* labels
+        double* values
+        double off_line
+        double square_norms
+    bint c_line_keys "kcalib::line_keys"(const Samples&, const Run&, unsigned long long*) except +
+    bint c_line_order "kcalib::line_order"(
+        const unsigned long long*, const Samples&, const Run&, long long*, double*, Marks*) except +
     bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
+    bint c_line_forms "kcalib::line_forms"(
+        const Line&, const long long*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
+    bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
 
 
 cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
@@ -380,27 +414,157 @@ def entries(
     return result
 
 
-def line_product(
-    const double[::1] gap, const double[::1] decay, const double[::1] coefficients,
-    const double[:, ::1] vectors, Sweep sweep not None,
+cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
+    cdef LineKernel kernel
+    kernel.rate = rate
+    kernel.coefficients = &coefficients[0]
+    kernel.degree = <int>coefficients.shape[0] - 1
+    return kernel
+
+
+cdef Line line_of(const double[::1] places, long block):
+    cdef Line line
+    line.places = &places[0]
+    line.n = places.shape[0]
+    line.block = block
+    return line
+
+
+def line_gap(const double[:, ::1] points, Sweep sweep not None):
+    """Largest |p + q - 1| of the points (p, q)."""
+    cdef double largest = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_gap(&points[0, 0], points.shape[0], sweep.run, &largest)
+    sweep.raise_if_stopped(finished)
+    return largest
+
+
+def line_residuals(const double[:, ::1] points, const long long[::1] labels, Sweep sweep not None):
+    """Sizes of the residuals: label 0, two infinities, label 1; number of zeros; off_line and square_norms."""
+    sizes = np.empty(points.shape[0] + 2)
+    cdef double[::1] out = sizes
+    cdef double off_line = 0
+    cdef double square_norms = 0
+    cdef long n_zeros = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_residuals(
+            &points[0, 0], &labels[0], points.shape[0], sweep.run, &out[0], &n_zeros, &off_line, &square_norms)
+    sweep.raise_if_stopped(finished)
+    return sizes, n_zeros, off_line, square_norms
+
+
+def line_total(
+    const double[::1] sizes, long n_zeros, double rate, const double[::1] coefficients, bint squared,
+    Sweep sweep not None,
 ):
-    """K @ vectors without the diagonal, K of sorted points on a line; see src/cpu/line.h."""
+    """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line.h."""
+    cdef Residuals residuals
+    residuals.sizes = &sizes[0]
+    residuals.n_zeros = n_zeros
+    residuals.n = sizes.shape[0] - 2
+    cdef LineKernel kernel = line_kernel(rate, coefficients)
+    cdef double[2] total
+    cdef bint finished
+    with nogil:
+        finished = c_line_total(residuals, kernel, squared, sweep.run, total)
+    sweep.raise_if_stopped(finished)
+    return total[0], total[1]
+
+
+def line_order(const double[:, ::1] points, const long long[::1] labels, long block, Sweep sweep not None):
+    """Samples sorted by their last coordinates, within blocks: positions and places.
+
+    And, unless `labels` is None, marks of the sorted samples, and off_line and square_norms.
+    """
+    cdef Samples samples
+    samples.points = &points[0, 0]
+    samples.n_features = points.shape[1]
+    samples.n = points.shape[0]
+    samples.block = block
+    keys = np.empty(samples.n, dtype=np.uint64)
+    cdef unsigned long long[::1] keys_view = keys
+    cdef bint finished
+    with nogil:
+        finished = c_line_keys(samples, sweep.run, &keys_view[0])
+    sweep.raise_if_stopped(finished)
+    keys.sort()
+    positions = np.empty(samples.n, dtype=np.int64)
+    places = np.empty(samples.n)
+    residuals = None if labels is None else np.empty(samples.n)
+    cdef long long[::1] positions_view = positions
+    cdef double[::1] out = places
+    cdef double[::1] residuals_view = residuals
+    cdef Marks marks
+    marks.labels = NULL
+    if labels is not None:
+        marks.labels = &labels[0]
+        marks.values = &residuals_view[0]
+    with nogil:
+        finished = c_line_order(&keys_view[0], samples, sweep.run, &positions_view[0], &out[0], &marks)
+    sweep.raise_if_stopped(finished)
+    return positions, places, residuals, marks.off_line, marks.square_norms
+
+
+def line_product(
+    const double[::1] places, long block, double rate, const double[::1] coefficients, const double[:, ::1] vectors,
+    Sweep sweep not None,
+):
+    """K @ vectors without the diagonal, K of points ascending within blocks."""
     result = np.empty((vectors.shape[0], vectors.shape[1]))
     cdef double[:, ::1] out = result
-    cdef Line line
-    line.gap = &gap[0]
-    line.decay = &decay[0]
-    line.n = vectors.shape[0]
-    line.coefficients = &coefficients[0]
-    line.degree = <int>coefficients.shape[0] - 1
-    cdef double* out_pointer = &out[0, 0]
-    cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef Line line = line_of(places, block)
+    line.kernel = line_kernel(rate, coefficients)
     cdef long n_vectors = vectors.shape[1]
     cdef bint finished
     with nogil:
-        finished = c_line_product(line, sweep.run, vectors_pointer, n_vectors, out_pointer)
+        finished = c_line_product(line, sweep.run, &vectors[0, 0], n_vectors, &out[0, 0])
     sweep.raise_if_stopped(finished)
     return result
+
+
+def line_forms(
+    const double[::1] places, const long long[::1] positions, terms, const double[:, ::1] weights,
+    unsigned long long seed, long n_replicates, Sweep sweep not None,
+):
+    """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
+
+    terms: [(rate, coefficients, factors of shape (rank, n), of sorted points), ...].
+    """
+    result = np.empty(n_replicates)
+    cdef double[::1] out = result
+    cdef vector[FormTerm] all_terms
+    cdef FormTerm term
+    cdef FormWeights source
+    cdef const double[:, ::1] factors
+    for rate, coefficients, term_factors in terms:
+        factors = term_factors
+        term.kernel = line_kernel(rate, coefficients)
+        term.factors = &factors[0, 0]
+        term.rank = <int>factors.shape[0]
+        all_terms.push_back(term)
+    source.values = NULL
+    if weights is not None:
+        source.values = &weights[0, 0]
+    source.seed = seed
+    cdef Line line = line_of(places, places.shape[0])
+    cdef bint finished
+    with nogil:
+        finished = c_line_forms(
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), source, n_replicates, sweep.run, &out[0])
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def line_median(const double[::1] places, Sweep sweep not None):
+    """Median distance of the pairs of all places but the last, which is infinite; see src/cpu/line.h."""
+    cdef double median = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median)
+    sweep.raise_if_stopped(finished)
+    return median
 
 
 def distributions(rows, double tolerance, int threads):

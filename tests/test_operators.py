@@ -213,6 +213,12 @@ LINE_CASES = [
 class TestOnALine(Contract):
     """Binary problems, for the operator that sorts."""
 
+    def test_quadratic_forms(self, operator, case):
+        w = np.random.default_rng(0).normal(size=(len(case.h), 5))
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem).quadratic_forms(w)
+        scale = np.einsum("ib,ij,jb->b", np.abs(w), np.asarray(case.scale, float), np.abs(w))
+        case.check(found, np.einsum("ib,ij,jb->b", w, np.asarray(case.h, float), w), scale)
+
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
 def test_sorted_scan_carries_sums_across_chunks(kernel):
@@ -244,7 +250,7 @@ def test_sorted_scan_is_chosen_where_it_is_exact():
     assert operator_for(PairProblem(off, None, terms["exponential"])).name == "openmp"
     with pytest.raises(ValueError, match="the two probabilities sum to 1 within 1e-12 only; pass those of the second"):
         operator_for(PairProblem(off, None, terms["exponential"]), operator="sorted_scan")
-    assert operator_for(PairProblem(side, side, terms["exponential"])).name == "openmp"
+    assert operator_for(PairProblem(side, side, terms["exponential"])).name == "sorted_scan"
     few = side.take(slice(0, 511))
     assert operator_for(PairProblem(few, None, terms["exponential"])).name == "openmp"
 

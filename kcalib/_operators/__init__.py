@@ -1,10 +1,10 @@
 """Operators: the primitives of the never-stored matrix H, one file for each way to compute them.
 
     openmp        compiled tiles, threads; NumPy arrays            (src/cpu/sweep.cpp)
-    sorted_scan   points on a line: O(n log n); NumPy arrays       (src/cpu/line.cpp)
+    sorted_scan   points on a line: O(n log n); NumPy arrays       (src/cpu/line*.cpp)
     generic       strips of rows in any array namespace, differentiable
 
-Each takes a `PairProblem` and has `moments`, `block_sums`, `matmul` and `tile` (see
-`kcalib._dispatch.Operator`). Operators see neither kernel objects nor user options.
+Each takes a `PairProblem` and has `moments`, `block_sums`, `matmul`, `quadratic_forms` and `tile`
+(see `kcalib._dispatch.Operator`). Operators see neither kernel objects nor user options.
 `kcalib._dispatch` chooses; `tests/test_operators.py` holds the contract they all meet.
 """

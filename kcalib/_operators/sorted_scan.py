@@ -8,13 +8,17 @@ rank, so H is a sum of such K between columns:
 
     H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]
 
-and every primitive is a few products with the K_t. `tile` is the openmp operator's.
+and every primitive is a few products with the K_t. Sums over the pairs of residuals of binary
+labels take less: place and label of a sample follow from its residual, so these numbers are sorted
+and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. What
+looks at single entries (`tile`, `counts`, `between`) is the openmp operator's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +27,16 @@ import numpy as np
 from kcalib import _native
 from kcalib._operators.diagonal import diagonal
 from kcalib._operators.openmp import OpenMPOperator
-from kcalib._problem import Factor, Moments, PairProblem, Term
-from kcalib._threads import terminal_progress
+from kcalib._problem import Factor, Moments, PairProblem, Side, Term
+from kcalib._resampling import Weights
+from kcalib._threads import resolve_threads, terminal_progress
 
 POLYNOMIALS = {"exponential": (1.0,), "matern_3_2": (1.0, 1.0), "matern_5_2": (1.0, 1.0, 1.0 / 3.0)}
 VECTORS_AT_ONCE = 8  # columns of a product that are in memory together
+WEIGHTS_AT_ONCE = 2**28  # bytes of resampling weights in memory
+SORT_IN_THREADS_FROM = 100_000  # samples; below, a thread takes longer to start than to sort
+EPSILON = float(np.finfo(np.float64).eps)
+ON_THE_LINE = 2 * EPSILON  # two probabilities may sum to 1 within this
 
 
 @dataclass(frozen=True)
@@ -50,22 +59,19 @@ class LineTerm:
 
 
 class SortedScanOperator:
-    """H of a symmetric problem on a line, by sorting and recurrences; the same bits for any number of threads."""
+    """H of a problem on a line, by sorting and recurrences; the same bits for any number of threads."""
 
     name = "sorted_scan"
 
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         self.problem = problem
         self.reason = reason
-        self._dense = OpenMPOperator(problem, threads=threads)
-        self.threads = self._dense.threads
+        self.threads = resolve_threads(threads)
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this operator; None if it is."""
         points = problem.left.points
-        if not problem.symmetric:
-            return "it takes symmetric problems only"
         if points.shape[1] > 2:
             return f"the points have {points.shape[1]} coordinates, not one or two that sum to 1"
         for term in problem.kernel:
@@ -74,37 +80,48 @@ class SortedScanOperator:
                 return "the kernel is not made of exponential and Matern kernels on distances"
         if points.shape[1] == 2:
             # Off the line by more than rounding, distances would lose digits.
-            gap = float(np.max(np.abs(points[:, 0] + points[:, 1] - 1)))
-            if gap > 2 * np.finfo(np.float64).eps:
+            gap = max(off_line(side.points) for side in (problem.left, problem.right) if side is not None)
+            if gap > ON_THE_LINE:
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return None
 
     def moments(self, second: bool = False, rows: bool = True) -> Moments:
-        order, terms = self._sorted(self.problem.left.points.shape[0])
-        line = order.line()
-        row_sums = order.restored(sum((_row_sums(line, term) for term in terms), start=np.zeros(order.n)))
-        squares = None
-        if second:
-            squares = float(sum(np.sum(_row_sums(line, a * b)) for a in terms for b in terms))
-        own = diagonal(self.problem)
-        return Moments(float(np.sum(row_sums)), row_sums, row_sums, own, squares, float(np.sum(own)))
+        problem = self.problem
+        sums = self._sums_of_residuals(second)
+        if sums is not None and not rows:
+            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
+        order, terms = self._sorted()
+        row_sums = self._row_sums(order, terms)
+        if problem.symmetric:
+            column_sums, on_diagonal = row_sums, diagonal(problem, self.threads)
+        else:
+            swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
+            column_sums, on_diagonal = self._row_sums(order, swapped, columns=True), None
+        if sums is None:
+            squares = float(sum(np.sum(order.row_sums(a * b)) for a in terms for b in terms)) if second else None
+            trace = None if on_diagonal is None else float(np.sum(on_diagonal))
+            sums = Sums(float(np.sum(row_sums)), trace, squares)
+        if not rows:
+            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
+        return Moments(sums.total, row_sums, column_sums, on_diagonal, sums.squares, sums.trace)
 
     def block_sums(self, size: int) -> np.ndarray:
-        n = self.problem.left.points.shape[0] // size * size
-        order, terms = self._sorted(n, size)
-        line = order.line()
-        rows = sum((_row_sums(line, term) for term in terms), start=np.zeros(n))
+        order, terms = self._sorted(size)
+        rows = sum((order.row_sums(term) for term in terms), start=np.zeros(order.n))
         return rows.reshape(-1, size).sum(axis=1)
 
     def matmul(self, vectors: np.ndarray) -> np.ndarray:
         vectors = np.asarray(vectors, dtype=np.float64)
-        order, terms = self._sorted(len(vectors))
-        line = order.line()
-        out = diagonal(self.problem)[:, None] * vectors
+        order, terms = self._sorted()
+        n_left = len(self.problem.left.points)
+        if self.problem.symmetric:
+            out = diagonal(self.problem, self.threads)[:, None] * vectors
+        else:
+            out = np.zeros((n_left, vectors.shape[1]))
+            vectors = np.concatenate([np.zeros_like(out), vectors])
         for c in range(vectors.shape[1]):
             v = vectors[order.positions, c, None]
-            weighted = (LineTerm(t.rate, t.polynomial, t.left, t.right * v) for t in terms)
-            out[:, c] += order.restored(sum((_row_sums(line, t) for t in weighted), start=np.zeros(order.n)))
+            out[:, c] += self._row_sums(order, [LineTerm(t.rate, t.polynomial, t.left, t.right * v) for t in terms])
         return out
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -113,19 +130,140 @@ class SortedScanOperator:
     def between(self, low: float, high: float, count: int) -> np.ndarray:
         return self._dense.between(low, high, count)
 
+    def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
+        """Always in float64, whatever `dtype` allows: products are not what takes the time here."""
+        if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
+            return np.empty(0)
+        signs = isinstance(weights, Weights) and weights.kind == "rademacher"
+        order, terms = self._sorted(signs=signs)
+        packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
+
+        def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
+            with terminal_progress() as progress:
+                sweep = _native.Sweep(self.threads, None, progress)
+                return _native.line_forms(order.places, order.positions, packed, values, seed, count, sweep)
+
+        if not isinstance(weights, Weights):
+            values = np.ascontiguousarray(weights, dtype=np.float64)
+            return forms(values, 0, values.shape[1])
+        if signs:
+            return forms(None, weights.seed, weights.n_replicates)
+        step = max(8, WEIGHTS_AT_ONCE // (8 * weights.n))
+        ranges = [(b, min(b + step, weights.n_replicates)) for b in range(0, weights.n_replicates, step)]
+        parts = [forms(weights.values(begin, end, threads=self.threads), 0, end - begin) for begin, end in ranges]
+        return np.concatenate(parts)
+
     def tile(self, rows: Any, columns: Any) -> np.ndarray:
         return self._dense.tile(rows, columns)
 
-    def _sorted(self, n: int, block: int | None = None) -> tuple[Order, list[LineTerm]]:
-        """The first n samples sorted by their place on the line (within blocks), and H as terms."""
-        side = self.problem.left
-        points = np.asarray(side.points[:n], dtype=np.float64)
-        marks = np.asarray(side.marks[:n], dtype=np.float64)
-        place = points[:, -1]
-        positions = np.argsort(place, kind="stable") if block is None else np.lexsort((place, np.arange(n) // block))
-        order = Order(positions, place[positions], block, self.threads)
-        points, marks = points[positions], marks[positions]
-        return order, [_line_term(term, points, marks) for term in self.problem.kernel]
+    @property
+    def _dense(self) -> OpenMPOperator:
+        return OpenMPOperator(self.problem, threads=self.threads)
+
+    @property
+    def _has_binary_residuals(self) -> bool:
+        """Whether H_ij is 2 k(x_i, x_j) r_i r_j with a kernel of distances and the residuals of binary labels."""
+        left = self.problem.left
+        if self.problem.right is not None or left.labels is None or left.points.shape[1] != 2:
+            return False
+        # Residuals in float32 were rounded after the subtraction, not before.
+        return left.points.dtype == np.float64 and not self._has_dot
+
+    @property
+    def _has_dot(self) -> bool:
+        return any(factor.metric == "dot" for term in self.problem.kernel for factor in term.factors)
+
+    def _sums_of_residuals(self, second: bool) -> Sums | None:
+        if not self._has_binary_residuals:
+            return None
+        return BinaryResiduals.sorted(self.problem.left, self.threads).sums(self.problem.kernel, second)
+
+    def _row_sums(self, order: Order, terms: list[LineTerm], *, columns: bool = False) -> np.ndarray:
+        """Row sums of the terms in the user's order; of a rectangular problem the rows (columns) alone."""
+        sums = order.restored(sum((order.row_sums(term) for term in terms), start=np.zeros(order.n)))
+        if self.problem.symmetric:
+            return sums
+        n_left = len(self.problem.left.points)
+        return sums[n_left:] if columns else sums[:n_left]
+
+    def _sorted(self, block: int | None = None, *, signs: bool = False) -> tuple[Order, list[LineTerm]]:
+        """The samples sorted by their place on the line (within whole blocks), and H as terms.
+
+        A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
+        left marks are. `signs`: for totals of H with weights of 1 and -1.
+        """
+        left, right = self.problem.left, self.problem.right
+        points = left.points if right is None else np.concatenate([left.points, right.points])
+        n = len(points) if block is None else len(points) // block * block
+        labels = left.labels if signs and self._has_binary_residuals else None
+        order = Order.of(points[:n], labels, block or n, self.threads)
+        marks = order.signed_residuals
+        if marks is None:
+            marks = left.marks if right is None else np.concatenate([left.marks, np.zeros_like(right.marks)])
+            marks = marks[order.positions]
+        columns = marks
+        if right is not None:
+            columns = np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions]
+        points = points[order.positions] if self._has_dot else points[:0]
+        return order, [_line_term(term, points, marks, columns) for term in self.problem.kernel]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The numbers among the `Moments`."""
+
+    total: float
+    trace: float | None
+    squares: float | None
+
+
+@dataclass(frozen=True)
+class BinaryResiduals:
+    """Residuals (-r, r) of binary labels, sorted: H_ij = 2 k(x_i, x_j) r_i r_j.
+
+    Two probabilities that do not quite sum to 1 have a residual (d - r, d + r), and H_ij has another
+    2 k d_i d_j. Each d is below rounding, and their sum tells when all of them are.
+    """
+
+    sizes: np.ndarray  # |r| of label 0 ascending, infinity, -infinity, of label 1 ascending; shape: (n + 2,)
+    n_zeros: int  # samples of label 0
+    off_line: float  # sum of |d|
+    square_norms: float  # sum of 2 r^2 + 2 d^2
+    threads: int
+
+    @classmethod
+    def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
+        labels = np.ascontiguousarray(side.labels, dtype=np.int64)
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(threads, None, progress)
+            sizes, n_zeros, off, square_norms = _native.line_residuals(np.ascontiguousarray(side.points), labels, sweep)
+        parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
+        if threads > 1 and len(sizes) >= SORT_IN_THREADS_FROM:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(np.ndarray.sort, parts))
+        else:
+            for part in parts:
+                part.sort()
+        return cls(sizes, n_zeros, off, square_norms, threads)
+
+    def sums(self, kernel: tuple[Term, ...], second: bool) -> Sums | None:
+        """None if what is off the line counts."""
+        terms = [_radial(term, n_features=2) for term in kernel]
+        total, size = np.sum([self._pair_sums(*term, squared=False) for term in terms], axis=0)
+        highest = sum(term.coefficient for term in kernel)
+        left_out = 2 * highest * self.off_line**2
+        squares = None
+        if second:
+            products = [(a[0] + b[0], np.convolve(a[1], b[1])) for a in terms for b in terms]
+            squares = 8 * float(np.sum([self._pair_sums(*product, squared=True)[0] for product in products]))
+        if left_out > EPSILON * min(4 * size, math.inf if squares is None else math.sqrt(squares)):
+            return None
+        return Sums(4 * float(total), highest * self.square_norms, squares)
+
+    def _pair_sums(self, rate: float, polynomial: np.ndarray, *, squared: bool) -> tuple[float, float]:
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, None, progress)
+            return _native.line_total(self.sizes, self.n_zeros, rate, polynomial, squared, sweep)
 
 
 @dataclass(frozen=True)
@@ -134,8 +272,23 @@ class Order:
 
     positions: np.ndarray  # of the sorted samples in the user's order, shape: (n,)
     places: np.ndarray  # ascending within a block, shape: (n,)
-    block: int | None
+    block: int
     threads: int
+    # sqrt(2) r of the sorted samples, shape (n, 1); None unless asked for, and if what is off the line
+    # counts (see `BinaryResiduals`)
+    signed_residuals: np.ndarray | None
+
+    @classmethod
+    def of(cls, points: np.ndarray, labels: np.ndarray | None, block: int, threads: int) -> Order:
+        """Of the last coordinates; residuals if there are labels."""
+        points = np.ascontiguousarray(points, dtype=np.float64)
+        labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(threads, None, progress)
+            positions, places, residuals, off, norms = _native.line_order(points, labels, block, sweep)
+        if residuals is not None:
+            residuals = residuals[:, None] if 2 * off**2 <= EPSILON * norms else None
+        return cls(positions, places, block, threads, residuals)
 
     @property
     def n(self) -> int:
@@ -147,42 +300,44 @@ class Order:
         result[self.positions] = values
         return result
 
-    def line(self) -> Line:
-        gaps = np.diff(self.places, prepend=self.places[:1])
-        starts = slice(0, None, self.block if self.block is not None else self.n)
-        gaps[starts] = 0.0
-        return Line(gaps, starts, self.threads)
+    def row_sums(self, term: LineTerm) -> np.ndarray:
+        """Of the term without its diagonal, within blocks."""
+        total = np.zeros(self.n)
+        for columns in _groups(term.right.shape[1]):
+            vectors = np.ascontiguousarray(term.right[:, columns])
+            with terminal_progress() as progress:
+                sweep = _native.Sweep(self.threads, None, progress)
+                product = _native.line_product(self.places, self.block, term.rate, term.polynomial, vectors, sweep)
+            total += np.einsum("ij,ij->i", term.left[:, columns], product)
+        return total
 
 
-@dataclass(frozen=True)
-class Line:
-    """Gaps between sorted points, and where blocks start."""
-
-    gaps: np.ndarray
-    starts: slice
-    threads: int
-
-    def product(self, rate: float, polynomial: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-        """K @ vectors without the diagonal, within blocks."""
-        decay = np.exp(-rate * self.gaps)
-        decay[self.starts] = 0.0
-        with terminal_progress() as progress:
-            sweep = _native.Sweep(self.threads, None, progress)
-            return _native.line_product(self.gaps, decay, polynomial, np.ascontiguousarray(vectors), sweep)
+def off_line(points: np.ndarray) -> float:
+    """Largest |p + q - 1| of points (p, q)."""
+    sweep = _native.Sweep(resolve_threads())
+    return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
 
 
-def _line_term(term: Term, points: np.ndarray, marks: np.ndarray) -> LineTerm:
-    rate, polynomial = 0.0, np.array([term.coefficient])
-    left = right = marks
+def _line_term(term: Term, points: np.ndarray, left: np.ndarray, right: np.ndarray) -> LineTerm:
+    rate, polynomial = _radial(term, points.shape[1])
     for factor in term.factors:
         if factor.metric == "dot":
-            left, right = _paired(left, points), _paired(right, points)
-            continue
-        scale = factor.scale * _unit(factor, points.shape[1])
-        rate += scale
-        base = np.array(POLYNOMIALS[factor.profile])
-        polynomial = np.convolve(polynomial, base * scale ** np.arange(len(base)))
+            same = left is right
+            left = _paired(left, points)
+            right = left if same else _paired(right, points)
     return LineTerm(rate, polynomial, left, right)
+
+
+def _radial(term: Term, n_features: int) -> tuple[float, np.ndarray]:
+    """Rate and polynomial of the factors that see distances, in units of the last coordinate."""
+    rate, polynomial = 0.0, np.array([term.coefficient])
+    for factor in term.factors:
+        if factor.metric != "dot":
+            scale = factor.scale * _unit(factor, n_features)
+            rate += scale
+            base = np.array(POLYNOMIALS[factor.profile])
+            polynomial = np.convolve(polynomial, base * scale ** np.arange(len(base)))
+    return rate, polynomial
 
 
 def _unit(factor: Factor, n_features: int) -> float:
@@ -195,14 +350,6 @@ def _unit(factor: Factor, n_features: int) -> float:
 def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Products of each column of a with each of b."""
     return np.reshape(a[:, :, None] * b[:, None, :], (len(a), -1))
-
-
-def _row_sums(line: Line, term: LineTerm) -> np.ndarray:
-    total = np.zeros(len(term.left))
-    for columns in _groups(term.right.shape[1]):
-        product = line.product(term.rate, term.polynomial, term.right[:, columns])
-        total += np.sum(term.left[:, columns] * product, axis=1)
-    return total
 
 
 def _groups(count: int) -> Iterator[slice]:

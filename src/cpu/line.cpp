@@ -10,7 +10,9 @@
 // starts each chunk from what was carried to it.
 #include "line.h"
 
-#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "team.h"
@@ -18,7 +20,7 @@
 namespace kcalib {
 namespace {
 
-constexpr long CHUNK = 8192, MAX_CHUNKS = 64;
+constexpr long AHEAD = 32;  // points between asking memory for a sample and using it
 
 struct Step {
   double gap = 0, decay = 1;
@@ -62,28 +64,30 @@ template <int DEGREE> class Sums {
 
 template <int DEGREE>
 bool product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out) {
-  const Sums<DEGREE> algebra(line.degree, n_vectors);
+  const Sums<DEGREE> algebra(line.kernel.degree, n_vectors);
   const long n = line.n, size = algebra.size();
-  const long chunks = std::clamp((n + CHUNK - 1) / CHUNK, 1L, MAX_CHUNKS), length = (n + chunks - 1) / chunks;
-  const int threads = team_size(run, chunks, 10.0 * double(n) * double(size));
+  const Chunks chunks(n);
+  const int threads = team_size(run, chunks.count, 10.0 * double(n) * double(size));
+  const Steps steps(line, run);
+  const double *const gap = steps.gap.get(), *const decay = steps.decay.get();
   // What each chunk gets from the left and from the right; first what it adds to the next.
-  std::vector<double> from_left(chunks * size), from_right(chunks * size), scratch(threads * size);
-  std::vector<Step> to_next(chunks), to_previous(chunks);
-  Watch watch(run, 2 * chunks);
+  std::vector<double> from_left(chunks.count * size), from_right(chunks.count * size), scratch(threads * size);
+  std::vector<Step> to_next(chunks.count), to_previous(chunks.count);
+  Watch watch(run, 2 * chunks.count);
 
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks; ++chunk) {
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunk * length, end = std::min(n, begin + length);
+    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
     double* left = &from_left[chunk * size];
     double* right = &from_right[chunk * size];
     for (long i = begin; i < end; ++i) {  // to the first point of the next chunk
-      const Step step = i + 1 < n ? Step{line.gap[i + 1], line.decay[i + 1]} : Step{0, 0};
+      const Step step = i + 1 < n ? Step{gap[i + 1], decay[i + 1]} : Step{0, 0};
       algebra.step(left, step, vectors + i * n_vectors);
       to_next[chunk] += step;
     }
     for (long i = end - 1; i >= begin; --i) {  // to the last point of the chunk before
-      const Step step = i > 0 ? Step{line.gap[i], line.decay[i]} : Step{0, 0};
+      const Step step = i > 0 ? Step{gap[i], decay[i]} : Step{0, 0};
       algebra.step(right, step, vectors + i * n_vectors);
       to_previous[chunk] += step;
     }
@@ -92,32 +96,33 @@ bool product(const Line& line, const Run& run, const double* vectors, long n_vec
   if (watch.stopped()) return false;
 
   std::vector<double> carried(size), own(size);
-  const auto carry = [&](double* chunk_sums, const Step& across) {
+  const auto carry = [&](double* chunk_sums, Step across) {
+    if (across.decay != 0) across.decay = std::exp(-line.kernel.rate * across.gap);  // not the product: its errors add up
     std::copy_n(chunk_sums, size, own.begin());
     std::copy_n(carried.begin(), size, chunk_sums);
     algebra.step(carried.data(), across, nullptr);
     for (long k = 0; k < size; ++k) carried[k] += own[k];
   };
   std::fill(carried.begin(), carried.end(), 0.0);
-  for (long chunk = 0; chunk < chunks; ++chunk) carry(&from_left[chunk * size], to_next[chunk]);
+  for (long chunk = 0; chunk < chunks.count; ++chunk) carry(&from_left[chunk * size], to_next[chunk]);
   std::fill(carried.begin(), carried.end(), 0.0);
-  for (long chunk = chunks - 1; chunk >= 0; --chunk) carry(&from_right[chunk * size], to_previous[chunk]);
+  for (long chunk = chunks.count - 1; chunk >= 0; --chunk) carry(&from_right[chunk * size], to_previous[chunk]);
 
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks; ++chunk) {
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunk * length, end = std::min(n, begin + length);
+    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
     double* sums = &scratch[thread_number() * size];
     std::copy_n(&from_left[chunk * size], size, sums);
     for (long i = begin; i < end; ++i) {
       std::fill_n(out + i * n_vectors, n_vectors, 0.0);
-      algebra.add_value(sums, line.coefficients, out + i * n_vectors);
-      if (i + 1 < end) algebra.step(sums, {line.gap[i + 1], line.decay[i + 1]}, vectors + i * n_vectors);
+      algebra.add_value(sums, line.kernel.coefficients, out + i * n_vectors);
+      if (i + 1 < end) algebra.step(sums, {gap[i + 1], decay[i + 1]}, vectors + i * n_vectors);
     }
     std::copy_n(&from_right[chunk * size], size, sums);
     for (long i = end - 1; i >= begin; --i) {
-      algebra.add_value(sums, line.coefficients, out + i * n_vectors);
-      if (i > begin) algebra.step(sums, {line.gap[i], line.decay[i]}, vectors + i * n_vectors);
+      algebra.add_value(sums, line.kernel.coefficients, out + i * n_vectors);
+      if (i > begin) algebra.step(sums, {gap[i], decay[i]}, vectors + i * n_vectors);
     }
     watch.task_done();
   }
@@ -126,8 +131,237 @@ bool product(const Line& line, const Run& run, const double* vectors, long n_vec
 
 }  // namespace
 
+bool line_gap(const double* points, long n, const Run& run, double* largest) {
+  const Chunks chunks(n);
+  std::vector<double> parts(chunks.count, 0.0);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 2.0 * double(n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    double part = 0;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      // 1 - x is exact for the larger of the two.
+      const double p = points[2 * i], q = points[2 * i + 1];
+      const double gap = std::abs(1 - std::max(p, q) - std::min(p, q));
+      part = gap > part ? gap : part;
+    }
+    parts[chunk] = part;
+    watch.task_done();
+  }
+  *largest = *std::max_element(parts.begin(), parts.end());
+  return !watch.stopped();
+}
+
+namespace {
+
+// The residual of a binary sample: (-r, r) on the line.
+struct Residual {
+  Residual(const double* point, long long label) : other(point[1 - label]), rest(1 - point[label]) {}
+  double size() const { return 0.5 * (other + rest); }
+  double other, rest;
+};
+
+// Sums over samples of what a residual is off the line, and of its square norm; a pair for each chunk.
+struct ResidualSums {
+  explicit ResidualSums(const Chunks& chunks) : off(chunks.count), squares(chunks.count) {}
+  struct Part {
+    double off = 0, squares = 0;
+    void add(const Residual& r) {
+      off += 0.5 * std::abs(r.other - r.rest);
+      squares += r.other * r.other + r.rest * r.rest;
+    }
+  };
+  void set(long chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares; }
+  void write(double* off_line, double* square_norms) const {
+    *off_line = std::accumulate(off.begin(), off.end(), 0.0);
+    *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
+  }
+  std::vector<double> off, squares;
+};
+
+}  // namespace
+
+bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+                    double* off_line, double* square_norms) {
+  const Chunks chunks(n);
+  const int threads = team_size(run, chunks.count, 4.0 * double(n));
+  std::vector<long> ones(chunks.count);
+  ResidualSums sums(chunks);
+  Watch watch(run, 2 * chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    ones[chunk] = std::accumulate(labels + chunks.begin(chunk), labels + chunks.end(chunk), 0L);
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+
+  *n_zeros = n - std::accumulate(ones.begin(), ones.end(), 0L);
+  sizes[*n_zeros] = INFINITY;
+  sizes[*n_zeros + 1] = -INFINITY;
+  std::exclusive_scan(ones.begin(), ones.end(), ones.begin(), 0L);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    double* one = sizes + *n_zeros + 2 + ones[chunk];
+    double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
+    ResidualSums::Part part;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      const Residual residual(points + 2 * i, labels[i]);
+      *(labels[i] ? one : zero) = residual.size();
+      one += labels[i];
+      zero += 1 - labels[i];
+      part.add(residual);
+    }
+    sums.set(chunk, part);
+    watch.task_done();
+  }
+  sums.write(off_line, square_norms);
+  return !watch.stopped();
+}
+
+bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]) {
+  const LineFunctions& functions = *run.table->line;
+  const Chunks chunks(residuals.n);
+  const int threads = team_size(run, chunks.count, 10.0 * double(residuals.n) * (kernel.degree + 1));
+  const long size = 2 * (kernel.degree + 1);
+  std::vector<double> sums(chunks.count * 2 * size), scratch(threads * 2 * size);
+  std::vector<Piece> pieces(chunks.count);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    pieces[chunk].to_last = &sums[chunk * 2 * size];
+    pieces[chunk].to_first = &sums[chunk * 2 * size + size];
+    functions.piece(residuals, kernel, squared, chunks.begin(chunk), chunks.end(chunk),
+                    &scratch[thread_number() * 2 * size], &pieces[chunk]);
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+  for (long chunk = 1; chunk < chunks.count; ++chunk) functions.join(kernel, &pieces[0], pieces[chunk]);
+  std::copy_n(pieces[0].total, 2, total);
+  return true;
+}
+
+namespace {
+
+// The layout of a key: `index` bits below `place` bits below those of the block.
+struct KeyLayout {
+  KeyLayout(long n, long block)
+      : index(std::bit_width(Word(block - 1))), place(64 - index - std::bit_width(Word((n - 1) / block))) {}
+  Word rounded_place(Word key) const { return key >> index; }
+  long sample(Word key, long position, long block) const {
+    return position / block * block + long(key & ((Word(1) << index) - 1));
+  }
+  int index, place;
+};
+
+}  // namespace
+
+bool line_keys(const Samples& samples, const Run& run, Word* keys) {
+  const long n = samples.n, block = samples.block;
+  const Chunks chunks(n);
+  const KeyLayout layout(n, block);
+  const int threads = team_size(run, chunks.count, 4.0 * double(n));
+  std::vector<double> lows(chunks.count), highs(chunks.count);
+  Watch watch(run, 2 * chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    double low = samples.place(chunks.begin(chunk)), high = low;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      const double place = samples.place(i);
+      low = place < low ? place : low;
+      high = place > high ? place : high;
+    }
+    lows[chunk] = low;
+    highs[chunk] = high;
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+  const double low = *std::min_element(lows.begin(), lows.end());
+  const double range = *std::max_element(highs.begin(), highs.end()) - low;
+  // A power of two, and below 2^53 in all: the product loses nothing, and rounding down keeps the order.
+  const int bits = std::min(layout.place, 52);
+  int exponent;
+  std::frexp(range, &exponent);
+  const double scale = range > 0 ? std::ldexp(1.0, std::min(bits - exponent, 1023)) : 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+      const Word in_block = Word((samples.place(i) - low) * scale) << layout.index | Word(i % block);
+      keys[i] = layout.index + layout.place < 64 ? Word(i / block) << (layout.index + layout.place) | in_block : in_block;
+    }
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
+bool line_order(const Word* keys, const Samples& samples, const Run& run, long long* positions, double* places,
+                Marks* marks) {
+  const long n = samples.n, block = samples.block;
+  const Chunks chunks(n);
+  const KeyLayout layout(n, block);
+  ResidualSums sums(chunks);
+  Watch watch(run, chunks.count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    if (watch.stopped()) continue;
+    const auto same = [&](long i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
+    ResidualSums::Part part;
+    long begin = chunks.begin(chunk);
+    while (same(begin)) ++begin;  // a run of equal keys belongs to the chunk where it starts
+    while (begin < chunks.end(chunk)) {
+      long end = begin;
+      bool ascending = true;
+      do {
+        const long ahead = std::min(end + AHEAD, n - 1), sample = layout.sample(keys[ahead], ahead, block);
+        __builtin_prefetch(samples.points + sample * samples.n_features);
+        if (marks->labels) __builtin_prefetch(marks->labels + sample);
+        positions[end] = layout.sample(keys[end], end, block);
+        places[end] = samples.place(positions[end]);
+        ascending = ascending && (end == begin || places[end - 1] <= places[end]);
+        ++end;
+      } while (same(end));
+      if (!ascending) {
+        std::sort(positions + begin, positions + end, [&](long long a, long long b) {
+          const double x = samples.place(a), y = samples.place(b);
+          return x < y || (x == y && a < b);
+        });
+        for (long i = begin; i < end; ++i) places[i] = samples.place(positions[i]);
+      }
+      for (long i = begin; marks->labels && i < end; ++i) {
+        const long long at = positions[i], label = marks->labels[at];
+        const Residual residual(samples.points + 2 * at, label);
+        marks->values[i] = std::sqrt(2.0) * (label ? residual.size() : -residual.size());
+        part.add(residual);
+      }
+      begin = end;
+    }
+    sums.set(chunk, part);
+    watch.task_done();
+  }
+  sums.write(&marks->off_line, &marks->square_norms);
+  return !watch.stopped();
+}
+
+Steps::Steps(const Line& line, const Run& run)
+    : gap(std::make_unique_for_overwrite<double[]>(line.n)), decay(std::make_unique_for_overwrite<double[]>(line.n)) {
+  const Chunks chunks(line.n);
+#pragma omp parallel for schedule(static) num_threads(team_size(run, chunks.count, 10.0 * double(line.n)))
+  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
+    for (long i = begin; i < end; ++i) gap[i] = i > 0 ? line.places[i] - line.places[i - 1] : 0.0;
+    const long first = (begin + line.block - 1) / line.block * line.block;
+    for (long i = first; i < end; i += line.block) gap[i] = 0;
+    run.table->line->decays(&gap[begin], line.kernel.rate, end - begin, &decay[begin]);
+    for (long i = first; i < end; i += line.block) decay[i] = 0;
+  }
+}
+
 bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out) {
-  switch (line.degree) {
+  switch (line.kernel.degree) {
     case 0: return product<0>(line, run, vectors, n_vectors, out);
     case 1: return product<1>(line, run, vectors, n_vectors, out);
     case 2: return product<2>(line, run, vectors, n_vectors, out);

@@ -1,21 +1,93 @@
-// Products with a kernel matrix of points on a line, in one pass over the sorted points.
+// Sums over pairs of points on a line, in O(n): what the sorted_scan operator is made of.
+// Called by _native.pyx; the loops that depend on the instruction set are in line_kernels.cpp.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+
+#include "line_kernels.h"
 #include "sweep.h"
 
 namespace kcalib {
 
-// k(x, x') = exp(-s |x - x'|) sum_p coefficients[p] |x - x'|^p for x sorted ascending.
-struct Line {
-  const double* gap;    // x[i] - x[i - 1]; shape: (n,), gap[0] unused
-  const double* decay;  // exp(-s gap[i]); 0 starts a segment that sees nothing before it
-  long n;
-  const double* coefficients;  // shape: (degree + 1,)
-  int degree;
+// Each that takes a `Run` returns false if `poll` stopped it.
+
+// The largest distance of the n points (p, q) from the line p + q = 1, as |p + q - 1|.
+bool line_gap(const double* points, long n, const Run& run, double* largest);
+
+// Sizes of the residuals of the n points (1 - c, c) as `Residuals` has them, but not sorted. A point that rounding puts off the line has the residual r of the nearest on it, and
+// <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>.
+bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+                    double* off_line, double* square_norms);
+
+// Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
+bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]);
+
+// Samples in the user's order: row-major points, whose last coordinate is the place on the line, in blocks.
+struct Samples {
+  const double* points;
+  long n_features, n, block;
+  double place(long i) const { return points[i * n_features + n_features - 1]; }
 };
 
-// out[i] = sum over j != i of the same segment of k(x_i, x_j) vectors[j], both (n x n_vectors).
-// False if `poll` stopped it.
+// Keys that sort as the places do within blocks of consecutive samples: number of the block, place
+// (rounded down) and number of the sample in the block, from the highest bits to the lowest.
+bool line_keys(const Samples& samples, const Run& run, Word* keys);
+
+// Signed residuals of sorted samples, as `line_residuals` has them; of n points (1 - c, c).
+struct Marks {
+  const long long* labels;  // null: not wanted
+  double* values;  // sqrt(2) r
+  double off_line, square_norms;
+};
+
+// From the sorted keys, the samples sorted by place, equal ones by number; their places and marks.
+bool line_order(const Word* keys, const Samples& samples, const Run& run, long long* positions, double* places,
+                Marks* marks);
+
+// Points ascending within blocks (the last may be shorter); points of different blocks do not see each other.
+struct Line {
+  const double* places;
+  long n, block;
+  LineKernel kernel;
+};
+
+// gap[i] = places[i] - places[i - 1] and decay[i] = exp(-rate gap[i]); 0 and 0 where a block starts.
+struct Steps {
+  Steps(const Line& line, const Run& run);
+  std::unique_ptr<double[]> gap, decay;
+};
+
+// out[i] = sum over j != i of the same block of k(x_i, x_j) vectors[j], both (n x n_vectors).
 bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out);
+
+// A kernel between columns of factors: sum_r f_r[i] k(x_i, x_j) f_r[j].
+struct FormTerm {
+  LineKernel kernel;
+  const double* factors;  // of sorted points, shape: (rank, n)
+  int rank;
+};
+
+// Weights of samples in the user's order: values (n x n_replicates), or else Rademacher weights of `seed`.
+struct FormWeights {
+  const double* values;
+  Word seed;
+};
+
+// out[b] = w_b^T H w_b for the sum H of the terms, diagonal included; line.kernel is not used.
+bool line_forms(const Line& line, const long long* positions, const FormTerm* terms, int n_terms,
+                const FormWeights& weights, long n_replicates, const Run& run, double* out);
+
+// The median of the distances of all pairs of n points, ascending; if it is 0, of all pairs at another
+// distance; 0 if there is none. places[n] is infinite.
+bool line_median(const double* places, long n, const Run& run, double* median);
+
+// Chunks of a line, from n alone: they decide the order of summation.
+struct Chunks {
+  explicit Chunks(long n) : n(n), count(std::clamp((n + 8191) / 8192, 1L, 64L)), length((n + count - 1) / count) {}
+  long begin(long chunk) const { return std::min(n, chunk * length); }
+  long end(long chunk) const { return std::min(n, (chunk + 1) * length); }
+  long n, count, length;
+};
 
 }  // namespace kcalib

@@ -183,13 +183,17 @@ template <class V> class Quantities {
     const auto& columns = tile_.columns;
     V near{};  // below 0: some pair of a label is near
     V nearest = splat<V>(R(NEAR_OTHERS));
+    R row_part[ROWS] = {};  // of the distances to columns of the label `row_part_of`
+    long row_part_of = -1;
 #pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
       const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
       const long label = tile_.column_label[v];
       if (label >= 0) {
-        const R* crossed = rows.marks + label * ROWS;
+        if (label != row_part_of)
+          for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[label * ROWS + r];
+        row_part_of = label;
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) {
           V& d2 = squared_[r * VECTORS + v];
@@ -200,7 +204,7 @@ template <class V> class Quantities {
             near = lower(d2 - norms * R(NEAR), near);
           } else {
             const V other = load<V>(columns.marks + rows.label(r) * WIDTH<R> + lane);
-            d2 = R(2) * (other - t) + (point_norm + (rows.point_norms[r] + R(2) * crossed[r]));
+            d2 = R(2) * (other - t) + (point_norm + row_part[r]);
             nearest = lower(d2, nearest);
           }
         }
@@ -757,7 +761,10 @@ template <class T> constexpr TileFunctions<T> table_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
+extern const LineFunctions KCALIB_LINE;
 extern const TileTable KCALIB_TABLE;
-const TileTable KCALIB_TABLE = {KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply, &KCALIB_WEIGHTS};
+const TileTable KCALIB_TABLE = {
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply, &KCALIB_WEIGHTS, &KCALIB_LINE,
+};
 
 }  // namespace kcalib

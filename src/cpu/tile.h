@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kcalib/profiles.h"
+#include "line_kernels.h"
 #include "weights.h"
 
 namespace kcalib {
@@ -90,6 +91,7 @@ struct TileTable {
   TileFunctions<float> float32;
   MultiplyFunction multiply;
   const WeightTable* weights;
+  const LineFunctions* line;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -5,12 +5,12 @@
 // order does not matter, consecutive pairs of words.
 #include "weights.h"
 
+#include "bits.h"
 #include "pack.h"
 
 namespace kcalib {
 namespace {
 
-using WordPack = Word __attribute__((vector_size(PACK_BYTES)));
 constexpr int L = LANES<DoublePack>;
 
 template <class T> struct NarrowOf { using type = DoublePack; };
@@ -109,6 +109,22 @@ void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char
   }
 }
 
+void sign_lines(Word seed, Word first, int n_replicates, long pair, Word (*out)[8]) {
+  for (int part = 0; part < 8; part += L) {
+    WordPack words[2][64];  // of replicates in lanes; bits are rows
+    for (int b = 0; b < 64; ++b) {
+      WordPack both[2] = {};
+      if (8 * b + part < n_replicates)
+        random_words<WordPack>(seed, WeightKind::RADEMACHER, count_from(first + Word(8 * b + part)), splat_word<WordPack>(Word(pair)), both);
+      for (int half = 0; half < 2; ++half) words[half][b] = both[half];
+    }
+    for (int half = 0; half < 2; ++half) {
+      transpose_bits(words[half]);
+      for (int row = 0; row < 64; ++row) __builtin_memcpy(&out[64 * half + row][part], &words[half][row], sizeof(WordPack));
+    }
+  }
+}
+
 template <class T> constexpr WeightFunctions<T> functions_of() {
   return {rademacher_weights<T>, gaussian_weights<T>};
 }
@@ -116,6 +132,6 @@ template <class T> constexpr WeightFunctions<T> functions_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
-const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw};
+const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, sign_lines};
 
 }  // namespace kcalib

@@ -27,6 +27,9 @@ struct WeightTable {
   // Adds draws [begin, end) of one replicate to counts[n]; begin even. A row that is drawn 256 times, with
   // probability below 1/256!, would wrap.
   void (*draw)(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts);
+  // Signs of rows [128 * pair, 128 * pair + 128) in at most 512 replicates: bit b of out[row][word] is that of
+  // replicate first + 8 b + word. A row is a cache line; see line_kernels.cpp.
+  void (*sign_lines)(Word seed, Word first, int n_replicates, long pair, Word (*out)[8]);
 };
 
 }  // namespace kcalib

@@ -1,0 +1,65 @@
+// What the operator for points on a line asks of the instruction set, as a table of functions:
+// line_kernels.cpp is compiled once for each, as tile.cpp is. Called by line*.cpp.
+#pragma once
+
+namespace kcalib {
+
+// k(x, x') = exp(-rate |x - x'|) sum_p coefficients[p] |x - x'|^p.
+struct LineKernel {
+  double rate;
+  const double* coefficients;  // shape: (degree + 1,)
+  int degree;
+};
+
+// The residuals of a binary problem, sorted. A residual r = y - c and its label say where the
+// sample is: at c = -r for y = 0, at 1 - r for y = 1. So sizes |r| are all that needs sorting.
+struct Residuals {
+  const double* sizes;  // of label 0 ascending, infinity, -infinity, of label 1 ascending
+  long n_zeros, n;
+};
+
+// A run of points of the line. Runs that touch make one, and a run's sums are those of its parts.
+struct Piece {
+  double first, last;  // places
+  // Over the pairs i < j in it, k(x_i, x_j) u_i u_j; for u = r and u = |r| (or r^2 twice).
+  double total[2];
+  // sum_i u_i D^p exp(-rate D), D the distance to the last point (to the first): sums[p * 2 + which].
+  double* to_last;
+  double* to_first;
+};
+
+// Sorted points, each with a factor u_i = factors[i] times the weight of its sample.
+struct WeightedLine {
+  const double *gap, *decay;  // from the point before, and exp(-rate gap)
+  const double* factors;
+  const long long* positions;  // of the samples in the user's order
+};
+
+// Weights of samples: either values[sample * stride + replicate], or signs as WeightTable::sign_lines
+// writes them. At most 512 replicates.
+struct SampleWeights {
+  const double* values;
+  long stride;
+  const unsigned long long (*signs)[8];
+  int n_replicates;
+  static constexpr int MOST = 512;
+};
+
+struct LineFunctions {
+  void (*decays)(const double* gaps, double rate, long n, double* out);
+  // Piece of the points [begin, end) of the line; `squared`: u = r^2. `scratch`: 4 * (degree + 1).
+  void (*piece)(const Residuals& residuals, const LineKernel& kernel, bool squared, long begin, long end,
+                double* scratch, Piece* out);
+  // left and the piece right of it.
+  void (*join)(const LineKernel& kernel, Piece* left, const Piece& right);
+  // Adds u_i (k(0) u_i / 2 + sum_{j<i} k(x_i, x_j) u_j) over the points [begin, end) to totals[MOST].
+  // sums[degree + 1][MOST] are the sums over earlier points, seen from the one before.
+  void (*forms)(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
+                double* sums, double* totals);
+  // The same for signs and a polynomial of degree 0, up to its coefficient and without the diagonal.
+  // `begin` is a multiple of 64; sums[MOST] are seen from the point itself. n: number of points.
+  void (*sign_forms)(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
+                     double* totals);
+};
+
+}  // namespace kcalib

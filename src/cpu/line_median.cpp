@@ -1,0 +1,178 @@
+// The median of all pairwise distances on a line, without the distances: pairs at most t apart are
+// counted in O(n) for several t at once, until so few are left in between that they can be listed.
+#include <array>
+#include <bit>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "line.h"
+#include "team.h"
+
+namespace kcalib {
+namespace {
+
+constexpr int TRIALS = 4;
+using Trials = std::array<double, TRIALS>;
+using Counts = std::array<long, TRIALS>;
+
+class Distances {
+ public:
+  Distances(const double* places, long n, const Run& run)
+      : x_(places),
+        n_(n),
+        chunks_(n),
+        threads_(team_size(run, chunks_.count, 20.0 * double(n))),
+        counts_(chunks_.count),
+        watch_(run, 16 * chunks_.count) {}
+
+  long pairs() const { return n_ * (n_ - 1) / 2; }
+  double largest() const { return x_[n_ - 1] - x_[0] + 0.0; }  // 0, not -0
+  bool stopped() const { return watch_.stopped(); }
+
+  // How many distances are at most t, for each t.
+  Counts count(const Trials& t) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
+    for (long chunk = 0; chunk < chunks_.count; ++chunk) {
+      if (watch_.stopped()) continue;
+      counts_[chunk] = count(t, chunks_.begin(chunk), chunks_.end(chunk));
+      watch_.task_done();
+    }
+    Counts total{};
+    for (const Counts& part : counts_)
+      for (int k = 0; k < TRIALS; ++k) total[k] += part[k];
+    return total;
+  }
+
+  // Calls take(d) for all distances d in (low, high].
+  template <class Take> void list(double low, double high, Take take) const {
+    long from = 0, to = 0;
+    for (long i = 0; i < n_; ++i) {
+      from = std::max(from, i + 1);
+      while (x_[from] - x_[i] <= low) ++from;
+      to = std::max(to, from);
+      while (x_[to] - x_[i] <= high) ++to;
+      for (long j = from; j < to; ++j) take(x_[j] - x_[i]);
+    }
+  }
+
+  // The largest distance that is at most t, and the smallest above it.
+  std::pair<double, double> around(double t) const {
+    double below = 0, above = INFINITY;
+    long j = 0;
+    for (long i = 0; i < n_; ++i) {
+      while (x_[j] - x_[i] <= t) ++j;
+      below = std::max(below, x_[j - 1] - x_[i]);
+      above = std::min(above, x_[j] - x_[i]);
+    }
+    return {below, above};
+  }
+
+  // Distances of points at equal steps in the order of the line, ascending.
+  std::vector<double> sample() const {
+    const long size = std::min(n_, 1000L);
+    std::vector<double> found;
+    for (long a = 0; a < size; ++a)
+      for (long b = a + 1; b < size; ++b) found.push_back(x_[at(b, size)] - x_[at(a, size)]);
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  long at(long k, long size) const { return long(double(k) * double(n_ - 1) / double(size - 1)); }
+
+  // Over pairs (i, j), begin <= i < end: for each t, j follows i. No branch depends on the data, and
+  // the trials do not wait for each other.
+  Counts count(const Trials& t, long begin, long end) const {
+    Counts total{};
+    std::array<long, TRIALS> i, j;
+    for (int k = 0; k < TRIALS; ++k) {
+      i[k] = begin;
+      j[k] = std::partition_point(x_ + begin, x_ + n_, [&](double x) { return x - x_[begin] <= t[k]; }) - x_;
+    }
+    for (long left = 1; left > 0;) {
+      for (int step = 0; step < 64; ++step)
+        for (int k = 0; k < TRIALS; ++k) {
+          const bool active = i[k] < end, near = active & (x_[j[k]] - x_[i[k]] <= t[k]), moves = active & !near;
+          total[k] += moves ? j[k] - i[k] - 1 : 0;
+          i[k] += moves;
+          j[k] += near;
+        }
+      left = 0;
+      for (int k = 0; k < TRIALS; ++k) left += end - i[k];
+    }
+    return total;
+  }
+
+  const double* x_;  // x_[n] is infinite
+  long n_;
+  Chunks chunks_;
+  int threads_;
+  std::vector<Counts> counts_;
+  Watch watch_;
+};
+
+// Mean of the distances of ranks first and second (from 1, equal or neighbours). Distances in
+// (low, high] hold both ranks at any time; between neighbouring doubles nothing is left to search.
+double mean_of_ranks(Distances& distances, long n, long first, long second) {
+  const std::vector<double> sample = distances.sample();
+  long low_bits = -1, high_bits = std::bit_cast<long>(distances.largest());  // in the order of their values
+  long low_count = 0, high_count = distances.pairs();
+  const auto value = [](long bits) { return bits < 0 ? -1.0 : std::bit_cast<double>(bits); };
+  while (high_bits - low_bits > 1) {
+    if (high_count - low_count <= 2 * n + (1L << 20)) {
+      std::vector<double> found;
+      found.reserve(high_count - low_count);
+      distances.list(value(low_bits), value(high_bits), [&](double d) { found.push_back(d); });
+      const auto nth = [&](long rank) {
+        const auto at = found.begin() + (rank - low_count - 1);
+        std::nth_element(found.begin(), at, found.end());
+        return *at;
+      };
+      const double a = nth(first);
+      return 0.5 * (a + nth(second));
+    }
+    // Where the sample expects the rank, a little to both sides, and in the middle; once the sample
+    // has nothing between low and high, at equal steps between them.
+    Trials t;
+    const double share = double(first - low_count) / double(high_count - low_count);
+    const auto begin = std::upper_bound(sample.begin(), sample.end(), value(low_bits));
+    const auto end = std::lower_bound(begin, sample.end(), value(high_bits));
+    const long size = end - begin, guess = long(share * double(size)), step = size / 64 + 1;
+    if (size > 0)
+      for (int k = 0; k < TRIALS; ++k)
+        t[k] = begin[std::clamp(k < 3 ? guess + (k - 1) * step : size / 2, 0L, size - 1)];
+    else
+      for (int k = 0; k < TRIALS; ++k) t[k] = value(low_bits + std::max(1L, (high_bits - low_bits) / (TRIALS + 1) * (k + 1)));
+    const Counts counts = distances.count(t);
+    if (distances.stopped()) return 0;
+    for (int k = 0; k < TRIALS; ++k) {
+      const long bits = std::bit_cast<long>(t[k] + 0.0);  // -0 becomes 0
+      if (bits <= low_bits || bits >= high_bits) continue;
+      if (counts[k] < first) low_bits = bits, low_count = counts[k];
+      else if (counts[k] >= second) high_bits = bits, high_count = counts[k];
+      else {
+        const auto [below, above] = distances.around(t[k]);
+        return 0.5 * (below + above);
+      }
+    }
+  }
+  return value(high_bits);
+}
+
+}  // namespace
+
+bool line_median(const double* places, long n, const Run& run, double* median) {
+  Distances distances(places, n, run);
+  const long zeros = distances.count({0, 0, 0, 0})[0], pairs = distances.pairs();
+  if (distances.stopped()) return false;
+  const auto middle = [&](long before) {
+    const long count = pairs - before;
+    return mean_of_ranks(distances, n, before + (count + 1) / 2, before + count / 2 + 1);
+  };
+  *median = pairs > zeros ? middle(0) : 0;
+  if (*median == 0 && pairs > zeros) *median = middle(zeros);
+  return !distances.stopped();
+}
+
+}  // namespace kcalib

@@ -102,7 +102,7 @@ def forms(quick: bool) -> Iterator[Row]:
     """w^T H w for 1000 Rademacher weights, n = 10,000 (--quick: 4000), m = 10: time over that of as large a dgemm"""
     for threads in thread_counts():
         case = bench_resampling.Forms(4000 if quick else 10_000, threads)
-        found = case.over_product(DTYPES, threads, 2 if quick else 5)
+        found = case.over_product(DTYPES, threads, 3)
         for dtype, value, bar in zip(DTYPES, found, (1.3, 0.65), strict=True):
             yield Row(f"{dtype} over float64 dgemm, {threads_label(threads)}", value, bar)
     yield Row("largest deviation of a float32 draw, standard deviations", case.deviation(), 1e-5)

@@ -5,6 +5,7 @@ an n/2 x n matrix with an n x B one, by BLAS, float64, with as many threads.
 """
 
 import numpy as np
+from scipy.linalg.blas import dgemm  # loaded before `limited_blas` looks for libraries
 
 from .common import (
     DTYPES,
@@ -41,8 +42,6 @@ class Forms:
         return self.operator.quadratic_forms(self.weights, dtype=dtype)
 
     def product(self):
-        from scipy.linalg.blas import dgemm
-
         return dgemm(1.0, self.left, self.right)
 
     def over_product(self, dtypes, threads, rounds=ROUNDS):

@@ -85,7 +85,7 @@ def total_of(operator):
 
 
 def limited_blas(threads):
-    """A context in which BLAS and OpenMP, loaded until now, use `threads` threads."""
+    """BLAS and OpenMP libraries that are loaded by now use `threads` threads; not those loaded later."""
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:

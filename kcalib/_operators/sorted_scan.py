@@ -100,7 +100,7 @@ class SortedScanOperator:
             squares = float(sum(np.sum(order.row_sums(a * b)) for a in terms for b in terms)) if second else None
             sums = Sums(float(np.sum(row_sums)), None if own is None else float(np.sum(own)), squares)
         if not rows:
-            row_sums = column_sums = own = None
+            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
         return Moments(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
 
     def block_sums(self, size: int) -> np.ndarray:

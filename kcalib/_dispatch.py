@@ -32,8 +32,8 @@ class Operator(Protocol):
     def threads(self) -> int | None:
         """Threads it uses at most; None where the array library decides."""
 
-    def moments(self, second: bool = False, rows: bool = True) -> Moments:
-        """Total, diagonal, on request row and column sums, and with these the sum of squares."""
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        """Total, on request row and column sums, with these the sum of squares, and the trace (and diagonal)."""
 
     def block_sums(self, size: int) -> Array:
         """Sum over i != j of each of the n // size consecutive diagonal blocks, shape (n // size,)."""

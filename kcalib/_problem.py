@@ -96,6 +96,6 @@ class Moments:
     total: Any  # of all entries: a float, or a float64 array of shape ()
     row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
     column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
-    diagonal: Array | None  # float64, shape: (n,); None for rectangular problems, and where the row sums may be
+    diagonal: Array | None  # float64, shape: (n,); as the trace, and None where the row sums may be
     sum_of_squares: float | None  # None unless asked for
-    trace: Any  # sum of the diagonal, as `total`; None for rectangular problems
+    trace: Any  # sum of the diagonal, as `total`; None for rectangular problems, or if not asked for

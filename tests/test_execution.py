@@ -317,5 +317,7 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
         raise Stop
 
     with pytest.raises(Stop):
-        _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, _native.Sweep(2, None, stop), False, False)
+        _native.moments(
+            p, marks, None, None, p, marks, None, None, True, kernel, _native.Sweep(2, None, stop), False, False
+        )
     assert capfd.readouterr().err == ""

@@ -33,7 +33,7 @@ class GenericOperator:
         self.reason = reason
         self._xp = _arrays.namespace(problem.left.points)
 
-    def moments(self, second: bool = False, rows: bool = True) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         xp, problem = self._xp, self.problem
         sums, columns, squares = [], None, None
         for begin, h in self._strips():
@@ -48,10 +48,9 @@ class GenericOperator:
                 squares = part if squares is None else squares + part
         row_sums = xp.concat(sums)
         total, squares = xp.sum(row_sums), None if squares is None else float(squares)
-        if problem.symmetric:
-            own = diagonal(problem)
-            return Moments(total, row_sums, row_sums, own, squares, xp.sum(own))
-        return Moments(total, row_sums, columns, None, squares, None)
+        own = diagonal(problem) if trace and problem.symmetric else None
+        columns = row_sums if problem.symmetric else columns
+        return Moments(total, row_sums, columns, own, squares, None if own is None else xp.sum(own))
 
     def block_sums(self, size: int) -> Array:
         xp, left = self._xp, self.problem.left

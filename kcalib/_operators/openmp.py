@@ -54,7 +54,7 @@ class OpenMPOperator:
             ]
         )
 
-    def moments(self, second: bool = False, rows: bool = True) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
         left = self._prepared(problem.left)
         right = left if problem.right is None else self._prepared(problem.right)
@@ -62,10 +62,9 @@ class OpenMPOperator:
             _native.moments, *left.arrays, *right.arrays, problem.symmetric, rows=rows or second, second=second
         )
         row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
-        if problem.symmetric:
-            own = diagonal(problem, self.threads)
-            return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
-        return Moments(total, row_sums, column_sums, None, squares, None)
+        own = diagonal(problem, self.threads) if trace and problem.symmetric else None
+        column_sums = row_sums if problem.symmetric else column_sums
+        return Moments(total, row_sums, column_sums, own, squares, None if own is None else float(np.sum(own)))
 
     def block_sums(self, size: int) -> np.ndarray:
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)

@@ -85,25 +85,23 @@ class SortedScanOperator:
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return None
 
-    def moments(self, second: bool = False, rows: bool = True) -> Moments:
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
         sums = self._sums_of_residuals(second)
         if sums is not None and not rows:
             return Moments(sums.total, None, None, None, sums.squares, sums.trace)
         order, terms = self._sorted()
-        row_sums = self._row_sums(order, terms)
-        if problem.symmetric:
-            column_sums, on_diagonal = row_sums, diagonal(problem, self.threads)
-        else:
+        row_sums = column_sums = self._row_sums(order, terms)
+        if not problem.symmetric:
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
-            column_sums, on_diagonal = self._row_sums(order, swapped, columns=True), None
+            column_sums = self._row_sums(order, swapped, columns=True)
+        own = diagonal(problem, self.threads) if trace and problem.symmetric else None
         if sums is None:
             squares = float(sum(np.sum(order.row_sums(a * b)) for a in terms for b in terms)) if second else None
-            trace = None if on_diagonal is None else float(np.sum(on_diagonal))
-            sums = Sums(float(np.sum(row_sums)), trace, squares)
+            sums = Sums(float(np.sum(row_sums)), None if own is None else float(np.sum(own)), squares)
         if not rows:
             return Moments(sums.total, None, None, None, sums.squares, sums.trace)
-        return Moments(sums.total, row_sums, column_sums, on_diagonal, sums.squares, sums.trace)
+        return Moments(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
 
     def block_sums(self, size: int) -> np.ndarray:
         order, terms = self._sorted(size)

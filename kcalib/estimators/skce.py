@@ -209,7 +209,7 @@ def _compute(
         value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
     else:
         with_error = with_error and data.sample_weight is None
-        moments = operator.moments(second=with_error, rows=with_error)
+        moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
         average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
         value, error = average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
     return _Computed(value, error, block_size, packed, operator)

@@ -41,6 +41,8 @@ STAGES = {
     "end_panel": "sums",
     "start_panel": "sums",
     "pack": "packing",
+    "transpose": "packing",
+    "square_norm": "packing",
 }
 OTHER = "other"
 

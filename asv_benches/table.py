@@ -99,9 +99,9 @@ def calls(quick: bool) -> Iterator[Row]:
 
 
 def forms(quick: bool) -> Iterator[Row]:
-    """w^T H w for 1000 Rademacher weights, n = 10,000 (--quick: 4000), m = 10: time over that of as large a dgemm"""
+    """w^T H w for 1000 Rademacher weights, n = 10,000 (--quick: 3000), m = 10: time over that of as large a dgemm"""
     for threads in thread_counts():
-        case = bench_resampling.Forms(4000 if quick else 10_000, threads)
+        case = bench_resampling.Forms(3000 if quick else 10_000, threads)
         found = case.over_product(DTYPES, threads, 3)
         for dtype, value, bar in zip(DTYPES, found, (1.3, 0.65), strict=True):
             yield Row(f"{dtype} over float64 dgemm, {threads_label(threads)}", value, bar)
@@ -184,11 +184,12 @@ def show(section: str, rows: list[Row], before: dict[str, float]) -> None:
         return
     width = max(len(row.what) for row in rows)
     old = f"{'before':>10}" if before else ""
-    print(f"\n{title}\n{'':{width}}{old}{'measured':>10}  {'bar':8}  within")
+    print(f"{title}\n{'':{width}}{old}{'measured':>10}  {'bar':8}  within")
     for row in rows:
         key = f"{section}: {row.what}"
         old = f"{number(before.get(key)):>10}" if before else ""
         print(f"{row.what:{width}}{old}{number(row.value):>10}  {row.limit:8}  {row.verdict}".rstrip(), flush=True)
+    print()
 
 
 def number(value: float | None) -> str:
@@ -206,12 +207,12 @@ def main() -> None:
     arguments = parser.parse_args()
     before = json.loads(arguments.before.read_text()) if arguments.before else {}
 
-    values = {}
+    values: dict[str, float] = {}
     for section in arguments.sections:
         rows = measured(section, arguments.quick)
         values |= {f"{section}: {row.what}": row.value for row in rows}
         show(section, rows, before)
-    print("\n" + "\n".join(machine()))
+    print("\n".join(machine()))
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     if arguments.save:
         arguments.save.write_text(json.dumps(values, indent=1))

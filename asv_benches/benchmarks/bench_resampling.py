@@ -5,7 +5,6 @@ an n/2 x n matrix with an n x B one, by BLAS, float64, with as many threads.
 """
 
 import numpy as np
-from scipy.linalg.blas import dgemm  # loaded before `limited_blas` looks for libraries
 
 from .common import (
     DTYPES,
@@ -30,6 +29,9 @@ class Forms:
     """Rademacher forms of the exponential kernel's H, and the product; both as functions without arguments."""
 
     def __init__(self, n, threads, replicates=REPLICATES):
+        from scipy.linalg.blas import dgemm  # here: before `limited_blas` looks for libraries
+
+        self.dgemm = dgemm
         self.weights = require("_resampling.Weights")._resampling.Weights("rademacher", n, replicates, SEED)
         self.operator = operator_of("openmp", pair_problem(*cached_predictions(n, CLASSES)), threads)
         if not hasattr(self.operator, "quadratic_forms"):
@@ -42,7 +44,7 @@ class Forms:
         return self.operator.quadratic_forms(self.weights, dtype=dtype)
 
     def product(self):
-        return dgemm(1.0, self.left, self.right)
+        return self.dgemm(1.0, self.left, self.right)
 
     def over_product(self, dtypes, threads, rounds=ROUNDS):
         """Time of the forms in each of `dtypes` over that of the float64 product."""

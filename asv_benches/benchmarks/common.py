@@ -22,7 +22,7 @@ LOGIT_SCALE = 3.0
 SEED = 20190523
 ROUNDS = 9
 PAUSE = 0.1  # seconds, where libraries with threads of their own take turns
-BUDGET = 5.0  # seconds; no new round after it, from the third on
+BUDGET = 3.0  # seconds; no new round after it, from the third on
 
 
 def predictions(n, m, dtype="float64"):

@@ -200,11 +200,11 @@ class SortedScanOperator:
         marks = order.signed_residuals
         if marks is None:
             marks = left.marks if right is None else np.concatenate([left.marks, np.zeros_like(right.marks)])
-            marks = marks[order.positions]
+            marks = _float64(marks[order.positions])
         columns = marks
         if right is not None:
-            columns = np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions]
-        points = points[order.positions] if self._has_dot else points[:0]
+            columns = _float64(np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions])
+        points = _float64(points[order.positions] if self._has_dot else points[:0])
         return order, [_line_term(term, points, marks, columns) for term in self.problem.kernel]
 
 
@@ -316,6 +316,10 @@ def off_line(points: np.ndarray) -> float:
     """Largest |p + q - 1| of points (p, q)."""
     sweep = _native.Sweep(resolve_threads())
     return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
+
+
+def _float64(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, dtype=np.float64)
 
 
 def _line_term(term: Term, points: np.ndarray, left: np.ndarray, right: np.ndarray) -> LineTerm:

@@ -119,9 +119,13 @@ class SortedScanOperator:
         else:
             out = np.zeros((n_left, vectors.shape[1]))
             vectors = np.concatenate([np.zeros_like(out), vectors])
-        for c in range(vectors.shape[1]):
-            v = vectors[order.positions, c, None]
-            out[:, c] += self._row_sums(order, [LineTerm(t.rate, t.polynomial, t.left, t.right * v) for t in terms])
+        for group in _groups(vectors.shape[1]):
+            some = vectors[order.positions, group]
+            products = np.zeros_like(some)
+            for term in terms:
+                for left, right in zip(term.left.T, term.right.T, strict=True):
+                    products += left[:, None] * order.product(term, right[:, None] * some)
+            out[:, group] += order.restored(products)[:n_left]
         return out
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -304,12 +308,15 @@ class Order:
         """Of the term without its diagonal, within blocks."""
         total = np.zeros(self.n)
         for columns in _groups(term.right.shape[1]):
-            vectors = np.ascontiguousarray(term.right[:, columns])
-            with terminal_progress() as progress:
-                sweep = _native.Sweep(self.threads, None, progress)
-                product = _native.line_product(self.places, self.block, term.rate, term.polynomial, vectors, sweep)
+            product = self.product(term, np.ascontiguousarray(term.right[:, columns]))
             total += np.einsum("ij,ij->i", term.left[:, columns], product)
         return total
+
+    def product(self, term: LineTerm, vectors: np.ndarray) -> np.ndarray:
+        """K @ vectors of the term's K without its diagonal, within blocks."""
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, None, progress)
+            return _native.line_product(self.places, self.block, term.rate, term.polynomial, vectors, sweep)
 
 
 def off_line(points: np.ndarray) -> float:

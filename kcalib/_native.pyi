@@ -18,11 +18,13 @@ class Kernel:
 
 def moments(
     points: np.ndarray,
-    marks: np.ndarray,
+    marks: np.ndarray | None,
     labels: np.ndarray | None,
+    order: np.ndarray | None,
     right_points: np.ndarray,
-    right_marks: np.ndarray,
+    right_marks: np.ndarray | None,
     right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,
@@ -31,8 +33,9 @@ def moments(
 ) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None]: ...
 def quadratic_forms(
     points: np.ndarray,
-    marks: np.ndarray,
+    marks: np.ndarray | None,
     labels: np.ndarray | None,
+    order: np.ndarray | None,
     kernel: Kernel,
     sweep: Sweep,
     panels: list[np.ndarray],
@@ -44,16 +47,18 @@ THRESHOLDS: int
 
 def counts(
     points: np.ndarray,
-    marks: np.ndarray,
+    marks: np.ndarray | None,
     labels: np.ndarray | None,
+    order: np.ndarray | None,
     kernel: Kernel,
     sweep: Sweep,
     thresholds: np.ndarray,
 ) -> np.ndarray: ...
 def between(
     points: np.ndarray,
-    marks: np.ndarray,
+    marks: np.ndarray | None,
     labels: np.ndarray | None,
+    order: np.ndarray | None,
     kernel: Kernel,
     sweep: Sweep,
     low: float,
@@ -61,15 +66,23 @@ def between(
     count: int,
 ) -> np.ndarray: ...
 def block_sums(
-    points: np.ndarray, marks: np.ndarray, labels: np.ndarray | None, kernel: Kernel, sweep: Sweep, size: int
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    size: int,
 ) -> np.ndarray: ...
 def matmul(
     points: np.ndarray,
-    marks: np.ndarray,
+    marks: np.ndarray | None,
     labels: np.ndarray | None,
+    order: np.ndarray | None,
     right_points: np.ndarray,
-    right_marks: np.ndarray,
+    right_marks: np.ndarray | None,
     right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,
@@ -77,11 +90,13 @@ def matmul(
 ) -> np.ndarray: ...
 def entries(
     points: np.ndarray,
-    marks: np.ndarray,
+    marks: np.ndarray | None,
     labels: np.ndarray | None,
+    order: np.ndarray | None,
     right_points: np.ndarray,
-    right_marks: np.ndarray,
+    right_marks: np.ndarray | None,
     right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
     symmetric: bool,
     kernel: Kernel,
     sweep: Sweep,
@@ -115,5 +130,7 @@ def points_and_residuals(
 def square_norms(vectors: np.ndarray, threads: int) -> np.ndarray: ...
 def fill_weights(kind: int, seed: int, first_replicate: int, out: np.ndarray, sweep: Sweep) -> None: ...
 def probe(what: str, dtype: Any, repetitions: int, sweep: Sweep) -> float: ...
+def evaluate(function: str, x: np.ndarray, out: np.ndarray, sweep: Sweep, a: float = 1.0) -> None: ...
 def has_openmp() -> bool: ...
 def max_threads() -> int: ...
+def running_sweeps() -> int: ...

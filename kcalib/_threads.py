@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from kcalib import _native
@@ -16,10 +18,12 @@ from kcalib._options import check_integer
 
 def resolve_threads(threads: Any = None) -> int:
     """The number of threads: `threads` if given, else OpenMP's (OMP_NUM_THREADS), capped by
-    the CPUs of the affinity mask and of the control group."""
+    the CPUs of the affinity mask and of the control group, shared with the sweeps that other
+    Python threads are running."""
     if threads is not None:
         return check_integer("threads", threads, 1)
-    return max(1, min(_native.max_threads(), _affinity(), _cgroup_quota()))
+    available = min(_native.max_threads(), _affinity(), _cgroup_quota())
+    return max(1, available // (1 + _native.running_sweeps()))
 
 
 def _affinity() -> int:
@@ -28,13 +32,40 @@ def _affinity() -> int:
     return os.cpu_count() or 1
 
 
-def _cgroup_quota(path: str = "/sys/fs/cgroup/cpu.max") -> int:
+@functools.cache
+def _cgroup_quota(mounts: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """CPUs of the smallest quota of the process's control group and those above it, rounded up.
+
+    Read once in a process: the files take longer than a small sweep.
+    """
     try:
-        with open(path) as file:
-            quota, period = file.read().split()
-        return max(1, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no control group, or "max": no limit
+        lines = membership.read_text().splitlines()
+    except OSError:  # no control groups
         return sys.maxsize
+    quotas = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots = [mounts, mounts / "unified"]  # version 2; beside version 1
+        else:
+            roots = [mounts / "cpu"] if "cpu" in controllers.split(",") else []
+        for root in roots:
+            group = root / path.lstrip("/")
+            # Inside a container `path` may be the host's, with only the mount itself to be seen.
+            quotas += [_own_quota(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    quota = min(quotas)
+    return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
+
+
+def _own_quota(group: Path) -> float:
+    """CPUs of one control group's own quota; inf if it has none."""
+    for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):  # version 2, 1
+        try:
+            quota, period = " ".join((group / file).read_text() for file in files).split()
+            return int(quota) / int(period) if int(quota) > 0 else math.inf
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return math.inf
 
 
 class ProgressBar:

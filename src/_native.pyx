@@ -41,6 +41,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         const T* marks
         long n_marks
         const int* labels
+        const long* order
         long n
     cdef cppclass TileTable:
         const char* name
@@ -49,6 +50,13 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         FMA
         EXP
         SQRT
+    cpdef enum class ScalarFunction:
+        EXP
+        EXP_MINUS
+        SQUARE_ROOT
+        LOG
+        LOG1P
+        POWER
 
 
 cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
@@ -75,8 +83,10 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
+    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
     int openmp_max_threads()
+    int count_running_sweeps()
     void register_fork_handler()
 
 
@@ -214,42 +224,51 @@ cdef class Kernel:
         self.program = KernelProgram(self.terms.data(), <int>self.terms.size(), self.factors.data())
 
 
+cdef Side[real] one_side(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
+):
+    cdef Side[real] side
+    side.points = &points[0, 0]
+    side.n_features = points.shape[1]
+    side.n_marks = points.shape[1]
+    side.marks = NULL
+    side.labels = NULL
+    side.order = NULL
+    if marks is not None:
+        side.n_marks = marks.shape[1]
+        side.marks = &marks[0, 0]
+    if labels is not None:
+        side.labels = &labels[0]
+    if order is not None:
+        side.order = &order[0]
+    side.n = points.shape[0]
+    return side
+
+
 cdef PairProblem[real] pair_problem(
     Kernel kernel,
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const long[::1] right_order,
     bint symmetric,
 ):
     cdef PairProblem[real] problem
     problem.kernel = kernel.program
     problem.symmetric = symmetric
-    problem.left.points = &points[0, 0]
-    problem.left.n_features = points.shape[1]
-    problem.left.marks = &marks[0, 0]
-    problem.left.n_marks = marks.shape[1]
-    problem.left.labels = NULL
-    if labels is not None:
-        problem.left.labels = &labels[0]
-    problem.left.n = points.shape[0]
-    problem.right.points = &right_points[0, 0]
-    problem.right.n_features = right_points.shape[1]
-    problem.right.marks = &right_marks[0, 0]
-    problem.right.n_marks = right_marks.shape[1]
-    problem.right.labels = NULL
-    if right_labels is not None:
-        problem.right.labels = &right_labels[0]
-    problem.right.n = right_points.shape[0]
+    problem.left = one_side[real](points, marks, labels, order)
+    problem.right = one_side[real](right_points, right_marks, right_labels, right_order)
     return problem
 
 
 def moments(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const long[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
 ):
     """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     row_sums = np.empty(points.shape[0]) if rows else None
     column_sums = np.empty(right_points.shape[0]) if rows and not symmetric else None
     cdef double[::1] rows_view
@@ -273,12 +292,12 @@ def moments(
 
 
 def quadratic_forms(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
 ):
     """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, points, marks, labels, True)
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
     cdef vector[const weight*] pointers
     cdef const weight[:, ::1] panel
     for panel in panels:
@@ -302,12 +321,12 @@ THRESHOLDS = N_THRESHOLDS
 
 
 def counts(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     Kernel kernel not None, Sweep sweep not None, const double[::1] thresholds,
 ):
     """Number of pairs i < j with H_ij below each of the THRESHOLDS thresholds."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, points, marks, labels, True)
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
     result = np.empty(N_THRESHOLDS, dtype=np.int64)
     cdef long[::1] out = result
     cdef long* out_pointer = &out[0]
@@ -320,12 +339,12 @@ def counts(
 
 
 def between(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     Kernel kernel not None, Sweep sweep not None, double low, double high, long count,
 ):
     """The `count` entries H_ij, i < j, in [low, high), in no order."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, points, marks, labels, True)
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
     result = np.empty(count)
     cdef double[::1] out = result
     cdef double* out_pointer = &out[0] if count else NULL
@@ -339,12 +358,12 @@ def between(
 
 
 def block_sums(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     Kernel kernel not None, Sweep sweep not None, long size,
 ):
     """Sums over the pairs i != j of consecutive blocks of `size` samples."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, points, marks, labels, True)
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
     result = np.empty(points.shape[0] // size)
     cdef double[::1] out = result
     cdef double* out_pointer = &out[0]
@@ -356,13 +375,14 @@ def block_sums(
 
 
 def matmul(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const long[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors,
 ):
     """H @ vectors.T for `vectors` of shape (c, n right)."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     result = np.empty((points.shape[0], vectors.shape[0]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
@@ -376,13 +396,14 @@ def matmul(
 
 
 def entries(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const long[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None,
 ):
     """The dense H."""
     cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, right_points, right_marks, right_labels, symmetric)
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     result = np.empty((points.shape[0], right_points.shape[0]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
@@ -659,6 +680,11 @@ def probe(str what, dtype, long repetitions, Sweep sweep not None):
     return elements
 
 
+def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not None, double a=1.0):
+    """Writes `function` ("exp", "exp_minus", "square_root", "log", "log1p"; "power": x^a) of x to out."""
+    c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
+
+
 def has_openmp():
     """Whether the extension was compiled with OpenMP."""
     return compiled_with_openmp()
@@ -667,6 +693,11 @@ def has_openmp():
 def max_threads():
     """OpenMP's number of threads; 1 in a forked child or inside a parallel region."""
     return openmp_max_threads()
+
+
+def running_sweeps():
+    """Number of sweeps that are running in this process."""
+    return count_running_sweeps()
 
 
 register_fork_handler()

@@ -113,18 +113,19 @@ class OpenMPOperator:
 
     def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> Prepared:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
-        n, m = side.points.shape
-        points, marks = np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks)
+        points = np.ascontiguousarray(side.points)
+        n, m = points.shape
         sort = sort and n >= SORT_FROM and (block is None or block >= SORT_FROM)
-        if side.labels is None or m < (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED):
-            return Prepared(points, marks, None, None)
-        if not self._euclidean or not _spread(self.problem.left.points):
-            return Prepared(points, marks, None, None)
-        labels = np.asarray(side.labels, dtype=np.int32)
-        if not sort:
-            return Prepared(points, marks, np.ascontiguousarray(labels), None)
-        order = np.argsort(labels, kind="stable") if block is None else np.lexsort((labels, np.arange(n) // block))
-        return Prepared(points[order], marks[order], labels[order], order)
+        enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
+        if side.labels is None or not enough or not self._euclidean or not _spread(self.problem.left.points):
+            return Prepared(points, np.ascontiguousarray(side.marks), None, None)
+        labels = np.ascontiguousarray(side.labels, dtype=np.int32)
+        order = None
+        if sort:
+            order = np.argsort(labels, kind="stable") if block is None else np.lexsort((labels, np.arange(n) // block))
+        # In float32 the points have lost digits that small residuals have.
+        marks = None if points.dtype == np.float64 else np.ascontiguousarray(side.marks)
+        return Prepared(points, marks, labels, order)
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
         return _native.Sweep(self.threads, self._level, progress)
@@ -136,16 +137,16 @@ class OpenMPOperator:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Contiguous arrays of a side; labels where distances come from residuals."""
+    """A side as the compiled core reads it; see `Side` in src/cpu/tile.h."""
 
     points: np.ndarray
-    marks: np.ndarray
+    marks: np.ndarray | None
     labels: np.ndarray | None
-    order: np.ndarray | None  # of the samples; None: the user's
+    order: np.ndarray | None
 
     @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        return self.points, self.marks, self.labels
+    def arrays(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        return self.points, self.marks, self.labels, self.order
 
     def restored(self, values: Any) -> Any:
         """Values of the samples (None: none) in the user's order."""

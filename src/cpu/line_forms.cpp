@@ -34,7 +34,7 @@ class SignLines {
   SignLines(SignLines&& other) noexcept : lines_(std::exchange(other.lines_, nullptr)) {}
   ~SignLines() { ::operator delete(lines_, alignment); }
 
-  static long padded(long n) { return (n + Rectangle::BLOCK - 1) / Rectangle::BLOCK * Rectangle::BLOCK; }
+  static long padded(long n) { return (n + Rectangle::MOST_ROWS - 1) / Rectangle::MOST_ROWS * Rectangle::MOST_ROWS; }
   Line* get() const { return lines_; }
 
  private:
@@ -114,8 +114,8 @@ bool line_forms(const Line& line, const long long* positions, const FormTerm* te
       SignLines::Line* signs = lines[thread_number()].get();
       for (long begin = 0; begin < n && !watch.stopped(); begin += STRIP) {
         const long end = std::min(SignLines::padded(n), begin + STRIP);
-        for (long row = begin; row < end; row += Rectangle::BLOCK)
-          run.table->weights->sign_lines(weights.seed, Word(first), count, row / Rectangle::BLOCK, signs + row);
+        for (long row = begin; row < end; row += Rectangle::MOST_ROWS)
+          run.table->weights->sign_lines(weights.seed, Word(first), count, row / Rectangle::MOST_ROWS, signs + row);
         watch.task_done();
       }
       some.signs = signs;

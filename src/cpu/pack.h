@@ -75,7 +75,7 @@ template <class V> KCALIB_FN V load(const Real<V>* p) {
 }
 template <class V> KCALIB_FN void store(Real<V>* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// Square root of x >= 0, to within one ulp.
+// Square root of x >= 0, to within one ulp; with AVX-512 it is 0 for x < 2^-1000 (float: 2^-120).
 KCALIB_FN DoublePack square_root(DoublePack x) {
 #if defined(__AVX512F__)
   // vsqrtpd costs more than an exp here: start from vrsqrt14pd (2^-14) and take a Goldschmidt

@@ -1,7 +1,7 @@
 #include "resampling.h"
 
 #include <algorithm>
-#include <vector>
+#include <memory>
 
 #include "team.h"
 
@@ -15,10 +15,10 @@ template <class T> const WeightFunctions<T>& weight_functions(const WeightTable&
   else return table.float32;
 }
 
-// Independent weights: rectangles of some 100 KB.
+// Weights that are independent of each other, in rectangles.
 template <class T>
 bool fill_rectangles(bool gaussian, Word seed, Word first, long n_replicates, long n, T* out, const Run& run) {
-  constexpr long ROWS = Rectangle::BLOCK, REPLICATES = 512;
+  constexpr long ROWS = Rectangle::MOST_ROWS, REPLICATES = Rectangle::MOST_REPLICATES;
   const WeightFunctions<T>& weights = weight_functions<T>(*run.table->weights);
   const auto fill = gaussian ? weights.gaussian : weights.rademacher;
   const long across = ceil_divide(n_replicates, REPLICATES), tasks = ceil_divide(n, ROWS) * across;
@@ -28,33 +28,42 @@ bool fill_rectangles(bool gaussian, Word seed, Word first, long n_replicates, lo
   for (long task = 0; task < tasks; ++task) {
     if (watch.stopped()) continue;
     const long row = task / across * ROWS, begin = task % across * REPLICATES;
-    const Rectangle rectangle{seed, first + Word(begin), std::min(REPLICATES, n_replicates - begin), row, std::min(n, row + ROWS)};
+    const long width = std::min(REPLICATES, n_replicates - begin);
+    const Rectangle rectangle{seed, first + Word(begin), width, row, std::min(n, row + ROWS)};
     fill(rectangle, out + row * n_replicates + begin, n_replicates);
     watch.task_done();
   }
   return !watch.stopped();
 }
 
-// Counts of draws: each replicate in a buffer of its own, the buffers of a group written together.
+// Counts of draws: each replicate in a buffer of its own; those of a group, neighbours in memory, are
+// written together.
 template <class T> bool fill_counts(Word seed, Word first, long n_replicates, long n, T* out, const Run& run) {
-  constexpr long PAIRS = 1L << 18;  // between two looks at the watch
-  const long pairs = ceil_divide(n, 2), parts = ceil_divide(pairs, PAIRS);
-  const long group = std::clamp(n_replicates / std::max(1, run.threads), 1L, long(GROUP));
+  constexpr long GROUP = 8;        // a cache line of float64
+  constexpr long PART = 1L << 19;  // draws or rows between two looks at the watch; even
+  const long parts = ceil_divide(n, PART);
+  const long group = std::clamp(n_replicates / std::max(1, run.threads), 1L, GROUP);
   const long groups = ceil_divide(n_replicates, group);
   const int threads = team_size(run, groups, double(n) * double(n_replicates) * 20);
-  std::vector<unsigned char> buffer(std::size_t(threads * group * n));
-  Watch watch(run, n_replicates * parts);
+  const std::unique_ptr<unsigned char[]> buffer(new unsigned char[std::size_t(threads * group * n)]);
+  const auto draw = run.table->weights->draw;
+  Watch watch(run, (n_replicates + groups) * parts);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long g = 0; g < groups; ++g) {
-    unsigned char* counts = buffer.data() + thread_number() * group * n;
+    unsigned char* counts = buffer.get() + thread_number() * group * n;
     const long begin = g * group, size = std::min(group, n_replicates - begin);
-    std::fill_n(counts, size * n, 0);
-    for (long part = 0; part < size * parts && !watch.stopped(); ++part) {
-      const long replicate = part / parts, pair = part % parts * PAIRS;
-      run.table->weights->draw(seed, first + Word(begin + replicate), pair, std::min(pairs, pair + PAIRS), n, counts + replicate * n);
+    for (long r = 0; r < size; ++r) {
+      std::fill_n(counts + r * n, n, 0);
+      for (long k = 0; k < n && !watch.stopped(); k += PART) {
+        draw(seed, first + Word(begin + r), k, std::min(n, k + PART), n, counts + r * n);
+        watch.task_done();
+      }
+    }
+    for (long k = 0; k < n && !watch.stopped(); k += PART) {
+      for (long i = k; i < std::min(n, k + PART); ++i)
+        for (long r = 0; r < size; ++r) out[i * n_replicates + begin + r] = T(counts[r * n + i]);
       watch.task_done();
     }
-    weight_functions<T>(*run.table->weights).transpose(counts, n, int(size), out + begin, n_replicates);
   }
   return !watch.stopped();
 }

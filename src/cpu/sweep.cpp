@@ -351,6 +351,10 @@ template <class T> double probe(const Run& run, Probe what, long repetitions) {
   return elements;
 }
 
+template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, long n, T* out) {
+  functions<T>(*run.table).evaluate(f, x, T(a), n, out);
+}
+
 bool compiled_with_openmp() {
 #ifdef _OPENMP
   return true;
@@ -367,6 +371,8 @@ int openmp_max_threads() {
 #endif
 }
 
+int count_running_sweeps() { return running_sweeps.load(); }
+
 void register_fork_handler() {
 #if defined(__unix__) || defined(__APPLE__)
   pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
@@ -382,7 +388,8 @@ void register_fork_handler() {
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
-  template double probe<T>(const Run&, Probe, long);
+  template double probe<T>(const Run&, Probe, long); \
+  template void evaluate<T>(const Run&, ScalarFunction, const T*, double, long, T*);
 KCALIB_INSTANTIATE(double)
 KCALIB_INSTANTIATE(float)
 

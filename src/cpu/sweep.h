@@ -62,8 +62,12 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
 // Element operations done by `threads` threads, `repetitions` rounds each.
 template <class T> double probe(const Run& run, Probe what, long repetitions);
 
+// out = f(x) on the calling thread.
+template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, long n, T* out);
+
 bool compiled_with_openmp();
 int openmp_max_threads();  // 1 in a forked child, inside a parallel region, or without OpenMP
+int count_running_sweeps();  // in this process, by all its threads
 void register_fork_handler();
 
 }  // namespace kcalib

@@ -18,6 +18,9 @@ namespace kcalib {
 // longer exist. A forked child therefore computes on the thread that calls.
 inline std::atomic<bool> forked{false};
 
+// Sweeps that are running in this process, one for each Python thread that waits for one.
+inline std::atomic<int> running_sweeps{0};
+
 inline int thread_number() {
 #ifdef _OPENMP
   return omp_get_thread_num();
@@ -36,11 +39,12 @@ inline int team_size(const Run& run, long tasks, double work) {
   return int(std::max(1.0, std::min(double(run.threads), useful)));
 }
 
-// Counts finished tasks; thread 0, which is the calling thread, reports and asks
+// Lives as long as a sweep. Counts finished tasks; thread 0, which is the calling thread, reports and asks
 // whether to go on.
 class Watch {
  public:
-  Watch(const Run& run, long tasks) : run_(run), tasks_(double(std::max(tasks, 1L))), last_(now()) {}
+  Watch(const Run& run, long tasks) : run_(run), tasks_(double(std::max(tasks, 1L))), last_(now()) { ++running_sweeps; }
+  ~Watch() { --running_sweeps; }
 
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
 

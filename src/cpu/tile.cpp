@@ -146,7 +146,8 @@ template <class V> class Quantities {
   const V* squared_euclidean() {
     if (have_squared_) return squared_;
     have_squared_ = true;
-    const auto& [rows, columns] = sides();
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
     if (columns.n_features <= DIRECT_FEATURES) {
       accumulate<SquaredDifference, V>(tile_.points(), columns.points, columns.n_features, storing(squared_));
       return squared_;
@@ -178,16 +179,21 @@ template <class V> class Quantities {
   // Samples sorted by label have columns of one label in most packs; then nothing is gathered.
   void squared_from(const V* target) {
     have_squared_ = true;
-    const auto& [rows, columns] = sides();
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
     V near{};  // below 0: some pair of a label is near
     V nearest = splat<V>(R(NEAR_OTHERS));
+    R row_part[ROWS] = {};  // of the distances to columns of the label `row_part_of`
+    long row_part_of = -1;
 #pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
       const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
       const long label = tile_.column_label[v];
       if (label >= 0) {
-        const R* crossed = rows.marks + label * ROWS;
+        if (label != row_part_of)
+          for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[label * ROWS + r];
+        row_part_of = label;
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) {
           V& d2 = squared_[r * VECTORS + v];
@@ -198,7 +204,7 @@ template <class V> class Quantities {
             near = lower(d2 - norms * R(NEAR), near);
           } else {
             const V other = load<V>(columns.marks + rows.label(r) * WIDTH<R> + lane);
-            d2 = R(2) * (other - t) + (point_norm + (rows.point_norms[r] + R(2) * crossed[r]));
+            d2 = R(2) * (other - t) + (point_norm + row_part[r]);
             nearest = lower(d2, nearest);
           }
         }
@@ -222,7 +228,8 @@ template <class V> class Quantities {
  private:
   // Distances by differences, where the terms that their squares were the sums of have cancelled too far.
   __attribute__((noinline)) void repair() {
-    const auto& [rows, columns] = sides();
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
     for (int r = 0; r < ROWS; ++r)
       for (int v = 0; v < VECTORS; ++v) {
         V& d2 = squared_[r * VECTORS + v];
@@ -235,13 +242,15 @@ template <class V> class Quantities {
           if (!near[l]) continue;
           const long i = tile_.row + r, j = tile_.column + lane + l;
           const bool inside = i < tile_.left.n && j < tile_.right.n;  // otherwise any d2 with a root will do
-          d2[l] = inside ? squared_difference(tile_.left.points + i * rows.n_features, tile_.right.points + j * rows.n_features) : 0;
+          d2[l] = inside ? squared_difference(tile_.left.row(i), tile_.right.row(j)) : 0;
         }
       }
   }
 
-  R squared_difference(const R* x, const R* y) const {
+  R squared_difference(long i, long j) const {
     const long length = tile_.left.n_features;
+    const R* x = tile_.left.points + i * length;
+    const R* y = tile_.right.points + j * length;
     V sum{};
     long k = 0;
     for (; k + LANES<V> <= length; k += LANES<V>) {
@@ -267,12 +276,6 @@ template <class V> class Quantities {
     if (k < length) even = SquaredDifference::step<V>(even, rows(k, r), load<V>(column + k * WIDTH<R>));
     return even + odd;
   }
-
-  struct Sides {
-    const Panel<R, ROWS>& rows;
-    const Panel<R, WIDTH<R>>& columns;
-  };
-  Sides sides() const { return {tile_.rows, tile_.columns}; }
 
   const RegisterTile<V>& tile_;
   bool have_dot_ = false, have_squared_ = false, have_cityblock_ = false;
@@ -364,37 +367,59 @@ template <class T, int LENGTH> long packed_size(const Side<T>& side, long sample
   return (samples + LENGTH - 1) / LENGTH * Panel<T, LENGTH>::size(side);
 }
 
+// Columns of `source` (`length` a row) for the samples from `first` on, a cache line of every sample at a time.
+template <class T, int LENGTH, class Value>
+KCALIB_FN void transpose(const Side<T>& side, long first, int valid, const T* source, long length, T* packed, Value&& value) {
+  constexpr long LINE = 64 / sizeof(T);
+  for (long begin = 0; begin < length; begin += LINE) {
+    const long end = length - begin < LINE ? length : begin + LINE;
+    for (int j = 0; j < valid; ++j) {
+      const T* row = source + side.row(first + j) * length;
+      for (long k = begin; k < end; ++k) packed[k * LENGTH + j] = value(row[k]);
+    }
+  }
+}
+
 // Lanes beyond the last sample are zeros: their marks make every entry zero.
 template <class T, int LENGTH> void pack(const Side<T>& side, long begin, long end, T* packed) {
+  const auto same = [](T x) { return x; };
   for (long first = begin; first < end; first += LENGTH) {
     const int valid = end - first < LENGTH ? int(end - first) : LENGTH;
     if (valid < LENGTH)
       for (long k = 0; k < Panel<T, LENGTH>::size(side); ++k) packed[k] = T(0);
-    const auto transpose = [&](const T* source, long length) {
-      constexpr long LINE = 64 / sizeof(T);  // a cache line of every sample at a time
-      source += first * length;
-      for (long begin = 0; begin < length; begin += LINE) {
-        const long end = length - begin < LINE ? length : begin + LINE;
-        for (int j = 0; j < valid; ++j)
-          for (long k = begin; k < end; ++k) packed[k * LENGTH + j] = source[j * length + k];
-      }
-      packed += length * LENGTH;
-    };
-    if (!side.labels) transpose(side.points, side.n_features);
-    transpose(side.marks, side.n_marks);
     if (!side.labels) {
-      for (int j = 0; j < valid; ++j) packed[j] = square_norm(side.points + (first + j) * side.n_features, side.n_features);
-      packed += LENGTH;
-      continue;
+      transpose<T, LENGTH>(side, first, valid, side.points, side.n_features, packed, same);
+      packed += side.n_features * LENGTH;
     }
+    T* marks = packed;
+    packed += side.n_marks * LENGTH;
+    if (side.marks)
+      transpose<T, LENGTH>(side, first, valid, side.marks, side.n_marks, marks, same);
+    else
+      transpose<T, LENGTH>(side, first, valid, side.points, side.n_features, marks, [](T x) { return -x; });
     for (int j = 0; j < valid; ++j) {
-      const T* residual = side.marks + (first + j) * side.n_marks;
-      const int label = side.labels[first + j];
-      packed[LENGTH + j] = square_norm(residual, side.n_marks);
-      packed[j] = packed[LENGTH + j] + (T(1) - T(2) * residual[label]);
+      const long row = side.row(first + j);
+      const T* point = side.points + row * side.n_features;
+      if (!side.labels) {
+        packed[j] = square_norm(point, side.n_features);
+        continue;
+      }
+      const int label = side.labels[row];
+      T own, others;
+      if (side.marks) {
+        const T* residual = side.marks + row * side.n_marks;
+        own = residual[label];
+        others = square_norm(residual, label) + square_norm(residual + label + 1, side.n_marks - label - 1);
+      } else {
+        own = T(1) - point[label];
+        others = square_norm(point, label) + square_norm(point + label + 1, side.n_features - label - 1);
+        marks[label * LENGTH + j] = own;
+      }
+      packed[j] = others + (T(1) - own) * (T(1) - own);
+      packed[LENGTH + j] = others + own * own;
       packed[2 * LENGTH + j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
     }
-    packed += 3 * LENGTH;
+    packed += (side.labels ? 3 : 1) * LENGTH;
   }
 }
 
@@ -698,6 +723,27 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
   return double(repetitions) * CHAINS * passes * LANES<V>;
 }
 
+template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* out) {
+  using V = Pack<T>;
+  const auto apply = [=](V v) {
+    switch (f) {
+      case ScalarFunction::EXP: return exp(v);
+      case ScalarFunction::EXP_MINUS: return exp_minus(v);
+      case ScalarFunction::SQUARE_ROOT: return square_root(v);
+      case ScalarFunction::LOG: return log(v);
+      case ScalarFunction::LOG1P: return log1p(v);
+      default: return power(v, a);
+    }
+  };
+  for (long i = 0; i < n; i += LANES<V>) {
+    const int valid = n - i < LANES<V> ? int(n - i) : LANES<V>;
+    V v = splat<V>(T(1));
+    for (int lane = 0; lane < valid; ++lane) v[lane] = x[i + lane];
+    v = apply(v);
+    for (int lane = 0; lane < valid; ++lane) out[i + lane] = v[lane];
+  }
+}
+
 template <class T> constexpr TileFunctions<T> table_of() {
   return {{packed_size<T, ROWS>, pack<T, ROWS>},
           {packed_size<T, WIDTH<T>>, pack<T, WIDTH<T>>},
@@ -708,7 +754,8 @@ template <class T> constexpr TileFunctions<T> table_of() {
           between<T>,
           quadratic<T>,
           WIDTH<T>,
-          probe<T>};
+          probe<T>,
+          evaluate<T>};
 }
 
 }  // namespace

@@ -9,16 +9,21 @@
 
 namespace kcalib {
 
-// One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks).
-// With `labels` (else null; both sides or neither) the marks are the residuals
-// onehot(labels) - points, and distances are had from them; for Euclidean kernels only.
+// One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks), of which
+// sample i is row order[i] (null: i).
+// With `labels` (of the rows; else null; both sides or neither) the marks are the residuals
+// onehot(labels) - points, and computed where they are null; distances are had from them, for
+// Euclidean kernels only.
 template <class T> struct Side {
   const T* points;
   long n_features;
   const T* marks;
   long n_marks;
   const int* labels;
+  const long* order;
   long n;
+
+  long row(long i) const { return order ? order[i] : i; }
 };
 
 // A rectangle of pairs: packed rows [row_begin, row_end) of `left` against packed columns of `right`.
@@ -45,6 +50,7 @@ struct BlockSums {
 constexpr int THRESHOLDS = 8;  // of one counting sweep
 
 enum class Probe { FMA, EXP, SQRT };
+enum class ScalarFunction { EXP, EXP_MINUS, SQUARE_ROOT, LOG, LOG1P, POWER };
 
 // Rows and columns are packed alike, sample by sample into the lanes of panels of a fixed width.
 template <class T> struct Packing {
@@ -71,6 +77,8 @@ template <class T> struct TileFunctions {
   // Runs `repetitions` rounds of one operation and returns how many elements that was:
   // the machine's own rate, against which the sweep's speed is read.
   double (*probe)(Probe what, long repetitions, T* sink);
+  // out[i] = f(x[i]), for power x[i]^a: the functions that profiles are made of, to be tested by themselves.
+  void (*evaluate)(ScalarFunction f, const T* x, T a, long n, T* out);
 };
 
 // out[i * stride + c] += sum_j h[i * h_stride + j] * w[c * w_stride + j].

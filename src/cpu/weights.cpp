@@ -37,7 +37,6 @@ template <> KCALIB_FN DoublePack root(DoublePack x) {
   return x;
 }
 #endif
-template <> KCALIB_FN bool anywhere(LongPack mask) { return any(mask); }
 
 KCALIB_FN WordPack count_from(Word first) {
   WordPack x;
@@ -55,53 +54,58 @@ template <class T> KCALIB_FN void store_some(T* out, DoublePack x, long count) {
     for (long i = 0; i < count; ++i) out[i] = y[i];
 }
 
+// Words 2 * pair and 2 * pair + 1 of L replicates from `first` on.
+KCALIB_FN void words_of_replicates(Word seed, WeightKind kind, Word first, Word pair, WordPack* words) {
+  random_words<WordPack>(seed, kind, count_from(first), splat_word<WordPack>(pair), words);
+}
+
 template <class T> void rademacher_weights(const Rectangle& at, T* out, long stride) {
-  constexpr long STRIP = 512;  // replicates whose words stay in L1
-  WordPack words[2][STRIP / L];
-  for (long begin = 0; begin < at.n; begin += STRIP) {
-    const long end = at.n - begin < STRIP ? at.n : begin + STRIP;
-    for (long row = at.row_begin; row < at.row_end; row += Rectangle::BLOCK) {
-      for (long b = begin; b < end; b += L) {
-        WordPack pair[2];
-        random_words<WordPack>(at.seed, WeightKind::RADEMACHER, count_from(at.first + Word(b)), splat_word<WordPack>(Word(row) / 128), pair);
-        for (int half = 0; half < 2; ++half) words[half][(b - begin) / L] = pair[half];
-      }
-      const long rows = at.row_end - row < Rectangle::BLOCK ? at.row_end - row : Rectangle::BLOCK;
-      for (long i = 0; i < rows; ++i) {
-        T* weights = out + (row - at.row_begin + i) * stride;
-        for (long b = begin; b < end; b += L)
-          store_some(weights + b, rademacher<DoublePack>(words[i / 64][(b - begin) / L], int(i % 64)), end - b);
-      }
-    }
-  }
+  WordPack words[Rectangle::MOST_REPLICATES / L][2];
+  const Word pair = Word(at.row_begin) / Rectangle::MOST_ROWS;
+  for (long b = 0; b < at.n; b += L)
+    words_of_replicates(at.seed, WeightKind::RADEMACHER, at.first + Word(b), pair, words[b / L]);
+  for (long i = 0; i < at.row_end - at.row_begin; ++i, out += stride)
+    for (long b = 0; b < at.n; b += L)
+      store_some(out + b, rademacher<DoublePack>(words[b / L][i / 64], int(i % 64)), at.n - b);
 }
 
 template <class T> void gaussian_weights(const Rectangle& at, T* out, long stride) {
-  for (long row = at.row_begin; row < at.row_end; row += 2, out += 2 * stride)
+  constexpr int PACKS = 4;  // rows at a time: enough for the processor to overlap their long chains
+  for (long row = at.row_begin; row < at.row_end; row += PACKS, out += PACKS * stride)
     for (long b = 0; b < at.n; b += L) {
-      WordPack words[2];
-      random_words<WordPack>(at.seed, WeightKind::GAUSSIAN, count_from(at.first + Word(b)), splat_word<WordPack>(Word(row) / 2), words);
-      store_some(out + b, normal_deviate<DoublePack>(words[0]), at.n - b);
-      if (row + 1 < at.row_end) store_some(out + stride + b, normal_deviate<DoublePack>(words[1]), at.n - b);
+      WordPack words[PACKS];
+      DoublePack deviates[PACKS];
+      LongPack far{};
+      for (int i = 0; i < PACKS; i += 2)
+        words_of_replicates(at.seed, WeightKind::GAUSSIAN, at.first + Word(b), Word(row + i) / 2, words + i);
+      for (int i = 0; i < PACKS; ++i) {
+        deviates[i] = near_deviate<DoublePack>(words[i]);
+        far |= LongPack(is_far(words[i]));
+      }
+      if (__builtin_expect(any(far), 0))
+        for (int i = 0; i < PACKS; ++i)
+          deviates[i] = is_far(words[i]) ? far_deviate<DoublePack>(words[i]) : deviates[i];
+      for (int i = 0; i < PACKS; ++i)
+        if (row + i < at.row_end) store_some(out + i * stride + b, deviates[i], at.n - b);
     }
 }
 
-void draw(Word seed, Word replicate, long pair_begin, long pair_end, long n, unsigned char* counts) {
-  for (long pair = pair_begin; pair < pair_end; pair += L) {
+void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts) {
+  for (long k = begin; k < end; k += 2 * L) {
+    const WordPack pairs = count_from(Word(k) / 2);
     WordPack words[2];
-    random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), count_from(Word(pair)), words);
-    Word rows[2 * L];
+    random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), pairs, words);
+    Word rows[2][L];
     for (int half = 0; half < 2; ++half) {
       words[half] = drawn_row(words[half], Word(n));
-      __builtin_memcpy(rows + half * L, &words[half], sizeof(WordPack));
+      __builtin_memcpy(rows[half], &words[half], sizeof(WordPack));
     }
-    if (pair + L <= pair_end && 2 * (pair + L) <= n)
-      for (int i = 0; i < 2 * L; ++i) ++counts[rows[i]];
-    else
-      for (int i = 0; i < 2 * L; ++i) {
-        const long at = pair + i % L;
-        if (at < pair_end && 2 * at + i / L < n) ++counts[rows[i]];
-      }
+    const int whole = end - k < 2 * L ? int(end - k) / 2 : L;
+    for (int i = 0; i < whole; ++i) {
+      ++counts[rows[0][i]];
+      ++counts[rows[1][i]];
+    }
+    if (end - k < 2 * L && (end - k) % 2) ++counts[rows[0][whole]];
   }
 }
 
@@ -121,13 +125,8 @@ void sign_lines(Word seed, Word first, int n_replicates, long pair, Word (*out)[
   }
 }
 
-template <class T> void transpose_counts(const unsigned char* counts, long n_rows, int n, T* out, long stride) {
-  for (long i = 0; i < n_rows; ++i)
-    for (int r = 0; r < n; ++r) out[i * stride + r] = counts[r * n_rows + i];
-}
-
 template <class T> constexpr WeightFunctions<T> functions_of() {
-  return {rademacher_weights<T>, gaussian_weights<T>, transpose_counts<T>};
+  return {rademacher_weights<T>, gaussian_weights<T>};
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // Every function is a template over its value type V: a SIMD pack on the CPU
 // (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h.
 // All are branch-free, handle every finite argument in the stated range, and
-// never produce denormals. Inputs are checked for NaN before they get here.
+// never produce denormals. NaN stays NaN, if it has no payload, which arithmetic gives none.
 #pragma once
 
 #ifndef KCALIB_FN
@@ -38,15 +38,21 @@ template <class T> struct Constants;
 template <> struct Constants<double> {
   static constexpr double exp_low = -708, exp_high = 709, tiny = 0x1p-1022;
   static constexpr double round = 0x1.8p52, inverse_ln2 = 0x1.71547652b82fep0;
-  static constexpr double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
+  static constexpr double ln2 = 0x1.62e42fefa39efp-1, ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
+  static constexpr double ln2_head = 0x1.62e4p-1, ln2_tail = 0x1.7f7d1cf79abcap-20;  // head: 15 bits
+  static constexpr double exp2_low = -1021, exp2_high = 1023;
   static constexpr int mantissa = 52;
+  static constexpr long long upper_half = ~0x7ffffffLL;  // of a mantissa: 26 bits
   static constexpr long long one = 0x3ff0000000000000, half_root2 = 0x3fe6a09e667f3bcd;
 };
 template <> struct Constants<float> {
   static constexpr float exp_low = -87, exp_high = 88, tiny = 0x1p-126f;
   static constexpr float round = 0x1.8p23f, inverse_ln2 = 0x1.715476p0f;
-  static constexpr float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+  static constexpr float ln2 = 0x1.62e430p-1f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+  static constexpr float ln2_head = 0x1.6p-1f, ln2_tail = 0x1.7217f8p-8f;  // head: 4 bits
+  static constexpr float exp2_low = -125, exp2_high = 127;
   static constexpr int mantissa = 23;
+  static constexpr int upper_half = ~0xfff;  // of a mantissa: 12 bits
   static constexpr int one = 0x3f800000, half_root2 = 0x3f3504f3;
 };
 
@@ -97,15 +103,18 @@ template <class V> KCALIB_FN V exp_minus(V x) {
   return exp_reduced(-(n * C::ln2_high + x) - n * C::ln2_low, shifted);
 }
 
-// log(x) for normal x > 0: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)),
-// s = f / (2 + f), log(1 + f) = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))) (fdlibm's e_log.c).
-template <class V> KCALIB_FN V log(V x) {
+// x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), and log(1 + f) = f - (half_square - rest): with
+// s = f / (2 + f), rest = s (f^2/2 + s^2 P(s^2)) (fdlibm's e_log.c).
+template <class V> struct LogParts {
+  V k, f, half_square, rest;
+};
+template <class V> KCALIB_FN LogParts<V> log_parts(V x) {
   using R = Real<V>;
   using C = Constants<R>;
   const Bits<V> offset = to_bits(x) - C::half_root2;
-  const Bits<V> k = offset >> C::mantissa;
-  const V f = from_bits<V>(to_bits(x) - (k << C::mantissa)) - R(1);
-  const V scale = from_bits<V>(to_bits(splat<V>(C::round)) + k) - C::round;
+  const Bits<V> exponent = offset >> C::mantissa;
+  const V f = from_bits<V>(to_bits(x) - (exponent << C::mantissa)) - R(1);
+  const V k = from_bits<V>(to_bits(splat<V>(C::round)) + exponent) - C::round;
   const V s = f / (R(2) + f);
   const V z = s * s;
   V p;
@@ -124,8 +133,15 @@ template <class V> KCALIB_FN V log(V x) {
     p = p * z + 0.66666662693f;
   }
   const V half_square = R(0.5) * f * f;
-  const V low = s * (half_square + z * p) + scale * C::ln2_low;
-  return scale * C::ln2_high - ((half_square - low) - f);
+  return {k, f, half_square, s * (half_square + z * p)};
+}
+
+// log(x) for normal x > 0.
+template <class V> KCALIB_FN V log(V x) {
+  using C = Constants<Real<V>>;
+  const LogParts<V> p = log_parts(x);
+  const V y = p.k * C::ln2_high - ((p.half_square - (p.rest + p.k * C::ln2_low)) - p.f);
+  return x == x ? y : x;
 }
 
 // log(1 + x) for x >= 0, with the rounding error of 1 + x put back.
@@ -135,10 +151,26 @@ template <class V> KCALIB_FN V log1p(V x) {
   return log(u) + (x - (u - R(1))) / u;
 }
 
-// x^a for x >= 0 and a > 0; 0^a = 0.
+// x^a for x >= 0 and 0 < a <= 2, at least about 2^-1021 (float: 2^-125) for x > 0 and at most about 2^1023
+// (2^127). With x = 2^k (1 + f) it is 2^n exp(r), r = (a k - n) ln 2 + a log(1 + f). That difference
+// cancels: its large parts are products of numbers of half the digits, which are exact.
 template <class V> KCALIB_FN V power(V x, Real<V> a) {
-  const V positive = exp(a * log(at_least(x, Constants<Real<V>>::tiny)));
-  return x > Real<V>(0) ? positive : V{};
+  using R = Real<V>;
+  using C = Constants<R>;
+  const auto half = [](auto y) { return from_bits<decltype(y)>(to_bits(y) & C::upper_half); };
+  const LogParts<V> p = log_parts(at_least(x, C::tiny));
+  const V minus_log_rest = p.half_square - p.rest;
+  const R a_half = half(a), a_rest = a - a_half;
+  const V f_half = half(p.f);
+  const V exponent = a * p.k + a * C::inverse_ln2 * (p.f - minus_log_rest);
+  const V shifted = at_most(at_least(exponent, C::exp2_low), C::exp2_high) + C::round;
+
+  const V fraction = a_half * p.k - (shifted - C::round);
+  const V small = (a_half * (p.f - f_half) + a_rest * p.f) + (fraction * C::ln2_tail + a_rest * C::ln2 * p.k);
+  const V rest = small - a * minus_log_rest;
+  V r = (fraction * C::ln2_head + a_half * f_half) + rest;
+  r = at_most(at_least(r, R(-0.5)), R(0.5));  // beyond: where the exponent was clamped
+  return x > R(0) ? exp_reduced(r, shifted) : x;
 }
 
 }  // namespace

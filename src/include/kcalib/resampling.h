@@ -37,7 +37,8 @@ template <class W> KCALIB_FN void philox(Word seed, W* c) {
   unsigned key0 = unsigned(seed), key1 = unsigned(seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    const W product0 = half_product(c[0], splat_word<W>(0xD2511F53)), product1 = half_product(c[2], splat_word<W>(0xCD9E8D57));
+    const W product0 = half_product(c[0], splat_word<W>(0xD2511F53));
+    const W product1 = half_product(c[2], splat_word<W>(0xCD9E8D57));
     c[0] = (product1 >> 32) ^ c[1] ^ Word(key0);
     c[1] = product1;
     c[2] = (product0 >> 32) ^ c[3] ^ Word(key1);
@@ -106,8 +107,9 @@ template <class V> KCALIB_FN V root(V x) {
 }
 
 template <class V> KCALIB_FN V times_plus(V a, V b, Real<V> c) { return plus(times(a, b), splat<V>(c)); }
-template <class V, class M> KCALIB_FN V either(M mask, Real<V> a, Real<V> b) { return mask ? splat<V>(a) : splat<V>(b); }
-template <class B> KCALIB_FN bool anywhere(B mask) { return mask != 0; }
+template <class V, class M> KCALIB_FN V either(M mask, Real<V> a, Real<V> b) {
+  return mask ? splat<V>(a) : splat<V>(b);
+}
 
 // -log(x) for x in (0, 1/2], as math.h has it.
 template <class V> KCALIB_FN V minus_log(V x) {
@@ -117,7 +119,7 @@ template <class V> KCALIB_FN V minus_log(V x) {
   const V f = plus(from_bits<V>(to_bits(x) - (k << C::mantissa)), splat<V>(-1));
   const V s = over(f, plus(f, splat<V>(2)));
   const V z = times(s, s);
-  V p = splat<V>(1.479819860510658591e-01);
+  V p = splat<V>(1.479819860511658591e-01);
   p = times_plus(p, z, 1.531383769920937332e-01);
   p = times_plus(p, z, 1.818357216161805012e-01);
   p = times_plus(p, z, 2.222219843214978396e-01);
@@ -132,14 +134,45 @@ template <class V> KCALIB_FN V minus_log(V x) {
 // GAUSSIAN. Word `row` gives the deviate of the row: minus or plus (bit 0 of the word) the quantile at
 // v = (k + 1/2) / 2^53, k the upper 52 bits: the inverse of the normal distribution function at the
 // midpoint of one of 2^53 intervals. The quantile is Wichura's algorithm AS 241 (PPND16, Applied
-// Statistics 37, 1988), with relative error 1e-16 before rounding.
-template <class V, class W> KCALIB_FN V normal_deviate(W word) {
+// Statistics 37, 1988), with relative error 1e-16 before rounding; in terms of sqrt(-log(v)) outside
+// the central 85 %, and another function of it for v < 2^-36.
+template <class V, class W> KCALIB_FN V tail_probability(W word) {  // exact
   const V unit = from_bits<V>(Bits<V>((word >> 12) | Word(Constants<double>::one)));
-  const V v = times(plus(unit, splat<V>(-1 + 0x1p-53)), splat<V>(0.5));  // exact, as is q
-  const V q = plus(splat<V>(0.5), -v);
+  return times(plus(unit, splat<V>(-1 + 0x1p-53)), splat<V>(0.5));
+}
+template <class V, class W> KCALIB_FN V with_sign(V size, W word) {
+  return from_bits<V>(to_bits(size) ^ Bits<V>(word << 63));
+}
+
+template <class W> KCALIB_FN auto is_far(W word) { return word < splat_word<W>(1 << 29); }  // once in 3e10 words
+
+template <class V, class W> KCALIB_FN V far_deviate(W word) {
+  const V r = plus(root(minus_log(tail_probability<V>(word))), splat<V>(-5));
+  V a = splat<V>(2.01033439929228813265e-7);
+  a = times_plus(a, r, 2.71155556874348757815e-5);
+  a = times_plus(a, r, 1.24266094738807843860e-3);
+  a = times_plus(a, r, 2.65321895265761230930e-2);
+  a = times_plus(a, r, 2.96560571828504891230e-1);
+  a = times_plus(a, r, 1.78482653991729133580e0);
+  a = times_plus(a, r, 5.46378491116411436990e0);
+  a = times_plus(a, r, 6.65790464350110377720e0);
+  V b = splat<V>(2.04426310338993978564e-15);
+  b = times_plus(b, r, 1.42151175831644588870e-7);
+  b = times_plus(b, r, 1.84631831751005468180e-5);
+  b = times_plus(b, r, 7.86869131145613259100e-4);
+  b = times_plus(b, r, 1.48753612908506148525e-2);
+  b = times_plus(b, r, 1.36929880922735805310e-1);
+  b = times_plus(b, r, 5.99832206555887937690e-1);
+  b = times_plus(b, r, 1);
+  return with_sign(over(a, b), word);
+}
+
+// Of a word that is not far.
+template <class V, class W> KCALIB_FN V near_deviate(W word) {
+  const V v = tail_probability<V>(word);
+  const V q = plus(splat<V>(0.5), -v);  // exact
   const auto central = q <= splat<V>(0.425);
-  const V distance = root(minus_log(v));
-  const V r = central ? plus(splat<V>(0.180625), -times(q, q)) : plus(distance, splat<V>(-1.6));
+  const V r = central ? plus(splat<V>(0.180625), -times(q, q)) : plus(root(minus_log(v)), splat<V>(-1.6));
   V a = either<V>(central, 2.5090809287301226727e+3, 7.74545014278341407640e-4);
   a = plus(times(a, r), either<V>(central, 3.3430575583588128105e+4, 2.27238449892691845833e-2));
   a = plus(times(a, r), either<V>(central, 6.7265770927008700853e+4, 2.41780725177450611770e-1));
@@ -156,30 +189,11 @@ template <class V, class W> KCALIB_FN V normal_deviate(W word) {
   b = plus(times(b, r), either<V>(central, 6.8718700749205790830e+2, 1.67638483018380384940e0));
   b = plus(times(b, r), either<V>(central, 4.2313330701600911252e+1, 2.05319162663775882187e0));
   b = times_plus(b, r, 1);
-  const auto far = distance > splat<V>(5);
-  if (__builtin_expect(anywhere(Bits<V>(far)), 0)) {  // v < exp(-25): once in 36 thousand million words
-    const V t = plus(distance, splat<V>(-5));
-    V c = splat<V>(2.01033439929228813265e-7);
-    c = times_plus(c, t, 2.71155556874348757815e-5);
-    c = times_plus(c, t, 1.24266094738807843860e-3);
-    c = times_plus(c, t, 2.65321895265761230930e-2);
-    c = times_plus(c, t, 2.96560571828504891230e-1);
-    c = times_plus(c, t, 1.78482653991729133580e0);
-    c = times_plus(c, t, 5.46378491116411436990e0);
-    c = times_plus(c, t, 6.65790464350110377720e0);
-    V d = splat<V>(2.04426310338993978564e-15);
-    d = times_plus(d, t, 1.42151175831644588870e-7);
-    d = times_plus(d, t, 1.84631831751005468180e-5);
-    d = times_plus(d, t, 7.86869131145613259100e-4);
-    d = times_plus(d, t, 1.48753612908506148525e-2);
-    d = times_plus(d, t, 1.36929880922735805310e-1);
-    d = times_plus(d, t, 5.99832206555887937690e-1);
-    d = times_plus(d, t, 1);
-    a = far ? c : a;
-    b = far ? d : b;
-  }
-  const V size = over(central ? times(q, a) : a, b);
-  return from_bits<V>(to_bits(size) ^ Bits<V>(word << 63));
+  return with_sign(over(central ? times(q, a) : a, b), word);
+}
+
+KCALIB_FN double normal_deviate(Word word) {
+  return is_far(word) ? far_deviate<double>(word) : near_deviate<double>(word);
 }
 
 }  // namespace

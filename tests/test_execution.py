@@ -152,7 +152,8 @@ def test_a_call_inside_a_parallel_region_uses_one_thread():
 
     marks = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
-    _native.moments(p, marks, None, p, marks, None, True, kernel, _native.Sweep(2, None, inside), False)
+    sweep = _native.Sweep(2, None, inside)
+    _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
     one = 1 if _native.has_openmp() else _native.max_threads()
     assert seen and set(seen) == {(one, one, expected, expected)}
 

@@ -209,6 +209,22 @@ def test_points_of_one_column():
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "mixed"])
+def test_samples_in_single_precision(kernel):
+    """Where the two probabilities sum to 1 exactly, float32 problems come here, and are computed in float64."""
+    y, p = on_a_grid(600, bits=20)
+    packed = [_packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta") for dtype in ("float32", "float64")]
+    single, double = (operator_for(pack.problem) for pack in packed)
+    assert single.name == "sorted_scan"
+    expected = double.moments(second=True)
+    found = single.moments(second=True)
+    np.testing.assert_allclose(found.row_sums, expected.row_sums, rtol=0, atol=1e-6 * 600)
+    assert found.total == pytest.approx(expected.total, rel=0, abs=1e-6 * 600**2)
+    weights = Weights("rademacher", 600, 9, 0)
+    forms = single.quadratic_forms(weights), double.quadratic_forms(weights)
+    np.testing.assert_allclose(*forms, rtol=0, atol=1e-6 * 600**2)
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "mixed"])
 def test_bits_do_not_depend_on_the_number_of_threads(kernel):
     n = 50_000
     y, p = softmax_problem(n, 2)

@@ -213,12 +213,6 @@ LINE_CASES = [
 class TestOnALine(Contract):
     """Binary problems, for the operator that sorts."""
 
-    def test_quadratic_forms(self, operator, case):
-        w = np.random.default_rng(0).normal(size=(len(case.h), 5))
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem).quadratic_forms(w)
-        scale = np.einsum("ib,ij,jb->b", np.abs(w), np.asarray(case.scale, float), np.abs(w))
-        case.check(found, np.einsum("ib,ij,jb->b", w, np.asarray(case.h, float), w), scale)
-
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
 def test_sorted_scan_carries_sums_across_chunks(kernel):

@@ -117,9 +117,13 @@ class SortedScanOperator:
         else:
             out = np.zeros((n_left, vectors.shape[1]))
             vectors = np.concatenate([np.zeros_like(out), vectors])
-        for c in range(vectors.shape[1]):
-            v = vectors[order.positions, c, None]
-            out[:, c] += self._row_sums(order, [LineTerm(t.rate, t.polynomial, t.left, t.right * v) for t in terms])
+        for group in _groups(vectors.shape[1]):
+            some = vectors[order.positions, group]
+            products = np.zeros_like(some)
+            for term in terms:
+                for left, right in zip(term.left.T, term.right.T, strict=True):
+                    products += left[:, None] * order.product(term, right[:, None] * some)
+            out[:, group] += order.restored(products)[:n_left]
         return out
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -198,11 +202,11 @@ class SortedScanOperator:
         marks = order.signed_residuals
         if marks is None:
             marks = left.marks if right is None else np.concatenate([left.marks, np.zeros_like(right.marks)])
-            marks = marks[order.positions]
+            marks = _float64(marks[order.positions])
         columns = marks
         if right is not None:
-            columns = np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions]
-        points = points[order.positions] if self._has_dot else points[:0]
+            columns = _float64(np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions])
+        points = _float64(points[order.positions] if self._has_dot else points[:0])
         return order, [_line_term(term, points, marks, columns) for term in self.problem.kernel]
 
 
@@ -302,18 +306,25 @@ class Order:
         """Of the term without its diagonal, within blocks."""
         total = np.zeros(self.n)
         for columns in _groups(term.right.shape[1]):
-            vectors = np.ascontiguousarray(term.right[:, columns])
-            with terminal_progress() as progress:
-                sweep = _native.Sweep(self.threads, None, progress)
-                product = _native.line_product(self.places, self.block, term.rate, term.polynomial, vectors, sweep)
+            product = self.product(term, np.ascontiguousarray(term.right[:, columns]))
             total += np.einsum("ij,ij->i", term.left[:, columns], product)
         return total
+
+    def product(self, term: LineTerm, vectors: np.ndarray) -> np.ndarray:
+        """K @ vectors of the term's K without its diagonal, within blocks."""
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, None, progress)
+            return _native.line_product(self.places, self.block, term.rate, term.polynomial, vectors, sweep)
 
 
 def off_line(points: np.ndarray) -> float:
     """Largest |p + q - 1| of points (p, q)."""
     sweep = _native.Sweep(resolve_threads())
     return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
+
+
+def _float64(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, dtype=np.float64)
 
 
 def _line_term(term: Term, points: np.ndarray, left: np.ndarray, right: np.ndarray) -> LineTerm:

@@ -68,6 +68,10 @@ template <> KCALIB_FN FloatPack at_most(FloatPack x, float high) {
 
 template <class V> constexpr int LANES = PACK_BYTES / int(sizeof(Real<V>));
 
+template <int... LANE> struct Lanes {};
+template <int COUNT, int... LANE> struct LanesUpTo : LanesUpTo<COUNT - 1, COUNT - 1, LANE...> {};
+template <int... LANE> struct LanesUpTo<0, LANE...> { using type = Lanes<LANE...>; };
+
 template <class V> KCALIB_FN V load(const Real<V>* p) {
   V v;
   __builtin_memcpy(&v, p, sizeof v);
@@ -175,6 +179,20 @@ template <class B> KCALIB_FN bool any(B mask) {
 #endif
 }
 
+// Transposes LANES packs of LANES numbers by exchanging the off-diagonal halves, then quarters, ...
+template <int STEP, class V, int... LANE> KCALIB_FN void exchange(V& a, V& b, Lanes<LANE...>) {
+  constexpr int L = sizeof...(LANE);
+  const V first = __builtin_shufflevector(a, b, (LANE & STEP ? L + LANE - STEP : LANE)...);
+  b = __builtin_shufflevector(a, b, (LANE & STEP ? L + LANE : LANE + STEP)...);
+  a = first;
+}
+template <class V, int STEP = LANES<V> / 2> KCALIB_FN void transpose(V* packs) {
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES<V>; ++i)
+    if (!(i & STEP)) exchange<STEP>(packs[i], packs[i + STEP], typename LanesUpTo<LANES<V>>::type{});
+  if constexpr (STEP > 1) transpose<V, STEP / 2>(packs);
+}
+
 // A pack as double packs, in lane order: what every sum accumulates.
 template <class V> constexpr int WIDE = 8 / int(sizeof(Real<V>));
 KCALIB_FN void widen(DoublePack x, DoublePack* out) { out[0] = x; }
@@ -183,6 +201,19 @@ KCALIB_FN void widen(FloatPack x, DoublePack* out) {
   __builtin_memcpy(half, &x, sizeof x);
   out[0] = __builtin_convertvector(half[0], DoublePack);
   out[1] = __builtin_convertvector(half[1], DoublePack);
+}
+
+// A pack's lanes as numbers of another type.
+KCALIB_FN void store_as(double* out, DoublePack x) { store<DoublePack>(out, x); }
+KCALIB_FN void store_as(float* out, FloatPack x) { store<FloatPack>(out, x); }
+KCALIB_FN void store_as(float* out, DoublePack x) {
+  const HalfFloatPack narrow = __builtin_convertvector(x, HalfFloatPack);
+  __builtin_memcpy(out, &narrow, sizeof narrow);
+}
+KCALIB_FN void store_as(double* out, FloatPack x) {
+  DoublePack wide[2];
+  widen(x, wide);
+  __builtin_memcpy(out, wide, sizeof wide);
 }
 
 KCALIB_FN double sum_lanes(DoublePack x) {

@@ -367,36 +367,52 @@ template <class T, int LENGTH> long packed_size(const Side<T>& side, long sample
   return (samples + LENGTH - 1) / LENGTH * Panel<T, LENGTH>::size(side);
 }
 
-// Columns of `source` (`length` a row) for the samples from `first` on, a cache line of every sample at a time.
+// packed[k * LENGTH + j] = value(source[row of sample first + j][k]), by squares of packs.
 template <class T, int LENGTH, class Value>
-KCALIB_FN void transpose(const Side<T>& side, long first, int valid, const T* source, long length, T* packed, Value&& value) {
-  constexpr long LINE = 64 / sizeof(T);
-  for (long begin = 0; begin < length; begin += LINE) {
-    const long end = length - begin < LINE ? length : begin + LINE;
-    for (int j = 0; j < valid; ++j) {
-      const T* row = source + side.row(first + j) * length;
-      for (long k = begin; k < end; ++k) packed[k * LENGTH + j] = value(row[k]);
-    }
+KCALIB_FN void pack_rows(const Side<T>& side, long first, int valid, const T* source, long length, T* packed, Value&& value) {
+  using V = Pack<T>;
+  constexpr int L = LANES<V>;
+  for (int j = 0; j < LENGTH; j += L) {
+    constexpr int LAST = LENGTH % L;
+    const T* rows[L];
+    for (int i = 0; i < L; ++i) rows[i] = j + i < valid ? source + side.row(first + j + i) * length : nullptr;
+    const auto square = [&](long k, int count) KCALIB_INLINE {
+      V numbers[L];
+      for (int i = 0; i < L; ++i) {
+        numbers[i] = V{};
+        if (!rows[i]) continue;
+        if (count == L) numbers[i] = value(load<V>(rows[i] + k));
+        else for (int l = 0; l < count; ++l) numbers[i][l] = value(rows[i][k + l]);
+      }
+      transpose(numbers);
+      for (int l = 0; l < L && l < count; ++l) {
+        T* out = packed + (k + l) * LENGTH + j;
+        if (j + L <= LENGTH) store<V>(out, numbers[l]);
+        else __builtin_memcpy(out, &numbers[l], LAST * sizeof(T));
+      }
+    };
+    long k = 0;
+    for (; k + L <= length; k += L) square(k, L);
+    if (k < length) square(k, int(length - k));
   }
 }
 
 // Lanes beyond the last sample are zeros: their marks make every entry zero.
 template <class T, int LENGTH> void pack(const Side<T>& side, long begin, long end, T* packed) {
-  const auto same = [](T x) { return x; };
+  const auto same = [](auto x) { return x; };
   for (long first = begin; first < end; first += LENGTH) {
     const int valid = end - first < LENGTH ? int(end - first) : LENGTH;
-    if (valid < LENGTH)
-      for (long k = 0; k < Panel<T, LENGTH>::size(side); ++k) packed[k] = T(0);
     if (!side.labels) {
-      transpose<T, LENGTH>(side, first, valid, side.points, side.n_features, packed, same);
+      pack_rows<T, LENGTH>(side, first, valid, side.points, side.n_features, packed, same);
       packed += side.n_features * LENGTH;
     }
     T* marks = packed;
     packed += side.n_marks * LENGTH;
     if (side.marks)
-      transpose<T, LENGTH>(side, first, valid, side.marks, side.n_marks, marks, same);
+      pack_rows<T, LENGTH>(side, first, valid, side.marks, side.n_marks, marks, same);
     else
-      transpose<T, LENGTH>(side, first, valid, side.points, side.n_features, marks, [](T x) { return -x; });
+      pack_rows<T, LENGTH>(side, first, valid, side.points, side.n_features, marks, [](auto x) { return -x; });
+    for (int j = 0; j < (side.labels ? 3 : 1) * LENGTH; ++j) packed[j] = T(0);
     for (int j = 0; j < valid; ++j) {
       const long row = side.row(first + j);
       const T* point = side.points + row * side.n_features;
@@ -567,10 +583,13 @@ template <class T, class Out> struct EntryVisitor {
   KCALIB_FN void row(int r, long i, long column, const V* h) {
     if (i + r >= rows) return;
     Out* begin = out + (i + r) * stride + column;
-    const long width = columns - column < WIDTH<T> ? columns - column : WIDTH<T>;
+    if (columns - column >= WIDTH<T>) {
+      for (int v = 0; v < VECTORS; ++v) store_as(begin + v * LANES<V>, h[v]);
+      return;
+    }
     T lanes[WIDTH<T>];
     for (int v = 0; v < VECTORS; ++v) store<V>(lanes + v * LANES<V>, h[v]);
-    for (long j = 0; j < width; ++j) begin[j] = Out(lanes[j]);
+    for (long j = 0; j < columns - column; ++j) begin[j] = Out(lanes[j]);
   }
   KCALIB_FN void end_tile(long) {}
   KCALIB_FN void end_panel(long) {}

@@ -41,6 +41,7 @@ STAGES = {
     "end_panel": "sums",
     "start_panel": "sums",
     "pack": "packing",
+    "pack_rows": "packing",
     "transpose": "packing",
     "square_norm": "packing",
 }

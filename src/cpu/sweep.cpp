@@ -38,8 +38,13 @@ template <class T> class AlignedBuffer {
   T* data_;
 };
 
-// Rows (and columns) of a block. Depends on n alone: it decides the order of summation.
-long block_rows(long n) { return n < 2048 ? 96 : 192; }
+// Rows (and columns) of a block: whole panels of columns on every instruction set, and no more than a
+// second-level cache holds of the products' rows, which pass by once for each panel. Depends on the
+// problem's sizes alone: it decides the order of summation.
+template <class T> long block_rows(const Side<T>& side, long n) {
+  constexpr long SECOND_LEVEL = 1 << 20;  // bytes of it for rows
+  return n < 2048 || 192 * side.n_marks * long(sizeof(T)) > SECOND_LEVEL ? 96 : 192;
+}
 
 constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
 
@@ -88,7 +93,7 @@ template <class T> class Blocks {
         tile(functions<T>(*run.table)),
         n(pairs.left.n),
         n_right(pairs.right.n),
-        block(block_rows(std::max(n, n_right))),
+        block(block_rows(pairs.left, std::max(n, n_right))),
         row_blocks(ceil_divide(n, block)),
         column_blocks(ceil_divide(n_right, block)),
         run_(run),
@@ -277,7 +282,7 @@ bool between(const PairProblem<T>& problem, const Run& run, double low, double h
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out) {
   // A task is a strip of rows of one block against the columns from its own on: large
   // blocks are shared between threads, small ones are dealt out in runs.
-  const long n_blocks = problem.left.n / size, step = block_rows(size);
+  const long n_blocks = problem.left.n / size, step = block_rows(problem.left, size);
   const long strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const long width = std::min(step, size);

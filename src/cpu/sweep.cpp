@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
+#include <optional>
 
 #include "team.h"
 
@@ -53,12 +54,13 @@ long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 // One side, packed block by block.
 template <class T> class PackedSide {
  public:
-  PackedSide(const Side<T>& side, const Packing<T>& packing, const Run& run, long block)
-      : stride_(packing.size(side, block)), buffer_(stride_ * ceil_divide(side.n, block)) {
+  PackedSide(const Side<T>& side, const Run& run, long block)
+      : stride_(functions<T>(*run.table).packed_size(side, block)), buffer_(stride_ * ceil_divide(side.n, block)) {
+    const auto pack = functions<T>(*run.table).pack;
     const long blocks = ceil_divide(side.n, block);
     const int threads = team_size(run, blocks, 4.0 * double(side.n) * double(side.n_features + side.n_marks));
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long j = 0; j < blocks; ++j) packing.pack(side, j * block, std::min(side.n, (j + 1) * block), buffer_.get() + j * stride_);
+    for (long j = 0; j < blocks; ++j) pack(side, j * block, std::min(side.n, (j + 1) * block), buffer_.get() + j * stride_);
   }
   const T* operator[](long j) const { return buffer_.get() + j * stride_; }
 
@@ -82,7 +84,8 @@ template <class T> class Blocks {
  private:
   static constexpr long MAX_GROUPS = 32;
   const Run& run_;
-  const PackedSide<T> rows_, columns_;
+  const PackedSide<T> columns_;
+  const std::optional<PackedSide<T>> rows_;  // of rectangular problems; otherwise the columns are the rows
   const long per_group_;
 
  public:
@@ -97,8 +100,8 @@ template <class T> class Blocks {
         row_blocks(ceil_divide(n, block)),
         column_blocks(ceil_divide(n_right, block)),
         run_(run),
-        rows_(pairs.left, tile.rows, run, block),
-        columns_(pairs.right, tile.columns, run, block),
+        columns_(pairs.right, run, block),
+        rows_(pairs.symmetric ? std::nullopt : std::optional<PackedSide<T>>(std::in_place, pairs.left, run, block)),
         per_group_(ceil_divide(std::max(row_blocks, column_blocks), MAX_GROUPS)),
         row_groups(ceil_divide(row_blocks, per_group_)),
         column_groups(ceil_divide(column_blocks, per_group_)) {}
@@ -113,7 +116,7 @@ template <class T> class Blocks {
 
   // Rows [i * block, ...) against columns [j * block, ...).
   BlockOfPairs<T> pairs(long i, long j) const {
-    return {&problem.kernel, &problem.left,  i * block, std::min(n, (i + 1) * block),       rows_[i],
+    return {&problem.kernel, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
             &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j};
   }
 
@@ -285,11 +288,10 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   const long n_blocks = problem.left.n / size, step = block_rows(problem.left, size);
   const long strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
-  const long width = std::min(step, size);
-  const long rows_size = tile.rows.size(problem.left, width), columns_size = tile.columns.size(problem.right, width);
+  const long packed_size = tile.packed_size(problem.left, std::min(step, size));
   const double pair_work = problem.left.n_features + problem.left.n_marks + 20.0;
   const int threads = team_size(run, tasks, pair_work * double(problem.left.n) * double(size) / 2);
-  const AlignedBuffer<T> packed((rows_size + columns_size) * threads);
+  const AlignedBuffer<T> packed(2 * packed_size * threads);
   const AlignedBuffer<double> parts(tasks);
   Watch watch(run, tasks);
   const int run_length = int(std::clamp(step / size, 1L, 64L));
@@ -297,17 +299,18 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
 #pragma omp parallel for schedule(dynamic, run_length) num_threads(threads)
   for (long task = 0; task < tasks; ++task) {
     if (watch.stopped()) continue;
-    T* rows = packed.get() + (rows_size + columns_size) * thread_number();
-    T* columns = rows + rows_size;
+    T* rows = packed.get() + 2 * packed_size * thread_number();
     const long begin = task / strips * size, end = begin + size;
     const long row_begin = begin + task % strips * step, row_end = std::min(end, row_begin + step);
-    tile.rows.pack(problem.left, row_begin, row_end, rows);
+    tile.pack(problem.left, row_begin, row_end, rows);
     BlockSums diagonal{}, others{};
     for (long j = row_begin; j < end; j += step) {
       const long j_end = std::min(end, j + step);
-      tile.columns.pack(problem.right, j, j_end, columns);
-      tile.sums({&problem.kernel, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, j == row_begin},
-                j == row_begin ? diagonal : others);
+      const bool on_diagonal = j == row_begin;
+      T* columns = on_diagonal ? rows : rows + packed_size;
+      if (!on_diagonal) tile.pack(problem.right, j, j_end, columns);
+      tile.sums({&problem.kernel, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal},
+                on_diagonal ? diagonal : others);
     }
     parts[task] = diagonal.total + 2 * others.total;
     watch.task_done();

@@ -46,11 +46,16 @@ struct AbsoluteDifference {
   template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return sum + magnitude(a - b); }
 };
 
-// The rows of a register tile, by position and row: packed, or of a row-major matrix.
-template <class T> struct PackedRows {
-  const T* at;
-  KCALIB_FN T operator()(long k, int r) const { return at[k * ROWS + r]; }
+// The rows of a register tile, by position and row: lanes of panels, or rows of a row-major matrix.
+template <class T> struct PanelRows {
+  const T* at[ROWS];
+  KCALIB_FN T operator()(long k, int r) const { return at[r][k * WIDTH<T>]; }
 };
+template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, long first = 0) {
+  PanelRows<T> result;
+  for (int r = 0; r < ROWS; ++r) result.at[r] = rows[r] + first * WIDTH<T>;
+  return result;
+}
 template <class T> struct StridedRows {
   const T* at;
   long stride;
@@ -85,9 +90,9 @@ template <class V> KCALIB_FN auto storing(V* tile) {
   };
 }
 
-// LENGTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
+// WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
 // with labels, |e|^2 and the labels (as integers of the lane's size).
-template <class T, int LENGTH> struct Panel {
+template <class T> struct Panel {
   const T* points;
   const T* marks;
   const T* point_norms;
@@ -97,29 +102,46 @@ template <class T, int LENGTH> struct Panel {
 
   Panel(const Side<T>& side, const T* packed)
       : points(packed),
-        marks(packed + (side.labels ? 0 : side.n_features * LENGTH)),
-        point_norms(marks + side.n_marks * LENGTH),
-        mark_norms(point_norms + LENGTH),
-        labels(mark_norms + LENGTH),
+        marks(packed + (side.labels ? 0 : side.n_features * WIDTH<T>)),
+        point_norms(marks + side.n_marks * WIDTH<T>),
+        mark_norms(point_norms + WIDTH<T>),
+        labels(mark_norms + WIDTH<T>),
         n_features(side.n_features),
         n_marks(side.n_marks) {}
   static long size(const Side<T>& side) {
-    return (side.labels ? side.n_marks + 3 : side.n_features + side.n_marks + 1) * LENGTH;
+    return (side.labels ? side.n_marks + 3 : side.n_features + side.n_marks + 1) * WIDTH<T>;
   }
-  long label(int lane) const { return __builtin_bit_cast(typename Lane<T>::bits, labels[lane]); }
+};
+
+// ROWS lanes of panels that follow each other, from lane `first` on.
+template <class T> struct RowGroup {
+  const T *points[ROWS], *marks[ROWS];
+  T point_norms[ROWS], mark_norms[ROWS];
+  long labels[ROWS];
+
+  RowGroup() = default;
+  RowGroup(const Side<T>& side, const T* packed, long first) {
+    for (int r = 0; r < ROWS; ++r) {
+      const long lane = (first + r) % WIDTH<T>;
+      const Panel<T> panel(side, packed + (first + r) / WIDTH<T> * Panel<T>::size(side));
+      points[r] = panel.points + lane;
+      marks[r] = panel.marks + lane;
+      point_norms[r] = panel.point_norms[lane];
+      mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
+      labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
+    }
+  }
 };
 
 // A register tile: ROWS rows against the WIDTH columns of a panel.
 template <class V> struct RegisterTile {
   using T = Real<V>;
-  Panel<T, ROWS> rows;
-  Panel<T, WIDTH<T>> columns;
-  const Side<T>& left;   // for the pairs that are computed anew
+  const RowGroup<T>& rows;
+  const Panel<T>& columns;
+  const Side<T>& left;  // for the pairs that are computed anew
   const Side<T>& right;
-  long row, column;  // where the tile begins
-  long column_label[VECTORS];  // the label of all of a pack's columns, -1 if they differ; with labels only
-  PackedRows<T> points() const { return {rows.points}; }
-  PackedRows<T> marks() const { return {rows.marks}; }
+  long row, column;           // where the tile begins
+  const long* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
 };
 
 // The quantities of a tile's pairs that the kernel's factors ask for, each computed at
@@ -131,14 +153,14 @@ template <class V> class Quantities {
   explicit Quantities(const RegisterTile<V>& tile) : tile_(tile) {}
 
   const V* dot() {
-    if (!have_dot_) accumulate<Product, V>(tile_.points(), tile_.columns.points, tile_.columns.n_features, storing(dot_));
+    if (!have_dot_) accumulate<Product, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(dot_));
     have_dot_ = true;
     return dot_;
   }
 
   const V* cityblock() {
     if (!have_cityblock_)
-      accumulate<AbsoluteDifference, V>(tile_.points(), tile_.columns.points, tile_.columns.n_features, storing(cityblock_));
+      accumulate<AbsoluteDifference, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(cityblock_));
     have_cityblock_ = true;
     return cityblock_;
   }
@@ -149,12 +171,12 @@ template <class V> class Quantities {
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
     if (columns.n_features <= DIRECT_FEATURES) {
-      accumulate<SquaredDifference, V>(tile_.points(), columns.points, columns.n_features, storing(squared_));
+      accumulate<SquaredDifference, V>(panel_rows(rows.points), columns.points, columns.n_features, storing(squared_));
       return squared_;
     }
     V column_norm[VECTORS], nearest{};  // below 0: some pair is near
     for (int v = 0; v < VECTORS; ++v) column_norm[v] = load<V>(columns.point_norms + v * LANES<V>);
-    accumulate<Product, V>(tile_.points(), columns.points, columns.n_features, [&](int r, const V* dot) KCALIB_INLINE {
+    accumulate<Product, V>(panel_rows(rows.points), columns.points, columns.n_features, [&](int r, const V* dot) KCALIB_INLINE {
       for (int v = 0; v < VECTORS; ++v) {
         const V norms = rows.point_norms[r] + column_norm[v];
         const V d2 = norms - R(2) * dot[v];
@@ -189,21 +211,21 @@ template <class V> class Quantities {
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
       const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
-      const long label = tile_.column_label[v];
+      const long label = tile_.column_labels[v];
       if (label >= 0) {
         if (label != row_part_of)
-          for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[label * ROWS + r];
+          for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[r][label * WIDTH<R>];
         row_part_of = label;
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) {
           V& d2 = squared_[r * VECTORS + v];
           const V t = target[r * VECTORS + v];
-          if (rows.label(r) == label) {
+          if (rows.labels[r] == label) {
             const V norms = rows.mark_norms[r] + mark_norm;
             d2 = norms - R(2) * t;
             near = lower(d2 - norms * R(NEAR), near);
           } else {
-            const V other = load<V>(columns.marks + rows.label(r) * WIDTH<R> + lane);
+            const V other = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
             d2 = R(2) * (other - t) + (point_norm + row_part[r]);
             nearest = lower(d2, nearest);
           }
@@ -213,9 +235,9 @@ template <class V> class Quantities {
         for (int r = 0; r < ROWS; ++r) {
           V& d2 = squared_[r * VECTORS + v];
           const V t = target[r * VECTORS + v];
-          const V crossed = gather<V>(rows.marks + r, labels * ROWS) + load<V>(columns.marks + rows.label(r) * WIDTH<R> + lane);
+          const V crossed = gather<V>(rows.marks[r], labels * WIDTH<R>) + load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
           const V norms = rows.mark_norms[r] + mark_norm;
-          const auto same = labels == typename Lane<R>::bits(rows.label(r));
+          const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
           d2 = same ? norms - R(2) * t : R(2) * (crossed - t) + (rows.point_norms[r] + point_norm);
           near = lower(same ? d2 - norms * R(NEAR) : V{}, near);
           nearest = lower(same ? nearest : d2, nearest);
@@ -234,7 +256,7 @@ template <class V> class Quantities {
       for (int v = 0; v < VECTORS; ++v) {
         V& d2 = squared_[r * VECTORS + v];
         const int lane = v * LANES<V>;
-        const auto same = to_bits(load<V>(columns.labels + lane)) == typename Lane<R>::bits(rows.label(r));
+        const auto same = to_bits(load<V>(columns.labels + lane)) == typename Lane<R>::bits(rows.labels[r]);
         const V norms = rows.mark_norms[r] + load<V>(columns.mark_norms + lane);
         const auto near = d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS)));
         if (!any(near)) continue;
@@ -265,15 +287,15 @@ template <class V> class Quantities {
 
   V by_differences(int r, int v) const {
     V even{}, odd{};
-    const PackedRows<R> rows = tile_.points();
+    const R* row = tile_.rows.points[r];
     const R* column = tile_.columns.points + v * LANES<V>;
     const long length = tile_.columns.n_features;
     long k = 0;
     for (; k + 1 < length; k += 2) {
-      even = SquaredDifference::step<V>(even, rows(k, r), load<V>(column + k * WIDTH<R>));
-      odd = SquaredDifference::step<V>(odd, rows(k + 1, r), load<V>(column + (k + 1) * WIDTH<R>));
+      even = SquaredDifference::step<V>(even, row[k * WIDTH<R>], load<V>(column + k * WIDTH<R>));
+      odd = SquaredDifference::step<V>(odd, row[(k + 1) * WIDTH<R>], load<V>(column + (k + 1) * WIDTH<R>));
     }
-    if (k < length) even = SquaredDifference::step<V>(even, rows(k, r), load<V>(column + k * WIDTH<R>));
+    if (k < length) even = SquaredDifference::step<V>(even, row[k * WIDTH<R>], load<V>(column + k * WIDTH<R>));
     return even + odd;
   }
 
@@ -363,17 +385,17 @@ template <class T> T square_norm(const T* x, long length) {
   return norm;
 }
 
-template <class T, int LENGTH> long packed_size(const Side<T>& side, long samples) {
-  return (samples + LENGTH - 1) / LENGTH * Panel<T, LENGTH>::size(side);
-}
+// Panels for `samples` samples, as columns or in groups of ROWS rows.
+template <class T> long panels_of(long samples) { return ((samples + ROWS - 1) / ROWS * ROWS + WIDTH<T> - 1) / WIDTH<T>; }
 
-// packed[k * LENGTH + j] = value(source[row of sample first + j][k]), by squares of packs.
-template <class T, int LENGTH, class Value>
-KCALIB_FN void pack_rows(const Side<T>& side, long first, int valid, const T* source, long length, T* packed, Value&& value) {
+template <class T> long packed_size(const Side<T>& side, long samples) { return panels_of<T>(samples) * Panel<T>::size(side); }
+
+// packed[k * WIDTH + j] = value(source[row of sample first + j][k]), by squares of packs.
+template <class T, class Value>
+KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* source, long length, T* packed, Value&& value) {
   using V = Pack<T>;
   constexpr int L = LANES<V>;
-  for (int j = 0; j < LENGTH; j += L) {
-    constexpr int LAST = LENGTH % L;
+  for (int j = 0; j < WIDTH<T>; j += L) {
     const T* rows[L];
     for (int i = 0; i < L; ++i) rows[i] = j + i < valid ? source + side.row(first + j + i) * length : nullptr;
     const auto square = [&](long k, int count) KCALIB_INLINE {
@@ -385,11 +407,7 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, int valid, const T* so
         else for (int l = 0; l < count; ++l) numbers[i][l] = value(rows[i][k + l]);
       }
       transpose(numbers);
-      for (int l = 0; l < L && l < count; ++l) {
-        T* out = packed + (k + l) * LENGTH + j;
-        if (j + L <= LENGTH) store<V>(out, numbers[l]);
-        else __builtin_memcpy(out, &numbers[l], LAST * sizeof(T));
-      }
+      for (int l = 0; l < L && l < count; ++l) store<V>(packed + (k + l) * WIDTH<T> + j, numbers[l]);
     };
     long k = 0;
     for (; k + L <= length; k += L) square(k, L);
@@ -398,26 +416,28 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, int valid, const T* so
 }
 
 // Lanes beyond the last sample are zeros: their marks make every entry zero.
-template <class T, int LENGTH> void pack(const Side<T>& side, long begin, long end, T* packed) {
+template <class T> void pack(const Side<T>& side, long begin, long end, T* packed) {
   const auto same = [](auto x) { return x; };
-  for (long first = begin; first < end; first += LENGTH) {
-    const int valid = end - first < LENGTH ? int(end - first) : LENGTH;
+  for (long p = 0; p < panels_of<T>(end - begin); ++p) {
+    const long first = begin + p * WIDTH<T>, valid = end - first < WIDTH<T> ? end - first : WIDTH<T>;
     if (!side.labels) {
-      pack_rows<T, LENGTH>(side, first, valid, side.points, side.n_features, packed, same);
-      packed += side.n_features * LENGTH;
+      pack_rows(side, first, valid, side.points, side.n_features, packed, same);
+      packed += side.n_features * WIDTH<T>;
     }
     T* marks = packed;
-    packed += side.n_marks * LENGTH;
+    packed += side.n_marks * WIDTH<T>;
     if (side.marks)
-      pack_rows<T, LENGTH>(side, first, valid, side.marks, side.n_marks, marks, same);
+      pack_rows(side, first, valid, side.marks, side.n_marks, marks, same);
     else
-      pack_rows<T, LENGTH>(side, first, valid, side.points, side.n_features, marks, [](auto x) { return -x; });
-    for (int j = 0; j < (side.labels ? 3 : 1) * LENGTH; ++j) packed[j] = T(0);
-    for (int j = 0; j < valid; ++j) {
+      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x) { return -x; });
+    T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>;
+    packed += (side.labels ? 3 : 1) * WIDTH<T>;
+    for (T* number = point_norms; number < packed; ++number) *number = T(0);
+    for (long j = 0; j < valid; ++j) {
       const long row = side.row(first + j);
       const T* point = side.points + row * side.n_features;
       if (!side.labels) {
-        packed[j] = square_norm(point, side.n_features);
+        point_norms[j] = square_norm(point, side.n_features);
         continue;
       }
       const int label = side.labels[row];
@@ -429,13 +449,12 @@ template <class T, int LENGTH> void pack(const Side<T>& side, long begin, long e
       } else {
         own = T(1) - point[label];
         others = square_norm(point, label) + square_norm(point + label + 1, side.n_features - label - 1);
-        marks[label * LENGTH + j] = own;
+        marks[label * WIDTH<T> + j] = own;
       }
-      packed[j] = others + (T(1) - own) * (T(1) - own);
-      packed[LENGTH + j] = others + own * own;
-      packed[2 * LENGTH + j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
+      point_norms[j] = others + (T(1) - own) * (T(1) - own);
+      mark_norms[j] = others + own * own;
+      labels[j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
     }
-    packed += (side.labels ? 3 : 1) * LENGTH;
   }
 }
 
@@ -447,36 +466,33 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   using V = Pack<T>;
   const Side<T>&left = *block.left, &right = *block.right;
   const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
-  const long row_size = Panel<T, ROWS>::size(left), panel_size = Panel<T, WIDTH<T>>::size(right);
+  const long panel_size = Panel<T>::size(right);
   const bool residual = left.labels;
 
+  RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
+  for (long i = 0; i < rows; i += ROWS) groups[i / ROWS] = RowGroup<T>(left, block.packed_rows, i);
   V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: with labels only
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
-    const Panel<T, WIDTH<T>> panel(right, block.packed_columns + p * panel_size);
-    const auto tile_at = [&](long i) KCALIB_INLINE {
-      return RegisterTile<V>{Panel<T, ROWS>(left, block.packed_rows + i / ROWS * row_size), panel, left, right,
-                             block.row_begin + i, block.column_begin + j, {}};
-    };
+    const Panel<T> panel(right, block.packed_columns + p * panel_size);
     visitor.start_panel();
-    long column_label[VECTORS] = {}, first = 0;
+    long column_labels[VECTORS] = {}, first = 0;
     if (residual) {
       for (int v = 0; v < VECTORS; ++v) {
         const Bits<V> labels = to_bits(load<V>(panel.labels + v * LANES<V>));
-        column_label[v] = any(labels != labels[0]) ? -1 : long(labels[0]);
+        column_labels[v] = any(labels != labels[0]) ? -1 : long(labels[0]);
       }
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE)
         for (long i = 0; i < rows; i += ROWS)
-          accumulate<Product, V>(PackedRows<T>{tile_at(i).rows.marks + first * ROWS}, panel.marks + first * WIDTH<T>,
+          accumulate<Product, V>(panel_rows(groups[i / ROWS].marks, first), panel.marks + first * WIDTH<T>,
                                  FEATURES_AT_ONCE, storing(targets[i / ROWS]), first ? targets[i / ROWS] : nullptr);
     }
     for (long i = 0; i < rows; i += ROWS) {
-      RegisterTile<V> tile = tile_at(i);
+      const RegisterTile<V> tile{groups[i / ROWS], panel, left, right, block.row_begin + i, block.column_begin + j, column_labels};
       Quantities<V> quantities(tile);
       V* target = targets[i / ROWS];
       if (residual) {
-        for (int v = 0; v < VECTORS; ++v) tile.column_label[v] = column_label[v];
-        accumulate<Product, V>(PackedRows<T>{tile.rows.marks + first * ROWS}, panel.marks + first * WIDTH<T>,
+        accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
                                panel.n_marks - first, storing(target), first ? target : nullptr);
         quantities.squared_from(target);
       }
@@ -495,7 +511,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) show(r, target + r * VECTORS);
       } else {
-        accumulate<Product, V>(tile.marks(), panel.marks, panel.n_marks, show);
+        accumulate<Product, V>(panel_rows(tile.rows.marks), panel.marks, panel.n_marks, show);
       }
       visitor.end_tile(i);
     }
@@ -764,8 +780,8 @@ template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* o
 }
 
 template <class T> constexpr TileFunctions<T> table_of() {
-  return {{packed_size<T, ROWS>, pack<T, ROWS>},
-          {packed_size<T, WIDTH<T>>, pack<T, WIDTH<T>>},
+  return {packed_size<T>,
+          pack<T>,
           sums<T>,
           entries<T, double>,
           entries<T, float>,

@@ -31,10 +31,10 @@ template <class T> struct BlockOfPairs {
   const KernelProgram* kernel;
   const Side<T>* left;
   long row_begin, row_end;
-  const T* packed_rows;  // what `pack_rows` wrote for them
+  const T* packed_rows;  // what `pack` wrote for them
   const Side<T>* right;
   long column_begin, column_end;
-  const T* packed_columns;  // what `pack_columns` wrote for them
+  const T* packed_columns;
   bool on_diagonal;         // of a symmetric problem: pairs of a sample with itself are left out
 };
 
@@ -52,14 +52,11 @@ constexpr int THRESHOLDS = 8;  // of one counting sweep
 enum class Probe { FMA, EXP, SQRT };
 enum class ScalarFunction { EXP, EXP_MINUS, SQUARE_ROOT, LOG, LOG1P, POWER };
 
-// Rows and columns are packed alike, sample by sample into the lanes of panels of a fixed width.
-template <class T> struct Packing {
-  long (*size)(const Side<T>& side, long samples);  // number of T that packing so many samples takes
-  void (*pack)(const Side<T>& side, long begin, long end, T* packed);
-};
-
 template <class T> struct TileFunctions {
-  Packing<T> rows, columns;
+  // Number of T that packing so many samples takes, and samples [begin, end) packed, for rows and columns alike:
+  // sample by sample into the lanes of panels of a fixed width.
+  long (*packed_size)(const Side<T>& side, long samples);
+  void (*pack)(const Side<T>& side, long begin, long end, T* packed);
   void (*sums)(const BlockOfPairs<T>& block, BlockSums& sums);
   // Writes the block's entries to out[row * stride + column].
   void (*entries)(const BlockOfPairs<T>& block, double* out, long stride);

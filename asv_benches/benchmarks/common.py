@@ -79,9 +79,9 @@ def operator_of(name, problem, threads):
 
 def total_of(operator):
     """A function that sums the entries: what the unbiased estimator needs, packing included."""
-    optional = inspect.signature(operator.moments).parameters
-    without_rows = {"rows": False} if "rows" in optional else {}  # older versions always have them
-    return lambda: operator.moments(**without_rows)
+    known = inspect.signature(operator.moments).parameters
+    nothing_else = {name: False for name in ("rows", "trace") if name in known}
+    return lambda: operator.moments(**nothing_else)
 
 
 def limited_blas(threads):

@@ -70,7 +70,7 @@ class Distances {
 
   // Distances of points at equal steps in the order of the line, ascending.
   std::vector<double> sample() const {
-    const long size = std::min(n_, 1000L);
+    const long size = std::min(n_, 256L);
     std::vector<double> found;
     for (long a = 0; a < size; ++a)
       for (long b = a + 1; b < size; ++b) found.push_back(x_[at(b, size)] - x_[at(a, size)]);

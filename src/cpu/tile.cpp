@@ -84,6 +84,20 @@ KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&&
   for (int r = 0; r < ROWS; ++r) finish(r, sum[r]);
 }
 
+// Asks for `bytes` that will be needed next, a share of them with each of `steps` steps: the hardware
+// does not look as far ahead as the next panel.
+class Prefetch {
+ public:
+  Prefetch(const void* next, long bytes, long steps) : next_(static_cast<const char*>(next)), lines_(bytes / 64), steps_(steps) {}
+  KCALIB_FN void step(long i) const {
+    for (long line = i * lines_ / steps_; line < (i + 1) * lines_ / steps_; ++line) __builtin_prefetch(next_ + line * 64);
+  }
+
+ private:
+  const char* next_;
+  long lines_, steps_;
+};
+
 template <class V> KCALIB_FN auto storing(V* tile) {
   return [tile](int r, const V* sum) KCALIB_INLINE {
     for (int v = 0; v < VECTORS; ++v) tile[r * VECTORS + v] = sum[v];
@@ -470,7 +484,8 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   const bool residual = left.labels;
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
-  for (long i = 0; i < rows; i += ROWS) groups[i / ROWS] = RowGroup<T>(left, block.packed_rows, i);
+  const long n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
+  for (long g = 0; g < n_groups; ++g) groups[g] = RowGroup<T>(left, block.packed_rows, g * ROWS);
   V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: with labels only
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
@@ -482,15 +497,22 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         column_labels[v] = any(labels != labels[0]) ? -1 : long(labels[0]);
       }
       // All of the product but the last features, whose part of the panel then is at hand.
-      for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE)
-        for (long i = 0; i < rows; i += ROWS)
-          accumulate<Product, V>(panel_rows(groups[i / ROWS].marks, first), panel.marks + first * WIDTH<T>,
-                                 FEATURES_AT_ONCE, storing(targets[i / ROWS]), first ? targets[i / ROWS] : nullptr);
+      for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
+        const T* part = panel.marks + first * WIDTH<T>;
+        const Prefetch prefetch(part + part_size, part_size * long(sizeof(T)), n_groups);
+        for (long g = 0; g < n_groups; ++g) {
+          prefetch.step(g);
+          accumulate<Product, V>(panel_rows(groups[g].marks, first), part, FEATURES_AT_ONCE, storing(targets[g]),
+                                 first ? targets[g] : nullptr);
+        }
+      }
     }
+    const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), n_groups);
     for (long i = 0; i < rows; i += ROWS) {
       const RegisterTile<V> tile{groups[i / ROWS], panel, left, right, block.row_begin + i, block.column_begin + j, column_labels};
       Quantities<V> quantities(tile);
       V* target = targets[i / ROWS];
+      prefetch.step(i / ROWS);
       if (residual) {
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
                                panel.n_marks - first, storing(target), first ? target : nullptr);
@@ -677,7 +699,6 @@ void quadratic(const T* h, long stride, long row_begin, long rows, long column_b
                const T* const* panels, long n_panels, double* out) {
   using V = Pack<T>;
   constexpr long AT_ONCE = 96;                               // columns whose weights stay in L1
-  constexpr long LINES = AT_ONCE * WIDTH<T> * sizeof(T) / 64;  // of these weights in cache
   const long groups = (rows + ROWS - 1) / ROWS;
   for (long p = 0; p < n_panels; ++p, out += WIDTH<T>) {
     const T* left = panels[p] + row_begin * WIDTH<T>;
@@ -686,10 +707,10 @@ void quadratic(const T* h, long stride, long row_begin, long rows, long column_b
     for (long k = 0; k < columns; k += AT_ONCE) {
       const long length = columns - k < AT_ONCE ? columns - k : AT_ONCE;
       const T* next = k + AT_ONCE < columns ? right + (k + AT_ONCE) * WIDTH<T> : panels[p + 1 < n_panels ? p + 1 : p] + column_begin * WIDTH<T>;
+      const Prefetch prefetch(next, AT_ONCE * WIDTH<T> * long(sizeof(T)), groups);
       for (long g = 0; g < groups; ++g) {
         const long i = g * ROWS;
-        for (long line = g * LINES / groups; line < (g + 1) * LINES / groups; ++line)
-          __builtin_prefetch(reinterpret_cast<const char*>(next) + line * 64);
+        prefetch.step(g);
         V part[VECTORS] = {};
         accumulate<Product, V>(StridedRows<T>{h + i * stride + k, stride}, right + k * WIDTH<T>, length,
                                [&](int r, const V* sum) KCALIB_INLINE {

@@ -121,7 +121,8 @@ class OpenMPOperator:
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None
         if sort:
-            order = np.argsort(labels, kind="stable") if block is None else np.lexsort((labels, np.arange(n) // block))
+            keys = labels.astype(np.uint16) if m <= 2**16 else labels  # which NumPy sorts by radix
+            order = np.argsort(keys, kind="stable") if block is None else np.lexsort((keys, np.arange(n) // block))
         # In float32 the points have lost digits that small residuals have.
         marks = None if points.dtype == np.float64 else np.ascontiguousarray(side.marks)
         return Prepared(points, marks, labels, order)
@@ -172,6 +173,6 @@ def _spread(points: np.ndarray) -> bool:
     The mean squared distance is 2 (mean |x|^2 - |mean x|^2). Distances from residuals are sums of
     terms of size 1: where all points are near each other, differences would repair every pair.
     """
-    some = points[:: -(-len(points) // 256)].astype(np.float64)
+    some = points[:: -(-len(points) // 64)].astype(np.float64)
     mean_square = np.einsum("ij,ij->", some, some) / len(some)
     return bool(2 * (mean_square - np.sum(np.mean(some, axis=0) ** 2)) > 0.1)

@@ -11,6 +11,7 @@ import pytest
 from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
 
 import kcalib
+from kcalib import bandwidth
 from kcalib.bandwidth import median_distance
 from kcalib.kernels import Exponential, GammaExponential, Gaussian, Linear, Matern, RationalQuadratic
 
@@ -141,6 +142,32 @@ def test_results_say_what_was_done():
     assert pickle.loads(pickle.dumps(result)) == result
     with pytest.raises(AttributeError):
         result.value = 0.0
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cityblock"])
+@pytest.mark.parametrize("case", ["spread", "tied", "mostly identical", "two distances", "tiny and large"])
+def test_exact_medians_come_from_counting(metric, case, monkeypatch):
+    """Several sweeps of counting, down to the last bit where distances are tied."""
+    monkeypatch.setattr(bandwidth, "COLLECTED", 0)
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=1001 if case == "spread" else 1000)
+    if case == "tied":
+        p = np.round(p, 1)
+    elif case == "mostly identical":
+        p[:800] = p[0]
+    elif case == "two distances":
+        p = np.eye(3)[rng.integers(3, size=1000)]
+        p[:10] = [[0.5, 0.25, 0.25]]
+    elif case == "tiny and large":
+        p[:500] = p[0] + 1e-9 * rng.normal(size=(500, 3))
+    d = np.abs(p[:, None] - p) if metric == "cityblock" else (p[:, None] - p) ** 2
+    d = np.sum(d, axis=-1)[np.triu_indices(len(p), 1)]
+    d = np.sqrt(d) if metric == "euclidean" else d
+    expected = np.median(d) or np.median(d[d > 0])
+    found = median_distance(p, metric, max_samples=None)
+    # Differences of rounded numbers: a few roundings of the largest.
+    assert found.value == pytest.approx(expected, rel=0, abs=4e-16)
+    assert found.exact and found.n_samples == len(p) and found.seed is None
 
 
 def test_large_samples_take_the_median_of_a_seeded_subset():

@@ -22,7 +22,7 @@ constexpr int TILE = ROWS * VECTORS;
 constexpr long DIRECT_FEATURES = 8;
 constexpr double NEAR = 1e-3;
 // The same for pairs of different labels, whose distance is the sum of terms of size 1.
-constexpr double NEAR_OTHERS = 8e-3;
+constexpr double NEAR_OTHERS = 4e-3;
 
 // Features whose part of a panel stays in L1 while all rows of a block pass by.
 constexpr long FEATURES_AT_ONCE = 64;
@@ -131,7 +131,7 @@ template <class T> struct Panel {
 template <class T> struct RowGroup {
   const T *points[ROWS], *marks[ROWS];
   T point_norms[ROWS], mark_norms[ROWS];
-  long labels[ROWS];
+  long labels[ROWS], common_label;  // -1 if they differ
 
   RowGroup() = default;
   RowGroup(const Side<T>& side, const T* packed, long first) {
@@ -144,6 +144,9 @@ template <class T> struct RowGroup {
       mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
       labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
     }
+    common_label = labels[0];
+    for (int r = 1; r < ROWS; ++r)
+      if (labels[r] != labels[0]) common_label = -1;
   }
 };
 
@@ -156,6 +159,7 @@ template <class V> struct RegisterTile {
   const Side<T>& right;
   long row, column;           // where the tile begins
   const long* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
+  long common_label;          // of all columns
 };
 
 // The quantities of a tile's pairs that the kernel's factors ask for, each computed at
@@ -217,19 +221,32 @@ template <class V> class Quantities {
     have_squared_ = true;
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
-    V near{};  // below 0: some pair of a label is near
     V nearest = splat<V>(R(NEAR_OTHERS));
-    R row_part[ROWS] = {};  // of the distances to columns of the label `row_part_of`
-    long row_part_of = -1;
+    if (rows.common_label >= 0 && tile_.common_label >= 0 && rows.common_label != tile_.common_label) {
+      // The usual case of sorted samples, without a look at each row's label.
+      R row_part[ROWS];
+      for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[r][tile_.common_label * WIDTH<R>];
+      const R* crossed = columns.marks + rows.common_label * WIDTH<R>;
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) {
+        const V column_part = R(2) * load<V>(crossed + v * LANES<V>) + load<V>(columns.point_norms + v * LANES<V>);
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) {
+          const V d2 = (column_part + row_part[r]) - R(2) * target[r * VECTORS + v];
+          squared_[r * VECTORS + v] = d2;
+          nearest = lower(d2, nearest);
+        }
+      }
+      if (__builtin_expect(any(nearest < R(NEAR_OTHERS)), 0)) repair();
+      return;
+    }
+    V near{};  // below 0: some pair of a label is near
 #pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
       const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
       const long label = tile_.column_labels[v];
       if (label >= 0) {
-        if (label != row_part_of)
-          for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[r][label * WIDTH<R>];
-        row_part_of = label;
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) {
           V& d2 = squared_[r * VECTORS + v];
@@ -240,7 +257,7 @@ template <class V> class Quantities {
             near = lower(d2 - norms * R(NEAR), near);
           } else {
             const V other = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
-            d2 = R(2) * (other - t) + (point_norm + row_part[r]);
+            d2 = R(2) * (other + rows.marks[r][label * WIDTH<R>] - t) + (point_norm + rows.point_norms[r]);
             nearest = lower(d2, nearest);
           }
         }
@@ -490,12 +507,15 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
     visitor.start_panel();
-    long column_labels[VECTORS] = {}, first = 0;
+    long column_labels[VECTORS] = {}, common_label = -1, first = 0;
     if (residual) {
       for (int v = 0; v < VECTORS; ++v) {
         const Bits<V> labels = to_bits(load<V>(panel.labels + v * LANES<V>));
         column_labels[v] = any(labels != labels[0]) ? -1 : long(labels[0]);
       }
+      common_label = column_labels[0];
+      for (int v = 1; v < VECTORS; ++v)
+        if (column_labels[v] != column_labels[0]) common_label = -1;
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
         const T* part = panel.marks + first * WIDTH<T>;
@@ -509,7 +529,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     }
     const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), n_groups);
     for (long i = 0; i < rows; i += ROWS) {
-      const RegisterTile<V> tile{groups[i / ROWS], panel, left, right, block.row_begin + i, block.column_begin + j, column_labels};
+      const RegisterTile<V> tile{groups[i / ROWS], panel, left, right, block.row_begin + i, block.column_begin + j, column_labels, common_label};
       Quantities<V> quantities(tile);
       V* target = targets[i / ROWS];
       prefetch.step(i / ROWS);

@@ -70,7 +70,9 @@ def test_only_one_file_knows_array_libraries():
 def test_import_is_light():
     """What takes longer to import than all of kcalib comes when it is used."""
     code = "import sys, kcalib; kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9]); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"scipy.special", "array_api_compat.numpy", "matplotlib", "pandas", "numpy.testing"} & set(loaded)
 
 

@@ -265,6 +265,23 @@ class TestRectangular:
         case.check(found.matmul(_like(case, operator, w)), case.h @ w, case.scale @ np.abs(w))
 
 
+@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize(("n", "other"), [(200, 50), (50, 200), (150, 140)])
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabelled):
+    """One side long enough to be sorted by label and the other not, or one without labels."""
+    case = Case("exponential", "delta", n, 10, "float64", other=other)
+    left, right = case.problem.left, case.problem.columns
+    if unlabelled:
+        right = Side(right.points, right.marks)
+    operator = OpenMPOperator(PairProblem(left, right, case.problem.kernel), level=level)
+    moments = operator.moments()
+    case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
+    case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
+    case.check(operator.matmul(np.eye(other)), case.h, case.scale)
+    case.check(operator.tile(slice(None), slice(None)), case.h, case.scale)
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_tile_takes_index_arrays(operator):
     case = Case("exponential", "delta", 40, 4, "float64")

@@ -114,9 +114,11 @@ class OpenMPOperator:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
         points = np.ascontiguousarray(side.points)
         n, m = points.shape
-        sort = sort and n >= SORT_FROM and (block is None or block >= SORT_FROM)
+        sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
+        sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
-        if side.labels is None or not enough or not self._euclidean or not _spread(self.problem.left.points):
+        labelled = all(s.labels is not None for s in sides)
+        if not labelled or not enough or not self._euclidean or not _spread(self.problem.left.points):
             return Prepared(points, np.ascontiguousarray(side.marks), None, None)
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None

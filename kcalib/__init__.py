@@ -7,13 +7,14 @@
     evaluate           all of these at once, with a verdict        evaluation.py
     kernels            kernels on predictions                      kernels.py
     bandwidth          the median heuristic                        bandwidth.py
+    laws               chi-square mixtures, Pearson curves         laws/
 
 The way of the data, down once and up once: a public function checks its input (`_inputs`),
 packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels
+from kcalib import bandwidth, kernels, laws
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.ece import top_label_ece
@@ -35,6 +36,7 @@ __all__ = [
     "calibration_test",
     "evaluate",
     "kernels",
+    "laws",
     "log_loss",
     "skce",
     "top_label_ece",

@@ -1,0 +1,225 @@
+"""What the laws have in common: both tails, logarithms and quantiles from one function.
+
+A law gives the logarithm of its upper tail for x at or above its mean (`_log_upper_tail`), and
+the law of the negated variable (`_mirrored`). All else follows: the smaller tail at x comes from
+the one or the other with its relative accuracy, the larger one is its complement, and quantiles
+are roots of the logarithm of a tail.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+MAX_STEPS = 400  # of a quantile's search; a dozen is usual
+SLACK = 4 * np.finfo(float).eps  # rounding of a logarithm of a tail, relative
+
+
+class Law:
+    """Base class of continuous laws on the real line."""
+
+    @property
+    def _centre(self) -> float:
+        """The mean."""
+        raise NotImplementedError
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """Ends of the support; they may be infinite."""
+        raise NotImplementedError
+
+    @property
+    def _mirrored(self) -> Law:
+        """The law of the negated variable."""
+        raise NotImplementedError
+
+    def _log_upper_tail(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithm of the upper tail and hazard rate, for finite x from the mean to below the support's upper end."""
+        raise NotImplementedError
+
+    def sf(self, x: Any) -> Any:
+        """Survival function, the probability of a value above `x`.
+
+        Parameters
+        ----------
+        x : array_like
+            Real numbers of any shape, infinities included.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Of the shape of `x`; a float for a number. With relative accuracy however small, down to
+            the smallest positive float (about 5e-324); below it 0, see `logsf`.
+
+        Raises
+        ------
+        TypeError
+            If `x` is not real.
+        ValueError
+            If `x` has NaN.
+        """
+        log_tail, upper = self._smaller_tail(x)
+        return _plain(np.where(upper, np.exp(log_tail), -np.expm1(log_tail)))
+
+    def cdf(self, x: Any) -> Any:
+        """Distribution function, the probability of a value of at most `x`.
+
+        Parameters, accuracy and errors are those of `sf`: small values of this tail, too, have
+        relative accuracy.
+
+        Parameters
+        ----------
+        x : array_like
+            Real numbers of any shape, infinities included.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Of the shape of `x`; a float for a number.
+        """
+        log_tail, upper = self._smaller_tail(x)
+        return _plain(np.where(upper, -np.expm1(log_tail), np.exp(log_tail)))
+
+    def logsf(self, x: Any) -> Any:
+        """Natural logarithm of the survival function, also where `sf` underflows.
+
+        Parameters
+        ----------
+        x : array_like
+            As for `sf`.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Of the shape of `x`; a float for a number; ``-inf`` from the support's upper end on.
+        """
+        log_tail, upper = self._smaller_tail(x)
+        return _plain(np.where(upper, log_tail, _log_complement(log_tail)))
+
+    def logcdf(self, x: Any) -> Any:
+        """Natural logarithm of the distribution function, also where `cdf` underflows.
+
+        Parameters
+        ----------
+        x : array_like
+            As for `sf`.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Of the shape of `x`; a float for a number; ``-inf`` up to the support's lower end.
+        """
+        log_tail, upper = self._smaller_tail(x)
+        return _plain(np.where(upper, _log_complement(log_tail), log_tail))
+
+    def isf(self, q: Any) -> Any:
+        """Upper quantile, the inverse of `sf`.
+
+        Parameters
+        ----------
+        q : array_like
+            Probabilities in [0, 1], of any shape. Far tails are fine: ``isf(1e-200)``.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Of the shape of `q`; a float for a number. 0 and 1 give the support's ends.
+
+        Raises
+        ------
+        TypeError
+            If `q` is not real.
+        ValueError
+            If `q` has NaN or a number outside [0, 1].
+        """
+        q = _real("q", q)
+        _refuse("q", q, ~((q >= 0) & (q <= 1)), "expected probabilities in [0, 1]")
+        small = q <= math.exp(self._log_upper_tail(np.array([self._centre]))[0][0])
+        x = np.empty(q.shape)
+        with np.errstate(divide="ignore"):
+            x[small] = [self._upper_quantile(log_q) for log_q in np.log(q[small])]
+            x[~small] = [0.0 - self._mirrored._upper_quantile(log_q) for log_q in np.log1p(-q[~small])]
+        return _plain(x)
+
+    def ppf(self, q: Any) -> Any:
+        """Lower quantile, the inverse of `cdf`.
+
+        Parameters
+        ----------
+        q : array_like
+            As for `isf`.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            Of the shape of `q`; a float for a number. 0 and 1 give the support's ends.
+        """
+        return _plain(0.0 - self._mirrored.isf(np.asarray(q)))
+
+    def _smaller_tail(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithm of the tail on the far side of `x` from the mean, and whether it is the upper one."""
+        x = _real("x", x)
+        _refuse("x", x, np.isnan(x), "expected a number; drop or replace NaN before the call")
+        upper = x >= self._centre
+        log_tail = np.empty(x.shape)
+        log_tail[upper] = self._extended_log_upper_tail(x[upper])
+        log_tail[~upper] = self._mirrored._extended_log_upper_tail(-x[~upper])
+        return log_tail, upper
+
+    def _extended_log_upper_tail(self, x: np.ndarray) -> np.ndarray:
+        """`_log_upper_tail`, and -inf from the support's upper end on."""
+        log_tail = np.full(x.shape, -math.inf)
+        inside = x < self.support[1]
+        log_tail[inside] = np.minimum(self._log_upper_tail(x[inside])[0], 0.0)
+        return log_tail
+
+    def _upper_quantile(self, log_q: float) -> float:
+        """The point from the mean on where the logarithm of the upper tail is `log_q`.
+
+        Newton's method on that logarithm, within a bracket; before a finite end of the support in
+        the logarithm of the distance from it, in which the tail is nearly a straight line.
+        """
+        end = self.support[1]
+        y = self._centre if math.isinf(end) else -math.log(end - self._centre)
+        low, high = y, math.inf
+        for _ in range(MAX_STEPS):
+            x, slope = (y, 1.0) if math.isinf(end) else (end - math.exp(-y), math.exp(-y))
+            if log_q == -math.inf or x >= end:
+                return end
+            log_tail, hazard = (float(values[0]) for values in self._log_upper_tail(np.array([x])))
+            excess = log_tail - log_q
+            low, high = (y, high) if excess > 0 else (low, y)
+            step = excess / (hazard * slope)
+            if abs(excess) <= SLACK * max(1.0, -log_q) or abs(step * slope) <= SLACK * abs(x):
+                return x
+            y = y + step if low < y + step < high else (low + high) / 2
+            if y in (low, high):
+                return x
+        raise RuntimeError(f"no quantile found in {MAX_STEPS} steps for {self}")
+
+
+def _real(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
+    return array.astype(np.float64)
+
+
+def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, rule: str) -> None:
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = f"[{', '.join(map(str, index))}]" if index else ""
+        raise ValueError(f"`{name}{place}` is {array[index]}, {rule}")
+
+
+def _plain(array: np.ndarray) -> Any:
+    """A number for a shape without axes."""
+    return array if array.ndim else float(array)
+
+
+def _log_complement(log_p: np.ndarray) -> np.ndarray:
+    """log(1 - p)."""
+    with np.errstate(divide="ignore"):
+        return np.where(log_p > -0.7, np.log(-np.expm1(log_p)), np.log1p(-np.exp(log_p)))

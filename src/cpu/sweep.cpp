@@ -432,9 +432,11 @@ void multiply_in(const Blocks<T>& blocks, const BlockOrder& order, const Run& ru
   const int threads = blocks.threads(2.0 * double(c));
 
   const std::vector<double> scales = sizeof(W) == sizeof(float) ? scales_of(vectors, blocks.n_right, columns) : std::vector<double>(c, 1.0);
+  std::vector<double> shrink(scales);
+  for (double& factor : shrink) factor = 1 / factor;  // exact
   const BlockColumns<W> packed(blocks.n_right, blocks.block, length, c);
   packed.for_each(run, [&](long i, long k, W& number) {
-    number = i < 0 ? W(0) : W(vectors[right.row(i) * columns.stride + k] / scales[k]);
+    number = i < 0 ? W(0) : W(vectors[right.row(i) * columns.stride + k] * shrink[k]);
   });
   const BlockColumns<double> sums(blocks.n, blocks.block, length, c);
   const AlignedBuffer<double> parts(2 * size * threads);
@@ -446,8 +448,10 @@ void multiply_in(const Blocks<T>& blocks, const BlockOrder& order, const Run& ru
 
   const auto add = [&](long b, long turn, const double* part) {
     if (!turns.wait_for(b, turn, watch)) return;
-    double* sum = sums[b];
-    for (long k = 0; k < size; ++k) sum[k] = turn == 0 ? part[k] : sum[k] + part[k];
+    if (turn == 0)
+      std::copy_n(part, size, sums[b]);
+    else
+      run.table->add(part, size, sums[b]);
     turns.pass(b, turn);
   };
 #pragma omp parallel num_threads(threads)

@@ -783,15 +783,18 @@ void quadratic(const T* h, long stride, long row_begin, long rows, long column_b
   }
 }
 
-// apply(begin, count) for parts of 0..n, of MOST each but the last; count is a constant.
+// apply(begin, count) for parts of 0..n, as few and as even as can be, of MOST at most; count is a constant.
 template <int COUNT> struct Count { static constexpr int value = COUNT; };
 template <int COUNT, class Apply> KCALIB_FN void with_count(long count, Apply&& apply) {
   if (count == COUNT) return apply(Count<COUNT>{});
   if constexpr (COUNT > 1) with_count<COUNT - 1>(count, apply);
 }
 template <int MOST, class Apply> KCALIB_FN void in_parts(long n, Apply&& apply) {
-  for (long begin = 0; begin < n; begin += MOST)
-    with_count<MOST>(n - begin < MOST ? n - begin : MOST, [&](auto count) KCALIB_INLINE { apply(begin, count); });
+  const long parts = (n + MOST - 1) / MOST;
+  for (long part = 0; part < parts; ++part) {
+    const long begin = part * n / parts, end = (part + 1) * n / parts;
+    with_count<MOST>(end - begin, [&](auto count) KCALIB_INLINE { apply(begin, count); });
+  }
 }
 
 // The sum of pack i in lane i, of as many packs as a double pack has lanes.
@@ -818,13 +821,13 @@ template <int COUNT, class T> KCALIB_FN void row_products(const BlockProduct<T>&
   for (long j = 0; j < block.columns; j += WIDTH<T>) {
     const T* h = block.h + j * block.stride + i * WIDTH<T>;
     const T* vectors = block.of_columns + c * block.length + j;
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
       V vector[COUNT];
       for (int k = 0; k < COUNT; ++k) vector[k] = load<V>(vectors + k * block.length + v * LANES<V>);
 #pragma GCC unroll 8
       for (int r = 0; r < AT_ONCE; ++r) {
-        const V entries = load<V>(h + r * WIDTH<T> + v * LANES<V>);
+        const V entries = rounded(load<V>(h + r * WIDTH<T> + v * LANES<V>));  // once for all vectors
 #pragma GCC unroll 6
         for (int k = 0; k < COUNT; ++k) sum[k][r] += entries * vector[k];
       }
@@ -852,17 +855,28 @@ KCALIB_FN void column_products(const BlockProduct<T>& block, long begin, long en
       });
 }
 
-template <class T> void multiply(const BlockProduct<T>& block) {
+template <class T> void multiply(const BlockProduct<T>& whole) {
   constexpr int ROWS_AT_ONCE = LANES<DoublePack>, VECTORS_AT_ONCE = ROWS * VECTORS / ROWS_AT_ONCE;
-  constexpr long PART = 96;  // rows of a panel that stay in L1
-  for (long i = 0; i < block.rows; i += ROWS_AT_ONCE)
-    in_parts<VECTORS_AT_ONCE>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { row_products<count.value>(block, i, c); });
-  if (!block.of_rows) return;
-  for (long begin = 0; begin < block.rows; begin += PART) {
-    const long end = begin + PART < block.rows ? begin + PART : block.rows;
-    for (long j = 0; j < block.columns; j += WIDTH<T>)
-      in_parts<ROWS>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { column_products<count.value>(block, begin, end, j, c); });
+  constexpr long PART = 96;  // rows: 24 KiB of a panel, with AVX-512, that stay in L1
+  constexpr long MOST = 96 / long(sizeof(T));  // vectors: 18 KiB, which stay there too
+  const long chunks = (whole.n_vectors + MOST - 1) / MOST;
+  for (long chunk = 0; chunk < chunks; ++chunk) {
+    const long begin = chunk * whole.n_vectors / chunks, end = (chunk + 1) * whole.n_vectors / chunks;
+    const BlockProduct<T> block = whole.vectors(begin, end);
+    for (long i = 0; i < block.rows; i += ROWS_AT_ONCE)
+      in_parts<VECTORS_AT_ONCE>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { row_products<count.value>(block, i, c); });
+    if (!block.of_rows) continue;
+    for (long i = 0; i < block.rows; i += PART) {
+      const long i_end = i + PART < block.rows ? i + PART : block.rows;
+      for (long j = 0; j < block.columns; j += WIDTH<T>)
+        in_parts<ROWS>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { column_products<count.value>(block, i, i_end, j, c); });
+    }
   }
+}
+
+void add(const double* x, long n, double* sums) {
+  constexpr int L = LANES<DoublePack>;
+  for (long i = 0; i < n; i += L) store<DoublePack>(sums + i, load<DoublePack>(sums + i) + load<DoublePack>(x + i));
 }
 
 template <class T> double probe(Probe what, long repetitions, T* sink) {
@@ -938,7 +952,7 @@ extern const WeightTable KCALIB_WEIGHTS;
 extern const LineFunctions KCALIB_LINE;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), &KCALIB_WEIGHTS, &KCALIB_LINE,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add, &KCALIB_WEIGHTS, &KCALIB_LINE,
 };
 
 }  // namespace kcalib

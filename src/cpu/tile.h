@@ -56,6 +56,13 @@ template <class T> struct BlockProduct {
   long n_vectors, length;
   const T *of_columns, *of_rows;  // vectors; of_rows may be null: the transposed product is not wanted
   double *to_rows, *to_columns;   // H of_columns and H^T of_rows
+
+  // Vectors [begin, end) only.
+  BlockProduct vectors(long begin, long end) const {
+    const long skipped = begin * length;
+    return {h, stride, rows, columns, end - begin, length,
+            of_columns + skipped, of_rows ? of_rows + skipped : nullptr, to_rows + skipped, to_columns + skipped};
+  }
 };
 
 constexpr int THRESHOLDS = 8;  // of one counting sweep
@@ -98,6 +105,8 @@ struct TileTable {
   const char* name;
   TileFunctions<double> float64;
   TileFunctions<float> float32;
+  // sums[i] += x[i] for i < n, a multiple of 8.
+  void (*add)(const double* x, long n, double* sums);
   const WeightTable* weights;
   const LineFunctions* line;
 };

@@ -87,6 +87,7 @@ def matmul(
     kernel: Kernel,
     sweep: Sweep,
     vectors: np.ndarray,
+    single: bool,
 ) -> np.ndarray: ...
 def entries(
     points: np.ndarray,

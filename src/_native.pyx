@@ -76,7 +76,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         void* context
     bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
-    bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, double*) except +
+    bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, bint, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, long*) except +
@@ -378,19 +378,19 @@ def matmul(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const long[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const long[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
 ):
-    """H @ vectors.T for `vectors` of shape (c, n right)."""
+    """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    result = np.empty((points.shape[0], vectors.shape[0]))
+    result = np.empty((points.shape[0], vectors.shape[1]))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
     cdef const double* vectors_pointer = &vectors[0, 0]
-    cdef long n_vectors = vectors.shape[0]
+    cdef long n_vectors = vectors.shape[1]
     cdef bint finished
     with nogil:
-        finished = c_matmul(problem, sweep.run, vectors_pointer, n_vectors, out_pointer)
+        finished = c_matmul(problem, sweep.run, vectors_pointer, n_vectors, single, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
 

@@ -69,14 +69,15 @@ class OpenMPOperator:
     def block_sums(self, size: int) -> np.ndarray:
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
 
-    def matmul(self, vectors: np.ndarray) -> np.ndarray:
+    def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
         problem = self.problem
+        if vectors.shape[1] == 0:
+            return np.empty((len(problem.left.points), 0))
         left = self._prepared(problem.left)
         right = left if problem.right is None else self._prepared(problem.right)
-        vectors = np.asarray(vectors, dtype=np.float64)
-        transposed = np.ascontiguousarray((vectors if right.order is None else vectors[right.order]).T)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float64)
         arrays = *left.arrays, *right.arrays
-        return left.restored(self._run(_native.matmul, *arrays, problem.symmetric, vectors=transposed))
+        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=dtype == "float32")
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)

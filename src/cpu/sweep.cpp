@@ -1,9 +1,13 @@
 #include "sweep.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <new>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "team.h"
 
@@ -172,6 +176,98 @@ template <class S> void merge(const AlignedBuffer<S>& parts, long count, long le
   }
 }
 
+// All pairs of blocks of rows and columns, in the order in which their products are added to the results: a block of
+// results is added to once in every turn, and pairs that follow each other belong to different blocks.
+class BlockOrder {
+ public:
+  struct Pair {
+    long rows, columns, turn;
+  };
+
+  BlockOrder(bool symmetric, long row_blocks, long column_blocks)
+      : symmetric_(symmetric), row_blocks_(row_blocks), column_blocks_(column_blocks), slots_(symmetric ? row_blocks / 2 + 1 : row_blocks) {}
+
+  long pairs() const { return symmetric_ ? row_blocks_ * (row_blocks_ + 1) / 2 : row_blocks_ * column_blocks_; }
+  long places() const { return column_blocks_ * slots_; }
+
+  // Symmetric problems: the pairs i <= j with i + j = turn (modulo the number of blocks); nothing where there is none.
+  std::optional<Pair> operator[](long place) const {
+    const long turn = place / slots_, slot = place % slots_;
+    if (!symmetric_) return Pair{slot, turn, turn};
+    const bool below = slot <= turn / 2;
+    const long i = below ? slot : turn - turn / 2 + slot;
+    const long j = below ? turn - i : turn + row_blocks_ - i;
+    return i <= j ? std::optional<Pair>(Pair{i, j, turn}) : std::nullopt;
+  }
+
+ private:
+  bool symmetric_;
+  long row_blocks_, column_blocks_, slots_;
+};
+
+// Whose turn it is to add to each block of results: the order of summation is fixed, and no thread has results of its own.
+class Turns {
+ public:
+  explicit Turns(long blocks) : next_(blocks) {}
+  // Until the turns before have passed. False if the sweep was stopped. Threads take pairs in order, so the
+  // earliest that is not done waits for none.
+  bool wait_for(long block, long turn, const Watch& watch) const {
+    while (next_[block].load(std::memory_order_acquire) != turn) {
+      if (watch.stopped()) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  void pass(long block, long turn) { next_[block].store(turn + 1, std::memory_order_release); }
+
+ private:
+  std::vector<std::atomic<long>> next_;
+};
+
+// Columns of row-major matrices with `stride` numbers in a row.
+struct Columns {
+  long stride, count;
+};
+
+// Numbers for each sample of a side and each of some columns: block by block, a column after the other, `length`
+// numbers for the samples of a block.
+template <class W> class BlockColumns {
+ public:
+  const long length;
+
+  BlockColumns(long n, long block, long length, long columns)
+      : length(length), n_(n), block_(block), columns_(columns), numbers_(ceil_divide(n, block) * length * columns) {}
+  W* operator[](long b) const { return numbers_.get() + b * length * columns_; }
+
+  // visit(i, c, number) for sample i and column c, and for the numbers of no sample, with i = -1.
+  template <class Visit> void for_each(const Run& run, Visit&& visit) const {
+    const long blocks = ceil_divide(n_, block_);
+    const int threads = team_size(run, blocks, 4.0 * double(n_) * double(columns_));
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long b = 0; b < blocks; ++b)
+      for (long k = 0; k < length; ++k) {
+        const bool inside = k < block_ && b * block_ + k < n_;
+        for (long c = 0; c < columns_; ++c) visit(inside ? b * block_ + k : -1, c, (*this)[b][c * length + k]);
+      }
+  }
+
+ private:
+  const long n_, block_, columns_;
+  const AlignedBuffer<W> numbers_;
+};
+
+// Powers of two that bring the columns of v into the range of float32.
+std::vector<double> scales_of(const double* v, long n, Columns columns) {
+  std::vector<double> scales(columns.count, 0.0);
+  for (long i = 0; i < n; ++i)
+    for (long c = 0; c < columns.count; ++c) scales[c] = std::max(scales[c], std::abs(v[i * columns.stride + c]));
+  for (double& scale : scales) {
+    const bool usual = scale > 0 && std::isfinite(scale);
+    scale = usual ? std::ldexp(1.0, std::clamp(std::ilogb(scale), -1000, 1000)) : 1.0;
+  }
+  return scales;
+}
+
 }  // namespace
 
 template <class T>
@@ -324,20 +420,79 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   return true;
 }
 
-template <class T>
-bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long n_vectors, double* out) {
-  const Blocks<T> blocks(problem, run);
-  const long block = blocks.block, n_right = blocks.n_right;
-  const int threads = blocks.threads(double(n_vectors));
-  const AlignedBuffer<double> buffer(block * block * threads);
-  std::fill(out, out + blocks.n * n_vectors, 0.0);
-  return blocks.for_each_row(threads, [&](long i, long j) {
-    double* h = buffer.get() + block * block * thread_number();
-    const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-    blocks.tile.entries(pairs, h, block);
-    run.table->multiply(h, block, pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
-                        w + pairs.column_begin, n_right, n_vectors, out + pairs.row_begin * n_vectors, n_vectors);
+// out = H vectors, for the given columns of both.
+template <class T, class W>
+void multiply_in(const Blocks<T>& blocks, const BlockOrder& order, const Run& run, Watch& watch, const double* vectors,
+                 Columns columns, double* out) {
+  const TileFunctions<W>& weighted = functions<W>(*run.table);
+  const bool symmetric = blocks.problem.symmetric;
+  const Side<T>&left = blocks.problem.left, &right = blocks.problem.right;
+  const long c = columns.count, panel = run.table->float32.weights_at_once;  // the widest
+  const long length = ceil_divide(blocks.block, panel) * panel, size = length * c;
+  const int threads = blocks.threads(2.0 * double(c));
+
+  const std::vector<double> scales = sizeof(W) == sizeof(float) ? scales_of(vectors, blocks.n_right, columns) : std::vector<double>(c, 1.0);
+  std::vector<double> shrink(scales);
+  for (double& factor : shrink) factor = 1 / factor;  // exact
+  const BlockColumns<W> packed(blocks.n_right, blocks.block, length, c);
+  packed.for_each(run, [&](long i, long k, W& number) {
+    number = i < 0 ? W(0) : W(vectors[right.row(i) * columns.stride + k] * shrink[k]);
   });
+  const BlockColumns<double> sums(blocks.n, blocks.block, length, c);
+  const AlignedBuffer<double> parts(2 * size * threads);
+  const long padded = blocks.block + MAX_ROWS_AT_ONCE;  // the last rows of a tile may be beyond the block's
+  const AlignedBuffer<W> entries(padded * length * threads);
+  std::fill_n(entries.get(), padded * length * threads, W(0));
+  Turns turns(blocks.row_blocks);
+  std::atomic<long> place{0};
+
+  const auto add = [&](long b, long turn, const double* part) {
+    if (!turns.wait_for(b, turn, watch)) return;
+    if (turn == 0)
+      std::copy_n(part, size, sums[b]);
+    else
+      run.table->add(part, size, sums[b]);
+    turns.pass(b, turn);
+  };
+#pragma omp parallel num_threads(threads)
+  {
+    W* h = entries.get() + padded * length * thread_number();
+    double* part = parts.get() + 2 * size * thread_number();
+    for (long next; (next = place.fetch_add(1)) < order.places() && !watch.stopped();) {
+      const auto pair = order[next];
+      if (!pair) continue;
+      const auto [i, j, turn] = *pair;
+      const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
+      if constexpr (sizeof(W) == sizeof(double))
+        blocks.tile.panels(pairs, h, padded);
+      else
+        blocks.tile.panels_single(pairs, h, padded);
+      const bool twice = symmetric && i != j;
+      weighted.multiply({h, padded, pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin, c, length,
+                         packed[j], twice ? packed[i] : nullptr, part, part + size});
+      add(i, turn, part);
+      if (twice) add(j, turn, part + size);
+      watch.task_done();
+    }
+  }
+  if (watch.stopped()) return;
+  sums.for_each(run, [&](long i, long k, double sum) {
+    if (i >= 0) out[left.row(i) * columns.stride + k] = sum * scales[k];
+  });
+}
+
+template <class T>
+bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, long n_vectors, bool single, double* out) {
+  constexpr long AT_ONCE = 256;  // vectors of one sweep: bounds what a thread keeps, which is to stay in its cache
+  const Blocks<T> blocks(problem, run);
+  const BlockOrder order(problem.symmetric, blocks.row_blocks, blocks.column_blocks);
+  Watch watch(run, order.pairs() * ceil_divide(n_vectors, AT_ONCE));
+  for (long c = 0; c < n_vectors && !watch.stopped(); c += AT_ONCE) {
+    const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
+    const auto multiply = single ? multiply_in<T, float> : multiply_in<T, double>;
+    multiply(blocks, order, run, watch, vectors + c, columns, out + c);
+  }
+  return !watch.stopped();
 }
 
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out) {
@@ -390,7 +545,7 @@ void register_fork_handler() {
 #define KCALIB_INSTANTIATE(T)                                                                        \
   template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
-  template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, double*);          \
+  template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, bool, double*);    \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \

@@ -36,9 +36,10 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* total, doubl
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
 
-// out (left.n x n_vectors) = H w^T for w (n_vectors x right.n), diagonal included.
+// out (left.n x n_vectors) = H vectors for vectors (right.n x n_vectors), diagonal included; rows of both are those of
+// the sides' points, whatever their order. `single`: in float32 but for sums over more than a tile.
 template <class T>
-bool matmul(const PairProblem<T>& problem, const Run& run, const double* w, long n_vectors, double* out);
+bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, long n_vectors, bool single, double* out);
 
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
 // for the sums over blocks; symmetric problems, diagonal included.

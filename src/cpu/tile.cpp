@@ -62,26 +62,26 @@ template <class T> struct StridedRows {
   KCALIB_FN T operator()(long k, int r) const { return at[r * stride + k]; }
 };
 
-// finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r: the loop where the
+// finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r < COUNT: the loop where the
 // time goes. The sums never leave the registers unless `finish` stores them; they are added to
 // `so_far` if that is given.
-template <class Step, class V, class Rows, class Finish>
+template <class Step, class V, int COUNT = ROWS, class Rows, class Finish>
 KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr) {
-  V sum[ROWS][VECTORS] = {};
+  V sum[COUNT][VECTORS] = {};
   if (so_far)
-    for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < COUNT; ++r)
       for (int v = 0; v < VECTORS; ++v) sum[r][v] = so_far[r * VECTORS + v];
 #pragma GCC unroll 1
   for (long k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
     V column[VECTORS];
     for (int v = 0; v < VECTORS; ++v) column[v] = load<V>(panel + v * LANES<V>);
 #pragma GCC unroll 6
-    for (int r = 0; r < ROWS; ++r)
+    for (int r = 0; r < COUNT; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; ++v) sum[r][v] = Step::template step<V>(sum[r][v], rows(k, r), column[v]);
   }
 #pragma GCC unroll 6
-  for (int r = 0; r < ROWS; ++r) finish(r, sum[r]);
+  for (int r = 0; r < COUNT; ++r) finish(r, sum[r]);
 }
 
 // Asks for `bytes` that will be needed next, a share of them with each of `steps` steps: the hardware
@@ -658,6 +658,43 @@ template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* ou
   for_each_tile(block, visitor);
 }
 
+// Writes the entries as panels of Out, whose width may be another than that of T.
+template <class T, class Out> struct EntryPanels {
+  using V = Pack<T>;
+  static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
+  Out* out;
+  long stride;
+
+  KCALIB_FN Out* at(long row, long column) const {
+    return out + (column / WIDTH<Out> * stride + row) * WIDTH<Out> + column % WIDTH<Out>;
+  }
+  KCALIB_FN void start_panel() {}
+  KCALIB_FN void row(int r, long i, long column, const V* h) {
+    if constexpr (WIDTH<Out> >= WIDTH<T>) {
+      Out* begin = at(i + r, column);
+      for (int v = 0; v < VECTORS; ++v) store_as(begin + v * LANES<V>, h[v]);
+    } else {
+      for (int v = 0; v < VECTORS; ++v) {
+        DoublePack wide[WIDE<V>];
+        widen(h[v], wide);
+        for (int w = 0; w < WIDE<V>; ++w) store_as(at(i + r, column + v * LANES<V> + w * PIECE), wide[w]);
+      }
+    }
+  }
+  KCALIB_FN void end_tile(long) {}
+  KCALIB_FN void end_panel(long) {}
+};
+
+template <class T, class Out> void panels(const BlockOfPairs<T>& block, Out* out, long stride) {
+  EntryPanels<T, Out> visitor{out, stride};
+  for_each_tile(block, visitor);
+  const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
+  const long written = (columns + WIDTH<T> - 1) / WIDTH<T> * WIDTH<T>;
+  if (written % WIDTH<Out> == 0) return;
+  for (long i = 0; i < rows; ++i)  // the other half of the last panel
+    for (long l = 0; l < WIDTH<Out> - WIDTH<T>; ++l) visitor.at(i, written)[l] = Out(0);
+}
+
 // Shows take(V h) the entries of pairs of samples (on the diagonal: i < j), all others as infinity.
 template <class T, class Take> struct PairVisitor {
   using V = Pack<T>;
@@ -746,28 +783,100 @@ void quadratic(const T* h, long stride, long row_begin, long rows, long column_b
   }
 }
 
-void multiply(const double* h, long h_stride, long rows, long columns, const double* w, long w_stride,
-              long n_vectors, double* out, long stride) {
-  constexpr int L = LANES<DoublePack>, GROUP = 4;
-  for (long i = 0; i < rows; ++i) {
-    const double* row = h + i * h_stride;
-    for (long c = 0; c < n_vectors; c += GROUP) {
-      const int group = n_vectors - c < GROUP ? int(n_vectors - c) : GROUP;
-      const double* vector[GROUP];
-      for (int g = 0; g < GROUP; ++g) vector[g] = w + (g < group ? c + g : c) * w_stride;
-      DoublePack sum[GROUP] = {};
-      long j = 0;
-      for (; j + L <= columns; j += L) {
-        const DoublePack entry = load<DoublePack>(row + j);
-        for (int g = 0; g < GROUP; ++g) sum[g] += entry * load<DoublePack>(vector[g] + j);
-      }
-      for (int g = 0; g < group; ++g) {
-        double total = sum_lanes(sum[g]);
-        for (long k = j; k < columns; ++k) total += row[k] * vector[g][k];
-        out[i * stride + c + g] += total;
+// apply(begin, count) for parts of 0..n, as few and as even as can be, of MOST at most; count is a constant.
+template <int COUNT> struct Count { static constexpr int value = COUNT; };
+template <int COUNT, class Apply> KCALIB_FN void with_count(long count, Apply&& apply) {
+  if (count == COUNT) return apply(Count<COUNT>{});
+  if constexpr (COUNT > 1) with_count<COUNT - 1>(count, apply);
+}
+template <int MOST, class Apply> KCALIB_FN void in_parts(long n, Apply&& apply) {
+  const long parts = (n + MOST - 1) / MOST;
+  for (long part = 0; part < parts; ++part) {
+    const long begin = part * n / parts, end = (part + 1) * n / parts;
+    with_count<MOST>(end - begin, [&](auto count) KCALIB_INLINE { apply(begin, count); });
+  }
+}
+
+// The sum of pack i in lane i, of as many packs as a double pack has lanes.
+template <class V, int STEP = LANES<DoublePack> / 2> KCALIB_FN DoublePack sums_of_lanes(V* packs) {
+  for (int i = 0; i < STEP; ++i) {
+    exchange<STEP>(packs[i], packs[i + STEP], typename LanesUpTo<LANES<V>>::type{});
+    packs[i] += packs[i + STEP];
+  }
+  if constexpr (STEP > 1) {
+    return sums_of_lanes<V, STEP / 2>(packs);
+  } else {
+    DoublePack wide[WIDE<V>];
+    widen(packs[0], wide);
+    for (int w = 1; w < WIDE<V>; ++w) wide[0] += wide[w];
+    return wide[0];
+  }
+}
+
+// Rows [i, i + lanes of a double pack) times COUNT vectors from the c-th on: lane by lane along the columns.
+template <int COUNT, class T> KCALIB_FN void row_products(const BlockProduct<T>& block, long i, long c) {
+  using V = Pack<T>;
+  constexpr int AT_ONCE = LANES<DoublePack>;
+  V sum[COUNT][AT_ONCE] = {};
+  for (long j = 0; j < block.columns; j += WIDTH<T>) {
+    const T* h = block.h + j * block.stride + i * WIDTH<T>;
+    const T* vectors = block.of_columns + c * block.length + j;
+#pragma GCC unroll 1
+    for (int v = 0; v < VECTORS; ++v) {
+      V vector[COUNT];
+      for (int k = 0; k < COUNT; ++k) vector[k] = load<V>(vectors + k * block.length + v * LANES<V>);
+#pragma GCC unroll 8
+      for (int r = 0; r < AT_ONCE; ++r) {
+        const V entries = rounded(load<V>(h + r * WIDTH<T> + v * LANES<V>));  // once for all vectors
+#pragma GCC unroll 6
+        for (int k = 0; k < COUNT; ++k) sum[k][r] += entries * vector[k];
       }
     }
   }
+  for (int k = 0; k < COUNT; ++k) store<DoublePack>(block.to_rows + (c + k) * block.length + i, sums_of_lanes(sum[k]));
+}
+
+// Rows [begin, end), transposed, times COUNT vectors from the c-th on, for the panel of columns from j on.
+template <int COUNT, class T>
+KCALIB_FN void column_products(const BlockProduct<T>& block, long begin, long end, long j, long c) {
+  using V = Pack<T>;
+  double* out = block.to_columns + c * block.length + j;
+  accumulate<Product, V, COUNT>(
+      StridedRows<T>{block.of_rows + c * block.length + begin, block.length},
+      block.h + j * block.stride + begin * WIDTH<T>, end - begin, [&](int r, const V* sum) KCALIB_INLINE {
+        for (int v = 0; v < VECTORS; ++v) {
+          DoublePack total[WIDE<V>], part[WIDE<V>] = {};
+          double* at = out + r * block.length + v * LANES<V>;
+          if (begin > 0) __builtin_memcpy(part, at, sizeof part);
+          widen(sum[v], total);
+          for (int w = 0; w < WIDE<V>; ++w) total[w] += part[w];
+          __builtin_memcpy(at, total, sizeof total);
+        }
+      });
+}
+
+template <class T> void multiply(const BlockProduct<T>& whole) {
+  constexpr int ROWS_AT_ONCE = LANES<DoublePack>, VECTORS_AT_ONCE = ROWS * VECTORS / ROWS_AT_ONCE;
+  constexpr long PART = 96;  // rows: 24 KiB of a panel, with AVX-512, that stay in L1
+  constexpr long MOST = 96 / long(sizeof(T));  // vectors: 18 KiB, which stay there too
+  const long chunks = (whole.n_vectors + MOST - 1) / MOST;
+  for (long chunk = 0; chunk < chunks; ++chunk) {
+    const long begin = chunk * whole.n_vectors / chunks, end = (chunk + 1) * whole.n_vectors / chunks;
+    const BlockProduct<T> block = whole.vectors(begin, end);
+    for (long i = 0; i < block.rows; i += ROWS_AT_ONCE)
+      in_parts<VECTORS_AT_ONCE>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { row_products<count.value>(block, i, c); });
+    if (!block.of_rows) continue;
+    for (long i = 0; i < block.rows; i += PART) {
+      const long i_end = i + PART < block.rows ? i + PART : block.rows;
+      for (long j = 0; j < block.columns; j += WIDTH<T>)
+        in_parts<ROWS>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { column_products<count.value>(block, i, i_end, j, c); });
+    }
+  }
+}
+
+void add(const double* x, long n, double* sums) {
+  constexpr int L = LANES<DoublePack>;
+  for (long i = 0; i < n; i += L) store<DoublePack>(sums + i, load<DoublePack>(sums + i) + load<DoublePack>(x + i));
 }
 
 template <class T> double probe(Probe what, long repetitions, T* sink) {
@@ -826,6 +935,9 @@ template <class T> constexpr TileFunctions<T> table_of() {
           sums<T>,
           entries<T, double>,
           entries<T, float>,
+          panels<T, double>,
+          panels<T, float>,
+          multiply<T>,
           counts<T>,
           between<T>,
           quadratic<T>,
@@ -840,7 +952,7 @@ extern const WeightTable KCALIB_WEIGHTS;
 extern const LineFunctions KCALIB_LINE;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), multiply, &KCALIB_WEIGHTS, &KCALIB_LINE,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add, &KCALIB_WEIGHTS, &KCALIB_LINE,
 };
 
 }  // namespace kcalib

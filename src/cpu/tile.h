@@ -47,6 +47,24 @@ struct BlockSums {
   double total, squares;
 };
 
+// A block of entries in panels, h[(p * stride + row) * width + lane], and the vectors to multiply it with. Vectors and
+// products lie one after the other, `length` apart; their elements belong to the block's rows, or to its columns.
+// Rows are up to a multiple of 8, columns up to the last panel's: vectors are 0 there, products of no meaning.
+template <class T> struct BlockProduct {
+  const T* h;
+  long stride, rows, columns;
+  long n_vectors, length;
+  const T *of_columns, *of_rows;  // vectors; of_rows may be null: the transposed product is not wanted
+  double *to_rows, *to_columns;   // H of_columns and H^T of_rows
+
+  // Vectors [begin, end) only.
+  BlockProduct vectors(long begin, long end) const {
+    const long skipped = begin * length;
+    return {h, stride, rows, columns, end - begin, length,
+            of_columns + skipped, of_rows ? of_rows + skipped : nullptr, to_rows + skipped, to_columns + skipped};
+  }
+};
+
 constexpr int THRESHOLDS = 8;  // of one counting sweep
 
 enum class Probe { FMA, EXP, SQRT };
@@ -61,6 +79,11 @@ template <class T> struct TileFunctions {
   // Writes the block's entries to out[row * stride + column].
   void (*entries)(const BlockOfPairs<T>& block, double* out, long stride);
   void (*entries_single)(const BlockOfPairs<T>& block, float* out, long stride);
+  // Writes them, for `BlockProduct`, to panels of the width that functions of the type written have.
+  void (*panels)(const BlockOfPairs<T>& block, double* out, long stride);
+  void (*panels_single)(const BlockOfPairs<T>& block, float* out, long stride);
+  // Writes both products. Sums of at most 96 terms, and those in each lane, are in T, all beyond them in float64.
+  void (*multiply)(const BlockProduct<T>& block);
   // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS; on the diagonal, of pairs i < j.
   void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, long* counts);
   // The entries (on the diagonal: of pairs i < j) in [low, high) are written to `out`, whose room
@@ -78,15 +101,12 @@ template <class T> struct TileFunctions {
   void (*evaluate)(ScalarFunction f, const T* x, T a, long n, T* out);
 };
 
-// out[i * stride + c] += sum_j h[i * h_stride + j] * w[c * w_stride + j].
-using MultiplyFunction = void (*)(const double* h, long h_stride, long rows, long columns, const double* w,
-                                  long w_stride, long n_vectors, double* out, long stride);
-
 struct TileTable {
   const char* name;
   TileFunctions<double> float64;
   TileFunctions<float> float32;
-  MultiplyFunction multiply;
+  // sums[i] += x[i] for i < n, a multiple of 8.
+  void (*add)(const double* x, long n, double* sums);
   const WeightTable* weights;
   const LineFunctions* line;
 };

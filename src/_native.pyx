@@ -534,7 +534,10 @@ def line_product(
     None: a column of 1.
     """
     cdef long n_vectors = 1 if vectors is None else vectors.shape[1]
-    result = np.empty((n_rows, n_vectors))
+    # Rows are read and written in any order: those of 8 or 16 columns shall not share a line of the cache.
+    buffer = np.empty(n_rows * n_vectors + 7)
+    cdef long skip = -(buffer.ctypes.data // 8) % 8
+    result = buffer[skip : skip + n_rows * n_vectors].reshape(n_rows, n_vectors)
     cdef double[:, ::1] out = result
     cdef vector[ProductTerm] all_terms
     cdef ProductTerm term

@@ -97,7 +97,7 @@ class SortedScanOperator:
             row_sums, column_sums = row_sums[:n_left], order.row_sums(swapped)[n_left:]
         own = diagonal(problem, self.threads) if trace and problem.symmetric else None
         if sums is None:
-            squares = float(np.sum(order.row_sums([a * b for a in terms for b in terms]))) if second else None
+            squares = float(sum(np.sum(order.row_sums([a * b])) for a in terms for b in terms)) if second else None
             sums = Sums(float(np.sum(row_sums)), None if own is None else float(np.sum(own)), squares)
         if not rows:
             return Moments(sums.total, None, None, None, sums.squares, sums.trace)
@@ -113,9 +113,8 @@ class SortedScanOperator:
         Samples are sorted by the first call that needs their order, and not again.
         """
         vectors = np.asarray(vectors, dtype=np.float64)
-        problem = self.problem
-        n_left = len(problem.left.points)
-        first = 0 if problem.symmetric else n_left
+        n_left = len(self.problem.left.points)
+        first = 0 if self.problem.symmetric else n_left
         return self._order.product(self._terms, vectors, first=first, n_rows=n_left)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -175,10 +174,12 @@ class SortedScanOperator:
 
     @cached_property
     def _order(self) -> Order:
+        """Of all samples: sorted once for all calls."""
         return self._sorted(None)
 
     @cached_property
     def _terms(self) -> list[LineTerm]:
+        """H between the samples of `_order`, to full precision in every entry."""
         return self._terms_of(self._order, self._order.residuals)
 
     def _sorted(self, block: int | None) -> Order:
@@ -186,7 +187,7 @@ class SortedScanOperator:
         left, right = self.problem.left, self.problem.right
         points = left.points if right is None else np.concatenate([left.points, right.points])
         n = len(points) if block is None else len(points) // block * block
-        labels = left.labels[:n] if self._has_binary_residuals else None
+        labels = left.labels if self._has_binary_residuals else None
         return Order.of(points[:n], labels, block or n, self.threads)
 
     def _terms_of(self, order: Order, residuals: np.ndarray | None) -> list[LineTerm]:
@@ -357,4 +358,3 @@ def _unit(factor: Factor, n_features: int) -> float:
 def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Products of each column of a with each of b."""
     return np.reshape(a[:, :, None] * b[:, None, :], (len(a), -1))
-

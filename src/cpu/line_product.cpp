@@ -8,8 +8,7 @@
 //
 // Memory is what takes the time, so V is read twice and the product written once, for all terms. A first pass
 // gives each strip's sums as if nothing stood before it, these are carried across strips in order, and a second pass
-// starts each strip from what was carried to it. Strips depend on n alone, and so do the bits of the answer; a
-// column's do not depend on the other columns.
+// starts each strip from what was carried to it. Strips depend on n alone.
 #include <algorithm>
 #include <memory>
 #include <new>

@@ -10,7 +10,7 @@ namespace {
 
 using P = DoublePack;
 constexpr long WIDTH = LANES<P>;
-constexpr long AHEAD = 24;  // rows between asking memory for one and using it
+constexpr long AHEAD = 64;  // rows between asking memory for one and using it
 
 void decays(const double* gaps, double rate, long n, double* out) {
   long i = 0;
@@ -22,11 +22,11 @@ void decays(const double* gaps, double rate, long n, double* out) {
   for (long k = i; k < n; ++k) out[k] = rest[k - i];
 }
 
-// Asks memory for a row of `count` doubles.
+// Asks memory for a row of `count` doubles, into the second cache: the first has no room for so many.
 template <bool WRITE> KCALIB_FN void ask_for(const double* row, long count) {
-  constexpr long LINE = 64 / sizeof(double);
-  for (long c = 0; c < count; c += LINE) __builtin_prefetch(row + c, WRITE);
-  __builtin_prefetch(row + count - 1, WRITE);
+  constexpr long LINE = 64 / sizeof(double), SECOND_CACHE = 2;
+  for (long c = 0; c < count; c += LINE) __builtin_prefetch(row + c, WRITE, SECOND_CACHE);
+  __builtin_prefetch(row + count - 1, WRITE, SECOND_CACHE);
 }
 
 // The columns of V at the points of a strip, side by side and padded to whole packs with 0.
@@ -39,13 +39,12 @@ void gather(const Strip& strip, const VectorRows& in, long n_columns, double* ou
     }
     const long row = strip.positions[i] - in.first;
     const double* values = in.values && row >= 0 ? in.values + row * in.stride : nullptr;
-    for (long c = 0; c < width; c += WIDTH) {
-      P pack{};
-      if (!in.values) pack = 1.0 + pack;
-      else if (values && c < whole) pack = load<P>(values + c);
-      else if (values)
-        for (long k = c; k < n_columns; ++k) pack[k - c] = values[k];
-      store(out + c, pack);
+    if (values) {
+      for (long c = 0; c < whole; c += WIDTH) store(out + c, load<P>(values + c));
+      if (whole < width) store(out + whole, P{});
+      for (long c = whole; c < n_columns; ++c) out[c] = values[c];
+    } else {
+      for (long c = 0; c < width; c += WIDTH) store(out + c, P{} + (in.values ? 0.0 : 1.0));
     }
   }
 }
@@ -64,28 +63,24 @@ void scatter(const Strip& strip, const double* results, long n_columns, const Pr
   }
 }
 
-// What the points of a strip give to the one after it (before it), for one term:
-// sums[r][p][width] = sum_i right_r[i] D_i^p exp(-rate D_i) v_i, D_i the distance to that point.
-struct Reach {
-  long begin, end;  // the points that it sees
-  double place;  // of that point
-  double* sums;
+// The point that a strip's sums are seen from, and the points [begin, end) of the strip that it sees.
+struct Viewpoint {
+  double place;
+  long begin, end;
 };
 
-// factors[i] = D_i^p exp(-rate D_i) for the power p = 0; higher ones by multiplication with distances[i].
-KCALIB_FN void weights_of(const Strip& strip, const Reach& reach, double rate, double* distances, double* weights) {
-  for (long i = 0; i < strip.length; ++i) {
-    const bool seen = i >= reach.begin && i < reach.end;
-    distances[i] = seen ? __builtin_fabs(reach.place - strip.places[i]) : 0;
-  }
+// distances[i] = D and weights[i] = exp(-rate D), 0 of points that are not seen.
+KCALIB_FN void view(const Strip& strip, const Viewpoint& from, double rate, double* distances, double* weights) {
+  const auto seen = [&](long i) { return i >= from.begin && i < from.end; };
+  for (long i = 0; i < strip.length; ++i) distances[i] = seen(i) ? __builtin_fabs(from.place - strip.places[i]) : 0;
   decays(distances, rate, strip.length, weights);
-  for (long i = 0; i < reach.begin; ++i) weights[i] = 0;
-  for (long i = reach.end; i < strip.length; ++i) weights[i] = 0;
+  for (long i = 0; i < strip.length; ++i) weights[i] = seen(i) ? weights[i] : 0;
 }
 
+// out = sum_i weights[i] factors[i * rank] v_i, of PACKS packs of columns.
 template <int PACKS>
-KCALIB_FN void add_rows(const double* weights, const double* factors, int rank, const double* v, long width, long count,
-                        double* out) {
+KCALIB_FN void add_up(const double* weights, const double* factors, int rank, const double* v, long width, long count,
+                      double* out) {
   P sum[PACKS] = {};
   for (long i = 0; i < count; ++i) {
     const double weight = weights[i] * factors[i * rank];
@@ -94,31 +89,32 @@ KCALIB_FN void add_rows(const double* weights, const double* factors, int rank, 
   for (int k = 0; k < PACKS; ++k) store(out + k * WIDTH, sum[k]);
 }
 
+// sums[t][r][p][width] = sum_i right_r[i] D_i^p exp(-rate D_i) v_i.
+void sums_from(const Viewpoint& from, const Strip& strip, const ProductTerm* terms, int n_terms, const double* v,
+               long width, double* sums) {
+  double distances[Strip::LENGTH], weights[Strip::LENGTH];
+  for (int t = 0; t < n_terms; ++t) {
+    const int powers = terms[t].kernel.degree + 1, rank = terms[t].rank;
+    view(strip, from, terms[t].kernel.rate, distances, weights);
+    for (int p = 0; p < powers; ++p) {
+      for (long i = 0; p > 0 && i < strip.length; ++i) weights[i] *= distances[i];
+      for (int r = 0; r < rank; ++r) {
+        const double* factors = terms[t].right + strip.begin * rank + r;
+        double* out = sums + (r * powers + p) * width;
+        long c = 0;
+        for (; c + 2 * WIDTH <= width; c += 2 * WIDTH)
+          add_up<2>(weights, factors, rank, v + c, width, strip.length, out + c);
+        if (c < width) add_up<1>(weights, factors, rank, v + c, width, strip.length, out + c);
+      }
+    }
+    sums += rank * powers * width;
+  }
+}
+
 void strip_sums(const Strip& strip, const ProductTerm* terms, int n_terms, const double* v, long width, double* to_next,
                 double* to_previous) {
-  double distances[Strip::LENGTH], weights[Strip::LENGTH];
-  Reach reaches[] = {{strip.next_begin, strip.length, strip.next, to_next}, {0, strip.previous_end, strip.previous, to_previous}};
-  for (Reach& reach : reaches)
-    for (int t = 0; t < n_terms; ++t) {
-      const ProductTerm& term = terms[t];
-      const int powers = term.kernel.degree + 1;
-      weights_of(strip, reach, term.kernel.rate, distances, weights);
-      for (int p = 0; p < powers; ++p) {
-        for (long i = 0; p > 0 && i < strip.length; ++i) weights[i] *= distances[i];
-        for (int r = 0; r < term.rank; ++r) {
-          const double* factors = term.right + strip.begin * term.rank + r;
-          double* out = reach.sums + (r * powers + p) * width;
-          long c = 0;
-          for (; c + 4 * WIDTH <= width; c += 4 * WIDTH)
-            add_rows<4>(weights, factors, term.rank, v + c, width, strip.length, out + c);
-          for (; c + 2 * WIDTH <= width; c += 2 * WIDTH)
-            add_rows<2>(weights, factors, term.rank, v + c, width, strip.length, out + c);
-          for (; c < width; c += WIDTH)
-            add_rows<1>(weights, factors, term.rank, v + c, width, strip.length, out + c);
-        }
-      }
-      reach.sums += term.rank * powers * width;
-    }
+  sums_from({strip.next, strip.next_begin, strip.length}, strip, terms, n_terms, v, width, to_next);
+  sums_from({strip.previous, 0, strip.previous_end}, strip, terms, n_terms, v, width, to_previous);
 }
 
 // Sums over D^p exp(-rate D), p = 0..degree, of points left behind, seen from `gap` further on; of PACKS packs.
@@ -194,7 +190,7 @@ template <int DEGREE>
 void scan(const Strip& strip, const ScanPart& part, const double* v, long width, double* scratch, double* out) {
   long c = 0;
   for (; c + 2 * WIDTH <= width; c += 2 * WIDTH) scan_packs<DEGREE, 2>(strip, part, v, width, c, scratch, out);
-  for (; c < width; c += WIDTH) scan_packs<DEGREE, 1>(strip, part, v, width, c, scratch, out);
+  if (c < width) scan_packs<DEGREE, 1>(strip, part, v, width, c, scratch, out);
 }
 
 // gap[i], decay[i]: from point i - 1 to point i; at the ends and where a block starts nothing is carried.

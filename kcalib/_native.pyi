@@ -109,9 +109,17 @@ def line_total(
 ) -> tuple[float, float]: ...
 def line_order(
     points: np.ndarray, labels: np.ndarray | None, block: int, sweep: Sweep
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float, float]: ...
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float, float, float]: ...
 def line_product(
-    places: np.ndarray, block: int, rate: float, coefficients: np.ndarray, vectors: np.ndarray, sweep: Sweep
+    places: np.ndarray,
+    positions: np.ndarray,
+    block: int,
+    terms: Sequence[tuple[float, np.ndarray, np.ndarray, np.ndarray]],
+    diagonal: bool,
+    vectors: np.ndarray | None,
+    first: int,
+    n_rows: int,
+    sweep: Sweep,
 ) -> np.ndarray: ...
 def line_forms(
     places: np.ndarray,

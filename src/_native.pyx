@@ -125,10 +125,26 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         double* values
         double off_line
         double square_norms
+        double worst
     bint c_line_keys "kcalib::line_keys"(const Samples&, const Run&, unsigned long long*) except +
     bint c_line_order "kcalib::line_order"(
         const unsigned long long*, const Samples&, const Run&, long long*, double*, Marks*) except +
-    bint c_line_product "kcalib::line_product"(const Line&, const Run&, const double*, long, double*) except +
+    cdef cppclass ProductTerm:
+        LineKernel kernel
+        const double* left
+        const double* right
+        int rank
+    cdef cppclass VectorRows:
+        const double* values
+        long stride
+        long first
+    cdef cppclass ProductRows:
+        double* values
+        long stride
+        long n
+    bint c_line_product "kcalib::line_product"(
+        const Line&, const long long*, const ProductTerm*, int, bint, const VectorRows&, long, const Run&,
+        const ProductRows&) except +
     bint c_line_forms "kcalib::line_forms"(
         const Line&, const long long*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
     bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
@@ -476,7 +492,7 @@ def line_total(
 def line_order(const double[:, ::1] points, const long long[::1] labels, long block, Sweep sweep not None):
     """Samples sorted by their last coordinates, within blocks: positions and places.
 
-    And, unless `labels` is None, marks of the sorted samples, and off_line and square_norms.
+    And, unless `labels` is None, marks of the sorted samples, and off_line, square_norms and worst.
     """
     cdef Samples samples
     samples.points = &points[0, 0]
@@ -504,22 +520,47 @@ def line_order(const double[:, ::1] points, const long long[::1] labels, long bl
     with nogil:
         finished = c_line_order(&keys_view[0], samples, sweep.run, &positions_view[0], &out[0], &marks)
     sweep.raise_if_stopped(finished)
-    return positions, places, residuals, marks.off_line, marks.square_norms
+    return positions, places, residuals, marks.off_line, marks.square_norms, marks.worst
 
 
 def line_product(
-    const double[::1] places, long block, double rate, const double[::1] coefficients, const double[:, ::1] vectors,
-    Sweep sweep not None,
+    const double[::1] places, const long long[::1] positions, long block, terms, bint diagonal,
+    const double[:, :] vectors, long first, long n_rows, Sweep sweep not None,
 ):
-    """K @ vectors without the diagonal, K of points ascending within blocks."""
-    result = np.empty((vectors.shape[0], vectors.shape[1]))
+    """H @ vectors of samples within blocks, a row for each of the first n_rows positions; with H_ii if `diagonal`.
+
+    terms: [(rate, coefficients, left, right), ...] with factors of shape (n, rank), of sorted points. vectors: at
+    least a column, whose elements are beside each other in a row; rows of the positions from `first` on, 0 before.
+    None: a column of 1.
+    """
+    cdef long n_vectors = 1 if vectors is None else vectors.shape[1]
+    # Rows are read and written in any order: those of 8 or 16 columns shall not share a line of the cache.
+    buffer = np.empty(n_rows * n_vectors + 7)
+    cdef long skip = -(buffer.ctypes.data // 8) % 8
+    result = buffer[skip : skip + n_rows * n_vectors].reshape(n_rows, n_vectors)
     cdef double[:, ::1] out = result
+    cdef vector[ProductTerm] all_terms
+    cdef ProductTerm term
+    cdef const double[:, ::1] left, right
+    for rate, coefficients, left_factors, right_factors in terms:
+        left, right = left_factors, right_factors
+        term.kernel = line_kernel(rate, coefficients)
+        term.left, term.right = &left[0, 0], &right[0, 0]
+        term.rank = <int>left.shape[1]
+        all_terms.push_back(term)
     cdef Line line = line_of(places, block)
-    line.kernel = line_kernel(rate, coefficients)
-    cdef long n_vectors = vectors.shape[1]
+    cdef VectorRows rows
+    cdef ProductRows products
+    rows.values = NULL
+    rows.stride = 0
+    rows.first = first
+    if vectors is not None:
+        rows.values, rows.stride = &vectors[0, 0], vectors.strides[0] // <long>sizeof(double)
+    products.values, products.stride, products.n = &out[0, 0], n_vectors, n_rows
     cdef bint finished
     with nogil:
-        finished = c_line_product(line, sweep.run, &vectors[0, 0], n_vectors, &out[0, 0])
+        finished = c_line_product(
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, rows, n_vectors, sweep.run, products)
     sweep.raise_if_stopped(finished)
     return result
 

@@ -94,6 +94,7 @@ def test_residuals_below_rounding_count_as_they_are():
     assert moments.total == pytest.approx(off.sum(), rel=1e-13, abs=0)
     assert moments.trace == pytest.approx(np.trace(h), rel=1e-13, abs=0)
     assert moments.sum_of_squares == pytest.approx((off**2).sum(), rel=1e-13, abs=0)
+    np.testing.assert_allclose(operator.matmul(np.eye(4)), h, rtol=1e-13, atol=0)
     weights = Weights("rademacher", 4, 9, 0)
     w = weights.values()
     expected = np.einsum("ib,ij,jb->b", w, h, w)
@@ -125,6 +126,116 @@ def test_block_sums_are_those_of_the_blocks(size):
         block = PairProblem(problem.left.take(slice(b * size, (b + 1) * size)), None, problem.kernel)
         sums = OpenMPOperator(block).moments().row_sums
         assert abs(found[b] - sums.sum()) <= 1e-13 * 4 * size**2
+
+
+PRODUCT_KERNELS = {name: KERNELS[name] for name in LINE_KERNELS} | {
+    "matern_1.5 * matern_2.5": K.Matern(bandwidth=0.5, nu=1.5) * K.Matern(bandwidth=0.3, nu=2.5),
+    "linear * matern_2.5 + exponential": K.Linear() * K.Matern(bandwidth=0.3, nu=2.5) + K.Exponential(bandwidth=0.1),
+}
+COLUMNS = (0, 1, 3, 8, 16, 17, 40)
+
+
+def check_products(kernel, y, p, columns=COLUMNS):
+    """To 1e-13 of |H| |V|, for numbers of columns that do and do not fill registers and cache lines."""
+    h = np.asarray(oracle.h_matrix(kernel, y, p), float)
+    floor = 8 * float(np.finfo(np.longdouble).eps) * np.asarray(oracle.kernel_matrix(kernel, p, p), float)
+    operator = SortedScanOperator(pair_problem(y, p, kernel))
+    v = np.random.default_rng(0).normal(size=(len(y), max(columns)))
+    for count in columns:
+        found = operator.matmul(v[:, :count])
+        assert found.shape == (len(y), count)
+        size = np.abs(v[:, :count])
+        assert (np.abs(found - h @ v[:, :count]) <= 1e-13 * (np.abs(h) @ size) + floor @ size).all()
+
+
+@pytest.mark.parametrize("kernel", PRODUCT_KERNELS)
+@pytest.mark.parametrize("n", [1, 2, 3, 128, 129, 260])
+def test_products(kernel, n):
+    check_products(PRODUCT_KERNELS[kernel], *softmax_problem(n, 2, seed=n))
+
+
+@pytest.mark.parametrize("samples", ["ties", "one label", "one place", "two places", "certain"])
+@pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "linear * matern_2.5 + exponential"])
+def test_products_of_unusual_samples(samples, kernel):
+    y, p = softmax_problem(150, 2)
+    if samples == "ties":
+        p[:, 1] = np.round(p[:, 1] * 8) / 8
+        p[:, 0] = 1 - p[:, 1]
+    elif samples == "one label":
+        y[:] = 0
+    elif samples == "one place":
+        p[:] = p[0]
+    elif samples == "two places":
+        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
+    else:  # residuals below rounding, of which only one of two coordinates is left
+        p[:100] = np.where(y[:100, None] == 1, [1e-20, 1.0], [1.0, 1e-22])
+    check_products(PRODUCT_KERNELS[kernel], y, p, columns=(1, 9))
+
+
+@pytest.mark.parametrize("bandwidth", [1e-12, 1e-4, 1e12])
+@pytest.mark.parametrize("profile", [K.Exponential, K.Matern])
+def test_products_with_extreme_bandwidths(bandwidth, profile):
+    y, p = on_a_grid(200)
+    p[50:100] = p[:50]
+    check_products(profile(bandwidth=bandwidth), y, p, columns=(2,))
+
+
+@pytest.mark.parametrize("n", [4095, 4097, 9000])
+def test_products_carried_across_tasks(n):
+    """Entry by entry: the sums of a constant column do not see which strip is which."""
+    y, p = softmax_problem(n, 2, seed=n)
+    p[3000:3500] = p[17]
+    problem = pair_problem(y, p, KERNELS["matern_2.5"])
+    v = np.random.default_rng(n).normal(size=(n, 5))
+    sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+    scale = OpenMPOperator(sizes).matmul(np.abs(v))
+    error = SortedScanOperator(problem).matmul(v) - OpenMPOperator(problem).matmul(v)
+    assert (np.abs(error) <= 1e-13 * scale).all()
+
+
+def test_layouts_of_vectors():
+    y, p = softmax_problem(500, 2)
+    operator = SortedScanOperator(pair_problem(y, p, KERNELS["mixed"]))
+    v = np.random.default_rng(0).normal(size=(500, 20))
+    expected = operator.matmul(v[:, :9].copy())
+    unaligned = np.frombuffer(b"\0" + v[:, :9].tobytes(), np.uint8)[1:].view(np.float64).reshape(500, 9)
+    for same in (v[:, :9], np.asfortranarray(v[:, :9]), v[::-1, :9][::-1], v[:, 8::-1][:, ::-1], unaligned):
+        np.testing.assert_array_equal(operator.matmul(same), expected)
+    reverse = SortedScanOperator(pair_problem(y[::-1], p[::-1], KERNELS["mixed"])).matmul(v[::-1, :9])
+    np.testing.assert_allclose(reverse[::-1], expected, rtol=0, atol=1e-13 * np.abs(v).sum())
+    integers = np.arange(500)[:, None] % 7
+    np.testing.assert_array_equal(operator.matmul(integers), operator.matmul(integers.astype(float)))
+    np.testing.assert_array_equal(operator.matmul(v, dtype="float32"), operator.matmul(v))
+
+
+def test_samples_are_sorted_once(monkeypatch):
+    y, p = softmax_problem(100, 2)
+    sorts = []
+    line_order = _native.line_order
+    monkeypatch.setattr(_native, "line_order", lambda *args: sorts.append(1) or line_order(*args))
+    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
+    for _ in range(3):
+        operator.moments(second=True)
+        operator.matmul(np.ones((100, 2)))
+        operator.quadratic_forms(Weights("rademacher", 100, 5, 0))
+        operator.quadratic_forms(np.ones((100, 1)))
+    assert len(sorts) == 1
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
+def test_bits_of_products_do_not_depend_on_the_number_of_threads(kernel):
+    n = 30_000
+    y, p = softmax_problem(n, 2)
+    p[1000:3000] = p[10]
+    problem = pair_problem(y, p, KERNELS[kernel])
+    v = np.random.default_rng(0).normal(size=(n, 40))
+
+    def everything(threads: int) -> list[bytes]:
+        operator = SortedScanOperator(problem, threads=threads)
+        return [operator.matmul(v[:, :count]).tobytes() for count in (1, 16, 40)]
+
+    first = everything(1)
+    assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
 @pytest.mark.parametrize("target", ["delta", "matrix"])
@@ -268,6 +379,12 @@ def test_instruction_sets_agree(level):
             _native.line_forms(places, positions, [(3.0, polynomial, factors)], None, 7, 50, s) for s in (sweep, best)
         ]
         np.testing.assert_allclose(*forms, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
+        terms = [(3.0, polynomial, factors.T.copy(), factors.T.copy())]
+        v = np.random.default_rng(1).normal(size=(20_000, 11))
+        products = [
+            _native.line_product(places, positions, 20_000, terms, True, v, 0, 20_000, s) for s in (sweep, best)
+        ]
+        np.testing.assert_allclose(*products, rtol=0, atol=1e-13 * 4 * np.abs(factors).max() ** 2 * np.abs(v).sum())
 
 
 def brute_median(x: np.ndarray) -> float:
@@ -330,3 +447,6 @@ def test_ctrl_c_stops_every_loop():
     for weights, count in ((None, 512), (np.ones((n, 8)), 8)):
         with pytest.raises(Stop):
             _native.line_forms(places[:-1], positions, [(1.0, np.ones(3), factors)], weights, 0, count, sweep)
+    terms = [(1.0, np.ones(3), factors.T.copy(), factors.T.copy())]
+    with pytest.raises(Stop):
+        _native.line_product(places[:-1], positions, n, terms, True, np.ones((n, 16)), 0, n, sweep)

@@ -8,6 +8,7 @@ import numpy as np
 from .common import BANDWIDTH, ROUNDS, SEED, THREADS, operator_of, pair_problem, ratios, require, total_of
 
 REPLICATES = 1000
+VECTORS = (1, 16)
 CALLS = ("total", "skce", "median")
 
 
@@ -50,6 +51,12 @@ class Line:
             raise NotImplementedError("this version has no quadratic forms on a line")
         return ratios([lambda: operator.quadratic_forms(weights)], self.sort, threads, rounds)[0]
 
+    def products_over_sort(self, count, threads, rounds=ROUNDS):
+        """Time of H @ V for `count` columns, of samples that have been sorted, over that of the sort."""
+        operator = self.operator(threads)
+        vectors = np.random.default_rng(SEED).standard_normal((self.n, count))
+        return ratios([lambda: operator.matmul(vectors)], self.sort, threads, rounds)[0]
+
 
 class Binary:
     params = [(100_000, 10_000_000), THREADS, CALLS]
@@ -81,3 +88,20 @@ class BinaryReplicates:
 
     def track_time_over_sort(self, n, threads):
         return self.line.replicates_over_sort(threads)
+
+
+class BinaryProducts:
+    """What a block method for eigenvalues calls again and again; `ratios` warms up, and so sorts before."""
+
+    params = [(100_000, 1_000_000), THREADS, VECTORS]
+    param_names = ["n", "threads", "vectors"]
+    unit = "sorts"
+
+    def setup_cache(self):
+        pass
+
+    def setup(self, n, threads, vectors):
+        self.line = Line(n)
+
+    def track_time_over_sort(self, n, threads, vectors):
+        return self.line.products_over_sort(vectors, threads)

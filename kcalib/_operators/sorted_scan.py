@@ -3,7 +3,7 @@ r"""The operator for points on a line: O(n log n) instead of O(n^2), and exact.
 Binary problems are this case: two predictions (1 - c, c) and (1 - c', c') are sqrt(2) |c - c'|
 apart (cityblock: 2 |c - c'|). A product of exponential and Matern profiles is then
 exp(-s |c - c'|) times a polynomial in |c - c'|, and after sorting, K @ v is a recurrence from
-the left and one from the right (src/cpu/line.cpp). Marks and inner products <x, x'> have finite
+the left and one from the right (src/cpu/line_product.cpp). Marks and inner products <x, x'> have finite
 rank, so H is a sum of such K between columns:
 
     H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]
@@ -17,9 +17,9 @@ looks at single entries (`tile`, `counts`, `between`) is the openmp operator's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from kcalib._resampling import Weights
 from kcalib._threads import resolve_threads, terminal_progress
 
 POLYNOMIALS = {"exponential": (1.0,), "matern_3_2": (1.0, 1.0), "matern_5_2": (1.0, 1.0, 1.0 / 3.0)}
-VECTORS_AT_ONCE = 8  # columns of a product that are in memory together
 WEIGHTS_AT_ONCE = 2**28  # bytes of resampling weights in memory
 SORT_IN_THREADS_FROM = 100_000  # samples; below, a thread takes longer to start than to sort
 EPSILON = float(np.finfo(np.float64).eps)
@@ -90,41 +89,33 @@ class SortedScanOperator:
         sums = self._sums_of_residuals(second)
         if sums is not None and not rows:
             return Moments(sums.total, None, None, None, sums.squares, sums.trace)
-        order, terms = self._sorted()
-        row_sums = column_sums = self._row_sums(order, terms)
+        order, terms = self._order, self._terms
+        row_sums = column_sums = order.row_sums(terms)
         if not problem.symmetric:
+            n_left = len(problem.left.points)
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
-            column_sums = self._row_sums(order, swapped, columns=True)
+            row_sums, column_sums = row_sums[:n_left], order.row_sums(swapped)[n_left:]
         own = diagonal(problem, self.threads) if trace and problem.symmetric else None
         if sums is None:
-            squares = float(sum(np.sum(order.row_sums(a * b)) for a in terms for b in terms)) if second else None
+            squares = float(sum(np.sum(order.row_sums([a * b])) for a in terms for b in terms)) if second else None
             sums = Sums(float(np.sum(row_sums)), None if own is None else float(np.sum(own)), squares)
         if not rows:
             return Moments(sums.total, None, None, None, sums.squares, sums.trace)
         return Moments(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
 
     def block_sums(self, size: int) -> np.ndarray:
-        order, terms = self._sorted(size)
-        rows = sum((order.row_sums(term) for term in terms), start=np.zeros(order.n))
-        return rows.reshape(-1, size).sum(axis=1)
+        order = self._sorted(size)
+        return order.row_sums(self._terms_of(order, order.residuals)).reshape(-1, size).sum(axis=1)
 
-    def matmul(self, vectors: np.ndarray) -> np.ndarray:
+    def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
+        """Always in float64, whatever `dtype` allows: reading and writing the vectors is what takes the time here.
+
+        Samples are sorted by the first call that needs their order, and not again.
+        """
         vectors = np.asarray(vectors, dtype=np.float64)
-        order, terms = self._sorted()
         n_left = len(self.problem.left.points)
-        if self.problem.symmetric:
-            out = diagonal(self.problem, self.threads)[:, None] * vectors
-        else:
-            out = np.zeros((n_left, vectors.shape[1]))
-            vectors = np.concatenate([np.zeros_like(out), vectors])
-        for group in _groups(vectors.shape[1]):
-            some = vectors[order.positions, group]
-            products = np.zeros_like(some)
-            for term in terms:
-                for left, right in zip(term.left.T, term.right.T, strict=True):
-                    products += left[:, None] * order.product(term, right[:, None] * some)
-            out[:, group] += order.restored(products)[:n_left]
-        return out
+        first = 0 if self.problem.symmetric else n_left
+        return self._order.product(self._terms, vectors, first=first, n_rows=n_left)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return self._dense.counts(thresholds)
@@ -137,7 +128,8 @@ class SortedScanOperator:
         if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
             return np.empty(0)
         signs = isinstance(weights, Weights) and weights.kind == "rademacher"
-        order, terms = self._sorted(signs=signs)
+        order = self._order
+        terms = self._terms_of(order, order.residuals_for_totals) if signs else self._terms
         packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
@@ -180,34 +172,43 @@ class SortedScanOperator:
             return None
         return BinaryResiduals.sorted(self.problem.left, self.threads).sums(self.problem.kernel, second)
 
-    def _row_sums(self, order: Order, terms: list[LineTerm], *, columns: bool = False) -> np.ndarray:
-        """Row sums of the terms in the user's order; of a rectangular problem the rows (columns) alone."""
-        sums = order.restored(sum((order.row_sums(term) for term in terms), start=np.zeros(order.n)))
-        if self.problem.symmetric:
-            return sums
-        n_left = len(self.problem.left.points)
-        return sums[n_left:] if columns else sums[:n_left]
+    @cached_property
+    def _order(self) -> Order:
+        """Of all samples: sorted once for all calls."""
+        return self._sorted(None)
 
-    def _sorted(self, block: int | None = None, *, signs: bool = False) -> tuple[Order, list[LineTerm]]:
-        """The samples sorted by their place on the line (within whole blocks), and H as terms.
+    @cached_property
+    def _terms(self) -> list[LineTerm]:
+        """H between the samples of `_order`, to full precision in every entry."""
+        return self._terms_of(self._order, self._order.residuals)
 
-        A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
-        left marks are. `signs`: for totals of H with weights of 1 and -1.
-        """
+    def _sorted(self, block: int | None) -> Order:
+        """The samples sorted by their place on the line, all or within whole blocks."""
         left, right = self.problem.left, self.problem.right
         points = left.points if right is None else np.concatenate([left.points, right.points])
         n = len(points) if block is None else len(points) // block * block
-        labels = left.labels if signs and self._has_binary_residuals else None
-        order = Order.of(points[:n], labels, block or n, self.threads)
-        marks = order.signed_residuals
+        labels = left.labels if self._has_binary_residuals else None
+        return Order.of(points[:n], labels, block or n, self.threads)
+
+    def _terms_of(self, order: Order, residuals: np.ndarray | None) -> list[LineTerm]:
+        """H between the sorted samples, as terms; with `residuals`, if there are any, for marks.
+
+        A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
+        left marks are.
+        """
+        left, right = self.problem.left, self.problem.right
+        marks = residuals
         if marks is None:
             marks = left.marks if right is None else np.concatenate([left.marks, np.zeros_like(right.marks)])
             marks = _float64(marks[order.positions])
         columns = marks
         if right is not None:
             columns = _float64(np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions])
-        points = _float64(points[order.positions] if self._has_dot else points[:0])
-        return order, [_line_term(term, points, marks, columns) for term in self.problem.kernel]
+        points = left.points[:0]
+        if self._has_dot:
+            points = left.points if right is None else np.concatenate([left.points, right.points])
+            points = points[order.positions]
+        return [_line_term(term, _float64(points), marks, columns) for term in self.problem.kernel]
 
 
 @dataclass(frozen=True)
@@ -276,9 +277,10 @@ class Order:
     places: np.ndarray  # ascending within a block, shape: (n,)
     block: int
     threads: int
-    # sqrt(2) r of the sorted samples, shape (n, 1); None unless asked for, and if what is off the line
-    # counts (see `BinaryResiduals`)
-    signed_residuals: np.ndarray | None
+    # sqrt(2) r of the sorted samples, shape (n, 1), of binary labels; see `BinaryResiduals`. None without
+    # labels, and where what is off the line counts in an entry of H (in a sum of them all).
+    residuals: np.ndarray | None
+    residuals_for_totals: np.ndarray | None
 
     @classmethod
     def of(cls, points: np.ndarray, labels: np.ndarray | None, block: int, threads: int) -> Order:
@@ -287,34 +289,31 @@ class Order:
         labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
         with terminal_progress() as progress:
             sweep = _native.Sweep(threads, None, progress)
-            positions, places, residuals, off, norms = _native.line_order(points, labels, block, sweep)
-        if residuals is not None:
-            residuals = residuals[:, None] if 2 * off**2 <= EPSILON * norms else None
-        return cls(positions, places, block, threads, residuals)
+            positions, places, values, off, norms, worst = _native.line_order(points, labels, block, sweep)
+        residuals = None if values is None else values[:, None]
+        in_entries = residuals if worst**2 <= EPSILON else None
+        in_totals = residuals if 2 * off**2 <= EPSILON * norms else None
+        return cls(positions, places, block, threads, in_entries, in_totals)
 
-    @property
-    def n(self) -> int:
-        return len(self.positions)
+    def row_sums(self, terms: list[LineTerm]) -> np.ndarray:
+        """Of H without its diagonal, within blocks, in the user's order."""
+        return self.product(terms, None, first=0, n_rows=len(self.positions))[:, 0]
 
-    def restored(self, values: np.ndarray) -> np.ndarray:
-        """Values of the sorted samples in the user's order."""
-        result = np.empty_like(values)
-        result[self.positions] = values
-        return result
+    def product(self, terms: list[LineTerm], vectors: np.ndarray | None, *, first: int, n_rows: int) -> np.ndarray:
+        """H @ vectors of the samples from the number `first` on, the rows of the first `n_rows` samples.
 
-    def row_sums(self, term: LineTerm) -> np.ndarray:
-        """Of the term without its diagonal, within blocks."""
-        total = np.zeros(self.n)
-        for columns in _groups(term.right.shape[1]):
-            product = self.product(term, np.ascontiguousarray(term.right[:, columns]))
-            total += np.einsum("ij,ij->i", term.left[:, columns], product)
-        return total
-
-    def product(self, term: LineTerm, vectors: np.ndarray) -> np.ndarray:
-        """K @ vectors of the term's K without its diagonal, within blocks."""
+        Without vectors: sums of rows, from which the diagonal is left out.
+        """
+        if vectors is not None and vectors.shape[1] == 0:
+            return np.empty((n_rows, 0))
+        if vectors is not None and (vectors.strides[1] != vectors.itemsize or not vectors.flags.aligned):
+            vectors = np.ascontiguousarray(vectors)
+        packed = [(t.rate, t.polynomial, t.left, t.right) for t in terms]
         with terminal_progress() as progress:
             sweep = _native.Sweep(self.threads, None, progress)
-            return _native.line_product(self.places, self.block, term.rate, term.polynomial, vectors, sweep)
+            return _native.line_product(
+                self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, sweep
+            )
 
 
 def off_line(points: np.ndarray) -> float:
@@ -359,8 +358,3 @@ def _unit(factor: Factor, n_features: int) -> float:
 def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Products of each column of a with each of b."""
     return np.reshape(a[:, :, None] * b[:, None, :], (len(a), -1))
-
-
-def _groups(count: int) -> Iterator[slice]:
-    for begin in range(0, count, VECTORS_AT_ONCE):
-        yield slice(begin, min(count, begin + VECTORS_AT_ONCE))

@@ -1,13 +1,4 @@
-// With A_p(i) = sum_{j<i} v_j D^p exp(-s D), D = x_i - x_j, one step to the right of length g is
-//
-//   A_p(i + 1) = exp(-s g) sum_{l<=p} binomial(p, l) g^{p-l} (A_l(i) + [l = 0] v_i),
-//
-// and sum_{j<i} k(x_i, x_j) v_j = sum_p c_p A_p(i): O(n) for all i. The same from the right.
-// Every term is damped, none is subtracted: nothing cancels that does not cancel in the sum.
-//
-// Threads: chunks whose number depends on n alone. A first pass gives each chunk's sums as if
-// nothing stood before it, the sums are carried across chunks in order, a second pass
-// starts each chunk from what was carried to it.
+// Points on a line: residuals, totals, and the order of the samples.
 #include "line.h"
 
 #include <bit>
@@ -21,113 +12,6 @@ namespace kcalib {
 namespace {
 
 constexpr long AHEAD = 32;  // points between asking memory for a sample and using it
-
-struct Step {
-  double gap = 0, decay = 1;
-  void operator+=(const Step& next) {
-    gap += next.gap;
-    decay *= next.decay;
-  }
-};
-
-// The sums A_p of all vectors at one point: sums[p * n_vectors + c].
-template <int DEGREE> class Sums {
- public:
-  Sums(int degree, long n_vectors) : degree_(DEGREE < 0 ? degree : DEGREE), n_vectors_(n_vectors) {}
-
-  // Across a gap; `added` (null: nothing) is the vectors' row at the point that is left behind.
-  void step(double* sums, const Step& step, const double* added) const {
-    if (added)
-      for (long c = 0; c < n_vectors_; ++c) sums[c] += added[c];
-    for (int p = degree(); p > 0; --p) {
-      double weight = 1;  // binomial(p, l) gap^(p - l), from l = p down
-      for (int l = p - 1; l >= 0; --l) {
-        weight *= step.gap * (l + 1) / (p - l);
-        for (long c = 0; c < n_vectors_; ++c) sums[p * n_vectors_ + c] += weight * sums[l * n_vectors_ + c];
-      }
-    }
-    for (long k = 0; k < size(); ++k) sums[k] *= step.decay;
-  }
-
-  void add_value(const double* sums, const double* coefficients, double* out) const {
-    for (int p = 0; p <= degree(); ++p)
-      for (long c = 0; c < n_vectors_; ++c) out[c] += coefficients[p] * sums[p * n_vectors_ + c];
-  }
-
-  long size() const { return (degree() + 1) * n_vectors_; }
-
- private:
-  int degree() const { return DEGREE < 0 ? degree_ : DEGREE; }
-  int degree_;
-  long n_vectors_;
-};
-
-template <int DEGREE>
-bool product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out) {
-  const Sums<DEGREE> algebra(line.kernel.degree, n_vectors);
-  const long n = line.n, size = algebra.size();
-  const Chunks chunks(n);
-  const int threads = team_size(run, chunks.count, 10.0 * double(n) * double(size));
-  const Steps steps(line, run);
-  const double *const gap = steps.gap.get(), *const decay = steps.decay.get();
-  // What each chunk gets from the left and from the right; first what it adds to the next.
-  std::vector<double> from_left(chunks.count * size), from_right(chunks.count * size), scratch(threads * size);
-  std::vector<Step> to_next(chunks.count), to_previous(chunks.count);
-  Watch watch(run, 2 * chunks.count);
-
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
-    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
-    double* left = &from_left[chunk * size];
-    double* right = &from_right[chunk * size];
-    for (long i = begin; i < end; ++i) {  // to the first point of the next chunk
-      const Step step = i + 1 < n ? Step{gap[i + 1], decay[i + 1]} : Step{0, 0};
-      algebra.step(left, step, vectors + i * n_vectors);
-      to_next[chunk] += step;
-    }
-    for (long i = end - 1; i >= begin; --i) {  // to the last point of the chunk before
-      const Step step = i > 0 ? Step{gap[i], decay[i]} : Step{0, 0};
-      algebra.step(right, step, vectors + i * n_vectors);
-      to_previous[chunk] += step;
-    }
-    watch.task_done();
-  }
-  if (watch.stopped()) return false;
-
-  std::vector<double> carried(size), own(size);
-  const auto carry = [&](double* chunk_sums, Step across) {
-    if (across.decay != 0) across.decay = std::exp(-line.kernel.rate * across.gap);  // not the product: its errors add up
-    std::copy_n(chunk_sums, size, own.begin());
-    std::copy_n(carried.begin(), size, chunk_sums);
-    algebra.step(carried.data(), across, nullptr);
-    for (long k = 0; k < size; ++k) carried[k] += own[k];
-  };
-  std::fill(carried.begin(), carried.end(), 0.0);
-  for (long chunk = 0; chunk < chunks.count; ++chunk) carry(&from_left[chunk * size], to_next[chunk]);
-  std::fill(carried.begin(), carried.end(), 0.0);
-  for (long chunk = chunks.count - 1; chunk >= 0; --chunk) carry(&from_right[chunk * size], to_previous[chunk]);
-
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
-    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
-    double* sums = &scratch[thread_number() * size];
-    std::copy_n(&from_left[chunk * size], size, sums);
-    for (long i = begin; i < end; ++i) {
-      std::fill_n(out + i * n_vectors, n_vectors, 0.0);
-      algebra.add_value(sums, line.kernel.coefficients, out + i * n_vectors);
-      if (i + 1 < end) algebra.step(sums, {gap[i + 1], decay[i + 1]}, vectors + i * n_vectors);
-    }
-    std::copy_n(&from_right[chunk * size], size, sums);
-    for (long i = end - 1; i >= begin; --i) {
-      algebra.add_value(sums, line.kernel.coefficients, out + i * n_vectors);
-      if (i > begin) algebra.step(sums, {gap[i], decay[i]}, vectors + i * n_vectors);
-    }
-    watch.task_done();
-  }
-  return !watch.stopped();
-}
 
 }  // namespace
 
@@ -163,20 +47,22 @@ struct Residual {
 
 // Sums over samples of what a residual is off the line, and of its square norm; a pair for each chunk.
 struct ResidualSums {
-  explicit ResidualSums(const Chunks& chunks) : off(chunks.count), squares(chunks.count) {}
+  explicit ResidualSums(const Chunks& chunks) : off(chunks.count), squares(chunks.count), worst(chunks.count) {}
   struct Part {
-    double off = 0, squares = 0;
+    double off = 0, squares = 0, worst = 0;
     void add(const Residual& r) {
-      off += 0.5 * std::abs(r.other - r.rest);
+      const double distance = 0.5 * std::abs(r.other - r.rest);
+      if (distance > worst * std::abs(r.size())) worst = distance / std::abs(r.size());
+      off += distance;
       squares += r.other * r.other + r.rest * r.rest;
     }
   };
-  void set(long chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares; }
+  void set(long chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares, worst[chunk] = part.worst; }
   void write(double* off_line, double* square_norms) const {
     *off_line = std::accumulate(off.begin(), off.end(), 0.0);
     *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
   }
-  std::vector<double> off, squares;
+  std::vector<double> off, squares, worst;
 };
 
 }  // namespace
@@ -343,6 +229,7 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, long l
     watch.task_done();
   }
   sums.write(&marks->off_line, &marks->square_norms);
+  marks->worst = *std::max_element(sums.worst.begin(), sums.worst.end());
   return !watch.stopped();
 }
 
@@ -357,15 +244,6 @@ Steps::Steps(const Line& line, const Run& run)
     for (long i = first; i < end; i += line.block) gap[i] = 0;
     run.table->line->decays(&gap[begin], line.kernel.rate, end - begin, &decay[begin]);
     for (long i = first; i < end; i += line.block) decay[i] = 0;
-  }
-}
-
-bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out) {
-  switch (line.kernel.degree) {
-    case 0: return product<0>(line, run, vectors, n_vectors, out);
-    case 1: return product<1>(line, run, vectors, n_vectors, out);
-    case 2: return product<2>(line, run, vectors, n_vectors, out);
-    default: return product<-1>(line, run, vectors, n_vectors, out);
   }
 }
 

@@ -39,6 +39,7 @@ struct Marks {
   const long long* labels;  // null: not wanted
   double* values;  // sqrt(2) r
   double off_line, square_norms;
+  double worst;  // largest |d| / r
 };
 
 // From the sorted keys, the samples sorted by place, equal ones by number; their places and marks.
@@ -58,8 +59,10 @@ struct Steps {
   std::unique_ptr<double[]> gap, decay;
 };
 
-// out[i] = sum over j != i of the same block of k(x_i, x_j) vectors[j], both (n x n_vectors).
-bool line_product(const Line& line, const Run& run, const double* vectors, long n_vectors, double* out);
+// out = H @ vectors for the sum H of the terms, between samples of the same block; `diagonal`: whether
+// H_ii is in it. positions: of the sorted samples in the user's order. line.kernel is not used.
+bool line_product(const Line& line, const long long* positions, const ProductTerm* terms, int n_terms, bool diagonal,
+                  const VectorRows& vectors, long n_vectors, const Run& run, const ProductRows& out);
 
 // A kernel between columns of factors: sum_r f_r[i] k(x_i, x_j) f_r[j].
 struct FormTerm {

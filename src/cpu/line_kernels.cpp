@@ -2,23 +2,11 @@
 #include "line_kernels.h"
 
 #include "bits.h"
+#include "line_scan.h"
 #include "pack.h"
 
 namespace kcalib {
 namespace {
-
-using P = DoublePack;
-constexpr long WIDTH = LANES<P>;
-
-void decays(const double* gaps, double rate, long n, double* out) {
-  long i = 0;
-  for (; i + WIDTH <= n; i += WIDTH) store(out + i, exp_minus(rate * load<P>(gaps + i)));
-  if (i == n) return;
-  double rest[WIDTH] = {};
-  for (long k = i; k < n; ++k) rest[k - i] = gaps[k];
-  store(rest, exp_minus(rate * load<P>(rest)));
-  for (long k = i; k < n; ++k) out[k] = rest[k - i];
-}
 
 // sums[p] of D^p exp(-rate D), seen from `gap` further on: by the binomial theorem, from the highest
 // power down. VECTORS sums of each power beside each other.
@@ -353,6 +341,6 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
 }  // namespace
 
 extern const LineFunctions KCALIB_LINE;
-const LineFunctions KCALIB_LINE = {decays, piece, join, forms, sign_forms};
+const LineFunctions KCALIB_LINE = {decays, piece, join, forms, sign_forms, WIDTH, gather, scatter, strip_sums, carry, strip_products};
 
 }  // namespace kcalib

@@ -45,6 +45,40 @@ struct SampleWeights {
   static constexpr int MOST = 512;
 };
 
+// Consecutive sorted points. Points of different blocks do not see each other.
+struct Strip {
+  static constexpr long LENGTH = 128;
+  long begin, length;  // its number of points is at most LENGTH
+  long left;  // points from its first one to the last of the line
+  long block;
+  const double* places;
+  const long long* positions;  // of the samples in the user's order
+  // The places of the points before and after it, and its points that are seen from there: [0, previous_end)
+  // and [next_begin, length).
+  double previous, next;
+  long previous_end, next_begin;
+};
+
+// sum_r left_r[i] k(x_i, x_j) right_r[j]; factors of sorted points, shape: (n, rank).
+struct ProductTerm {
+  LineKernel kernel;
+  const double *left, *right;
+  int rank;
+};
+
+// Vectors side by side. The sample at position i in the user's order has row i - first, or 0 if that is
+// negative. values == nullptr: all are 1.
+struct VectorRows {
+  const double* values;
+  long stride, first;
+};
+
+// The sample at position i has row i, if i < n.
+struct ProductRows {
+  double* values;
+  long stride, n;
+};
+
 struct LineFunctions {
   void (*decays)(const double* gaps, double rate, long n, double* out);
   // Piece of the points [begin, end) of the line; `squared`: u = r^2. `scratch`: 4 * (degree + 1).
@@ -60,6 +94,23 @@ struct LineFunctions {
   // `begin` is a multiple of 64; sums[MOST] are seen from the point itself. n: number of points.
   void (*sign_forms)(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
                      double* totals);
+
+  // Products with vectors, as line_product.cpp puts them together. Sums of a strip have, for each term and rank, a
+  // row for each power of the distance; all rows have whole packs of `lanes` columns. `scratch`, aligned to
+  // 64 bytes, has 2 lanes for each power.
+  long lanes;
+  void (*gather)(const Strip& strip, const VectorRows& in, long n_columns, double* out);
+  void (*scatter)(const Strip& strip, const double* results, long n_columns, const ProductRows& out);
+  // What the strip's points give to the points after and before it.
+  void (*strip_sums)(const Strip& strip, const ProductTerm* terms, int n_terms, const double* v, long width,
+                     double* to_next, double* to_previous);
+  // `carried` is what reaches this strip. It goes on by `distance`, not at all if that is negative, and the strip's
+  // `sums` join it; their place is taken by what came.
+  void (*carry)(const ProductTerm* terms, int n_terms, double distance, long width, double* scratch, double* carried,
+                double* sums);
+  // own: 1 if a point sees itself, 0 if not.
+  void (*strip_products)(const Strip& strip, const ProductTerm* terms, int n_terms, double own, const double* v,
+                         long width, const double* from_left, const double* from_right, double* scratch, double* out);
 };
 
 }  // namespace kcalib

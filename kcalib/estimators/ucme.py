@@ -126,7 +126,7 @@ def ucme(
     >>> where = {"test_predictions": [[0.5, 0.5]], "test_labels": [0]}
     >>> value = kcalib.ucme([0], [[0.8, 0.2]], kernel=Exponential(bandwidth=1.0), **where)
     >>> round(value, 6)
-    0.017121
+    0.017122
     >>> kcalib.ucme([0, 1, 1], [0.2, 0.6, 0.9], n_locations=4, full_output=True).n_locations
     4
     """

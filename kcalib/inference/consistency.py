@@ -24,7 +24,7 @@ from kcalib._resampling import draw_labels, thresholds
 from kcalib.estimators.ece import MAX_BINS, bin_of
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator, describe, value_and_error
-from kcalib.estimators.ucme import DEFAULT_SEED, Locations, locations_for, mean_differences, mean_square
+from kcalib.estimators.ucme import DEFAULT_SEED, locations_for, mean_differences, mean_square
 
 ESTIMATORS = ("ece", *SKCE_ESTIMATORS, "ucme")
 DEFAULT_BINS = 15
@@ -122,8 +122,9 @@ def consistency_test(
     Notes
     -----
     Drawing the predictions again puts some of them into a replicate twice, and leaves others out: fewer bins are
-    occupied, and noise in each is smaller, than in the data, so that estimates that are biased
-    upwards are smaller in replicates than they should be [3]_ (section 7.2).
+    occupied than in the data, so that the estimates of replicates are too small, and calibrated models are rejected
+    too often [3]_ (section 7.2). For "ece" with many samples in every bin the difference is small; with few it is all that
+    the test sees.
 
     The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))`` on the host: rows
     ``integers(n, size=n)``, unless they are kept, then ``uniform(size=n)``, of which each gives the label
@@ -164,14 +165,17 @@ def consistency_test(
     elif estimator == "ucme":
         own_seed = seed if test_predictions is None and test_labels is None else None
         locations = locations_for(data, n_locations, test_predictions, test_labels, own_seed, from_logits)
-        statistic = _PairStatistic.of_ucme(data, options, locations)
+        kernels = options.kernel, options.target_kernel
+        packed = _packing.pack_locations(data, locations.data, *kernels, threads=options.threads)
+        statistic = _PairStatistic(data, options, packed, _ucme_of, {"locations": locations.described()})
     else:
-        statistic = _PairStatistic.of_skce(data, options, estimator, block_size)
-    draws = Draws(data, seed, bool(resample_predictions))
+        size = check_estimator(data, estimator, block_size)
+        packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
+        statistic = _PairStatistic(data, options, packed, _skce_by(data, estimator, size), {"block_size": size})
     if resample_predictions:
         _warn()
     estimate = statistic.observed()
-    null = statistic.resampled(draws, n_resamples)
+    null = statistic.resampled(Draws(data, seed, bool(resample_predictions)), n_resamples)
     rounding = ROUNDING[data.dtype] * max(abs(estimate), float(np.max(np.abs(null))))
     return ConsistencyOutcome(
         estimate=estimate,
@@ -188,8 +192,8 @@ def consistency_test(
 
 def _warn() -> None:
     warnings.warn(
-        "consistency resampling rejects calibrated models too often where predictions are drawn again, above all for "
-        "binned and other biased estimates; pass resample_predictions=False for an exact test of the same estimate",
+        "consistency resampling rejects calibrated models too often where predictions are drawn again, the more the fewer "
+        "samples there are to a bin; pass resample_predictions=False for an exact test of the same estimate",
         AntiConservativeWarning,
         stacklevel=4,
     )
@@ -298,25 +302,6 @@ class _PairStatistic:
         self._operator = self._operator_for(packed)
         self._fields = fields
 
-    @classmethod
-    def of_skce(
-        cls, data: Classification, options: PairOptions, estimator: str, block_size: int | None
-    ) -> _PairStatistic:
-        size = check_estimator(data, estimator, block_size)
-        packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-
-        def value(operator: Operator) -> float:
-            return value_and_error(data, operator, estimator, size, with_error=False)[0]
-
-        return cls(data, options, packed, value, {"block_size": size})
-
-    @classmethod
-    def of_ucme(cls, data: Classification, options: PairOptions, locations: Locations) -> _PairStatistic:
-        kernels = options.kernel, options.target_kernel
-        packed = _packing.pack_locations(data, locations.data, *kernels, threads=options.threads)
-        fields = {"locations": locations.described()}
-        return cls(data, options, packed, lambda operator: mean_square(mean_differences(operator)), fields)
-
     def observed(self) -> float:
         return self._value(self._operator)
 
@@ -333,6 +318,17 @@ class _PairStatistic:
 
     def _operator_for(self, packed: Packed) -> Operator:
         return operator_for(packed.problem, operator=self._options.operator, threads=self._options.threads)
+
+
+def _ucme_of(operator: Operator) -> float:
+    return mean_square(mean_differences(operator))
+
+
+def _skce_by(data: Classification, estimator: str, block_size: int | None) -> Callable[[Operator], float]:
+    def value(operator: Operator) -> float:
+        return value_and_error(data, operator, estimator, block_size, with_error=False)[0]
+
+    return value
 
 
 class _TopLabelECE:

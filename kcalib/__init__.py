@@ -1,6 +1,7 @@
 """kcalib: is my model calibrated, how sure are you, and which model is calibrated better?
 
     skce               squared kernel calibration error            estimators/skce.py
+    ucme               calibration errors at test locations        estimators/ucme.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
     brier_score, log_loss   proper scores                          estimators/scores.py
@@ -20,16 +21,20 @@ from kcalib._version import __version__
 from kcalib.estimators.ece import top_label_ece
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
+from kcalib.estimators.ucme import ucme
 from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
-from kcalib.results import CalibrationTestResult, ConfidenceInterval, Evaluation, SKCEResult
+from kcalib.inference.consistency import AntiConservativeWarning
+from kcalib.results import CalibrationTestResult, ConfidenceInterval, Evaluation, SKCEResult, UCMEResult
 
 __all__ = [
+    "AntiConservativeWarning",
     "CalibrationTestResult",
     "ConfidenceInterval",
     "Evaluation",
     "IndefiniteKernelWarning",
     "SKCEResult",
+    "UCMEResult",
     "__version__",
     "bandwidth",
     "brier_score",
@@ -40,4 +45,5 @@ __all__ = [
     "log_loss",
     "skce",
     "top_label_ece",
+    "ucme",
 ]

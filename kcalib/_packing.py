@@ -7,8 +7,10 @@ Called by the estimators; the result goes to `_dispatch`.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
@@ -30,14 +32,47 @@ class Packed:
     problem: PairProblem
     kernel: Kernel  # with its bandwidths as numbers
     medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
-    root_rank: int | None  # rank of the target kernel's matrix; None for the Kronecker delta
+    root: np.ndarray | None  # R of the target kernel's matrix R R^T; None for the Kronecker delta
+
+    @property
+    def root_rank(self) -> int | None:
+        return None if self.root is None else int(self.root.shape[1])
 
 
 def pack(
     data: Classification, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None
 ) -> Packed:
     """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals."""
-    kernel = check_kernel(kernel, data.m)
+    resolved, medians = _resolved(check_kernel(kernel, data.m), data, threads)
+    root = matrix_root(target_kernel, data.m)
+    problem = PairProblem(_sample_side(data, root, threads), None, _terms(resolved))
+    return Packed(problem, resolved, medians, root)
+
+
+def pack_locations(
+    data: Classification,
+    locations: Classification,
+    kernel: Kernel | None,
+    target_kernel: TargetKernel,
+    *,
+    threads: int | None = None,
+) -> Packed:
+    """H_ji = k(p_T, p_i) onehot(y_T)^T M e_i: test locations T_j = (p_T, y_T) on the left, samples on the right."""
+    resolved, medians = _resolved(check_kernel(kernel, data.m), data, threads)
+    root = matrix_root(target_kernel, data.m)
+    problem = PairProblem(_location_side(locations, root), _sample_side(data, root, threads), _terms(resolved))
+    return Packed(problem, resolved, medians, root)
+
+
+def repack(packed: Packed, data: Classification, *, threads: int | None = None) -> Packed:
+    """Other samples in place of those of `packed`, with its kernel, bandwidths included, and its locations."""
+    side, old = _sample_side(data, packed.root, threads), packed.problem
+    problem = PairProblem(side, None, old.kernel) if old.symmetric else PairProblem(old.left, side, old.kernel)
+    return replace(packed, problem=problem)
+
+
+def _resolved(kernel: Kernel, data: Classification, threads: int | None) -> tuple[Kernel, tuple[MedianDistance, ...]]:
+    """The kernel with its bandwidths as numbers, and the medians they come from."""
     medians: dict[str, MedianDistance] = {}
 
     def bandwidth(metric: str) -> float:
@@ -45,20 +80,28 @@ def pack(
             medians[metric] = median_of_points(data.probabilities, metric, threads=threads)
         return max(medians[metric].value, SMALLEST)
 
-    resolved = kernel.resolve(bandwidth)
-    root = matrix_root(target_kernel, data.m)
+    return kernel.resolve(bandwidth), tuple(medians.values())
+
+
+def _sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:
     dtype = getattr(data.xp, data.dtype)
     if root is None and data.sample_weight is None:
-        side = _residual_side(data, dtype, threads)
-    else:
-        points, marks = points_and_residuals(data, threads=threads)
-        if root is not None:
-            marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
-        if data.sample_weight is not None:
-            marks = marks * data.xp.astype(data.sample_weight, marks.dtype)[:, None]
-        side = Side(*(data.xp.astype(a, dtype, copy=False) for a in (points, marks)))
-    problem = PairProblem(side, None, _terms(resolved))
-    return Packed(problem, resolved, tuple(medians.values()), None if root is None else root.shape[1])
+        return _residual_side(data, dtype, threads)
+    points, marks = points_and_residuals(data, threads=threads)
+    if root is not None:
+        marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
+    if data.sample_weight is not None:
+        marks = marks * data.xp.astype(data.sample_weight, marks.dtype)[:, None]
+    return Side(*(data.xp.astype(a, dtype, copy=False) for a in (points, marks)))
+
+
+def _location_side(locations: Classification, root: np.ndarray | None) -> Side:
+    xp, points = locations.xp, locations.probabilities
+    columns = xp.arange(locations.m, device=_arrays.device(points))
+    marks = xp.astype(locations.labels[:, None] == columns[None, :], points.dtype)
+    if root is not None:
+        marks = marks @ _arrays.like(root, marks, dtype=marks.dtype)
+    return Side(*(xp.astype(a, getattr(xp, locations.dtype), copy=False) for a in (points, marks)))
 
 
 def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Side:

@@ -57,3 +57,16 @@ class Weights:
                 sweep = _native.Sweep(resolve_threads(threads), None, progress)
                 _native.fill_weights(KINDS[self.kind], self.seed, begin, out, sweep)
         return out
+
+
+def draw_labels(cumulative: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Labels drawn from rows of probabilities, shape (n,), by one uniform number in [0, 1) for each.
+
+    `cumulative` is the cumulative sum of the rows, shape (n, m). A label of probability 0 is never drawn.
+    """
+    return np.asarray(np.sum(cumulative <= thresholds(cumulative[:, -1], uniform)[:, None], axis=1))
+
+
+def thresholds(totals: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """`uniform` as shares of `totals`, always below them."""
+    return np.minimum(uniform * totals, np.nextafter(totals, 0.0))

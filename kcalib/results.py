@@ -7,14 +7,14 @@ JSON (``dataclasses.asdict``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import scipy
 
 from kcalib._options import check_choice
 
-__all__ = ["CalibrationTestResult", "ConfidenceInterval", "Evaluation", "SKCEResult"]
+__all__ = ["CalibrationTestResult", "ConfidenceInterval", "Evaluation", "SKCEResult", "UCMEResult"]
 
 
 class ConfidenceInterval(NamedTuple):
@@ -112,3 +112,28 @@ class Evaluation:
     alpha: float  #: level of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
     verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
+
+
+@dataclass(frozen=True)
+class UCMEResult:
+    """The unnormalised calibration mean embedding statistic at its test locations."""
+
+    value: float  #: mean of the squared differences
+    differences: tuple[float, ...]  #: at each location, observed minus expected mean kernel value
+    test_predictions: tuple[tuple[float, ...], ...] = field(repr=False)  #: the locations' probabilities
+    test_labels: tuple[Any, ...]  #: the locations' labels, as in `y_true`
+    seed: int | None  #: seed of the locations, None: they were given
+    n_locations: int  #: J
+    n_samples: int  #: n
+    n_classes: int  #: m
+    kernel: str  #: the kernel with its bandwidths as numbers
+    bandwidth_source: str  #: "given", or how the median heuristic found it
+    target_kernel: str  #: "delta", or "matrix of rank r"
+    dtype: str  #: arithmetic of the sweep; sums are always float64
+    operator: str  #: which operator computed it
+    operator_reason: str  #: and why that one
+    threads: int | None  #: threads used at most; None where the array library decides
+    seconds: float  #: wall time
+
+    def __float__(self) -> float:
+        return self.value

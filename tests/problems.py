@@ -1,8 +1,9 @@
-"""Labels, predictions, kernels and instruction sets for the tests."""
+"""Labels, predictions, kernels, instruction sets and binomial bounds for the tests."""
 
 from __future__ import annotations
 
 import numpy as np
+import scipy.stats
 
 from kcalib import _native
 from kcalib import kernels as K
@@ -21,6 +22,26 @@ def draw_labels(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """One label from each row of probabilities."""
     u = rng.uniform(size=(len(p), 1))
     return np.minimum((np.cumsum(p, axis=1) < u).sum(axis=1), p.shape[1] - 1)
+
+
+def binomial_bounds(n: int, p: float, risk: float = 1e-4) -> tuple[float, float]:
+    """Shares that a binomial share leaves with probability `risk` at most."""
+    law = scipy.stats.binom(n, p)
+    return law.ppf(risk / 2) / n, law.isf(risk / 2) / n
+
+
+def w19_predictions(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Widmann et al. 2019, section 7: p ~ Dir(0.1), ten classes."""
+    return rng.dirichlet(np.full(10, 0.1), size=n)
+
+
+def w19_labels(model: str, p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    drawn = draw_labels(p, rng)
+    if model == "M1":  # calibrated
+        return drawn
+    if model == "M2":  # half of them class 1
+        return np.where(rng.uniform(size=len(p)) < 0.5, drawn, 0)
+    return rng.integers(10, size=len(p))  # M3: uniform
 
 
 def duplicates_problem(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

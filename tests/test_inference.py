@@ -6,32 +6,12 @@ import numpy as np
 import oracle
 import pytest
 import scipy.stats
-from problems import draw_labels, softmax_problem
+from problems import binomial_bounds, draw_labels, softmax_problem, w19_labels, w19_predictions
 
 import kcalib
 from kcalib.kernels import Exponential
 
 KERNEL = Exponential(bandwidth=0.5)
-
-
-def binomial_bounds(n: int, p: float, risk: float = 1e-4) -> tuple[float, float]:
-    """Shares that a binomial share leaves with probability `risk` at most."""
-    law = scipy.stats.binom(n, p)
-    return law.ppf(risk / 2) / n, law.isf(risk / 2) / n
-
-
-def w19_predictions(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Widmann et al. 2019, section 7: p ~ Dir(0.1), ten classes."""
-    return rng.dirichlet(np.full(10, 0.1), size=n)
-
-
-def w19_labels(model: str, p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    drawn = draw_labels(p, rng)
-    if model == "M1":  # calibrated
-        return drawn
-    if model == "M2":  # half of them class 1
-        return np.where(rng.uniform(size=len(p)) < 0.5, drawn, 0)
-    return rng.integers(10, size=len(p))  # M3: uniform
 
 
 def test_block_test_by_hand():

@@ -197,22 +197,31 @@ def estimate(data: Classification, options: PairOptions, estimator: str, block_s
 def _compute(
     data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
 ) -> _Computed:
-    """The standard error costs a sum of squares more."""
+    block_size = check_estimator(data, estimator, block_size)
+    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
+    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    value, error = value_and_error(data, operator, estimator, block_size, with_error=with_error)
+    return _Computed(value, error, block_size, packed, operator)
+
+
+def check_estimator(data: Classification, estimator: str, block_size: int | None) -> int | None:
+    """The samples in a block, None for estimators without blocks."""
     check_choice("estimator", estimator, ESTIMATORS)
     if data.n < 2 and estimator != "biased":
         raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
-    block_size = _block_size(data, estimator, block_size)
-    packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
-    error: float | None
+    return _block_size(data, estimator, block_size)
+
+
+def value_and_error(
+    data: Classification, operator: Operator, estimator: str, block_size: int | None, *, with_error: bool
+) -> tuple[float, float | None]:
+    """The estimate; its standard error costs a sum of squares more."""
     if block_size is not None:
-        value, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
-    else:
-        with_error = with_error and data.sample_weight is None
-        moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
-        average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
-        value, error = average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
-    return _Computed(value, error, block_size, packed, operator)
+        return _statistics.mean_and_standard_error(block_estimates(operator, block_size))
+    with_error = with_error and data.sample_weight is None
+    moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
+    average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
+    return average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
 
 
 def block_estimates(operator: Operator, block_size: int) -> Array:

@@ -1,0 +1,242 @@
+"""The unnormalised calibration mean embedding (UCME): calibration errors at a few test locations.
+
+`ucme` is the public function. The way of the data: checked input -> test locations (`Locations`) ->
+rectangular pair problem, locations against samples -> operator -> row sums. `kcalib.inference.cme` tests
+whether the same differences are 0.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _arrays, _packing
+from kcalib._arrays import Array
+from kcalib._dispatch import Operator, operator_for
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_integer
+from kcalib._packing import Packed
+from kcalib._resampling import draw_labels
+from kcalib.estimators.skce import PairOptions, describe
+from kcalib.kernels import Kernel
+from kcalib.results import UCMEResult
+from kcalib.target_kernels import TargetKernel
+
+__all__ = ["ucme"]
+
+DEFAULT_LOCATIONS = 10
+DEFAULT_SEED = 0
+MAX_LOCATIONS = 100_000
+
+
+def ucme(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_locations: int | None = None,
+    test_predictions: Any = None,
+    test_labels: Any = None,
+    seed: int | None = None,
+    kernel: Kernel | None = None,
+    target_kernel: TargetKernel = "delta",
+    classes: Any = None,
+    from_logits: bool = False,
+    dtype: Any = None,
+    threads: int | None = None,
+    operator: str | None = None,
+    full_output: bool = False,
+) -> float | UCMEResult:
+    r"""Unnormalised calibration mean embedding statistic of predicted class probabilities.
+
+    The mean, over J test locations, of the squared difference between the observed and the expected
+    mean kernel value there. It takes time linear in the number of samples, but looks at J places only:
+    with a characteristic analytic kernel (`kcalib.kernels.Gaussian`) it tends, with probability 1, to 0 for
+    calibrated models only. The estimate is biased
+    upwards by the order of 1/n, so that models can be compared only by the same n and the
+    same given locations.
+
+    Parameters
+    ----------
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator
+        As in `kcalib.skce`. The median heuristic takes `y_pred` alone.
+    n_locations : int, optional
+        Number J of random test locations, 1 to 100,000; default 10. Only without `test_predictions`.
+    test_predictions : array_like, shape (J, m) or (J,), optional
+        The predictions of the test locations, in the form of `y_pred`. Choose them without looking at `y_true`.
+    test_labels : array_like, shape (J,) or (J, m), optional
+        The labels of the test locations, in the form of `y_true`; with `test_predictions` only.
+    seed : int, optional
+        Seed of random locations; default 0. Only without `test_predictions`.
+    full_output : bool
+        Return a `UCMEResult` instead of a float.
+
+    Returns
+    -------
+    float or UCMEResult
+        The statistic, at least 0; with `full_output` also the difference at each location, the
+        locations, the kernel with its bandwidth, sizes, operator and time.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments, and for `test_predictions` and `test_labels` as for `y_pred` and `y_true`;
+        if only one of these two is given, if they have another number of classes than
+        `y_pred`, or if `n_locations` or `seed` is given beside them or out of range.
+
+    Warns
+    -----
+    IndefiniteKernelWarning
+        If the kernel is not known to be positive definite.
+
+    See Also
+    --------
+    kcalib.skce : Looks everywhere, in quadratic time.
+
+    Notes
+    -----
+    With test locations :math:`T_j = (p_{T_j}, y_{T_j})` the statistic is [1]_ (appendix C.2)
+
+    .. math:: \widehat{\mathrm{UCME}}^2 = \frac1J \sum_{j=1}^J \Bigl( \frac1n \sum_{i=1}^n
+              k(T_j, (p_i, y_i)) - \mathbb{E}_{Z \sim p_i} k(T_j, (p_i, Z)) \Bigr)^2 .
+
+    For k M the summand is :math:`k(p_{T_j}, p_i)\, (M e_i)_{y_{T_j}}` with residuals :math:`e_i`: time O(J n m),
+    memory O((n + J) m).
+
+    Random locations: with ``rng = numpy.random.default_rng(seed)`` the predictions of J samples,
+    ``rng.choice(n, J, replace=J > n)``, each with a label drawn from that prediction (the number of classes whose
+    cumulative probabilities are at most ``rng.uniform(size=J)``). They depend on `y_pred` but not on `y_true`, so
+    that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
+    told from a calibrated one; locations uniform on the simplex find less. They are drawn on the host and are
+    the same for every array library.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
+       ICLR 2021.
+
+    Examples
+    --------
+    One location and one sample: (exp(-d) (1 - 0.8))^2 with d = 0.3 sqrt(2).
+
+    >>> import kcalib
+    >>> from kcalib.kernels import Exponential
+    >>> where = {"test_predictions": [[0.5, 0.5]], "test_labels": [0]}
+    >>> value = kcalib.ucme([0], [[0.8, 0.2]], kernel=Exponential(bandwidth=1.0), **where)
+    >>> round(value, 6)
+    0.017122
+    >>> kcalib.ucme([0, 1, 1], [0.2, 0.6, 0.9], n_locations=4, full_output=True).n_locations
+    4
+    """
+    start = time.perf_counter()
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    options = PairOptions(kernel, target_kernel, operator, threads)
+    locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
+    differences, packed, used = differences_at(data, options, locations)
+    value = mean_square(differences)
+    if not full_output:
+        return value
+    return UCMEResult(
+        value=value,
+        differences=tuple(differences.tolist()),
+        **locations.described(),
+        n_samples=data.n,
+        **describe(data, packed, used),
+        dtype=data.dtype,
+        threads=used.threads,
+        seconds=time.perf_counter() - start,
+    )
+
+
+@dataclass(frozen=True)
+class Locations:
+    """Test locations, beside the samples, and where they come from."""
+
+    data: Classification
+    seed: int | None  # None: given by the user
+
+    def described(self) -> dict[str, Any]:
+        """The fields of a result that say where the locations are."""
+        labels, names = _arrays.to_host(self.data.labels).tolist(), self.data.classes
+        return {
+            "n_locations": self.data.n,
+            "test_predictions": tuple(map(tuple, _arrays.to_host(self.data.probabilities).tolist())),
+            "test_labels": tuple(labels if names is None else (names[label] for label in labels)),
+            "seed": self.seed,
+        }
+
+
+def locations_for(
+    data: Classification,
+    n_locations: int | None,
+    test_predictions: Any,
+    test_labels: Any,
+    seed: int | None,
+    from_logits: bool = False,
+) -> Locations:
+    """The test locations that the user gave, or random ones."""
+    if test_predictions is None and test_labels is None:
+        count = DEFAULT_LOCATIONS if n_locations is None else n_locations
+        count = check_integer("n_locations", count, 1, MAX_LOCATIONS)
+        seed = check_integer("seed", DEFAULT_SEED if seed is None else seed, 0)
+        return Locations(_random_locations(data, count, seed), seed)
+    if test_predictions is None or test_labels is None:
+        given, missing = ("test_labels", "test_predictions")[:: 1 if test_predictions is None else -1]
+        raise ValueError(f"`{given}` is given without `{missing}`; a test location needs both, or pass neither")
+    for name, value in (("n_locations", n_locations), ("seed", seed)):
+        if value is not None:
+            raise ValueError(f"`{name}` is {value!r}, but `test_predictions` are given; leave one of the two out")
+    return Locations(_given_locations(data, test_predictions, test_labels, from_logits), None)
+
+
+def _random_locations(data: Classification, count: int, seed: int) -> Classification:
+    """Predictions of samples, each with a label drawn from it."""
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(data.n, count, replace=count > data.n)
+    probabilities = data.xp.take(data.probabilities, _arrays.like(rows, data.probabilities), axis=0)
+    cumulative = np.cumsum(_arrays.to_host(probabilities).astype(np.float64), axis=1)
+    return _beside(data, probabilities, draw_labels(cumulative, rng.uniform(size=count)))
+
+
+def _given_locations(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Classification:
+    shape = _arrays.as_array(predictions, "test_predictions").shape
+    columns = 2 if len(shape) == 1 or tuple(shape[1:]) == (1,) else int(shape[1]) if len(shape) == 2 else None
+    if columns is not None and columns != data.m:
+        raise ValueError(f"`test_predictions` has {columns} classes, `y_pred` has {data.m}; expected the same classes")
+    try:
+        given = prepare(labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype)
+    except (TypeError, ValueError) as error:
+        message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
+        raise type(error)(message) from None
+    return _beside(data, given.probabilities, given.labels)
+
+
+def _beside(data: Classification, probabilities: Array, labels: Array) -> Classification:
+    """Locations in the array library and on the device of the samples."""
+    probabilities, labels = (_arrays.beside(a, data.probabilities) for a in (probabilities, labels))
+    probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
+    return Classification(labels, probabilities, None, data.classes, data.input_epsilon, data.dtype)
+
+
+def mean_square(differences: np.ndarray) -> float:
+    """The statistic from the differences at the locations."""
+    return float(np.mean(differences * differences))
+
+
+def differences_at(
+    data: Classification, options: PairOptions, locations: Locations
+) -> tuple[np.ndarray, Packed, Operator]:
+    """Observed minus expected mean kernel value at each location, shape (J,), and how it was computed."""
+    packed = _packing.pack_locations(
+        data, locations.data, options.kernel, options.target_kernel, threads=options.threads
+    )
+    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    return mean_differences(operator), packed, operator
+
+
+def mean_differences(operator: Operator) -> np.ndarray:
+    """Row means of H, locations against samples."""
+    sums = operator.moments().row_sums
+    return _arrays.to_host(sums).astype(np.float64) / operator.problem.columns.points.shape[0]

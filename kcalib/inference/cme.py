@@ -1,0 +1,290 @@
+"""The calibration mean embedding (CME) test: are the differences at a few test locations 0?
+
+`cme_test` takes checked data and is called by `kcalib.inference.calibration_test`. The way of the data:
+test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
+the samples (`_sample_covariance`) or of the predictions (`_predicted_covariance`) -> the quadratic form
+that both give (`_quadratic_form`) -> the logarithm of its tail (`log_sf_f`, `log_sf_chi2`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays, _packing
+from kcalib._arrays import Array
+from kcalib._dispatch import Operator, operator_for
+from kcalib._inputs import Classification
+from kcalib._options import check_choice
+from kcalib._packing import Packed
+from kcalib._problem import PairProblem, Side
+from kcalib.estimators.skce import PairOptions, describe
+from kcalib.estimators.ucme import locations_for, mean_differences, mean_square
+from kcalib.target_kernels import TargetKernel, matrix_root
+
+REFERENCES = ("F", "chi2", "conditional")
+BLOCK_ELEMENTS = 2**20  # of a dense block of samples
+# Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
+# rounding of the entries (float32: 1e-7 and up) times the root of that share.
+RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
+CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which values are the same
+
+SMALLEST_DIRECT = 1e-280  # tails below come from continued fractions
+MAX_TERMS = 1_000_000
+
+
+@dataclass(frozen=True)
+class CMEOutcome:
+    """What the test found."""
+
+    statistic: float  # referred to F or chi-square; inf where the variance is 0 and the mean is not
+    pvalue: float
+    log_pvalue: float  # of use where pvalue underflows to 0
+    estimate: float  # `kcalib.ucme` at the same locations
+    reference: str  # one of REFERENCES
+    rank: int  # degrees of freedom: J, or fewer where locations are linearly dependent
+    n_locations: int
+    test_predictions: tuple[tuple[float, ...], ...]
+    test_labels: tuple[Any, ...]
+    seed: int | None  # of random locations, None: given
+    description: dict[str, Any]  # `kcalib.estimators.skce.describe`
+
+
+def cme_test(
+    data: Classification,
+    options: PairOptions,
+    *,
+    n_locations: int | None = None,
+    test_predictions: Any = None,
+    test_labels: Any = None,
+    reference: str = "F",
+    seed: int | None = None,
+    from_logits: bool = False,
+) -> CMEOutcome:
+    r"""Test whether the mean kernel values at J test locations are those that the predictions promise.
+
+    Parameters
+    ----------
+    data : Classification
+        Checked labels and predictions, without weights.
+    options : PairOptions
+        Kernels, operator and threads.
+    n_locations, test_predictions, test_labels, seed
+        As in `kcalib.ucme`.
+    reference : {"F", "chi2", "conditional"}
+        With :math:`z_i` the J values of sample i and :math:`\bar z` their mean, the statistic is
+        :math:`Q = n \bar z^\top S^{-1} \bar z`. "F" takes for S the covariance of the samples (ddof 1) and
+        refers (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
+        chi-square law with J degrees of freedom, as in the paper: only for n much larger than J.
+        "conditional" takes for S the mean covariance of z under calibration given the predictions, which has no
+        sampling error, and the chi-square law; it also serves for n <= J.
+    from_logits : bool
+        `test_predictions` holds logits.
+
+    Returns
+    -------
+    CMEOutcome
+        If S has rank r < J to rounding (duplicated locations, say), S^{-1} is its pseudo-inverse and r takes
+        the place of J. If all z are 0 (predictions that are one-hot and right, say), statistic 0 and p-value 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.ucme`; if `reference` is unknown; for "F" and "chi2" if n <= J, or if some direction has
+        no variance among the samples but a mean other than 0.
+
+    Notes
+    -----
+    Widmann et al. 2021, appendix C.3; Hotelling 1931. Time O(n J (m + J)), memory O(n (m + J)).
+
+    "F" and "chi2" need z near normal, in all directions: few samples, rare classes, and locations near
+    each other make them reject too often, for binary problems with 10 locations several times as often as their level
+    says even at n = 250. "conditional" keeps its level there, and mostly finds more.
+    """
+    check_choice("reference", reference, REFERENCES)
+    locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
+    if reference != "conditional":
+        _check_sizes(data.n, locations.data.n, reference)
+    packed = _packing.pack_locations(
+        data, locations.data, options.kernel, options.target_kernel, threads=options.threads
+    )
+    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    differences = mean_differences(operator)
+    if reference == "conditional":
+        covariance = _predicted_covariance(data, packed, operator, locations.data, options.target_kernel)
+    else:
+        covariance = _sample_covariance(data.n, operator)
+    form = _quadratic_form(differences, covariance, data.n, data.dtype)
+    if reference != "conditional" and math.isinf(form.value):
+        raise ValueError(
+            f"the values at test location {form.worst} are the same, and not 0, for all {data.n} samples: their "
+            f"variance cannot be estimated for reference={reference!r}; use reference='conditional', more "
+            "samples, or a location at a more frequent label"
+        )
+    statistic, log_pvalue = _referred(form, data.n, reference)
+    return CMEOutcome(
+        statistic=statistic,
+        pvalue=math.exp(log_pvalue),
+        log_pvalue=log_pvalue,
+        estimate=mean_square(differences),
+        reference=reference,
+        rank=form.rank,
+        **locations.described(),
+        description=describe(data, packed, operator),
+    )
+
+
+def _check_sizes(n: int, n_locations: int, reference: str) -> None:
+    if n <= n_locations:
+        remedy = f"use fewer (n_locations below {n}), or " if n > 1 else "use "
+        raise ValueError(
+            f"reference={reference!r} needs more samples than test locations, `y_true` has {n} for "
+            f"{n_locations} locations; {remedy}reference='conditional'"
+        )
+
+
+class Covariance(NamedTuple):
+    """Of the values of one sample at the locations."""
+
+    matrix: np.ndarray  # shape: (J, J)
+    size: np.ndarray  # largest absolute value at each location, shape: (J,)
+
+
+def _sample_covariance(n: int, operator: Operator) -> Covariance:
+    """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
+    z = np.concatenate([block for _, block in _blocks(operator)], axis=1)
+    deviations = z - np.mean(z, axis=1, keepdims=True)
+    return Covariance(deviations @ deviations.T / (n - 1), np.max(np.abs(z), axis=1))
+
+
+def _predicted_covariance(
+    data: Classification, packed: Packed, operator: Operator, locations: Classification, target_kernel: TargetKernel
+) -> Covariance:
+    """Mean covariance of the values if labels are drawn from the predictions, and the size of the values.
+
+    Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
+    """
+    table = (_arrays.to_host(locations.labels)[:, None] == np.arange(data.m)).astype(np.float64)
+    root = matrix_root(target_kernel, data.m)
+    if root is not None:
+        table = table @ root @ root.T
+    # Classes that no location tells apart count as one: at most J + 1 of them for the Kronecker delta.
+    table, groups = np.unique(table, axis=1, return_inverse=True)
+    members = (groups.reshape(-1, 1) == np.arange(table.shape[1])).astype(np.float64)
+    covariance, size = np.zeros((len(table), len(table))), np.zeros(len(table))
+    for rows, kernel in _blocks(_of_kernel_alone(packed, operator), table.shape[1]):
+        p = _arrays.to_host(data.probabilities[rows, :]).astype(np.float64) @ members
+        deviations = kernel[:, :, None] * (table[:, None, :] - (table @ p.T)[:, :, None])
+        weighted = (deviations * np.sqrt(p)).reshape(len(table), -1)
+        covariance += weighted @ weighted.T
+        size = np.maximum(size, np.max(np.abs(kernel), axis=1) * np.max(np.abs(table), axis=1))
+    return Covariance(covariance / data.n, size)
+
+
+def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, np.ndarray]]:
+    """Columns of H, a block of samples at a time; small enough for `width` numbers in place of each entry."""
+    n_locations, n = (side.points.shape[0] for side in (operator.problem.left, operator.problem.columns))
+    step = max(1, BLOCK_ELEMENTS // (n_locations * width))
+    for begin in range(0, n, step):
+        rows = slice(begin, min(n, begin + step))
+        yield rows, _arrays.to_host(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
+
+
+def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
+    """k(p_j, p_i): the same problem with marks of 1."""
+    left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
+    problem = PairProblem(left, right, packed.problem.kernel)
+    return operator_for(problem, operator=operator.name, threads=operator.threads)
+
+
+def _ones(points: Array) -> Array:
+    xp = _arrays.namespace(points)
+    return xp.ones((points.shape[0], 1), dtype=points.dtype, device=_arrays.device(points))
+
+
+class Form(NamedTuple):
+    """n d^T S^+ d, the rank of S, and the location with the largest difference that S gives no variance."""
+
+    value: float
+    rank: int
+    worst: int
+
+
+def _quadratic_form(differences: np.ndarray, covariance: Covariance, n: int, dtype: str) -> Form:
+    """Infinite where a difference that is not 0 has no variance."""
+    scale = np.sqrt(np.diag(covariance.matrix))
+    constant = scale <= CONSTANT[dtype] * covariance.size
+    worst = int(np.argmax(np.where(constant, np.abs(differences), -1.0)))
+    if np.any(np.abs(differences[constant]) > CONSTANT[dtype] * covariance.size[constant]):
+        return Form(math.inf, int(np.sum(~constant)), worst)
+    if constant.all():
+        return Form(0.0, 0, worst)
+    d, scale = differences[~constant] / scale[~constant], scale[~constant]
+    values, vectors = np.linalg.eigh(covariance.matrix[np.ix_(~constant, ~constant)] / np.outer(scale, scale))
+    kept = values > RANK_CUT[dtype] * values[-1]
+    projections = vectors.T @ d
+    return Form(float(n * np.sum(projections[kept] ** 2 / values[kept])), int(np.sum(kept)), worst)
+
+
+def _referred(form: Form, n: int, reference: str) -> tuple[float, float]:
+    """The statistic and the logarithm of its p-value."""
+    r = form.rank
+    if math.isinf(form.value) or r == 0:
+        return form.value, -form.value
+    if reference == "F":
+        statistic = (n - r) / (r * (n - 1)) * form.value
+        return statistic, log_sf_f(statistic, r, n - r)
+    return form.value, log_sf_chi2(form.value, r)
+
+
+def log_sf_f(x: float, d1: float, d2: float) -> float:
+    """log P(F(d1, d2) > x), x >= 0, also where the probability underflows.
+
+    The tail is the regularised incomplete beta function I_w(d2/2, d1/2), w = d2 / (d2 + d1 x).
+    """
+    a, b, odds = d2 / 2, d1 / 2, d1 * x / d2
+    direct = float(scipy.special.fdtrc(d1, d2, x))
+    if direct > SMALLEST_DIRECT:
+        return math.log(direct)
+    w = 1 / (1 + odds)
+    prefactor = -a * math.log1p(odds) + b * math.log(odds * w) - math.log(a) - float(scipy.special.betaln(a, b))
+    return prefactor + math.log(_continued_fraction(lambda k: (1.0, _beta_coefficient(k, a, b, w))))
+
+
+def _beta_coefficient(k: int, a: float, b: float, w: float) -> float:
+    """Numerator k of the continued fraction of I_w(a, b) (DLMF 8.17.22)."""
+    if k == 0:
+        return 1.0
+    h = k // 2
+    if k % 2 == 0:
+        return h * (b - h) * w / ((a + 2 * h - 1) * (a + 2 * h))
+    return -(a + h) * (a + b + h) * w / ((a + 2 * h) * (a + 2 * h + 1))
+
+
+def log_sf_chi2(x: float, d: float) -> float:
+    """log P(chi2_d > x), x >= 0, also where the probability underflows."""
+    direct = float(scipy.special.chdtrc(d, x))
+    if direct > SMALLEST_DIRECT:
+        return math.log(direct)
+    a, y = d / 2, x / 2
+    fraction = _continued_fraction(lambda k: (y + 1 - a + 2 * k, k * (a - k) if k else 1.0))  # DLMF 8.9.2, even part
+    return a * math.log(y) - y - math.lgamma(a) + math.log(fraction)
+
+
+def _continued_fraction(term: Callable[[int], tuple[float, float]]) -> float:
+    """a_0 / (b_0 + a_1 / (b_1 + ...)) for term(k) = (b_k, a_k) by Lentz's method."""
+    b, a = term(0)
+    value, c, d = a / b, math.inf, 1 / b
+    for k in range(1, MAX_TERMS):
+        b, a = term(k)
+        d = 1 / (b + a * d)
+        c = b + a / c
+        value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value

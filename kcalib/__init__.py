@@ -2,6 +2,7 @@
 
     skce               squared kernel calibration error            estimators/skce.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
+    compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     evaluate           all of these at once, with a verdict        evaluation.py
@@ -21,18 +22,31 @@ from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
-from kcalib.results import CalibrationTestResult, ConfidenceInterval, Evaluation, SKCEResult
+from kcalib.inference.compare import compare
+from kcalib.results import (
+    CalibrationTestResult,
+    Comparison,
+    ConfidenceInterval,
+    Evaluation,
+    ModelDifference,
+    ModelValue,
+    SKCEResult,
+)
 
 __all__ = [
     "CalibrationTestResult",
+    "Comparison",
     "ConfidenceInterval",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "ModelDifference",
+    "ModelValue",
     "SKCEResult",
     "__version__",
     "bandwidth",
     "brier_score",
     "calibration_test",
+    "compare",
     "evaluate",
     "kernels",
     "log_loss",

@@ -30,7 +30,7 @@ LAYERS = [
     ["_packing"],
     ["estimators.scores", "estimators.skce", "estimators"],
     ["estimators.ece"],
-    ["inference.calibration_test", "inference"],
+    ["inference.calibration_test", "inference.compare", "inference"],
     ["evaluation"],
     [""],
     ["_files", "_plot"],

@@ -131,14 +131,14 @@ def compare(
     normal law (of Student's law with n - 1 degrees of freedom for "brier" and "log_loss"):
 
     *SKCE.* Values and differences are U-statistics, with kernels :math:`h^A` and :math:`h^A - h^B`, of variance
-    :math:`(4 (n - 2) \zeta_1 + 2 \zeta_2) / (n (n - 1))` [1]_. The interval of a difference is plus and minus q standard
-    errors, with :math:`\zeta_1` by the jackknife and :math:`\zeta_2` from squares. The second term keeps it valid where
-    both models are calibrated: the statistic is degenerate there, its limit is not normal, and the jackknife alone
-    can be near 0 by chance. The standard error of a value is that of `kcalib.skce`. The lower limit is q of
-    them below; the upper limit is that of a score interval, with :math:`\zeta_1` in proportion to the hypothetical
-    SKCE, since an estimate that is too low by chance comes with a standard error that is too low. Near calibration the
-    intervals are too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems O(n log n), as in
-    `kcalib.skce`), memory O(n m).
+    :math:`(4 (n - 2) \zeta_1 + 2 \zeta_2) / (n (n - 1))` [1]_. The interval of a difference is plus and minus q
+    standard errors, with :math:`\zeta_1` by the jackknife and :math:`\zeta_2` from squares. The second term keeps it
+    valid where both models are calibrated: the statistic is degenerate there, its limit is not normal, and the
+    jackknife alone can be near 0 by chance. The standard error of a value is that of `kcalib.skce`. The lower limit is
+    q of them below; the upper limit is that of a score interval, with :math:`\zeta_1` in proportion to the
+    hypothetical SKCE, since an estimate that is too low by chance comes with a standard error that is too low. Near
+    calibration the intervals are too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems
+    O(n log n), as in `kcalib.skce`), memory O(n m).
 
     *ECE.* The interval is for :math:`\theta = \sum_b |\mu_b|`, with :math:`\mu_b` the expected gap between
     correctness and confidence in bin b, times the bin's probability: the population value with *these* bins. Its
@@ -197,7 +197,8 @@ def compare(
                 y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads
             )
         except (TypeError, ValueError) as error:
-            raise type(error)(f"y_preds[{name!r}]: {error}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"`y_preds[{name!r}]`: {error}") from None
     return comparison_of(models, metric, confidence_level, options)
 
 
@@ -390,7 +391,7 @@ def _skce(data: Sequence[Classification], confidence_level: float, options: Opti
             for i, j in pairs
         ],
         estimator="unbiased estimator",
-        intervals="values: normal and score limits; differences: normal, paired, jackknife and quadratic variance",
+        intervals="normal, differences paired, upper limits of values from a score interval",
         described=described,
     )
 

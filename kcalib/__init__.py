@@ -3,6 +3,7 @@
     skce               squared kernel calibration error            estimators/skce.py
     ucme               calibration errors at test locations        estimators/ucme.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
+    compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     evaluate           all of these at once, with a verdict        evaluation.py
@@ -24,21 +25,35 @@ from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
 from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
+from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
-from kcalib.results import CalibrationTestResult, ConfidenceInterval, Evaluation, SKCEResult, UCMEResult
+from kcalib.results import (
+    CalibrationTestResult,
+    Comparison,
+    ConfidenceInterval,
+    Evaluation,
+    ModelDifference,
+    ModelValue,
+    SKCEResult,
+    UCMEResult,
+)
 
 __all__ = [
     "AntiConservativeWarning",
     "CalibrationTestResult",
+    "Comparison",
     "ConfidenceInterval",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "ModelDifference",
+    "ModelValue",
     "SKCEResult",
     "UCMEResult",
     "__version__",
     "bandwidth",
     "brier_score",
     "calibration_test",
+    "compare",
     "evaluate",
     "kernels",
     "laws",

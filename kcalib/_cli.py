@@ -24,13 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kcalib import _files, _plot
-from kcalib._inputs import prepare
+from kcalib._inputs import Classification, prepare
 from kcalib._version import __version__
 from kcalib.estimators.ece import ReliabilityBins, reliability_bins
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
-from kcalib.results import Evaluation
+from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED, Options, comparison_of
+from kcalib.results import Comparison, ConfidenceInterval, Evaluation, aligned
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -54,9 +57,9 @@ names, in order of preference:
 
 exit codes:
   {DONE}    done
-  {BAD_INPUT}    bad input: a file could not be read or evaluated, or an output not written
+  {BAD_INPUT}    bad input: a file could not be read, evaluated or compared, or an output not written
   {USAGE}    usage: an unknown option or an option value out of range
-  {MISCALIBRATED}    with --fail-if-miscalibrated: done, and some model is miscalibrated
+  {MISCALIBRATED}    with --fail-if-miscalibrated (not of compare): done, and some model is miscalibrated
   {INTERRUPTED}  interrupted
 """
 
@@ -108,8 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="kcalib",
-        description="Are my models calibrated, and how sure is that?",
-        epilog=f"`kcalib evaluate --help` lists options, file formats and exit codes.\n\n{EPILOG}",
+        description="Are my models calibrated, how sure is that, and which is calibrated better?",
+        epilog=f"`kcalib COMMAND --help` lists options, file formats and exit codes.\n\n{EPILOG}",
         formatter_class=formatter,
     )
     parser.add_argument("--version", action="version", version=f"kcalib {__version__}")
@@ -123,14 +126,22 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=formatter,
     )
     evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
-    names = evaluate.add_argument_group("what to read")
-    which = names.add_mutually_exclusive_group()
-    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
-    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
-    names.add_argument("--labels", metavar="NAME", help="array or column with the labels, or a file NAME.npy")
-    names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+    _add_reading(evaluate)
     _add_common(evaluate)
     evaluate.set_defaults(run=_run_evaluate)
+
+    compare = commands.add_parser(
+        "compare",
+        help="compare models on the same samples",
+        description="Print a calibration error or score of each model with its interval, a ranking, and the paired\n"
+        "differences of all pairs of models. All files must hold the same labels in the same order.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    compare.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model; at least two")
+    _add_reading(compare)
+    _add_comparing(compare)
+    compare.set_defaults(run=_run_compare, usage_error=compare.error)
 
     demo = commands.add_parser(
         "demo",
@@ -142,6 +153,44 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(demo)
     demo.set_defaults(run=_run_demo)
     return parser
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_argument_group("what to read")
+    which = names.add_mutually_exclusive_group()
+    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
+    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    names.add_argument("--labels", metavar="NAME", help="array or column with the labels, or a file NAME.npy")
+    names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+
+
+def _add_comparing(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
+    computed = parser.add_argument_group("what to compute")
+    computed.add_argument(
+        "--metric", choices=tuple(METRICS), default="skce", help="what to compare the models by (default: %(default)s)"
+    )
+    computed.add_argument(
+        "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"
+    )
+    # None: not given, which matters where the metric has no such option.
+    computed.add_argument(
+        "--bins", metavar="INT", type=_integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"
+    )
+    computed.add_argument(
+        "--resamples", metavar="INT", type=_integer(1),
+        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES})",
+    )  # fmt: skip
+    computed.add_argument(
+        "--seed", metavar="INT", type=_integer(0),
+        help=f"seed of the bootstrap, or of the subset that a standard error of the SKCE takes (default: {SEED})",
+    )  # fmt: skip
+    computed.add_argument(
+        "--threads", metavar="INT", type=_integer(1),
+        help="threads, of skce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
+    )  # fmt: skip
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -217,8 +266,7 @@ def _picture(text: str) -> Path:
 
 
 def _run_evaluate(arguments: argparse.Namespace) -> int:
-    options = {name: getattr(arguments, name) for name in ("probs", "logits", "labels", "from_logits")}
-    return _run(arguments, list(_named(arguments.files)), options)
+    return _run(arguments, list(_named(arguments.files)), _reading(arguments))
 
 
 def _run_demo(arguments: argparse.Namespace) -> int:
@@ -236,6 +284,10 @@ def _run_demo(arguments: argparse.Namespace) -> int:
         return _run(arguments, jobs, {})
 
 
+def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("probs", "logits", "labels", "from_logits")}
+
+
 def _named(files: Sequence[str]) -> Iterator[Job]:
     """Models are called by the stems of their files, or by their paths where stems are equal."""
     stems = Counter(Path(file).stem for file in files)
@@ -248,23 +300,14 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
     models: list[Model] = []
     failures: list[Failure] = []
 
-    @contextmanager
-    def collected(file: str) -> Iterator[None]:
-        """An error becomes a line on standard error and a Failure."""
-        try:
-            yield
-        except (OSError, ValueError, TypeError, MemoryError, _plot.PlotError) as error:
-            failures.append(Failure(_printable(file), _message(error)))
-            _report(f"error: {failures[-1].file}: {failures[-1].message}")
-
     if arguments.plot is not None:  # a missing library shows before the work, not after it
-        with collected(str(arguments.plot)):
+        with _collected(failures, str(arguments.plot)):
             _plot.require_matplotlib()
     for job in jobs if not failures else ():
-        with collected(job.file):
+        with _collected(failures, job.file):
             models.append(_evaluated(job, arguments, reading))
     if arguments.plot is not None and models:
-        with collected(str(arguments.plot)):
+        with _collected(failures, str(arguments.plot)):
             _plot.plot_reliability([_panel(model) for model in models], arguments.plot)
 
     if arguments.json:
@@ -280,12 +323,18 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
     return DONE
 
 
-def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> Model:
-    found = _files.read_predictions(job.path, **reading)
+@contextmanager
+def _collected(failures: list[Failure], file: str) -> Iterator[None]:
+    """An error becomes a line on standard error and a Failure."""
     try:
-        data = prepare(
-            found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=arguments.threads
-        )
+        yield
+    except (OSError, ValueError, TypeError, MemoryError, _plot.PlotError) as error:
+        failures.append(Failure(_printable(file), _message(error)))
+        _report(f"error: {failures[-1].file}: {failures[-1].message}")
+
+
+def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> Model:
+    with _prepared(job, arguments.threads, reading) as data:
         evaluation = evaluation_of(
             data,
             alpha=arguments.alpha,
@@ -297,6 +346,15 @@ def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any])
             threads=arguments.threads,
         )
         bins = None if arguments.plot is None else reliability_bins(data, arguments.bins)
+    return Model(job.model, job.file, evaluation, bins)
+
+
+@contextmanager
+def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Classification]:
+    """The checked content of a file; errors that the library then raises speak of the file."""
+    found = _files.read_predictions(job.path, **reading)
+    try:
+        yield prepare(found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=threads)
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
         message = str(error).replace("from_logits=True", "--from-logits").replace("`block_size`", "--block-size")
@@ -305,7 +363,78 @@ def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any])
         if "y_true" in message or "y_pred" in message:
             message += f" ({found.origin})"
         raise _files.FileError(message) from None
-    return Model(job.model, job.file, evaluation, bins)
+
+
+def _run_compare(arguments: argparse.Namespace) -> int:
+    jobs = list(_named(arguments.files))
+    options = _comparing(arguments, jobs)
+    models: dict[str, Classification] = {}
+    failures: list[Failure] = []
+    for job in jobs:
+        with _collected(failures, job.file):
+            with _prepared(job, arguments.threads, _reading(arguments)) as data:
+                models[job.model] = data
+            _check_same_samples(data, *next(iter(models.items())))
+    comparison = None
+    if not failures:
+        with _collected(failures, "compare"):
+            comparison = comparison_of(models, arguments.metric, arguments.confidence_level, options)
+    if arguments.json:
+        text = _comparison_json(comparison, jobs, failures)
+    elif comparison is None:
+        text = ""
+    else:
+        text = _comparison_csv(comparison) if arguments.csv else _comparison_report(comparison)
+    return DONE if _write(text) and not failures else BAD_INPUT
+
+
+def _comparing(arguments: argparse.Namespace, jobs: Sequence[Job]) -> Options:
+    """The options of the comparison; a usage error if the metric does not have one of them."""
+    if len(jobs) < 2:
+        arguments.usage_error("expected at least two files to compare")
+    twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
+    if twice:
+        arguments.usage_error(f"{twice[0]} is given twice")
+    options = Options(
+        n_bins=arguments.bins, n_resamples=arguments.resamples, seed=arguments.seed, threads=arguments.threads
+    )
+    try:
+        options.check(arguments.metric, arguments.confidence_level)
+    except ValueError as error:
+        message = str(error)
+        for name, option in (
+            ("n_bins", "bins"),
+            ("n_resamples", "resamples"),
+            ("seed", "seed"),
+            ("threads", "threads"),
+        ):
+            message = message.replace(f"`{name}`", f"--{option}")
+        arguments.usage_error(
+            message.replace("metric=", "--metric ").replace("confidence_level=", "--confidence-level ")
+        )
+    return options
+
+
+def _check_same_samples(data: Classification, name: str, first: Classification) -> None:
+    """That the labels are those of the first model, which is called `name`."""
+    reason = "; models are compared on the same samples in the same order"
+    if (data.n, data.m) != (first.n, first.m):
+        raise _files.FileError(
+            f"{data.n} samples and {data.m} classes, but {name} has {first.n} and {first.m}" + reason
+        )
+    classes, expected = (tuple(range(one.m)) if one.classes is None else one.classes for one in (data, first))
+    if classes != expected:
+        raise _files.FileError(
+            f"the columns are the classes {list(classes)}, but those of {name} {list(expected)}; "
+            "write the same columns in the same order"
+        )
+    differing = np.flatnonzero(data.labels != first.labels)
+    if differing.size:
+        i = int(differing[0])
+        raise _files.FileError(
+            f"the label of sample {i} (counted from 0) is {classes[data.labels[i]]}, but in {name} "
+            f"{classes[first.labels[i]]} ({differing.size} labels differ)" + reason
+        )
 
 
 # -- output ------------------------------------------------------------------------------------
@@ -334,7 +463,7 @@ def _report_of(models: Sequence[Model], arguments: argparse.Namespace) -> str:
 
 def _table(models: Sequence[Model], width: int) -> str:
     """One row a model; on a narrow terminal one column a model, as many at a time as fit."""
-    wide = _aligned(
+    wide = aligned(
         [[header for header, _, _ in COLUMNS], *([cell(model) for _, cell, _ in COLUMNS] for model in models)],
         [is_text for _, _, is_text in COLUMNS],
     )
@@ -355,7 +484,7 @@ def _table(models: Sequence[Model], width: int) -> str:
         group = columns[start:stop]
         length = max(map(len, group))
         group = [[*headers, *[""] * (length - len(headers))], *(c + [""] * (length - len(c)) for c in group)]
-        lines = _aligned(list(zip(*group, strict=True)), [True] + [False] * (stop - start))
+        lines = aligned(list(zip(*group, strict=True)), [True] + [False] * (stop - start))
         parts.append("\n".join(lines) + "\n")
         start = stop
     return "\n".join(parts)
@@ -365,18 +494,6 @@ def _column(model: Model) -> list[str]:
     """The cells of a model one below the other, the verdict on several lines."""
     cells = [cell(model) for _, cell, _ in COLUMNS]
     return [*cells[:-1], *textwrap.wrap(cells[-1], max(16, *map(len, cells[:-1])), break_long_words=False)]
-
-
-def _aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
-    """Lines of one length at most, texts to the left and numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        GAP.join(
-            cell.ljust(width) if text else cell.rjust(width)
-            for cell, width, text in zip(row, widths, is_text, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int) -> list[str]:
@@ -398,6 +515,41 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
 
 
+def _comparison_report(comparison: Comparison) -> str:
+    width = min(120, shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns)
+    remarks = [line for text in comparison.remarks() for line in textwrap.wrap(text, width, subsequent_indent="  ")]
+    parts = (comparison.model_lines(), comparison.pair_lines(), remarks)
+    return "\n".join("".join(line + "\n" for line in lines) for lines in parts)
+
+
+def _comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures: Iterable[Failure]) -> str:
+    content = {
+        "kcalib": __version__,
+        "files": {job.model: _printable(job.file) for job in jobs},
+        "comparison": None if comparison is None else dataclasses.asdict(comparison),
+        "errors": [dataclasses.asdict(failure) for failure in failures],
+    }
+    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _comparison_csv(comparison: Comparison) -> str:
+    """One table: a model has no second model and no p-values, a pair no rank."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([
+        "model", "minus", "metric", "value", "standard_error", "low", "high", "confidence_level", "rank", "pvalue",
+        "pvalue_holm", "distinguishable",
+    ])  # fmt: skip
+    level = comparison.confidence_level
+    for m in comparison.models:
+        row = [m.model, "", comparison.metric, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
+        writer.writerow([*row, "", "", ""])
+    for d in comparison.differences:
+        row = [d.first, d.second, comparison.metric, d.difference, d.standard_error, *d.confidence_interval, level, ""]
+        writer.writerow([*row, d.pvalue, d.pvalue_holm, d.distinguishable])
+    return text.getvalue()
+
+
 def _json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
     content = {
         "kcalib": __version__,
@@ -412,7 +564,9 @@ def _json(models: Iterable[Model], failures: Iterable[Failure], arguments: argpa
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null."""
+    """JSON has no infinity and no NaN: null. Intervals have named limits."""
+    if isinstance(value, ConfidenceInterval):
+        value = value._asdict()
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

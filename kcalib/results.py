@@ -7,14 +7,25 @@ JSON (``dataclasses.asdict``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import scipy
 
 from kcalib._options import check_choice
 
-__all__ = ["CalibrationTestResult", "ConfidenceInterval", "Evaluation", "SKCEResult", "UCMEResult"]
+__all__ = [
+    "CalibrationTestResult",
+    "Comparison",
+    "ConfidenceInterval",
+    "Evaluation",
+    "ModelDifference",
+    "ModelValue",
+    "SKCEResult",
+    "UCMEResult",
+]
 
 
 class ConfidenceInterval(NamedTuple):
@@ -137,3 +148,161 @@ class UCMEResult:
 
     def __float__(self) -> float:
         return self.value
+
+
+@dataclass(frozen=True)
+class ModelValue:
+    """One of the models that `kcalib.compare` compared."""
+
+    model: str  #: its name
+    value: float  #: of the metric; lower is better
+    standard_error: float  #: of the value
+    confidence_interval: ConfidenceInterval  #: of the model's population value, for this model by itself
+    rank: int  #: 1 for the lowest value; equal values have equal ranks
+    not_distinguishable_from: tuple[str, ...]  #: models whose difference from this one is not significant, best first
+
+
+@dataclass(frozen=True)
+class ModelDifference:
+    """A pair of the models that `kcalib.compare` compared."""
+
+    first: str  #: a model
+    second: str  #: another
+    difference: float  #: value of the first minus value of the second: negative if the first is better
+    standard_error: float  #: of the difference, of paired samples
+    confidence_interval: ConfidenceInterval  #: of the difference, for this pair by itself
+    pvalue: float  #: two-sided, of the hypothesis that the two population values are equal
+    pvalue_holm: float  #: the same adjusted for the number of pairs
+    distinguishable: bool  #: whether the adjusted p-value is at most 1 - confidence_level
+
+    def swapped(self) -> ModelDifference:
+        """The second model minus the first."""
+        low, high = self.confidence_interval
+        interval = ConfidenceInterval(-high, -low)
+        return replace(
+            self, first=self.second, second=self.first, difference=-self.difference, confidence_interval=interval
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models compared on the same samples; ``print`` shows it as a table."""
+
+    metric: str  #: "skce", "ece", "brier" or "log_loss"
+    estimator: str  #: what estimates it
+    intervals: str  #: how standard errors, intervals and p-values were made
+    confidence_level: float  #: of the intervals; models are told apart at 1 minus this
+    ranking: tuple[str, ...]  #: names of the models, best first
+    models: tuple[ModelValue, ...]  #: in the order given
+    differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
+    n_samples: int  #: n
+    n_classes: int  #: m
+    kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
+    bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
+    target_kernel: str | None  #: "delta", or "matrix of rank r"; None without kernel
+    n_bins: int | None  #: bins of the confidence; None without
+    n_resamples: int | None  #: replicates of the bootstrap; None without
+    seed: int | None  #: seed of the bootstrap or of a subset of the samples; None if nothing was random
+    dtype: str | None  #: arithmetic of the sweep over pairs; None without
+    operator: str | None  #: which operator computed the first model; None without kernel
+    threads: int | None  #: threads used at most; None where no operator has any
+    seconds: float  #: wall time
+
+    def model(self, name: str) -> ModelValue:
+        """The model called `name`.
+
+        Parameters
+        ----------
+        name : str
+            A name from `ranking`.
+
+        Returns
+        -------
+        ModelValue
+            Its value, interval and rank.
+
+        Raises
+        ------
+        KeyError
+            If there is none of that name.
+        """
+        for entry in self.models:
+            if entry.model == name:
+                return entry
+        raise KeyError(f"no model is called {name!r}, there are {', '.join(map(repr, self.ranking))}")
+
+    def difference(self, first: str, second: str) -> ModelDifference:
+        """The model called `first` minus the one called `second`.
+
+        Parameters
+        ----------
+        first, second : str
+            Two names from `ranking`, in any order.
+
+        Returns
+        -------
+        ModelDifference
+            The entry of `differences`, with the sign that the order asks for.
+
+        Raises
+        ------
+        KeyError
+            If there is no such pair.
+        """
+        for entry in self.differences:
+            if (entry.first, entry.second) == (first, second):
+                return entry
+            if (entry.first, entry.second) == (second, first):
+                return entry.swapped()
+        raise KeyError(f"{first!r} and {second!r} are no pair of {', '.join(map(repr, self.ranking))}")
+
+    def __str__(self) -> str:
+        return "\n\n".join("\n".join(lines) for lines in (self.model_lines(), self.pair_lines(), self.remarks()))
+
+    def model_lines(self) -> list[str]:
+        """The models as lines of a table, best first."""
+        rows = [["rank", "model", self.metric, "std. error", self._level(), "not distinguishable from"]]
+        for name in self.ranking:
+            entry = self.model(name)
+            others = ", ".join(entry.not_distinguishable_from) or "-"
+            error = f"{entry.standard_error:.2e}"
+            rows.append([str(entry.rank), name, f"{entry.value:.4g}", error, _shown(entry.confidence_interval), others])
+        return aligned(rows, [False, True, False, False, True, True])
+
+    def pair_lines(self) -> list[str]:
+        """The pairs as lines of a table, better model first."""
+        rows = [["better", "worse", "difference", self._level(), "p-value", "Holm", ""]]
+        for first, second in itertools.combinations(self.ranking, 2):
+            d = self.difference(first, second)
+            told_apart = "" if d.distinguishable else "not distinguishable"
+            pvalues = (f"{d.pvalue:.2g}", f"{d.pvalue_holm:.2g}")
+            rows.append([first, second, f"{d.difference:.3g}", _shown(d.confidence_interval), *pvalues, told_apart])
+        return aligned(rows, [True, True, False, True, False, False, True])
+
+    def remarks(self) -> list[str]:
+        """What was done, a line for each thing."""
+        lines = [f"{self.metric}: {self.estimator}, {self.n_samples} samples, {self.n_classes} classes"]
+        if self.kernel is not None:
+            lines.append(f"kernel of all models: {self.kernel}; bandwidth: {self.bandwidth_source}")
+        lines.append(f"intervals: {self.intervals}, each by itself")
+        lines.append(f"models are told apart at level {1 - self.confidence_level:.3g} over all pairs (Holm)")
+        return lines
+
+    def _level(self) -> str:
+        return f"{100 * self.confidence_level:g} % interval"
+
+
+def _shown(interval: ConfidenceInterval) -> str:
+    return f"[{interval.low:.3g}, {interval.high:.3g}]"
+
+
+def aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
+    """Lines of one length at most, texts to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(row, widths, is_text, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

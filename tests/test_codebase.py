@@ -30,7 +30,7 @@ LAYERS = [
     ["_packing"],
     ["estimators.scores", "estimators.skce", "estimators"],
     ["estimators.ece", "estimators.ucme"],
-    ["inference.calibration_test", "inference.cme", "inference.consistency", "inference"],
+    ["inference.calibration_test", "inference.cme", "inference.compare", "inference.consistency", "inference"],
     ["evaluation"],
     [""],
     ["_files", "_plot"],

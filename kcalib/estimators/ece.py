@@ -98,12 +98,13 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
     confidence, correct = (_arrays.to_host(a).astype(np.float64) for a in top_label(data))
     weight = np.ones(data.n) if data.sample_weight is None else _arrays.to_host(data.sample_weight)
     edges = np.linspace(0.0, 1.0, n_bins + 1)
-    index = bin_of(confidence, edges)
+    index = bin_numbers(confidence, n_bins)
     sums = [np.bincount(index, weight * x, minlength=n_bins) for x in (np.ones(data.n), confidence, correct)]
     share = np.where(sums[0] > 0, sums[0], 1.0)
     return ReliabilityBins(edges, sums[0], sums[1] / share, sums[2] / share)
 
 
-def bin_of(confidence: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Number of the bin (edges[b], edges[b + 1]] of each confidence; 0 is in the first."""
-    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
+def bin_numbers(confidence: np.ndarray, n_bins: int) -> np.ndarray:
+    """The bin (a, b] of each confidence, 0 in the first."""
+    edges = np.linspace(0.0, 1.0, n_bins + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)

@@ -91,16 +91,26 @@ def log_loss(
 
 
 def brier_score_of(data: Classification, scale_by_half: bool) -> float:
-    _, e = points_and_residuals(data)
-    score = weighted_mean(data, data.xp.sum(e * e, axis=1))
+    score = weighted_mean(data, square_residuals(data))
     return score / 2 if scale_by_half else score
 
 
 def log_loss_of(data: Classification) -> float:
+    return weighted_mean(data, log_losses(data))
+
+
+def square_residuals(data: Classification) -> Array:
+    """|e_i|^2, shape (n,)."""
+    _, e = points_and_residuals(data)
+    return data.xp.sum(e * e, axis=1)
+
+
+def log_losses(data: Classification) -> Array:
+    """-log of the probability of each label, shape (n,)."""
     xp = data.xp
     p = xp.take_along_axis(data.probabilities, data.labels[:, None], axis=1)[:, 0]
     low = xp.full_like(p, data.input_epsilon)
-    return weighted_mean(data, -xp.log(xp.where(p < low, low, xp.where(p > 1, xp.ones_like(p), p))))
+    return -xp.log(xp.where(p < low, low, xp.where(p > 1, xp.ones_like(p), p)))
 
 
 def accuracy_of(data: Classification) -> float:

@@ -21,7 +21,7 @@ from kcalib._inputs import Classification
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib._resampling import draw_labels, thresholds
-from kcalib.estimators.ece import MAX_BINS, bin_of
+from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator, describe, value_and_error
 from kcalib.estimators.ucme import DEFAULT_SEED, locations_for, mean_differences, mean_square
@@ -340,7 +340,7 @@ class _TopLabelECE:
         cumulative = np.cumsum(p, axis=1)
         self._n_bins = n_bins
         self._confidence = p[everyone, predicted]
-        self._bin = bin_of(self._confidence, np.linspace(0.0, 1.0, n_bins + 1))
+        self._bin = bin_numbers(self._confidence, n_bins)
         self._correct = predicted == _arrays.to_host(data.labels)
         # A uniform number gives the predicted class from here to there.
         self._from = np.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)

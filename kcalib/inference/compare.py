@@ -1,0 +1,651 @@
+"""Comparison of models on the same samples: which one is calibrated better, and is that more than chance?
+
+    compare          checks the input and calls
+    comparison_of    the same for checked data, also called by the command: it asks a row of `METRICS`
+    METRICS          one function for each metric: each model's value and each pair's difference (`Measured`)
+    _ranked          multiplicity correction and ranking, for all metrics
+
+Samples are paired: a difference of two models is itself an estimate from n independent samples, so that its
+standard error takes into account how the two vary together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays, _packing, _statistics
+from kcalib._dispatch import Operator, operator_for
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_choice, check_integer
+from kcalib._packing import Packed
+from kcalib._problem import Moments
+from kcalib._resampling import Weights
+from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
+from kcalib.estimators.ece import MAX_BINS, bin_numbers
+from kcalib.estimators.scores import log_losses, square_residuals, top_label
+from kcalib.estimators.skce import describe
+from kcalib.kernels import SMALLEST, Exponential, Kernel
+from kcalib.results import Comparison, ConfidenceInterval, ModelDifference, ModelValue
+from kcalib.target_kernels import TargetKernel
+
+__all__ = ["compare"]
+
+N_BINS, N_RESAMPLES, SEED = 15, 2000, 0  # defaults of the options that not every metric has
+ROUNDINGS = 16  # a difference of at most so many roundings is none
+EPSILON = float(np.finfo(np.float64).eps)
+STRIP = 128  # samples whose pairs with all others are in memory at once
+WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
+
+
+def compare(
+    y_true: Any,
+    y_preds: Mapping[str, Any],
+    *,
+    metric: str = "skce",
+    confidence_level: float = 0.95,
+    kernel: Kernel | None = None,
+    target_kernel: TargetKernel | None = None,
+    n_bins: int | None = None,
+    n_resamples: int | None = None,
+    seed: int | None = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    dtype: Any = None,
+    threads: int | None = None,
+    operator: str | None = None,
+) -> Comparison:
+    r"""Compare models on the same samples: values, paired differences, and a ranking.
+
+    Parameters
+    ----------
+    y_true : array_like, shape (n,) or (n, m)
+        Labels, the same for all models, as in `kcalib.skce`; n is at least 4.
+    y_preds : mapping of str to array_like, shape (n, m) or (n,)
+        Two or more models by name: the predicted probabilities of the same samples in the same order.
+    metric : {"skce", "ece", "brier", "log_loss"}
+        What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ece":
+        `kcalib.top_label_ece`; "brier": `kcalib.brier_score`; "log_loss": `kcalib.log_loss`. The last two measure
+        calibration and sharpness together.
+    confidence_level : float
+        Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
+        for the number of pairs, is at most 1 minus this.
+    kernel : Kernel, optional
+        "skce" only. The one kernel on predictions of all models, since values under different kernels cannot be
+        compared. Default: `kcalib.kernels.Exponential`. A bandwidth that is not given is the median over the models
+        of the median distance between a model's predictions (the bandwidth that `kcalib.skce` would take); models
+        with identical predictions only have none and are left out of it.
+    target_kernel : "delta" or array_like, shape (m, m), optional
+        "skce" only, as in `kcalib.skce`; default "delta".
+    n_bins : int, optional
+        "ece" only. Number of bins, 1 to 1,000,000; default 15.
+    n_resamples : int, optional
+        "ece" only. Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1; default 2000.
+        p-values are at least 2 / (n_resamples + 1).
+    seed : int, optional
+        "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which
+        part of the standard error of differences is estimated. Default 0.
+    classes, from_logits
+        As in `kcalib.skce`, the same for all models.
+    dtype, operator
+        "skce" only, as in `kcalib.skce`.
+    threads : int, optional
+        "skce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any number.
+
+    Returns
+    -------
+    Comparison
+        Values with standard errors and confidence intervals, paired differences of all pairs with intervals, p-values
+        and p-values adjusted by Holm's method, a ranking that says which models are not distinguishable, and what
+        was done.
+
+    Raises
+    ------
+    TypeError
+        If `y_preds` is no mapping or a name is no string; as `kcalib.skce` for its arguments.
+    ValueError
+        If there are fewer than two models or four samples, if models differ in shape, if `confidence_level`, `metric`,
+        `n_bins`, `n_resamples` or `seed` is out of range, if an option is given that the metric does not have;
+        as `kcalib.skce` for its arguments, the message naming the model.
+
+    Warns
+    -----
+    IndefiniteKernelWarning
+        If the kernel is not known to be positive definite.
+
+    See Also
+    --------
+    kcalib.evaluate : The usual numbers about one model.
+
+    Notes
+    -----
+    All intervals are for one model, or one pair, by itself. With q the quantile of the standard
+    normal law (of Student's law with n - 1 degrees of freedom for "brier" and "log_loss"):
+
+    *SKCE.* Values and differences are U-statistics, with kernels :math:`h^A` and :math:`h^A - h^B`, of variance
+    :math:`(4 (n - 2) \zeta_1 + 2 \zeta_2) / (n (n - 1))` [1]_. The interval of a difference is plus and minus q
+    standard errors, with :math:`\zeta_1` by the jackknife and :math:`\zeta_2` from squares. The second term keeps it
+    valid where both models are calibrated: the statistic is degenerate there, its limit is not normal, and the
+    jackknife alone can be near 0 by chance. The standard error of a value is that of `kcalib.skce`. The lower limit is
+    q of them below; the upper limit is that of a score interval, with :math:`\zeta_1` in proportion to the
+    hypothetical SKCE, since an estimate that is too low by chance comes with a standard error that is too low. Near
+    calibration the intervals are too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems
+    O(n log n), as in `kcalib.skce`), memory O(n m).
+
+    *ECE.* The interval is for :math:`\theta = \sum_b |\mu_b|`, with :math:`\mu_b` the expected gap between
+    correctness and confidence in bin b, times the bin's probability: the population value with *these* bins. Its
+    estimate :math:`\sum_b |X_b|` is biased upwards where :math:`\mu_b` is near 0, and no bootstrap of it alone is
+    valid there. With :math:`X = \mu + \varepsilon` and :math:`s_b = \mathrm{sign}(\mu_b)`,
+
+    .. math:: s_b \varepsilon_b \le |\mu_b + \varepsilon_b| - |\mu_b| \le |\varepsilon_b| ,
+
+    where the first is an equality if :math:`|\mu_b|` is large. Limits are differences of the estimate and
+    quantiles of the sums of these bounds over bins, from a multinomial bootstrap of :math:`\varepsilon` with
+    the same draws for all models; bins where :math:`|X_b|` is more than :math:`\sqrt{\log n}` standard errors
+    count as large [2]_. Differences combine the upper bound of one model with the lower bound of
+    the other; bins that hold the same gaps of the same samples cancel. So intervals are too wide rather than too
+    narrow, and exact where all gaps are large. Time O(n (m + n_resamples)) for each model, memory O(n m).
+
+    *Brier score, log loss.* Paired t-intervals of means. Time O(n m).
+
+    If all samples have the same value the standard error is 0, the interval is the value itself, and the p-value is
+    its limit: 1 if the difference is 0 (but for rounding), otherwise 0.
+
+    References
+    ----------
+    .. [1] W. Hoeffding. A class of statistics with asymptotically normal distribution. Annals of Mathematical
+       Statistics 19, 1948.
+    .. [2] D. W. K. Andrews, G. Soares. Inference for parameters defined by moment inequalities using generalized
+       moment selection. Econometrica 78, 2010.
+    .. [3] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=1000)
+    >>> y = rng.uniform(size=1000) < p
+    >>> result = kcalib.compare(y, {"sharp": p**3 / (p**3 + (1 - p) ** 3), "right": p, "right too": 0.98 * p})
+    >>> result.ranking[-1], result.model("right").not_distinguishable_from
+    ('sharp', ('right too',))
+    >>> result.difference("right", "sharp").confidence_interval.high < 0
+    True
+    """
+    check_choice("metric", metric, tuple(METRICS))
+    given = {
+        "kernel": kernel, "target_kernel": target_kernel, "n_bins": n_bins, "n_resamples": n_resamples, "seed": seed,
+        "dtype": dtype, "threads": threads, "operator": operator,
+    }  # fmt: skip
+    options = Options(**given)
+    options.check(metric, confidence_level)
+    if not isinstance(y_preds, Mapping):
+        raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
+    models: dict[str, Classification] = {}
+    for name, y_pred in y_preds.items():
+        if not isinstance(name, str):
+            raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
+        try:
+            models[name] = prepare(
+                y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads
+            )
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"`y_preds[{name!r}]`: {error}") from None
+    return comparison_of(models, metric, confidence_level, options)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that not every metric has, as the user wrote them; None where they were not given."""
+
+    kernel: Kernel | None = None
+    target_kernel: TargetKernel | None = None
+    n_bins: int | None = None
+    n_resamples: int | None = None
+    seed: int | None = None
+    dtype: Any = None
+    threads: int | None = None
+    operator: str | None = None
+
+    def check(self, metric: str, confidence_level: Any) -> None:
+        """No option that the metric does not have, none out of range."""
+        if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
+            raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+        for name, value in vars(self).items():
+            if value is not None and name not in METRICS[metric].options:
+                having = [repr(other) for other, row in METRICS.items() if name in row.options]
+                raise ValueError(
+                    f"`{name}` has no meaning for metric={metric!r}, only for {', '.join(having)}; leave it out"
+                )
+        if self.n_bins is not None:
+            check_integer("n_bins", self.n_bins, 1, MAX_BINS)
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0, 2**64 - 1)
+        if self.n_resamples is not None:
+            least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
+            check_integer("n_resamples", self.n_resamples, least, 2**32, f" for confidence_level={confidence_level}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value or a difference."""
+
+    value: float
+    standard_error: float
+    interval: ConfidenceInterval
+    pvalue: float = math.nan  # of the hypothesis that it is 0; of differences only
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a metric says about models, and how it found out."""
+
+    values: list[Estimate]  # one for each model
+    differences: list[Estimate]  # one for each pair, in the order of itertools.combinations
+    estimator: str
+    intervals: str
+    described: dict[str, Any] = field(default_factory=dict)  # fields of `Comparison`
+
+
+def comparison_of(
+    models: Mapping[str, Classification], metric: str, confidence_level: float, options: Options
+) -> Comparison:
+    """`compare` of checked data."""
+    start = time.perf_counter()
+    _check_models(models)
+    data = list(models.values())
+    measured = METRICS[metric].measure(data, confidence_level, options)
+    names = tuple(models)
+    differences = _adjusted(names, measured.differences, confidence_level)
+    ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
+    undescribed = dict.fromkeys((
+        "kernel", "bandwidth_source", "target_kernel", "n_bins", "n_resamples", "seed", "dtype", "operator", "threads"
+    ))  # fmt: skip
+    return Comparison(
+        metric=metric,
+        estimator=measured.estimator,
+        intervals=measured.intervals,
+        confidence_level=float(confidence_level),
+        ranking=ranking,
+        models=tuple(_ranked(names, measured.values, ranking, differences)),
+        differences=differences,
+        n_samples=data[0].n,
+        n_classes=data[0].m,
+        **{**undescribed, **measured.described},
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check_models(models: Mapping[str, Classification]) -> None:
+    if len(models) < 2:
+        raise ValueError(f"`y_preds` has {len(models)} models, expected at least 2 to compare")
+    first, *others = models.items()
+    for name, data in others:
+        if (data.n, data.m) != (first[1].n, first[1].m):
+            raise ValueError(
+                f"`y_preds[{name!r}]` has {data.n} samples and {data.m} classes, `y_preds[{first[0]!r}]` "
+                f"{first[1].n} and {first[1].m}; models are compared on the same samples and classes"
+            )
+    if first[1].n < 4:
+        raise ValueError(f"a comparison needs at least 4 samples, `y_true` has {first[1].n}")
+
+
+def _adjusted(
+    names: Sequence[str], differences: Sequence[Estimate], confidence_level: float
+) -> tuple[ModelDifference, ...]:
+    adjusted = holm([d.pvalue for d in differences])
+    return tuple(
+        ModelDifference(
+            first=first,
+            second=second,
+            difference=d.value,
+            standard_error=d.standard_error,
+            confidence_interval=d.interval,
+            pvalue=d.pvalue,
+            pvalue_holm=pvalue,
+            distinguishable=pvalue <= 1 - confidence_level,
+        )
+        for (first, second), d, pvalue in zip(itertools.combinations(names, 2), differences, adjusted, strict=True)
+    )
+
+
+def holm(pvalues: Sequence[float]) -> list[float]:
+    """Holm's adjustment: the k-th smallest of K times K + 1 - k, at least those before it, at most 1."""
+    adjusted = [0.0] * len(pvalues)
+    highest = 0.0
+    for place, i in enumerate(sorted(range(len(pvalues)), key=pvalues.__getitem__)):
+        highest = max(highest, min(1.0, (len(pvalues) - place) * pvalues[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+def _ranked(
+    names: Sequence[str], values: Sequence[Estimate], ranking: Sequence[str], differences: Iterable[ModelDifference]
+) -> Iterator[ModelValue]:
+    near = {frozenset((d.first, d.second)) for d in differences if not d.distinguishable}
+    for name, estimate in zip(names, values, strict=True):
+        yield ModelValue(
+            model=name,
+            value=estimate.value,
+            standard_error=estimate.standard_error,
+            confidence_interval=estimate.interval,
+            rank=1 + sum(other.value < estimate.value for other in values),
+            not_distinguishable_from=tuple(other for other in ranking if frozenset((name, other)) in near),
+        )
+
+
+def _symmetric(
+    value: float, error: float, confidence_level: float, df: float = math.inf, resolution: float = 0.0
+) -> Estimate:
+    """Interval and p-value from a standard error: by Student's law, or the normal one.
+
+    A value of at most `resolution` may be rounding.
+    """
+    law = scipy.special
+    tail = (1 - confidence_level) / 2
+    width = -error * float(law.ndtri(tail) if df == math.inf else law.stdtrit(df, tail))
+    if abs(value) <= resolution:
+        pvalue = 1.0
+    elif error == 0:
+        pvalue = 0.0
+    else:
+        t = -abs(value) / error
+        pvalue = min(1.0, 2 * float(law.ndtr(t) if df == math.inf else law.stdtr(df, t)))
+    return Estimate(value, error, ConfidenceInterval(value - width, value + width), pvalue)
+
+
+# -- SKCE --------------------------------------------------------------------------------------
+
+
+def _skce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
+    kernel, medians = _common_kernel(data, options)
+    target_kernel: TargetKernel = "delta" if options.target_kernel is None else options.target_kernel
+    packed: list[Packed] = []
+    for one in data:
+        packed.append(_packing.pack(one, kernel, target_kernel, threads=options.threads))
+    operators = [operator_for(p.problem, operator=options.operator, threads=options.threads) for p in packed]
+    moments = [_host_moments(operator) for operator in operators]
+    n = data[0].n
+    rows, seed = _subset(n, SEED if options.seed is None else options.seed)
+    squares = _square_differences(operators, rows)
+    pairs = itertools.combinations(range(len(data)), 2)
+    largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
+    resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
+    described = describe(data[0], packed[0], operators[0])
+    del described["n_classes"], described["operator_reason"]
+    described |= {"dtype": data[0].dtype, "threads": operators[0].threads, "seed": seed}
+    if medians:
+        described["bandwidth_source"] = _source(medians)
+    return Measured(
+        values=[_skce_value(m, confidence_level) for m in moments],
+        differences=[
+            _skce_difference(_minus(moments[i], moments[j], squares[i, j] * n * (n - 1)), confidence_level, resolution)
+            for i, j in pairs
+        ],
+        estimator="unbiased estimator",
+        intervals="normal, differences paired, upper limits of values from a score interval",
+        described=described,
+    )
+
+
+def _common_kernel(data: Sequence[Classification], options: Options) -> tuple[Any, dict[str, list[MedianDistance]]]:
+    """The kernel with one bandwidth for all models, and the medians it comes from."""
+    medians: dict[str, list[MedianDistance]] = {}
+
+    def bandwidth(metric: str) -> float:
+        if metric not in medians:
+            medians[metric] = list(_medians(data, metric, options.threads))
+        return max(statistics.median(m.value for m in medians[metric]), SMALLEST)
+
+    kernel = Exponential() if options.kernel is None else options.kernel
+    if isinstance(kernel, Kernel):  # what is none is told so by `pack`
+        kernel = kernel.resolve(bandwidth)
+    return kernel, medians
+
+
+def _medians(data: Sequence[Classification], metric: str, threads: int | None) -> Iterator[MedianDistance]:
+    """Of the models that have a length scale; an error if none has."""
+    found = False
+    for i, one in enumerate(data):
+        try:
+            yield median_of_points(one.probabilities, metric, threads=threads)
+            found = True
+        except ValueError:  # identical predictions only
+            if i == len(data) - 1 and not found:
+                raise
+
+
+def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
+    sources = []
+    for metric, found in medians.items():
+        samples = {"all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}": None for m in found}
+        of = " or ".join(samples)
+        sources.append(f"median over {len(found)} models of the median {metric} distance of {of}")
+    return "; ".join(sources)
+
+
+def _host_moments(operator: Operator) -> Moments:
+    m = operator.moments(second=True)
+    rows, diagonal = (_arrays.to_host(a) for a in (m.row_sums, m.diagonal))
+    return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
+
+
+def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
+    """Of H^A - H^B."""
+    assert a.row_sums is not None and b.row_sums is not None
+    return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
+
+
+def _skce_value(moments: Moments, confidence_level: float) -> Estimate:
+    assert moments.row_sums is not None
+    error = _statistics.standard_error(moments)
+    assert error is not None  # there are four samples
+    value = _statistics.unbiased(moments, moments.row_sums.shape[0])
+    quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
+    high = _statistics.score_limit(moments, quantile)
+    return Estimate(value, error, ConfidenceInterval(value - quantile * error, high))
+
+
+def _skce_difference(moments: Moments, confidence_level: float, resolution: float) -> Estimate:
+    assert moments.row_sums is not None
+    error = _statistics.generous_standard_error(moments)
+    value = _statistics.unbiased(moments, moments.row_sums.shape[0])
+    return _symmetric(value, error, confidence_level, resolution=resolution)
+
+
+def _subset(n: int, seed: int) -> tuple[np.ndarray, int | None]:
+    if n <= MAX_SAMPLES:
+        return np.arange(n), None
+    return np.sort(np.random.default_rng(seed).choice(n, MAX_SAMPLES, replace=False)), seed
+
+
+def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.ndarray:
+    """Mean of (H^A_ij - H^B_ij)^2 over the pairs i != j of `rows`, for each two models."""
+    sums = np.zeros((len(operators), len(operators)))
+    for begin in range(0, len(rows), STRIP):
+        some = rows[begin : begin + STRIP]
+        tiles = []
+        for operator in operators:
+            points = operator.problem.left.points
+            tile = _arrays.to_host(operator.tile(_arrays.like(some, points), _arrays.like(rows, points)))
+            tiles.append(tile.astype(np.float64))
+            tiles[-1][np.arange(len(some)), begin + np.arange(len(some))] = 0.0
+        for i, j in itertools.combinations(range(len(operators)), 2):
+            sums[i, j] += np.sum((tiles[i] - tiles[j]) ** 2)
+    return sums / (len(rows) * (len(rows) - 1))
+
+
+# -- top-label ECE -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """The signed gap of each sample, by bins of the confidence; only bins that hold samples."""
+
+    bins: np.ndarray  # number of each sample's bin, shape: (n,)
+    gaps: np.ndarray  # correctness minus confidence, shape: (n,)
+    occupied: np.ndarray  # numbers of the bins that hold samples, shape: (b,)
+    means: np.ndarray  # X: sum of the gaps of each of these bins over n, shape: (b,)
+    certain: np.ndarray  # whether X is so far from 0 that its sign is sure, shape: (b,)
+
+    @classmethod
+    def of(cls, data: Classification, n_bins: int) -> _Gaps:
+        confidence, correct = (_arrays.to_host(a).astype(np.float64) for a in top_label(data))
+        bins, gaps, n = bin_numbers(confidence, n_bins), correct - confidence, data.n
+        occupied, position = np.unique(bins, return_inverse=True)
+        means = np.bincount(position, gaps) / n
+        variances = np.maximum(np.bincount(position, gaps**2) / n - means**2, 0.0) / n
+        certain = np.abs(means) > np.sqrt(math.log(n) * variances)
+        return cls(bins, gaps, occupied, means, certain & (variances > 0))
+
+    @property
+    def signs(self) -> np.ndarray:
+        return np.sign(self.means)
+
+    @property
+    def linear(self) -> np.ndarray:
+        """The contribution of each sample to the ECE, to first order."""
+        return self.signs[np.searchsorted(self.occupied, self.bins)] * self.gaps
+
+    @property
+    def sums(self) -> Any:
+        """The matrix, shape (b, n), that takes the mean of the samples' gaps in each bin."""
+        n = len(self.bins)
+        rows = np.searchsorted(self.occupied, self.bins)
+        return scipy.sparse.csr_array((self.gaps / n, (rows, np.arange(n))), shape=(len(self.occupied), n))
+
+    def bounds(self, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each bin what |X| exceeds |mu| by: at least, and at most. For deviations X - mu, shape (b, R)."""
+        low = self.signs[:, None] * deviations
+        return low, np.where(self.certain[:, None], low, np.abs(deviations))
+
+    def differing(self, other: _Gaps) -> np.ndarray:
+        """Which of the bins do not hold the same gaps of the same samples in the other model, shape (b,)."""
+        differ = (self.bins != other.bins) | (self.gaps != other.gaps)
+        return np.isin(self.occupied, np.concatenate([self.bins[differ], other.bins[differ]]))
+
+
+def _ece(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
+    n_bins = N_BINS if options.n_bins is None else options.n_bins
+    n_resamples = N_RESAMPLES if options.n_resamples is None else options.n_resamples
+    seed = SEED if options.seed is None else options.seed
+    n = data[0].n
+    models = [_Gaps.of(one, n_bins) for one in data]
+    pairs = list(itertools.combinations(models, 2))
+    weights = Weights("multinomial", n, n_resamples, seed)
+    bounds = _replicates(models, pairs, weights, options.threads)
+    values = []
+    for model, own in zip(models, bounds[: len(models)], strict=True):
+        estimate = _bounded(_ece_of(model), model.linear, own, confidence_level)
+        values.append(_clipped(estimate, 0.0, 1.0))
+    differences = []
+    for (a, b), both in zip(pairs, bounds[len(models) :], strict=True):
+        estimate = _bounded(_ece_of(a) - _ece_of(b), a.linear - b.linear, both, confidence_level)
+        differences.append(_clipped(estimate, -1.0, 1.0))
+    return Measured(
+        values,
+        differences,
+        estimator=f"top-label ECE with {n_bins} bins",
+        intervals=f"bounds on the error of the ECE, paired, by a bootstrap with {n_resamples} replicates, seed {seed}",
+        described={"n_bins": n_bins, "n_resamples": n_resamples, "seed": seed},
+    )
+
+
+def _ece_of(model: _Gaps) -> float:
+    return float(np.sum(np.abs(model.means)))
+
+
+def _replicates(
+    models: Sequence[_Gaps], pairs: Sequence[tuple[_Gaps, _Gaps]], weights: Weights, threads: int | None
+) -> np.ndarray:
+    """Bootstrap of a lower and an upper bound of (estimate - truth), of the models and then the pairs.
+
+    Shape (models + pairs, 2, replicates).
+    """
+    out = np.empty((len(models) + len(pairs), 2, weights.n_replicates))
+    matrices = [model.sums for model in models]
+    differing = [(a.differing(b), b.differing(a)) for a, b in pairs]
+    step = max(1, WEIGHTS_AT_ONCE // (8 * weights.n))
+    for begin in range(0, weights.n_replicates, step):
+        end = min(begin + step, weights.n_replicates)
+        counts = weights.values(begin, end, threads=threads)
+        bounds = {}
+        for k, (model, matrix) in enumerate(zip(models, matrices, strict=True)):
+            bounds[id(model)] = model.bounds(matrix @ counts - model.means[:, None])
+            out[k, :, begin:end] = [bound.sum(axis=0) for bound in bounds[id(model)]]
+        for k, ((a, b), (in_a, in_b)) in enumerate(zip(pairs, differing, strict=True), len(models)):
+            (low_a, high_a), (low_b, high_b) = bounds[id(a)], bounds[id(b)]
+            out[k, 0, begin:end] = in_a @ low_a - in_b @ high_b
+            out[k, 1, begin:end] = in_a @ high_a - in_b @ low_b
+    return out
+
+
+def _bounded(value: float, linear: np.ndarray, bounds: np.ndarray, confidence_level: float) -> Estimate:
+    """Interval and p-value from replicates of a lower and an upper bound of (value - truth)."""
+    low, high = np.sort(bounds, axis=1)
+    replicates = len(low)
+    beyond = int((1 - confidence_level) / 2 * (replicates + 1) * (1 + 1e-12))  # at least 1, by Options.check
+    interval = ConfidenceInterval(value - float(high[-beyond]), value - float(low[beyond - 1]))
+    exceeding = min(int(np.sum(high >= value)), int(np.sum(low <= value)))
+    error = float(np.std(linear, ddof=1)) / math.sqrt(len(linear))
+    return Estimate(value, error, interval, min(1.0, 2 * (1 + exceeding) / (1 + replicates)))
+
+
+def _clipped(estimate: Estimate, low: float, high: float) -> Estimate:
+    limits = ConfidenceInterval(*(min(max(limit, low), high) for limit in estimate.interval))
+    return Estimate(estimate.value, estimate.standard_error, limits, estimate.pvalue)
+
+
+# -- means -------------------------------------------------------------------------------------
+
+
+def _brier(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
+    scale = 0.5 if data[0].m == 2 else 1.0
+    return _means([scale * _arrays.to_host(square_residuals(one)) for one in data], confidence_level)
+
+
+def _log_loss(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
+    return _means([_arrays.to_host(log_losses(one)) for one in data], confidence_level)
+
+
+def _means(losses: Sequence[np.ndarray], confidence_level: float) -> Measured:
+    def estimate(values: np.ndarray, resolution: float = 0.0) -> Estimate:
+        mean, error = _statistics.mean_and_standard_error(values)
+        assert error is not None  # there are four samples
+        return _symmetric(mean, error, confidence_level, len(values) - 1, resolution)
+
+    losses = [np.asarray(values, dtype=np.float64) for values in losses]
+    pairs = itertools.combinations(losses, 2)
+    return Measured(
+        values=[estimate(values) for values in losses],
+        differences=[estimate(a - b, ROUNDINGS * EPSILON * float(np.mean(np.abs(a) + np.abs(b)))) for a, b in pairs],
+        estimator="mean",
+        intervals="t, paired",
+    )
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table of metrics."""
+
+    measure: Callable[[Sequence[Classification], float, Options], Measured]
+    options: frozenset[str]  # the fields of `Options` that it has
+
+
+METRICS = {
+    "skce": Metric(_skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"})),
+    "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
+    "brier": Metric(_brier, frozenset()),
+    "log_loss": Metric(_log_loss, frozenset()),
+}

@@ -6,6 +6,7 @@ import itertools
 import math
 import pickle
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -266,6 +267,16 @@ def test_one_hot_and_right_is_calibrated(reference):
     assert (result.statistic, result.pvalue, result.log_pvalue, result.rank, result.estimate) == (0.0, 1.0, 0.0, 0, 0.0)
 
 
+def test_rounded_rows_are_no_evidence():
+    """Rows (1 - 1e-7, 0, 0), as float32 networks write them, and right in all of 1000 samples."""
+    p = np.tile(np.array([1 - 1e-7, 0, 0], dtype=np.float32), (1000, 1))
+    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    result = run(np.zeros(1000, dtype=int), p, reference="conditional", **given)
+    # No error among 1000 samples of probability 1.2e-7 each: Q = n r^2 / (r (1 - r)), r = 2^-23.
+    assert result.statistic == pytest.approx(1000 * 2.0**-23, rel=1e-3)
+    assert result.pvalue > 0.9
+
+
 def test_certain_and_wrong_has_p_value_zero():
     p = np.eye(3)[np.zeros(30, dtype=int)]
     given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
@@ -330,6 +341,7 @@ def test_warning_points_at_the_caller_of_the_caller():
     def public():
         return cme_test(prepare(y, p), PairOptions(kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")))
 
-    with pytest.warns(kcalib.IndefiniteKernelWarning) as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         public(); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
-    assert caught[0].lineno == line
+    assert [(w.category, w.lineno) for w in caught] == [(kcalib.IndefiniteKernelWarning, line)]

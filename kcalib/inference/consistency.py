@@ -123,8 +123,8 @@ def consistency_test(
     -----
     Drawing the predictions again puts some of them into a replicate twice, and leaves others out: fewer bins are
     occupied than in the data, so that the estimates of replicates are too small, and calibrated models are rejected
-    too often [3]_ (section 7.2). For "ece" with many samples in every bin the difference is small; with few it is all that
-    the test sees.
+    too often [3]_ (section 7.2). For "ece" with many samples in every bin the difference is small;
+    with few it is all that the test sees.
 
     The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))`` on the host: rows
     ``integers(n, size=n)``, unless they are kept, then ``uniform(size=n)``, of which each gives the label
@@ -192,8 +192,8 @@ def consistency_test(
 
 def _warn() -> None:
     warnings.warn(
-        "consistency resampling rejects calibrated models too often where predictions are drawn again, the more the fewer "
-        "samples there are to a bin; pass resample_predictions=False for an exact test of the same estimate",
+        "consistency resampling rejects calibrated models too often where predictions are drawn again, the more "
+        "the fewer samples a bin holds; pass resample_predictions=False for an exact test of the same estimate",
         AntiConservativeWarning,
         stacklevel=4,
     )

@@ -54,6 +54,7 @@ template <class T> long block_rows(const Side<T>& side, long n) {
 constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
 
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
+long round_up(long a, long b) { return ceil_divide(a, b) * b; }
 
 // One side, packed block by block.
 template <class T> class PackedSide {
@@ -112,6 +113,9 @@ template <class T> class Blocks {
 
   long tasks() const { return row_groups * column_groups; }
 
+  // Symmetric problems: i <= j.
+  long pairs_of_blocks() const { return problem.symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks; }
+
   // Threads for a sweep that does `work` operations a pair besides the kernel's.
   int threads(double work = 0) const {
     const double pairs = double(n) * double(n_right) / (problem.symmetric ? 2 : 1);
@@ -146,7 +150,7 @@ template <class T> class Blocks {
   // False if stopped.
   template <class Start, class Visit> bool for_each(int threads, Start&& start, Visit&& visit) const {
     const bool symmetric = problem.symmetric;
-    Watch watch(run_, symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks);
+    Watch watch(run_, pairs_of_blocks());
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (long task = 0; task < tasks(); ++task) {
       const long a = task / column_groups, b = task % column_groups;
@@ -176,33 +180,32 @@ template <class S> void merge(const AlignedBuffer<S>& parts, long count, long le
   }
 }
 
-// All pairs of blocks of rows and columns, in the order in which their products are added to the results: a block of
-// results is added to once in every turn, and pairs that follow each other belong to different blocks.
-class BlockOrder {
+// All pairs of groups of rows and columns, in the order in which their products are added to the results: a group of
+// results is added to once in every turn, and pairs that follow each other belong to different groups.
+class GroupOrder {
  public:
   struct Pair {
     long rows, columns, turn;
   };
 
-  BlockOrder(bool symmetric, long row_blocks, long column_blocks)
-      : symmetric_(symmetric), row_blocks_(row_blocks), column_blocks_(column_blocks), slots_(symmetric ? row_blocks / 2 + 1 : row_blocks) {}
+  GroupOrder(bool symmetric, long row_groups, long column_groups)
+      : symmetric_(symmetric), turns_(column_groups), slots_(symmetric ? row_groups / 2 + 1 : row_groups) {}
 
-  long pairs() const { return symmetric_ ? row_blocks_ * (row_blocks_ + 1) / 2 : row_blocks_ * column_blocks_; }
-  long places() const { return column_blocks_ * slots_; }
+  long places() const { return turns_ * slots_; }
 
-  // Symmetric problems: the pairs i <= j with i + j = turn (modulo the number of blocks); nothing where there is none.
+  // Symmetric problems: the pairs i <= j with i + j = turn (modulo the number of groups); nothing where there is none.
   std::optional<Pair> operator[](long place) const {
     const long turn = place / slots_, slot = place % slots_;
     if (!symmetric_) return Pair{slot, turn, turn};
     const bool below = slot <= turn / 2;
     const long i = below ? slot : turn - turn / 2 + slot;
-    const long j = below ? turn - i : turn + row_blocks_ - i;
+    const long j = below ? turn - i : turn + turns_ - i;
     return i <= j ? std::optional<Pair>(Pair{i, j, turn}) : std::nullopt;
   }
 
  private:
   bool symmetric_;
-  long row_blocks_, column_blocks_, slots_;
+  long turns_, slots_;
 };
 
 // Whose turn it is to add to each block of results: the order of summation is fixed, and no thread has results of its own.
@@ -266,6 +269,124 @@ std::vector<double> scales_of(const double* v, long n, Columns columns) {
     scale = usual ? std::ldexp(1.0, std::clamp(std::ilogb(scale), -1000, 1000)) : 1.0;
   }
   return scales;
+}
+
+// H times some vectors, in W's precision but for sums over more than a tile.
+//
+// A task is a pair of groups of blocks. Its products are added up in the thread's own memory, and then to the results,
+// group by group in the order that `GroupOrder` gives.
+template <class T, class W> class Product {
+ public:
+  Product(const Blocks<T>& blocks, const Run& run, const double* vectors, Columns columns)
+      : blocks_(blocks),
+        run_(run),
+        columns_(columns),
+        length_(round_up(blocks.block, run.table->float32.weights_at_once)),  // to the widest panels
+        size_(length_ * columns.count),
+        per_group_(blocks_in_a_group(std::max(blocks.row_blocks, blocks.column_blocks), size_)),
+        row_groups_(ceil_divide(blocks.row_blocks, per_group_)),
+        order_(blocks.problem.symmetric, row_groups_, ceil_divide(blocks.column_blocks, per_group_)),
+        scales_(sizeof(W) == sizeof(float) ? scales_of(vectors, blocks.n_right, columns) : std::vector<double>(columns.count, 1.0)),
+        vectors_(blocks.n_right, blocks.block, length_, columns.count),
+        sums_(blocks.n, blocks.block, length_, columns.count) {
+    const Side<T>& side = blocks.problem.right;
+    std::vector<double> factors;
+    for (double scale : scales_) factors.push_back(1 / scale);
+    vectors_.for_each(run, [&](long i, long c, W& number) {
+      number = i < 0 ? W(0) : W(vectors[side.row(i) * columns.stride + c] * factors[c]);
+    });
+  }
+
+  void sweep(Watch& watch) {
+    const int threads = int(std::min(long(blocks_.threads(2.0 * double(columns_.count))), order_.places()));
+    const long part_size = per_group_ * size_, room = rows_of_entries() * length_;
+    const AlignedBuffer<double> parts(2 * part_size * threads);
+    const AlignedBuffer<W> entries(room * threads);
+    std::fill_n(entries.get(), room * threads, W(0));
+    Turns turns(row_groups_);
+    std::atomic<long> place{0};
+#pragma omp parallel num_threads(threads)
+    {
+      double* rows = parts.get() + 2 * part_size * thread_number();
+      W* h = entries.get() + room * thread_number();
+      for (long next; (next = place.fetch_add(1)) < order_.places() && !watch.stopped();)
+        if (const auto pair = order_[next]) {
+          const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
+          double* columns = own ? rows : rows + part_size;
+          std::fill_n(rows, 2 * part_size, 0.0);
+          multiply(*pair, h, rows, columns, watch);
+          add(pair->rows, pair->turn, rows, turns, watch);
+          if (blocks_.problem.symmetric && !own) add(pair->columns, pair->turn, columns, turns, watch);
+        }
+    }
+  }
+
+  void write(double* out) const {
+    const Side<T>& side = blocks_.problem.left;
+    sums_.for_each(run_, [&](long i, long c, double sum) {
+      if (i >= 0) out[side.row(i) * columns_.stride + c] = sum * scales_[c];
+    });
+  }
+
+ private:
+  // As many as there is room for in a second-level cache, 4 at most, and few enough to leave work for many threads.
+  // Depends on the problem's sizes alone: it decides the order of summation.
+  static long blocks_in_a_group(long blocks, long size) {
+    constexpr long ROOM = 1 << 16, GROUPS = 12;  // numbers in the sums of a task; groups at least
+    return std::max(1L, std::min({4L, blocks / GROUPS, ROOM / (2 * size)}));
+  }
+
+  long rows_of_entries() const { return blocks_.block + MAX_ROWS_AT_ONCE; }  // the last rows of a tile may be beyond the block's
+
+  // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem, H^T V to `columns`.
+  void multiply(const GroupOrder::Pair& pair, W* h, double* rows, double* columns, Watch& watch) const {
+    const TileFunctions<W>& weighted = functions<W>(*run_.table);
+    const bool symmetric = blocks_.problem.symmetric;
+    const long i_begin = pair.rows * per_group_, i_end = std::min(blocks_.row_blocks, i_begin + per_group_);
+    const long j_begin = pair.columns * per_group_, j_end = std::min(blocks_.column_blocks, j_begin + per_group_);
+    for (long i = i_begin; i < i_end; ++i)
+      for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
+        const BlockOfPairs<T> pairs = blocks_.pairs_and_diagonal(i, j);
+        if constexpr (sizeof(W) == sizeof(double))
+          blocks_.tile.panels(pairs, h, rows_of_entries());
+        else
+          blocks_.tile.panels_single(pairs, h, rows_of_entries());
+        weighted.multiply({h, rows_of_entries(), pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
+                           columns_.count, length_, vectors_[j], symmetric && i != j ? vectors_[i] : nullptr,
+                           rows + (i - i_begin) * size_, columns + (j - j_begin) * size_});
+        watch.task_done();
+      }
+  }
+
+  // Adds a task's sums to those of a group when it is their turn.
+  void add(long group, long turn, const double* part, Turns& turns, const Watch& watch) const {
+    if (!turns.wait_for(group, turn, watch)) return;
+    const long begin = group * per_group_, size = std::min(per_group_, blocks_.row_blocks - begin) * size_;
+    if (turn == 0)
+      std::copy_n(part, size, sums_[begin]);
+    else
+      run_.table->add(part, size, sums_[begin]);
+    turns.pass(group, turn);
+  }
+
+  const Blocks<T>& blocks_;
+  const Run& run_;
+  const Columns columns_;
+  const long length_, size_;  // of a block's numbers in a column, and in all columns
+  const long per_group_, row_groups_;
+  const GroupOrder order_;
+  const std::vector<double> scales_;
+  const BlockColumns<W> vectors_;
+  const BlockColumns<double> sums_;
+};
+
+// out = H vectors, for the given columns of both. False if stopped.
+template <class T, class W>
+bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const double* vectors, Columns columns, double* out) {
+  Product<T, W> product(blocks, run, vectors, columns);
+  product.sweep(watch);
+  if (!watch.stopped()) product.write(out);
+  return !watch.stopped();
 }
 
 }  // namespace
@@ -420,79 +541,17 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   return true;
 }
 
-// out = H vectors, for the given columns of both.
-template <class T, class W>
-void multiply_in(const Blocks<T>& blocks, const BlockOrder& order, const Run& run, Watch& watch, const double* vectors,
-                 Columns columns, double* out) {
-  const TileFunctions<W>& weighted = functions<W>(*run.table);
-  const bool symmetric = blocks.problem.symmetric;
-  const Side<T>&left = blocks.problem.left, &right = blocks.problem.right;
-  const long c = columns.count, panel = run.table->float32.weights_at_once;  // the widest
-  const long length = ceil_divide(blocks.block, panel) * panel, size = length * c;
-  const int threads = blocks.threads(2.0 * double(c));
-
-  const std::vector<double> scales = sizeof(W) == sizeof(float) ? scales_of(vectors, blocks.n_right, columns) : std::vector<double>(c, 1.0);
-  std::vector<double> shrink(scales);
-  for (double& factor : shrink) factor = 1 / factor;  // exact
-  const BlockColumns<W> packed(blocks.n_right, blocks.block, length, c);
-  packed.for_each(run, [&](long i, long k, W& number) {
-    number = i < 0 ? W(0) : W(vectors[right.row(i) * columns.stride + k] * shrink[k]);
-  });
-  const BlockColumns<double> sums(blocks.n, blocks.block, length, c);
-  const AlignedBuffer<double> parts(2 * size * threads);
-  const long padded = blocks.block + MAX_ROWS_AT_ONCE;  // the last rows of a tile may be beyond the block's
-  const AlignedBuffer<W> entries(padded * length * threads);
-  std::fill_n(entries.get(), padded * length * threads, W(0));
-  Turns turns(blocks.row_blocks);
-  std::atomic<long> place{0};
-
-  const auto add = [&](long b, long turn, const double* part) {
-    if (!turns.wait_for(b, turn, watch)) return;
-    if (turn == 0)
-      std::copy_n(part, size, sums[b]);
-    else
-      run.table->add(part, size, sums[b]);
-    turns.pass(b, turn);
-  };
-#pragma omp parallel num_threads(threads)
-  {
-    W* h = entries.get() + padded * length * thread_number();
-    double* part = parts.get() + 2 * size * thread_number();
-    for (long next; (next = place.fetch_add(1)) < order.places() && !watch.stopped();) {
-      const auto pair = order[next];
-      if (!pair) continue;
-      const auto [i, j, turn] = *pair;
-      const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-      if constexpr (sizeof(W) == sizeof(double))
-        blocks.tile.panels(pairs, h, padded);
-      else
-        blocks.tile.panels_single(pairs, h, padded);
-      const bool twice = symmetric && i != j;
-      weighted.multiply({h, padded, pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin, c, length,
-                         packed[j], twice ? packed[i] : nullptr, part, part + size});
-      add(i, turn, part);
-      if (twice) add(j, turn, part + size);
-      watch.task_done();
-    }
-  }
-  if (watch.stopped()) return;
-  sums.for_each(run, [&](long i, long k, double sum) {
-    if (i >= 0) out[left.row(i) * columns.stride + k] = sum * scales[k];
-  });
-}
-
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, long n_vectors, bool single, double* out) {
-  constexpr long AT_ONCE = 256;  // vectors of one sweep: bounds what a thread keeps, which is to stay in its cache
+  constexpr long AT_ONCE = 256;  // vectors of one sweep: bounds what each thread adds up
   const Blocks<T> blocks(problem, run);
-  const BlockOrder order(problem.symmetric, blocks.row_blocks, blocks.column_blocks);
-  Watch watch(run, order.pairs() * ceil_divide(n_vectors, AT_ONCE));
-  for (long c = 0; c < n_vectors && !watch.stopped(); c += AT_ONCE) {
+  Watch watch(run, blocks.pairs_of_blocks() * ceil_divide(n_vectors, AT_ONCE));
+  bool finished = true;
+  for (long c = 0; c < n_vectors && finished; c += AT_ONCE) {
     const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
-    const auto multiply = single ? multiply_in<T, float> : multiply_in<T, double>;
-    multiply(blocks, order, run, watch, vectors + c, columns, out + c);
+    finished = (single ? multiply<T, float> : multiply<T, double>)(blocks, run, watch, vectors + c, columns, out + c);
   }
-  return !watch.stopped();
+  return finished;
 }
 
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out) {

@@ -833,7 +833,10 @@ template <int COUNT, class T> KCALIB_FN void row_products(const BlockProduct<T>&
       }
     }
   }
-  for (int k = 0; k < COUNT; ++k) store<DoublePack>(block.to_rows + (c + k) * block.length + i, sums_of_lanes(sum[k]));
+  for (int k = 0; k < COUNT; ++k) {
+    double* at = block.to_rows + (c + k) * block.length + i;
+    store<DoublePack>(at, load<DoublePack>(at) + sums_of_lanes(sum[k]));
+  }
 }
 
 // Rows [begin, end), transposed, times COUNT vectors from the c-th on, for the panel of columns from j on.
@@ -845,10 +848,10 @@ KCALIB_FN void column_products(const BlockProduct<T>& block, long begin, long en
       StridedRows<T>{block.of_rows + c * block.length + begin, block.length},
       block.h + j * block.stride + begin * WIDTH<T>, end - begin, [&](int r, const V* sum) KCALIB_INLINE {
         for (int v = 0; v < VECTORS; ++v) {
-          DoublePack total[WIDE<V>], part[WIDE<V>] = {};
+          DoublePack part[WIDE<V>], total[WIDE<V>];
           double* at = out + r * block.length + v * LANES<V>;
-          if (begin > 0) __builtin_memcpy(part, at, sizeof part);
-          widen(sum[v], total);
+          widen(sum[v], part);
+          __builtin_memcpy(total, at, sizeof total);
           for (int w = 0; w < WIDE<V>; ++w) total[w] += part[w];
           __builtin_memcpy(at, total, sizeof total);
         }

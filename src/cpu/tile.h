@@ -55,7 +55,7 @@ template <class T> struct BlockProduct {
   long stride, rows, columns;
   long n_vectors, length;
   const T *of_columns, *of_rows;  // vectors; of_rows may be null: the transposed product is not wanted
-  double *to_rows, *to_columns;   // H of_columns and H^T of_rows
+  double *to_rows, *to_columns;   // where H of_columns and H^T of_rows are added
 
   // Vectors [begin, end) only.
   BlockProduct vectors(long begin, long end) const {
@@ -82,7 +82,7 @@ template <class T> struct TileFunctions {
   // Writes them, for `BlockProduct`, to panels of the width that functions of the type written have.
   void (*panels)(const BlockOfPairs<T>& block, double* out, long stride);
   void (*panels_single)(const BlockOfPairs<T>& block, float* out, long stride);
-  // Writes both products. Sums of at most 96 terms, and those in each lane, are in T, all beyond them in float64.
+  // Adds both products. Sums of at most 96 terms, and those in each lane, are in T, all beyond them in float64.
   void (*multiply)(const BlockProduct<T>& block);
   // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS; on the diagonal, of pairs i < j.
   void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, long* counts);

@@ -259,6 +259,135 @@ def test_demo_table_and_options(capsys):
     assert sum("miscalibrated" in line for line in out[1:7]) == 1
 
 
+# -- compare
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ([], {}),
+        (["--threads", "1", "--seed", "3"], {"threads": 1, "seed": 3}),
+        (["--confidence-level", "0.8"], {"confidence_level": 0.8}),
+        (
+            ["--metric", "ece", "--bins", "4", "--resamples", "99", "--seed", "3"],
+            {"metric": "ece", "n_bins": 4, "n_resamples": 99, "seed": 3},
+        ),
+        (["--metric", "brier"], {"metric": "brier"}),
+        (["--metric", "log_loss"], {"metric": "log_loss"}),
+    ],
+)
+def test_compare_has_the_numbers_of_the_library(capsys, good, poor, options, arguments):
+    models = {name: np.load(path)["probs"] for name, path in (("good", good), ("poor", poor))}
+    expected = kcalib.compare(np.load(good)["labels"], models, **arguments)
+    assert main(["compare", good, poor, *options, "--json"]) == 0
+    result = load_json(capsys.readouterr().out)
+    assert result["errors"] == [] and result["files"] == {"good": good, "poor": poor}
+    entry = result["comparison"]
+    assert entry["ranking"] == list(expected.ranking) == ["good", "poor"]
+    for found, model in zip(entry["models"], expected.models, strict=True):
+        assert found["value"] == model.value
+        assert found["confidence_interval"] == model.confidence_interval._asdict()
+    assert entry["differences"][0]["pvalue_holm"] == expected.differences[0].pvalue_holm
+    for name in ("metric", "kernel", "n_bins", "n_resamples", "seed", "confidence_level", "n_samples"):
+        assert entry[name] == getattr(expected, name)
+
+
+def test_compare_tables(capsys, monkeypatch, good, poor):
+    assert main(["compare", good, poor]) == 0
+    out, err = capsys.readouterr()
+    models, pairs, remarks = out.split("\n\n")
+    assert err == "" and [line.split()[1] for line in models.splitlines()] == ["model", "good", "poor"]
+    assert pairs.splitlines()[1].split()[:2] == ["good", "poor"]
+    assert "not distinguishable" not in pairs
+    assert "bandwidth: median over 2 models" in remarks
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["compare", good, poor]) == 0
+    remarks = capsys.readouterr().out.split("\n\n")[2]
+    assert max(map(len, remarks.splitlines())) <= 60
+
+
+def test_compare_csv(capsys, good, poor):
+    assert main(["compare", good, poor, "--metric", "brier", "--csv"]) == 0
+    first, second, pair = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["model"], first["minus"], first["rank"], second["rank"]) == ("good", "", "1", "2")
+    assert (pair["model"], pair["minus"], pair["distinguishable"]) == ("good", "poor", "True")
+    assert float(pair["value"]) == pytest.approx(float(first["value"]) - float(second["value"]))
+    assert float(pair["low"]) < float(pair["value"]) < float(pair["high"]) < 0
+
+
+def test_compare_the_models_of_the_demo(capsys):
+    folder = os.path.join(os.path.dirname(kcalib.__file__), "data")
+    files = [os.path.join(folder, f"digits_{name}.npz") for name in sorted(CALIBRATED | MISCALIBRATED)]
+    assert main(["compare", *files, "--json"]) == 0
+    comparison = load_json(capsys.readouterr().out)["comparison"]
+    assert {name.removeprefix("digits_") for name in comparison["ranking"][:3]} == CALIBRATED
+    for d in comparison["differences"]:
+        calibrated = [name.removeprefix("digits_") in CALIBRATED for name in (d["first"], d["second"])]
+        if any(calibrated):
+            assert d["distinguishable"] == (not all(calibrated))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"label": 7},
+            "the label of sample 7 (counted from 0) is {new}, but in good {old} (1 labels differ); models are compared "
+            "on the same samples in the same order",
+        ),
+        ({"rows": 150}, "150 samples and 3 classes, but good has 200 and 3; models are compared on the same samples"),
+        (
+            {"classes": [2, 1, 0]},
+            "the columns are the classes [2, 1, 0], but those of good [0, 1, 2]; write the same columns",
+        ),
+        ({"prob": 2.0}, "`y_pred[0, 0]` is 2, expected a probability"),
+    ],
+)
+def test_files_that_cannot_be_compared(tmp_path, capsys, data, good, change, message):
+    y, p = data[0].copy(), data[1].copy()
+    if "label" in change:
+        y[change["label"]] = (y[change["label"]] + 1) % 3
+        message = message.format(old=data[0][7], new=y[7])
+    if "prob" in change:
+        p[0, 0] = change["prob"]
+    rows = change.get("rows", len(y))
+    classes = {name: np.array(values) for name, values in change.items() if name == "classes"}
+    path = str(tmp_path / "other.npz")
+    np.savez(path, labels=y[:rows], probs=p[:rows], **classes)
+    assert main(["compare", good, path]) == 1
+    assert error_line(capsys).startswith(f"{path}: {message}")
+    assert main(["compare", good, path, "--json"]) == 1
+    result = load_json(capsys.readouterr().out)
+    assert result["comparison"] is None and [entry["file"] for entry in result["errors"]] == [path]
+
+
+def test_models_that_have_no_bandwidth(tmp_path, capsys):
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", y=np.array([0, 1] * 5), p=np.full(10, 0.5))
+    assert main(["compare", str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]) == 1
+    assert error_line(capsys).startswith("compare: `y_pred` has identical rows only")
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ([], "expected at least two files to compare"),
+        (["{good}"], "good.npz is given twice"),
+        (["{poor}", "--bins", "3"], "--bins has no meaning for --metric 'skce', only for 'ece'; leave it out"),
+        (["{poor}", "--metric", "ece", "--resamples", "3"], "--resamples is 3, expected an integer between 39 and"),
+        (["{poor}", "--metric", "brier", "--threads", "3"], "--threads has no meaning for --metric 'brier'"),
+        (["{poor}", "--metric", "ckce"], "argument --metric: invalid choice: 'ckce'"),
+        (["{poor}", "--confidence-level", "95"], "argument --confidence-level: '95'"),
+        (["{poor}", "--json", "--csv"], "not allowed with"),
+        (["{poor}", "--fail-if-miscalibrated"], "unrecognized arguments"),
+    ],
+)
+def test_usage_errors_of_compare(capsys, good, poor, options, fragment):
+    assert main(["compare", good, *(option.format(good=good, poor=poor) for option in options)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and fragment in err and err.startswith("usage: kcalib")
+
+
 # -- picture
 
 
@@ -416,7 +545,7 @@ def test_more_usage_errors(capsys, arguments):
 def test_help_and_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"kcalib {kcalib.__version__}\n"
-    for arguments in (["--help"], ["evaluate", "--help"]):
+    for arguments in (["--help"], ["evaluate", "--help"], ["compare", "--help"]):
         assert main(arguments) == 0
         out = capsys.readouterr().out
         assert "exit codes:" in out and "--fail-if-miscalibrated" in out and "y_proba" in out and ".parquet" in out

@@ -147,12 +147,13 @@ def compare(
 
     .. math:: s_b \varepsilon_b \le |\mu_b + \varepsilon_b| - |\mu_b| \le |\varepsilon_b| ,
 
-    where the first is an equality if :math:`|\mu_b|` is large. Limits are differences of the estimate and
-    quantiles of the sums of these bounds over bins, from a multinomial bootstrap of :math:`\varepsilon` with
-    the same draws for all models; bins where :math:`|X_b|` is more than :math:`\sqrt{\log n}` standard errors
-    count as large [2]_. Differences combine the upper bound of one model with the lower bound of
-    the other; bins that hold the same gaps of the same samples cancel. So intervals are too wide rather than too
-    narrow, and exact where all gaps are large. Time O(n (m + n_resamples)) for each model, memory O(n m).
+    where the first is an equality if :math:`|\mu_b|` is large. Limits are differences of the estimate and quantiles of
+    the sums of these bounds over bins, from a multinomial bootstrap of :math:`\varepsilon` with the same draws for all
+    models, enlarged by :math:`\sqrt{n / (n - b)}` for b bins that hold samples; bins where :math:`|X_b|` is more than
+    :math:`\sqrt{\log n}` standard errors count as large [2]_. Differences combine the upper bound of one model with
+    the lower bound of the other; bins that hold the same gaps of the same samples cancel. So intervals are too wide
+    rather than too narrow, and exact for large n where all gaps are large. They need several samples in most bins.
+    Time O(n (m + n_resamples)) for each model, memory O(n m).
 
     *Brier score, log loss.* Paired t-intervals of means. Time O(n m).
 
@@ -524,6 +525,8 @@ class _Gaps:
 
     def bounds(self, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each bin what |X| exceeds |mu| by: at least, and at most. For deviations X - mu, shape (b, R)."""
+        n, b = len(self.bins), len(self.occupied)
+        deviations = math.sqrt(n / max(1, n - b)) * deviations  # the bootstrap sees too little in bins of few samples
         low = self.signs[:, None] * deviations
         return low, np.where(self.certain[:, None], low, np.abs(deviations))
 

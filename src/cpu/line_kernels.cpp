@@ -341,6 +341,7 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
 }  // namespace
 
 extern const LineFunctions KCALIB_LINE;
-const LineFunctions KCALIB_LINE = {decays, piece, join, forms, sign_forms, WIDTH, gather, scatter, strip_sums, carry, strip_products};
+const LineFunctions KCALIB_LINE = {decays, piece,   join,       forms, sign_forms,    WIDTH,
+                                   gather, scatter, strip_sums, carry, strip_products};
 
 }  // namespace kcalib

@@ -40,9 +40,10 @@ class Product {
  public:
   Product(const Line& line, const long long* positions, const ProductTerm* terms, int n_terms, bool diagonal,
           const Run& run, long most_columns)
-      : line_(line), positions_(positions), terms_(terms), n_terms_(n_terms), own_(diagonal), run_(run),
-        functions_(*run.table->line), n_strips_(ceil_divide(line.n, Strip::LENGTH)), n_tasks_(ceil_divide(n_strips_, STRIPS)),
-        rows_(rows(terms, n_terms)), scratch_size_(2 * functions_.lanes * (highest_degree(terms, n_terms) + 1)),
+      : line_(line), positions_(positions), terms_(terms), n_terms_(n_terms), own_(diagonal),
+        functions_(*run.table->line), n_strips_(ceil_divide(line.n, Strip::LENGTH)),
+        n_tasks_(ceil_divide(n_strips_, STRIPS)), rows_(rows(terms, n_terms)),
+        scratch_size_(2 * functions_.lanes * (highest_degree(terms, n_terms) + 1)),
         most_width_(width(most_columns)), threads_(team_size(run, n_tasks_, work(most_columns))),
         work_size_(scratch_size_ + 2 * Strip::LENGTH * most_width_), from_left_(n_strips_ * rows_ * most_width_),
         from_right_(n_strips_ * rows_ * most_width_), carried_(rows_ * most_width_), work_(threads_ * work_size_) {}
@@ -128,7 +129,6 @@ class Product {
   const ProductTerm* terms_;
   const int n_terms_;
   const double own_;
-  const Run& run_;
   const LineFunctions& functions_;
   const long n_strips_, n_tasks_, rows_, scratch_size_, most_width_;
   const int threads_;

@@ -22,44 +22,64 @@ void decays(const double* gaps, double rate, long n, double* out) {
   for (long k = i; k < n; ++k) out[k] = rest[k - i];
 }
 
+// The first `count` lanes; the others are 0 (are not written).
+KCALIB_FN P load_some(const double* p, long count) {
+#if defined(__AVX512F__)
+  return P(_mm512_maskz_loadu_pd(__mmask8((1 << count) - 1), p));
+#else
+  double some[WIDTH] = {};
+  for (long i = 0; i < count; ++i) some[i] = p[i];
+  return load<P>(some);
+#endif
+}
+KCALIB_FN void store_some(double* p, P x, long count) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_pd(p, __mmask8((1 << count) - 1), __m512d(x));
+#else
+  for (long i = 0; i < count; ++i) p[i] = x[i];
+#endif
+}
+
 // Asks memory for a row of `count` doubles, into the second cache: the first has no room for so many.
 template <bool WRITE> KCALIB_FN void ask_for(const double* row, long count) {
   constexpr long LINE = 64 / sizeof(double), SECOND_CACHE = 2;
   for (long c = 0; c < count; c += LINE) __builtin_prefetch(row + c, WRITE, SECOND_CACHE);
-  __builtin_prefetch(row + count - 1, WRITE, SECOND_CACHE);
+  if (count > 1) __builtin_prefetch(row + count - 1, WRITE, SECOND_CACHE);
 }
 
 // The columns of V at the points of a strip, side by side and padded to whole packs with 0.
 void gather(const Strip& strip, const VectorRows& in, long n_columns, double* out) {
-  const long width = (n_columns + WIDTH - 1) / WIDTH * WIDTH, whole = n_columns / WIDTH * WIDTH;
-  for (long i = 0; i < strip.length; ++i, out += width) {
-    if (in.values && i + AHEAD < strip.left) {
-      const long row = strip.positions[i + AHEAD] - in.first;
-      if (row >= 0) ask_for<false>(in.values + row * in.stride, n_columns);
+  const long whole = n_columns / WIDTH * WIDTH, rest = n_columns - whole, width = rest ? whole + WIDTH : whole;
+  const long length = strip.length, left = strip.left, first = in.first, stride = in.stride;
+  const long long* positions = strip.positions;
+  const double* values = in.values;
+  for (long i = 0; i < (values ? 0 : length * width); i += WIDTH) store(out + i, P{} + 1.0);
+  for (long i = 0; i < (values ? length : 0); ++i, out += width) {
+    if (i + AHEAD < left && positions[i + AHEAD] >= first)
+      ask_for<false>(values + (positions[i + AHEAD] - first) * stride, n_columns);
+    if (positions[i] < first) {
+      for (long c = 0; c < width; c += WIDTH) store(out + c, P{});
+      continue;
     }
-    const long row = strip.positions[i] - in.first;
-    const double* values = in.values && row >= 0 ? in.values + row * in.stride : nullptr;
-    if (values) {
-      for (long c = 0; c < whole; c += WIDTH) store(out + c, load<P>(values + c));
-      if (whole < width) store(out + whole, P{});
-      for (long c = whole; c < n_columns; ++c) out[c] = values[c];
-    } else {
-      for (long c = 0; c < width; c += WIDTH) store(out + c, P{} + (in.values ? 0.0 : 1.0));
-    }
+    const double* row = values + (positions[i] - first) * stride;
+    for (long c = 0; c < whole; c += WIDTH) store(out + c, load<P>(row + c));
+    if (rest) store(out + whole, load_some(row + whole, rest));
   }
 }
 
 // Rows of the results to where the user's samples have theirs.
 void scatter(const Strip& strip, const double* results, long n_columns, const ProductRows& out) {
-  const long width = (n_columns + WIDTH - 1) / WIDTH * WIDTH, whole = n_columns / WIDTH * WIDTH;
-  for (long i = 0; i < strip.length; ++i, results += width) {
-    const long row = strip.positions[i];
-    if (i + AHEAD < strip.left && strip.positions[i + AHEAD] < out.n)
-      ask_for<true>(out.values + strip.positions[i + AHEAD] * out.stride, n_columns);
-    if (row >= out.n) continue;
-    double* to = out.values + row * out.stride;
-    for (long c = 0; c < whole; c += WIDTH) store(to + c, load<P>(results + c));
-    for (long c = whole; c < n_columns; ++c) to[c] = results[c];
+  const long whole = n_columns / WIDTH * WIDTH, rest = n_columns - whole, width = rest ? whole + WIDTH : whole;
+  const long length = strip.length, left = strip.left, n = out.n, stride = out.stride;
+  const long long* positions = strip.positions;
+  double* values = out.values;
+  for (long i = 0; i < length; ++i, results += width) {
+    if (i + AHEAD < left && positions[i + AHEAD] < n)
+      ask_for<true>(values + positions[i + AHEAD] * stride, n_columns);
+    if (positions[i] >= n) continue;
+    double* row = values + positions[i] * stride;
+    for (long c = 0; c < whole; c += WIDTH) store(row + c, load<P>(results + c));
+    if (rest) store_some(row + whole, load<P>(results + whole), rest);
   }
 }
 
@@ -81,12 +101,19 @@ KCALIB_FN void view(const Strip& strip, const Viewpoint& from, double rate, doub
 template <int PACKS>
 KCALIB_FN void add_up(const double* weights, const double* factors, int rank, const double* v, long width, long count,
                       double* out) {
-  P sum[PACKS] = {};
-  for (long i = 0; i < count; ++i) {
+  constexpr int CHAINS = 4 / PACKS;  // sums that do not wait for each other
+  P sum[CHAINS][PACKS] = {};
+  const auto add = [&](long i, int chain) {
     const double weight = weights[i] * factors[i * rank];
-    for (int k = 0; k < PACKS; ++k) sum[k] += weight * load<P>(v + i * width + k * WIDTH);
-  }
-  for (int k = 0; k < PACKS; ++k) store(out + k * WIDTH, sum[k]);
+    for (int k = 0; k < PACKS; ++k) sum[chain][k] += weight * load<P>(v + i * width + k * WIDTH);
+  };
+  long i = 0;
+  for (; i + CHAINS <= count; i += CHAINS)
+    for (int chain = 0; chain < CHAINS; ++chain) add(i + chain, chain);
+  for (; i < count; ++i) add(i, 0);
+  for (int chain = 1; chain < CHAINS; ++chain)
+    for (int k = 0; k < PACKS; ++k) sum[0][k] += sum[chain][k];
+  for (int k = 0; k < PACKS; ++k) store(out + k * WIDTH, sum[0][k]);
 }
 
 // sums[t][r][p][width] = sum_i right_r[i] D_i^p exp(-rate D_i) v_i.
@@ -129,68 +156,63 @@ template <int PACKS> KCALIB_FN void move_packs(P* sums, int degree, double gap, 
   for (int k = 0; k < (degree + 1) * PACKS; ++k) sums[k] *= decay;
 }
 
-// One way along a strip, for one term, rank and PACKS packs of columns.
-template <int DEGREE, int PACKS, bool TO_RIGHT> struct Way {
-  const double *gap, *decay, *left, *right;
-  const double* coefficients;
-  int degree, rank;
-  long length, width;
-  double own;  // share of a point in its own sum
-
-  KCALIB_FN void go(const double* v, P* sums, double* out) const {
-    const int highest = DEGREE < 0 ? degree : DEGREE;
-    for (long step = 0; step < length; ++step) {
-      const long i = TO_RIGHT ? step : length - 1 - step, edge = TO_RIGHT ? i + 1 : i;  // the next gap's
-      const double in = right[i * rank], to = left[i * rank];
-      for (int k = 0; k < PACKS; ++k) {
-        const P u = in * load<P>(v + i * width + k * WIDTH);
-        P seen = coefficients[0] * sums[k];
-        for (int p = 1; p <= highest; ++p) seen += coefficients[p] * sums[p * PACKS + k];
-        if constexpr (TO_RIGHT) seen += own * u;
-        double* at = out + i * width + k * WIDTH;
-        store(at, load<P>(at) + to * seen);
-        // With degree 0 the next sum waits for one fused operation only.
-        if constexpr (DEGREE == 0) sums[k] = decay[edge] * sums[k] + decay[edge] * u;
-        else sums[k] += u;
-      }
-      if constexpr (DEGREE != 0) move_packs<PACKS>(sums, highest, gap[edge], decay[edge]);
-    }
-  }
-};
-
-struct ScanPart {
-  const ProductTerm& term;
-  int r;
+// One rank of one term: what the scans along a strip have in common.
+struct Rank {
+  const LineKernel& kernel;
+  const double *left, *right;  // factors of point i: at i * stride
+  long stride;
   const double *gap, *decay;
-  double own;
   const double *from_left, *from_right;  // sums[p][width]
 };
 
-template <int DEGREE, int PACKS>
-KCALIB_FN void scan_packs(const Strip& strip, const ScanPart& part, const double* v, long width, long c, double* scratch,
-                          double* out) {
-  const ProductTerm& term = part.term;
-  const int degree = DEGREE < 0 ? term.kernel.degree : DEGREE;
-  const double *left = term.left + strip.begin * term.rank + part.r, *right = term.right + strip.begin * term.rank + part.r;
-  const auto go = [&](auto way, const double* from) {
-    P local[DEGREE < 0 ? 1 : (DEGREE + 1) * PACKS];
-    P* sums = DEGREE < 0 ? reinterpret_cast<P*>(scratch) : local;
-    for (int p = 0; p <= degree; ++p)
-      for (int k = 0; k < PACKS; ++k) sums[p * PACKS + k] = load<P>(from + p * width + c + k * WIDTH);
-    way.go(v + c, sums, out + c);
-  };
-  const double* coefficients = term.kernel.coefficients;
-  go(Way<DEGREE, PACKS, true>{part.gap, part.decay, left, right, coefficients, degree, term.rank, strip.length, width,
-                              part.own * coefficients[0]}, part.from_left);
-  go(Way<DEGREE, PACKS, false>{part.gap, part.decay, left, right, coefficients, degree, term.rank, strip.length, width, 0},
-     part.from_right);
+// out_i += left_i (own k(0) u_i + sum_j k(x_i, x_j) u_j) over the points j passed before i, u = right v; for
+// PACKS packs of columns, from the left to the right or back. `sums`: at the first point, sums[p * PACKS + pack].
+template <int DEGREE, int PACKS, bool TO_RIGHT>
+KCALIB_FN void scan_one_way(const Rank& of_rank, double own, long length, const double* v, long width, P* sums,
+                            double* out) {
+  const Rank rank = of_rank;  // which no store can change
+  const int degree = DEGREE < 0 ? rank.kernel.degree : DEGREE;
+  const double *coefficients = rank.kernel.coefficients, constant = coefficients[0], own_share = own * constant;
+  for (long step = 0; step < length; ++step) {
+    const long i = TO_RIGHT ? step : length - 1 - step, next = TO_RIGHT ? i + 1 : i;  // the next gap
+    const double right = rank.right[i * rank.stride], left = rank.left[i * rank.stride];
+    const double gap = rank.gap[next], decay = rank.decay[next];
+    for (int k = 0; k < PACKS; ++k) {
+      const P u = right * load<P>(v + i * width + k * WIDTH);
+      P seen = constant * sums[k];
+      for (int p = 1; p <= degree; ++p) seen += coefficients[p] * sums[p * PACKS + k];
+      if constexpr (TO_RIGHT) seen += own_share * u;
+      double* at = out + i * width + k * WIDTH;
+      store(at, load<P>(at) + left * seen);
+      // With degree 0 the next sum waits for one fused operation only.
+      if constexpr (DEGREE == 0) sums[k] = decay * sums[k] + decay * u;
+      else sums[k] += u;
+    }
+    if constexpr (DEGREE != 0) move_packs<PACKS>(sums, degree, gap, decay);
+  }
+}
+
+template <int DEGREE, int PACKS, bool TO_RIGHT>
+KCALIB_FN void scan_packs(const Rank& rank, double own, long length, const double* v, long width, double* scratch,
+                          const double* from, double* out) {
+  const int degree = DEGREE < 0 ? rank.kernel.degree : DEGREE;
+  P registers[DEGREE < 0 ? 1 : (DEGREE + 1) * PACKS];
+  P* sums = DEGREE < 0 ? reinterpret_cast<P*>(scratch) : registers;
+  for (int p = 0; p <= degree; ++p)
+    for (int k = 0; k < PACKS; ++k) sums[p * PACKS + k] = load<P>(from + p * width + k * WIDTH);
+  scan_one_way<DEGREE, PACKS, TO_RIGHT>(rank, own, length, v, width, sums, out);
 }
 
 template <int DEGREE>
-void scan(const Strip& strip, const ScanPart& part, const double* v, long width, double* scratch, double* out) {
+void scan(const Rank& rank, double own, long length, const double* v, long width, double* scratch, double* out) {
   long c = 0;
-  for (; c + 2 * WIDTH <= width; c += 2 * WIDTH) scan_packs<DEGREE, 2>(strip, part, v, width, c, scratch, out);
-  if (c < width) scan_packs<DEGREE, 1>(strip, part, v, width, c, scratch, out);
+  for (; c + 2 * WIDTH <= width; c += 2 * WIDTH) {
+    scan_packs<DEGREE, 2, true>(rank, own, length, v + c, width, scratch, rank.from_left + c, out + c);
+    scan_packs<DEGREE, 2, false>(rank, own, length, v + c, width, scratch, rank.from_right + c, out + c);
+  }
+  if (c == width) return;
+  scan_packs<DEGREE, 1, true>(rank, own, length, v + c, width, scratch, rank.from_left + c, out + c);
+  scan_packs<DEGREE, 1, false>(rank, own, length, v + c, width, scratch, rank.from_right + c, out + c);
 }
 
 // gap[i], decay[i]: from point i - 1 to point i; at the ends and where a block starts nothing is carried.
@@ -208,16 +230,18 @@ void strip_products(const Strip& strip, const ProductTerm* terms, int n_terms, d
   double gap[Strip::LENGTH + 1], decay[Strip::LENGTH + 1];
   for (long i = 0; i < strip.length * width; ++i) out[i] = 0;
   for (int t = 0; t < n_terms; ++t) {
-    const ProductTerm& term = terms[t];
-    steps_of(strip, term.kernel.rate, gap, decay);
-    const auto run = term.kernel.degree == 0   ? scan<0>
-                     : term.kernel.degree == 1 ? scan<1>
-                     : term.kernel.degree == 2 ? scan<2>
-                                               : scan<-1>;
-    for (int r = 0; r < term.rank; ++r) {
-      run(strip, {term, r, gap, decay, own, from_left, from_right}, v, width, scratch, out);
-      from_left += (term.kernel.degree + 1) * width;
-      from_right += (term.kernel.degree + 1) * width;
+    const LineKernel& kernel = terms[t].kernel;
+    const auto scan_of = kernel.degree == 0   ? scan<0>
+                         : kernel.degree == 1 ? scan<1>
+                         : kernel.degree == 2 ? scan<2>
+                                              : scan<-1>;
+    steps_of(strip, kernel.rate, gap, decay);
+    for (int r = 0; r < terms[t].rank; ++r) {
+      const long stride = terms[t].rank, at = strip.begin * stride + r;
+      const Rank rank{kernel, terms[t].left + at, terms[t].right + at, stride, gap, decay, from_left, from_right};
+      scan_of(rank, own, strip.length, v, width, scratch, out);
+      from_left += (kernel.degree + 1) * width;
+      from_right += (kernel.degree + 1) * width;
     }
   }
 }

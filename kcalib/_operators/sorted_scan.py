@@ -108,7 +108,8 @@ class SortedScanOperator:
         rows = sum((order.row_sums(term) for term in terms), start=np.zeros(order.n))
         return rows.reshape(-1, size).sum(axis=1)
 
-    def matmul(self, vectors: np.ndarray) -> np.ndarray:
+    def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
+        """Always in float64, whatever `dtype` allows: products are not what takes the time here."""
         vectors = np.asarray(vectors, dtype=np.float64)
         order, terms = self._sorted()
         n_left = len(self.problem.left.points)

@@ -38,8 +38,12 @@ class Operator(Protocol):
     def block_sums(self, size: int) -> Array:
         """Sum over i != j of each of the n // size consecutive diagonal blocks, shape (n // size,)."""
 
-    def matmul(self, vectors: Array) -> Array:
-        """H @ vectors for `vectors` of shape (n right, c)."""
+    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
+        """H @ vectors, float64, for `vectors` of shape (n right, c).
+
+        In "float32" entries and products are rounded to it (sums of more than a tile's are float64): a relative
+        error of some 1e-7 of sum_j |H_ij v_j|, for iterations that correct it. Columns of any scale are right.
+        """
 
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         """w^T H w for each column w of `weights`, shape (n, c); symmetric problems.

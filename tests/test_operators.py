@@ -5,19 +5,21 @@ operators x problems x kernels x target kernels x dtypes x sizes, each primitive
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import oracle
 import pytest
 from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
 
-from kcalib import _arrays, _packing
+from kcalib import _arrays, _native, _packing
 from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
 from kcalib._operators import openmp
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
-from kcalib._problem import PairProblem, Side
+from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib._resampling import Weights
 from kcalib.kernels import Exponential
 
@@ -56,6 +58,8 @@ SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (19
 # bandwidth 0.3 or more, whose slope is at most 1 / 0.3 (the sum "mixed": 4 times that), by less
 # than 1700 eps: 1e-4 in float32, 2e-13 in float64, where the issue's 1e-12 is asked.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4}
+# Products in float32: rounding of an entry and a number of the vector, and sums of at most 192 of them.
+SINGLE = 194 * 2.0**-24
 
 
 @pytest.fixture(autouse=True)
@@ -144,8 +148,13 @@ class Contract:
 
     def test_matmul(self, operator, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem).matmul(_like(case, operator, w))
-        case.check(found, case.h @ w, case.scale @ np.abs(w))
+        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+        expected, scale = case.h @ w, case.scale @ np.abs(w)
+        case.check(found.matmul(_like(case, operator, w)), expected, scale)
+        single = _arrays.to_host(found.matmul(_like(case, operator, w), dtype="float32"))
+        assert single.dtype == np.float64
+        error = np.abs(np.asarray(single - expected, float))
+        assert (error <= (case.tolerance + SINGLE) * scale).all()
 
     def test_total_has_the_same_bits_with_and_without_rows(self, operator, case):
         found = (OPERATORS | ON_A_LINE)[operator](case.problem)
@@ -263,6 +272,9 @@ class TestRectangular:
         case.check(np.asarray(moments.sum_of_squares), np.asarray((case.h**2).sum()), (case.scale**2).sum())
         w = np.random.default_rng(0).normal(size=(other, 3))
         case.check(found.matmul(_like(case, operator, w)), case.h @ w, case.scale @ np.abs(w))
+        single = _arrays.to_host(found.matmul(_like(case, operator, w), dtype="float32"))
+        error = np.abs(np.asarray(single - case.h @ w, float))
+        assert (error <= (case.tolerance + SINGLE) * (case.scale @ np.abs(w))).all()
 
 
 @pytest.mark.parametrize("level", instruction_sets())
@@ -314,11 +326,15 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
     kernel = KERNELS["linear+gaussian" if m < 32 else "exponential"]
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     w = np.random.default_rng(0).normal(size=(n, 2))
+    v = np.random.default_rng(1).normal(size=(n, 19 if n < 2000 else 3))
+    rectangular = PairProblem(problem.left.take(slice(0, n // 2 + 1)), problem.left, problem.kernel)
 
     def everything(threads: int) -> list[bytes]:
         operator = OpenMPOperator(problem, threads=threads, level=level)
         moments = operator.moments(second=True)
-        arrays = [moments.row_sums, np.asarray(moments.sum_of_squares), operator.matmul(w)]
+        arrays = [moments.row_sums, np.asarray(moments.sum_of_squares)]
+        arrays += [operator.matmul(v), operator.matmul(v[:, :1]), operator.matmul(v, dtype="float32")]
+        arrays += [OpenMPOperator(rectangular, threads=threads, level=level).matmul(v)]
         arrays += [operator.quadratic_forms(w), operator.quadratic_forms(w, dtype="float32")]
         arrays += [np.asarray(operator.moments(rows=False).total), operator.counts(np.array([-0.1, 0.0, 0.2]))]
         arrays += [np.sort(operator.between(0.0, 0.2, int(np.diff(operator.counts(np.array([0.0, 0.2])))[0])))]
@@ -328,6 +344,81 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
     first = everything(1)
     for threads in (2, 3, 7):
         assert everything(threads) == first
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("n", "other"), [(1, 0), (2, 0), (3, 0), (7, 0), (101, 0), (197, 0), (500, 0), (1, 300), (300, 1), (101, 197)]
+)
+def test_products_of_any_number_of_vectors(level, dtype, n, other):
+    """Remainders of every register kernel. Products with unit vectors are the entries, each a sum of one term."""
+    y, p = softmax_problem(n + other, 12, seed=n)
+    packed = _packing.pack(prepare(y, p, dtype=dtype), KERNELS["exponential"], "delta").problem
+    right = packed.left.take(slice(n, None)) if other else None
+    problem = PairProblem(packed.left.take(slice(0, n)), right, packed.kernel)
+    operator = OpenMPOperator(problem, level=level, threads=2)
+    h = operator.matmul(np.eye(other or n))
+    vectors = np.random.default_rng(n).normal(size=(other or n, 33))
+    expected, scale = h @ vectors, np.abs(h) @ np.abs(vectors)
+    for c in (0, 1, 2, 3, 4, 5, 8, 16, 17, 33):
+        found, single = (operator.matmul(vectors[:, :c], dtype=d) for d in ("float64", "float32"))
+        # n products and n - 1 sums, in NumPy and here; in float32 what `SINGLE` says.
+        assert (np.abs(found - expected[:, :c]) <= 2 * (other + n) * 2.0**-53 * scale[:, :c]).all()
+        assert (np.abs(single - expected[:, :c]) <= SINGLE * scale[:, :c]).all()
+        assert c == 0 or n == 1 or (found != single).any()
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_products_scale_with_their_vectors(level, dtype):
+    """Zeros, and columns far beyond the range of float32: powers of two change nothing but the exponent."""
+    y, p = softmax_problem(220, 10)
+    operator = OpenMPOperator(_packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem, level=level)
+    vectors = np.repeat(np.random.default_rng(0).normal(size=(220, 1)), 6, axis=1)
+    vectors[::3] = 0.0
+    powers = 2.0 ** np.array([0, 900, -900, 1020, 130, -140])
+    found = operator.matmul(vectors * powers, dtype=dtype)
+    np.testing.assert_array_equal(found / powers, np.repeat(found[:, :1], 6, axis=1))
+    np.testing.assert_array_equal(operator.matmul(np.zeros((220, 2)), dtype=dtype), np.zeros((220, 2)))
+    generic = GenericOperator(operator.problem)
+    found = generic.matmul(vectors * powers, dtype=dtype) / powers
+    np.testing.assert_allclose(found, np.repeat(found[:, :1], 6, axis=1), rtol=1e-15)
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize(("n", "other", "blocks"), [(4700, 0, 25), (9300, 0, 49), (4700, 300, 25), (300, 9300, 49)])
+def test_products_of_groups_of_blocks(level, n, other, blocks):
+    """Odd and even numbers of groups, of two and of four blocks: each pair once."""
+    assert blocks == -(-max(n, other) // 192)
+    points = softmax_problem(n + other, 2)[1].astype(np.float32)
+    left, right = (Side(part, np.ones((len(part), 1), np.float32)) for part in (points[:n], points[n:]))
+    terms = (Term(1.0, (Factor("gaussian", "euclidean", 2.0),)),)
+    operator = OpenMPOperator(PairProblem(left, right if other else None, terms), level=level, threads=2)
+    moments = operator.moments()
+    expected = moments.row_sums + (0.0 if other else moments.diagonal)
+    found = operator.matmul(np.ones((other or n, 1)))[:, 0]
+    # H is positive; `moments` adds the same float32 numbers up in float32, those of 4 packs (in `columns` of 6).
+    np.testing.assert_allclose(found, expected, rtol=6 * 2.0**-24, atol=0)
+
+
+def test_products_can_be_stopped():
+    y, p = softmax_problem(40_000, 2)
+    side = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.left
+    arrays = [np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks), None, None]
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
+    seen = []
+
+    def stop(done: float) -> None:
+        seen.append(done)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        _native.matmul(*arrays, *arrays, True, kernel, _native.Sweep(3, None, stop), np.ones((40_000, 20)), False)
+    assert 0 < seen[0] < seen[1] < seen[2] < 1
+    assert time.monotonic() - start < 2.0
 
 
 @pytest.mark.parametrize("level", instruction_sets())

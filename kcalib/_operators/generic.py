@@ -20,6 +20,7 @@ from kcalib._problem import Factor, Moments, PairProblem, Side
 from kcalib._resampling import Weights
 
 STRIP_ELEMENTS = 2**22
+TILE_COLUMNS = 192  # products in float32 that are summed in it, as in the compiled core
 
 
 class GenericOperator:
@@ -62,10 +63,30 @@ class GenericOperator:
             sums.append(xp.sum(operator.moments().row_sums))
         return xp.stack(sums)
 
-    def matmul(self, vectors: Array) -> Array:
+    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         xp = self._xp
         vectors = xp.astype(vectors, xp.float64)
-        return xp.concat([h @ vectors for _, h in self._strips()])
+        if dtype == "float64":
+            return xp.concat([h @ vectors for _, h in self._strips()])
+        scales = self._powers_of_two(xp.max(xp.abs(vectors), axis=0))
+        rounded = xp.astype(vectors / scales, xp.float32)
+        return xp.concat([self._single_product(h, rounded) for _, h in self._strips()]) * scales
+
+    def _single_product(self, h: Array, vectors: Array) -> Array:
+        """h @ vectors with products in float32, and sums over more than `TILE_COLUMNS` of them in float64."""
+        xp = self._xp
+        total: Any = 0.0
+        for begin in range(0, h.shape[1], TILE_COLUMNS):
+            part = slice(begin, min(h.shape[1], begin + TILE_COLUMNS))
+            product = xp.astype(h[:, part], xp.float32) @ vectors[part, :]
+            total = xp.astype(product, xp.float64) + total
+        return total
+
+    def _powers_of_two(self, sizes: Array) -> Array:
+        """The power of two below each size (1 for 0), which brings it into the range of float32."""
+        xp = self._xp
+        positive = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
+        return xp.pow(2.0 * xp.ones_like(sizes), xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0))
 
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         xp = self._xp

@@ -338,9 +338,8 @@ def test_pearson_type_iv_by_its_usual_parameters(skewness, kurtosis, x):
             return mpmath.exp(-m * mpmath.log(1 + z * z) - nu * mpmath.atan(z))
 
         z, centre = (x - position) / scale, -position / scale
-        steps = [
-            step / scale for step in (0.1, 0.3, 1, 3, 10, 30, 100, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e7, 1e8, 1e12)
-        ]
+        powers = [mpmath.mpf(10) ** (mpmath.mpf(k) / 2) for k in (*range(-2, 18), 24)]
+        steps = [power / scale for power in powers]
         upwards = mpmath.quad(density, [centre, *(centre + step for step in steps)])
         downwards = mpmath.quad(density, [centre, *(centre - step for step in steps)])
         tail = mpmath.quad(density, [z, *(z + step * mpmath.sign(x) for step in steps)])

@@ -179,10 +179,11 @@ class Law:
         """The point from the mean on where the logarithm of the upper tail is `log_q`.
 
         Newton's method on that logarithm, within a bracket, in a variable in which the tail is nearly a
-        straight line: the distance from the mean, and near a finite end of the support its logarithm.
+        straight line: x itself, and near a finite end of the support the logarithm of the distance from it.
         """
         end = self.support[1]
-        y, low, high = 0.0, 0.0, math.inf
+        y = low = self._centre if math.isinf(end) else 0.0
+        high = math.inf
         for _ in range(MAX_STEPS):
             x, slope = self._place(y)
             if log_q == -math.inf or low == high:
@@ -202,11 +203,11 @@ class Law:
         raise ArithmeticError(f"no quantile found in {MAX_STEPS} steps for {self}")
 
     def _place(self, y: float) -> tuple[float, float]:
-        """x and dx/dy, where x = mean + y without a finite end, else end - (end - mean) exp(-y / (end - mean))."""
+        """x and dx/dy, where x = y without a finite end, else x = end - (end - mean) exp(-y / (end - mean))."""
         end = self.support[1]
         reach = end - self._centre
         if math.isinf(end):
-            return self._centre + y, 1.0
+            return y, 1.0
         slope = math.exp(-y / reach)
         return (end - reach * slope if y > reach else self._centre - reach * math.expm1(-y / reach)), slope
 

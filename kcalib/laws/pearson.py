@@ -73,7 +73,8 @@ class PearsonCurve(Law):
     Notes
     -----
     Probabilities come from quadrature of the density, in logarithms and scaled: both tails have relative accuracy,
-    about 1e-12, and `logsf` and `logcdf` go on where floats end. A value takes about a millisecond.
+    about 1e-12, and `logsf` and `logcdf` go on where floats end. Next to a finite end of the support there is less,
+    since the moments fix its place to rounding only. A value takes about a millisecond.
 
     References
     ----------

@@ -163,6 +163,33 @@ def paired_log_tail_exact(weights, x):
     return mpmath.log(total)
 
 
+def ruben_tail(weights, x, terms):
+    """P(Q > x) for positive weights as a mixture of chi-square tails (Ruben 1962); all terms are positive."""
+    smallest, half = mpmath.mpf(min(weights)), mpmath.mpf(len(weights)) / 2
+    shares = [1 - smallest / w for w in weights]
+    rates = [mpmath.fsum(share**r for share in shares) / 2 for r in range(terms)]
+    mixing = [mpmath.sqrt(mpmath.fprod(smallest / w for w in weights))]
+    for j in range(1, terms):
+        mixing.append(mpmath.fsum(rates[j - r] * mixing[r] for r in range(j)) / j)
+    z = mpmath.mpf(x) / smallest / 2
+    tail, total = mpmath.gammainc(half, z, regularized=True), mpmath.mpf(0)
+    step = z**half * mpmath.exp(-z) / mpmath.gamma(half + 1)  # from a degrees of freedom to a + 2
+    for j, share in enumerate(mixing):
+        total += share * tail
+        tail, step = tail + step, step * z / (half + j + 1)
+    return total
+
+
+@pytest.mark.parametrize("pvalue", [0.3, 2e-5, 5e-10, 1e-15, 1e-20, 1e-100])
+def test_single_weights_by_a_series_of_chi_square_laws(pvalue):
+    weights = [1.0, 0.8, 0.7, 0.65, 0.6]
+    law = ChiSquareMixture(weights)
+    x = law.isf(pvalue)
+    with mpmath.workdps(40):
+        expected = ruben_tail(weights, x, terms=100 + int(x))
+    assert law.sf(x) == pytest.approx(float(expected), rel=1e-12)  # 4e-15 |log(1e-100)|
+
+
 # Imhof (1961), table 1: weights, degrees of freedom, x, P(Q > x) to four digits.
 IMHOF = [
     ([0.6, 0.3, 0.1], [1, 1, 1], [0.1, 0.7, 2], [0.9458, 0.5064, 0.1240]),

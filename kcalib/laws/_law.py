@@ -156,7 +156,7 @@ class Law:
         float or numpy.ndarray
             Of the shape of `q`; a float for a number. 0 and 1 give the support's ends.
         """
-        return _plain(0.0 - self._mirrored.isf(np.asarray(q)))
+        return 0.0 - self._mirrored.isf(q)
 
     def _smaller_tail(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Logarithm of the tail on the far side of `x` from the mean, and whether it is the upper one."""
@@ -178,26 +178,38 @@ class Law:
     def _upper_quantile(self, log_q: float) -> float:
         """The point from the mean on where the logarithm of the upper tail is `log_q`.
 
-        Newton's method on that logarithm, within a bracket; before a finite end of the support in
-        the logarithm of the distance from it, in which the tail is nearly a straight line.
+        Newton's method on that logarithm, within a bracket, in a variable in which the tail is nearly a
+        straight line: x itself, and near a finite end of the support the logarithm of the distance from it.
         """
         end = self.support[1]
-        y = self._centre if math.isinf(end) else -math.log(end - self._centre)
-        low, high = y, math.inf
+        y = low = self._centre if math.isinf(end) else 0.0
+        high = math.inf
         for _ in range(MAX_STEPS):
-            x, slope = (y, 1.0) if math.isinf(end) else (end - math.exp(-y), math.exp(-y))
-            if log_q == -math.inf or x >= end:
+            x, slope = self._place(y)
+            if log_q == -math.inf or low == high:
                 return end
-            log_tail, hazard = (float(values[0]) for values in self._log_upper_tail(np.array([x])))
-            excess = log_tail - log_q
+            if x < end:
+                log_tail, hazard = (float(values[0]) for values in self._log_upper_tail(np.array([x])))
+                excess = log_tail - log_q
+                step = excess / (hazard * slope)
+                if abs(excess) <= SLACK * max(1.0, -log_q) or abs(step * slope) <= SLACK * abs(x):
+                    return x
+            else:  # a step too far, or a quantile that rounds to the end
+                excess = step = -math.inf
             low, high = (y, high) if excess > 0 else (low, y)
-            step = excess / (hazard * slope)
-            if abs(excess) <= SLACK * max(1.0, -log_q) or abs(step * slope) <= SLACK * abs(x):
-                return x
             y = y + step if low < y + step < high else (low + high) / 2
             if y in (low, high):
                 return x
-        raise RuntimeError(f"no quantile found in {MAX_STEPS} steps for {self}")
+        raise ArithmeticError(f"no quantile found in {MAX_STEPS} steps for {self}")
+
+    def _place(self, y: float) -> tuple[float, float]:
+        """x and dx/dy, where x = y without a finite end, else x = end - (end - mean) exp(-y / (end - mean))."""
+        end = self.support[1]
+        reach = end - self._centre
+        if math.isinf(end):
+            return y, 1.0
+        slope = math.exp(-y / reach)
+        return (end - reach * slope if y > reach else self._centre - reach * math.expm1(-y / reach)), slope
 
 
 def _real(name: str, values: Any) -> np.ndarray:

@@ -36,6 +36,8 @@ NODES, NODE_WEIGHTS = (NODES + 1) / 2, NODE_WEIGHTS / 2  # on [0, 1]
 FIRST_STEP = 1 / 8
 MAX_HALVINGS = 7
 AGREEMENT = 1e-10  # of two steps; halving the step about squares the error
+ROUNDING = 1e-13  # of the logarithms, relative
+TINY = 1e-250  # in the place of 0
 NEGLIGIBLE = -42.0  # logarithm of the summands left out, relative to the largest
 FARTHEST = 20.0  # of the double exponential rule's variable
 LARGEST_LOG = 300.0  # of a distance from the mean, in standard deviations
@@ -71,7 +73,8 @@ class PearsonCurve(Law):
     Notes
     -----
     Probabilities come from quadrature of the density, in logarithms and scaled: both tails have relative accuracy,
-    about 1e-12, and `logsf` and `logcdf` go on where floats end. A value takes about a millisecond.
+    about 1e-12, and `logsf` and `logcdf` go on where floats end. Next to a finite end of the support there is less,
+    since the moments fix its place to rounding only. A value takes about a millisecond.
 
     References
     ----------
@@ -218,11 +221,12 @@ def _trapezoidal(log_summands: Any) -> float:
     low, step = kept[0] - FIRST_STEP, FIRST_STEP
     count = math.ceil((kept[-1] + FIRST_STEP - low) / step)
     log_sum = np.logaddexp.reduce(values)
+    agreement = AGREEMENT + ROUNDING * abs(log_sum)
     for _ in range(MAX_HALVINGS):
         between = np.logaddexp.reduce(log_summands(low + (np.arange(count) + 0.5) * step))
         before, log_sum = log_sum, np.logaddexp(log_sum, between)
         step, count = step / 2, 2 * count
-        if abs(log_sum - before - math.log(2)) <= AGREEMENT:
+        if abs(log_sum - before - math.log(2)) <= agreement:
             return float(log_sum + math.log(step))
     raise ArithmeticError("the integral of the density did not converge")
 
@@ -233,10 +237,10 @@ def _log_density(u: np.ndarray, log_gap: np.ndarray, p: float, r: float) -> np.n
     first, second, between = alpha * u, beta * u, np.emath.sqrt(p * p - 4 * r) * u
     if _end(p, r) < math.inf:
         log_first = np.where(first > 0.5, log_gap + math.log(abs(alpha)), np.log1p(-np.minimum(first, 0.5)))
+        log_sum = np.logaddexp(log_first, np.log(np.maximum(between, TINY)))  # 1 - second = 1 - first + between
+        log_second = np.where(second > 0.5, log_sum, np.log1p(-np.minimum(second, 0.5)))
     else:
-        log_first = np.log1p(-first)
-    rest = np.exp(log_first)  # 1 - first
-    log_second = np.where(abs(second) > 0.5, np.log(rest + between), np.log1p(-np.where(abs(second) > 0.5, 0, second)))
+        log_first, log_second = np.log1p(-first), np.log1p(-second)
     difference = _divided_difference(first, second, between, log_first, log_second)
     return (-(log_first + log_second) - (1 + r) * u * u * difference).real
 
@@ -253,12 +257,12 @@ def _divided_difference(
     nearest = np.exp(np.minimum(np.real(log_first), np.real(log_second)))
     small = np.maximum(abs(first), abs(second)) <= 0.5
     # Beyond a pair of complex roots the points lie on different sides of the logarithm's cut.
-    close = ~small & (abs(between) <= 0.5 * nearest) & (np.exp(log_first).real > 0)
+    close = ~small & (abs(between) <= 0.5 * nearest) & (np.exp(log_first).real >= 0)
     apart = ~(small | close)
 
     y1, y2 = first[small, None], second[small, None]
     difference[small] = (NODES / ((1 - NODES * y1) * (1 - NODES * y2))) @ NODE_WEIGHTS
-    rest = np.exp(log_first)[close, None] + NODES * between[close, None]  # 1 - y
+    rest = np.exp(log_first)[close, None] + NODES * between[close, None] + TINY  # 1 - y
     difference[close] = ((1 / rest + np.log(rest) / (1 - rest)) / (1 - rest)) @ NODE_WEIGHTS
     psi_first, psi_second = _psi(first[apart], log_first[apart]), _psi(second[apart], log_second[apart])
     difference[apart] = (psi_first - psi_second) / between[apart]

@@ -398,7 +398,7 @@ def test_products_of_groups_of_blocks(level, n, other, blocks):
     moments = operator.moments()
     expected = moments.row_sums + (0.0 if other else moments.diagonal)
     found = operator.matmul(np.ones((other or n, 1)))[:, 0]
-    # H is positive; `moments` adds the same float32 numbers up in float32, those of 4 packs (in `columns` of 6).
+    # H is positive; `moments` adds the same float32 numbers up in float32 within register tiles: 6 rows, or 4 packs.
     np.testing.assert_allclose(found, expected, rtol=6 * 2.0**-24, atol=0)
 
 

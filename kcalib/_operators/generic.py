@@ -16,6 +16,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._operators.diagonal import diagonal
+from kcalib._options import check_choice
 from kcalib._problem import Factor, Moments, PairProblem, Side
 from kcalib._resampling import Weights
 
@@ -66,7 +67,7 @@ class GenericOperator:
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         xp = self._xp
         vectors = xp.astype(vectors, xp.float64)
-        if dtype == "float64":
+        if check_choice("dtype", dtype, ("float64", "float32")) == "float64":
             return xp.concat([h @ vectors for _, h in self._strips()])
         scales = self._powers_of_two(xp.max(xp.abs(vectors), axis=0))
         rounded = xp.astype(vectors / scales, xp.float32)

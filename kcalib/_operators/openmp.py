@@ -9,6 +9,7 @@ import numpy as np
 
 from kcalib import _native
 from kcalib._operators.diagonal import diagonal
+from kcalib._options import check_choice
 from kcalib._problem import Moments, PairProblem, Side
 from kcalib._resampling import Weights
 from kcalib._threads import ProgressBar, resolve_threads, terminal_progress
@@ -71,13 +72,14 @@ class OpenMPOperator:
 
     def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
         problem = self.problem
+        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
         if vectors.shape[1] == 0:
             return np.empty((len(problem.left.points), 0))
         left = self._prepared(problem.left)
         right = left if problem.right is None else self._prepared(problem.right)
         vectors = np.ascontiguousarray(vectors, dtype=np.float64)
         arrays = *left.arrays, *right.arrays
-        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=dtype == "float32")
+        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)

@@ -473,7 +473,7 @@ class World:
         p = self.models[name]
         labels = np.eye(p.shape[1])
         losses = np.array([[np.sum((label - row) ** 2) for label in labels] for row in p])
-        return float(np.sum(self.share[:, None] * self.truth * losses))
+        return float(np.sum(self.share[:, None] * self.truth * losses)) / (2 if p.shape[1] == 2 else 1)
 
 
 def general_world() -> World:
@@ -549,8 +549,9 @@ def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)
 
 
-def test_brier_coverage():
-    check_world("mirrored", "brier", 100, 1000)
+@pytest.mark.parametrize("name", WORLDS)
+def test_brier_coverage(name):
+    check_world(name, "brier", 100, 500)
 
 
 @pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ece", 1000)])

@@ -54,7 +54,10 @@ numpydoc_validation_checks = {
     *("SA03", "SA04"),  # see also
 }
 # Result classes document their fields by comments, not as parameters.
-RESULTS = ("CalibrationTestResult", "ConfidenceInterval", "Evaluation", "MedianDistance", "SKCEResult")
+RESULTS = (
+    "CalibrationTestResult", "Comparison", "ConfidenceInterval", "Evaluation", "MedianDistance", "ModelDifference",
+    "ModelValue", "SKCEResult",
+)  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 
 

@@ -181,7 +181,7 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     )
     computed.add_argument(
         "--resamples", metavar="INT", type=_integer(1),
-        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES})",
+        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
     )  # fmt: skip
     computed.add_argument(
         "--seed", metavar="INT", type=_integer(0),

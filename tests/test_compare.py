@@ -303,6 +303,16 @@ def test_result_is_plain_python():
             result.metric = "other"
 
 
+def test_result_is_plain_python_for_numpy_options():
+    y, models = three_models(50)
+    models = {np.str_(name): p for name, p in models.items()}
+    options = {"n_bins": np.int64(5), "n_resamples": np.int32(199), "seed": np.uint8(3)}
+    result = kcalib.compare(y, models, metric="ece", confidence_level=np.float64(0.9), **options)
+    fields = dataclasses.asdict(result)
+    assert {type(fields[name]) for name in ("n_bins", "n_resamples", "seed")} == {int}
+    assert type(result.confidence_level) is float and {type(name) for name in result.ranking} == {str}
+
+
 def test_differences_by_name():
     y, models = three_models()
     result = kcalib.compare(y, models)
@@ -367,6 +377,21 @@ def test_one_hot_and_right(metric):
     assert result.ranking[-1] == "wrong" and "nan" not in str(result)
     if metric in ("brier", "log_loss"):  # no spread at all
         assert result.difference("right", "wrong").pvalue == 0.0
+
+
+def test_more_replicates_for_more_pairs():
+    y, models = three_models(20)
+    assert kcalib.compare(y, models, metric="ece").n_resamples == 2000
+    # Three pairs at level 0.001: 4 * 3 / 0.001. The smallest p-value can then be significant.
+    result = kcalib.compare(y, models, metric="ece", confidence_level=0.999)
+    assert result.n_resamples == pytest.approx(12_000, abs=1)
+    assert 3 * 2 / (result.n_resamples + 1) < 0.001
+
+
+def test_kernel_that_may_be_indefinite():
+    y, models = three_models(20)
+    with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"):
+        kcalib.compare(y, models, kernel=Gaussian(metric="cityblock"))
 
 
 def test_four_samples_are_enough():
@@ -473,7 +498,7 @@ class World:
         p = self.models[name]
         labels = np.eye(p.shape[1])
         losses = np.array([[np.sum((label - row) ** 2) for label in labels] for row in p])
-        return float(np.sum(self.share[:, None] * self.truth * losses))
+        return float(np.sum(self.share[:, None] * self.truth * losses)) / (2 if p.shape[1] == 2 else 1)
 
 
 def general_world() -> World:
@@ -549,8 +574,9 @@ def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)
 
 
-def test_brier_coverage():
-    check_world("mirrored", "brier", 100, 1000)
+@pytest.mark.parametrize("name", WORLDS)
+def test_brier_coverage(name):
+    check_world(name, "brier", 100, 500)
 
 
 @pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ece", 1000)])

@@ -26,7 +26,6 @@ from kcalib import _arrays, _packing, _statistics
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice, check_integer
-from kcalib._packing import Packed
 from kcalib._problem import Moments
 from kcalib._resampling import Weights
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
@@ -88,8 +87,9 @@ def compare(
     n_bins : int, optional
         "ece" only. Number of bins, 1 to 1,000,000; default 15.
     n_resamples : int, optional
-        "ece" only. Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1; default 2000.
-        p-values are at least 2 / (n_resamples + 1).
+        "ece" only. Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1. p-values are at least
+        2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
+        number over 1 - confidence_level if this is more.
     seed : int, optional
         "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which
         part of the standard error of differences is estimated. Default 0.
@@ -194,7 +194,7 @@ def compare(
         if not isinstance(name, str):
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
-            models[name] = prepare(
+            models[str(name)] = prepare(
                 y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads
             )
         except (TypeError, ValueError) as error:
@@ -369,13 +369,11 @@ def _symmetric(
 def _skce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
     kernel, medians = _common_kernel(data, options)
     target_kernel: TargetKernel = "delta" if options.target_kernel is None else options.target_kernel
-    packed: list[Packed] = []
-    for one in data:
-        packed.append(_packing.pack(one, kernel, target_kernel, threads=options.threads))
+    packed = [_packing.pack(one, kernel, target_kernel, threads=options.threads) for one in data]
     operators = [operator_for(p.problem, operator=options.operator, threads=options.threads) for p in packed]
     moments = [_host_moments(operator) for operator in operators]
     n = data[0].n
-    rows, seed = _subset(n, SEED if options.seed is None else options.seed)
+    rows, seed = _subset(n, SEED if options.seed is None else int(options.seed))
     squares = _square_differences(operators, rows)
     pairs = itertools.combinations(range(len(data)), 2)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
@@ -537,13 +535,15 @@ class _Gaps:
 
 
 def _ece(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    n_bins = N_BINS if options.n_bins is None else options.n_bins
-    n_resamples = N_RESAMPLES if options.n_resamples is None else options.n_resamples
-    seed = SEED if options.seed is None else options.seed
-    n = data[0].n
+    n_bins = N_BINS if options.n_bins is None else int(options.n_bins)
+    seed = SEED if options.seed is None else int(options.seed)
     models = [_Gaps.of(one, n_bins) for one in data]
     pairs = list(itertools.combinations(models, 2))
-    weights = Weights("multinomial", n, n_resamples, seed)
+    n_resamples = options.n_resamples
+    if n_resamples is None:  # the smallest p-value, adjusted, is then half the level
+        n_resamples = max(N_RESAMPLES, math.ceil(4 * len(pairs) / (1 - confidence_level)))
+    weights = Weights("multinomial", data[0].n, n_resamples, seed)
+    n_resamples = weights.n_replicates
     bounds = _replicates(models, pairs, weights, options.threads)
     values = []
     for model, own in zip(models, bounds[: len(models)], strict=True):

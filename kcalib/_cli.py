@@ -32,8 +32,9 @@ from kcalib._version import __version__
 from kcalib.estimators.ece import ReliabilityBins, reliability_bins
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
+from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED, Options, comparison_of
-from kcalib.results import Comparison, ConfidenceInterval, Evaluation, aligned
+from kcalib.results import CalibrationTestResult, Comparison, ConfidenceInterval, Evaluation, aligned
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -212,14 +213,17 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     computed.add_argument(
         "--seed", metavar="INT", type=_integer(0), default=0,
-        help="seed of the permutation before the test (default: %(default)s)",
+        help="seed of what the test draws or permutes (default: %(default)s)",
     )  # fmt: skip
+    computed.add_argument(
+        "--method", choices=("auto", *METHODS), default="auto", help="test of calibration (default: %(default)s)"
+    )
     computed.add_argument(
         "--estimator", choices=ESTIMATORS, default="unbiased", help="estimator of the SKCE (default: %(default)s)"
     )
     computed.add_argument(
         "--block-size", metavar="INT", type=_integer(2),
-        help="samples in a block of the test and of --estimator block (default: about the square root of n)",
+        help="samples in a block, for --method block and --estimator block (default: about the square root of n)",
     )  # fmt: skip
     computed.add_argument(
         "--bins", metavar="INT", type=_integer(1, MOST_BINS), default=15,
@@ -340,6 +344,7 @@ def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any])
             alpha=arguments.alpha,
             kernel=None,
             estimator=arguments.estimator,
+            method=arguments.method,
             block_size=arguments.block_size,
             n_bins=arguments.bins,
             seed=arguments.seed,
@@ -498,14 +503,12 @@ def _column(model: Model) -> list[str]:
 
 def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int) -> list[str]:
     skce = models[0].evaluation.skce
-    blocks = sorted({model.evaluation.test.block_size for model in models})
-    sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
     threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
     kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
     level = f"{arguments.alpha:g}"
     remarks = [
         f"SKCE: {skce.estimator} estimator, {kernel}; {skce.operator} operator{threads}",
-        f"verdict at level {level}: block test, blocks of {sizes} samples, permuted with seed {arguments.seed}",
+        f"verdict at level {level}: {'; '.join(_tests([model.evaluation.test for model in models]))}",
     ]
     if len(models) > 1:
         remarks.append(
@@ -513,6 +516,20 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
             f"use --alpha {arguments.alpha / len(models):.2g}"
         )
     return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
+
+
+def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
+    """What was done, once for each method."""
+    for method in dict.fromkeys(test.method for test in tests):
+        some = [test for test in tests if test.method == method]
+        blocks = sorted({test.block_size for test in some if test.block_size is not None})
+        if blocks:
+            sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
+            yield f"{method} test, blocks of {sizes} samples, permuted with seed {some[0].seed}"
+        elif some[0].n_resamples is not None:
+            yield f"{method} test of all pairs, {some[0].n_resamples} draws with seed {some[0].seed}"
+        else:
+            yield f"{method} test of all pairs"
 
 
 def _comparison_report(comparison: Comparison) -> str:
@@ -579,15 +596,16 @@ def _csv(models: Iterable[Model]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([
         "model", "file", "n_samples", "n_classes", "accuracy", "mean_confidence", "log_loss", "brier_score",
-        "top_label_ece", "skce", "skce_standard_error", "skce_estimator", "kernel", "statistic", "pvalue",
+        "top_label_ece", "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic", "pvalue",
         "block_size", "n_blocks", "seed", "alpha", "miscalibrated", "verdict",
     ])  # fmt: skip
     for model in models:
         e = model.evaluation
         writer.writerow([
             model.model, model.file, e.n_samples, e.n_classes, e.accuracy, e.mean_confidence, e.log_loss, e.brier_score,
-            e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel, e.test.statistic,
-            e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha, e.miscalibrated, e.verdict,
+            e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel, e.test.method,
+            e.test.statistic, e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha,
+            e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()
 

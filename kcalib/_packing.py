@@ -6,7 +6,6 @@ Called by the estimators; the result goes to `_dispatch`.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._problem import PairProblem, Side, Term
+from kcalib._warnings import warn
 from kcalib.bandwidth import MedianDistance, median_of_points
 from kcalib.kernels import SMALLEST, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
@@ -32,11 +32,12 @@ class Packed:
     problem: PairProblem
     kernel: Kernel  # with its bandwidths as numbers
     medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
-    root: np.ndarray | None  # R of the target kernel's matrix R R^T; None for the Kronecker delta
+    root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, rank); None for the Kronecker delta
 
     @property
-    def root_rank(self) -> int | None:
-        return None if self.root is None else int(self.root.shape[1])
+    def matrix(self) -> np.ndarray | None:
+        """The target kernel's matrix; None for the Kronecker delta."""
+        return None if self.root is None else self.root @ self.root.T
 
 
 def pack(
@@ -118,12 +119,11 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
         raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
     for factor in kernel.factors():
         if m > 2 and not factor.is_positive_definite():
-            warnings.warn(
+            warn(
                 f"{factor} may be indefinite for {m} classes: with this metric only Exponential and "
                 "GammaExponential(gamma <= 1) are known to be positive definite. The estimate can then be negative or "
                 "near 0 for a miscalibrated model; use one of those, or metric='euclidean'.",
                 IndefiniteKernelWarning,
-                stacklevel=5,
             )
     return kernel
 

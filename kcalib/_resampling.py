@@ -8,6 +8,7 @@ had by itself, in any order, and is the same bit for bit on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,3 +71,20 @@ def draw_labels(cumulative: np.ndarray, uniform: np.ndarray) -> np.ndarray:
 def thresholds(totals: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """`uniform` as shares of `totals`, always below them."""
     return np.minimum(uniform * totals, np.nextafter(totals, 0.0))
+
+
+def drawn_labels(probabilities: np.ndarray, n_draws: int, seed: int, *, at_once: int) -> Iterator[np.ndarray]:
+    """Labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
+
+    By inversion of one uniform number a label, of NumPy's Philox generator: draw after draw, sample after
+    sample, so that neither `at_once` nor an array's library or device matters.
+    """
+    generator = np.random.Generator(np.random.Philox(seed))
+    cumulative = np.cumsum(probabilities, axis=1)
+    for begin in range(0, n_draws, at_once):
+        uniform = generator.random((min(at_once, n_draws - begin), len(cumulative))).T
+        shares = thresholds(cumulative[:, -1:], uniform)
+        labels = np.zeros(shares.shape, dtype=np.intp)
+        for column in cumulative.T[:-1]:
+            labels += column[:, None] <= shares
+        yield labels

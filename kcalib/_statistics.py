@@ -105,6 +105,11 @@ def mean_and_standard_error(values: Array) -> tuple[float, float | None]:
     return mean, math.sqrt(total(deviation * deviation) / (count - 1) / count)
 
 
+def disjoint_pairs(n: int, block_size: int | None) -> int:
+    """Pairs without a common sample among all (None), or among those within blocks."""
+    return n // 2 if block_size is None else n // block_size * (block_size // 2)
+
+
 def total(values: Any) -> float:
     if _arrays.is_host(values):
         return float(values.sum())

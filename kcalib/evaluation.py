@@ -10,7 +10,7 @@ from kcalib._options import check_integer
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
-from kcalib.inference.calibration_test import block_test
+from kcalib.inference.calibration_test import run
 from kcalib.kernels import Kernel
 from kcalib.results import Evaluation
 
@@ -24,6 +24,7 @@ def evaluate(
     alpha: float = 0.05,
     kernel: Kernel | None = None,
     estimator: str = "unbiased",
+    method: str = "auto",
     block_size: int | None = None,
     n_bins: int = 15,
     seed: int | None = 0,
@@ -40,13 +41,15 @@ def evaluate(
     alpha : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
+    method : str
+        The test, as in `kcalib.calibration_test`.
     block_size : int, optional
-        Samples in a block of the test, and of the SKCE estimate if `estimator` is "block".
+        Samples in a block of the test, if `method` is "block", and of the SKCE estimate, if `estimator` is.
     n_bins : int
         Bins of the top-label ECE.
     seed : int, optional
-        Seed of the permutation before the test, and a "block" or "linear" estimate, form
-        their blocks; None keeps the order.
+        Seed of what the test draws, and of the permutation before a test or an estimate forms blocks; None keeps
+        the order.
 
     Returns
     -------
@@ -74,6 +77,7 @@ def evaluate(
         alpha=alpha,
         kernel=kernel,
         estimator=estimator,
+        method=method,
         block_size=block_size,
         n_bins=n_bins,
         seed=seed,
@@ -87,6 +91,7 @@ def evaluation_of(
     alpha: float,
     kernel: Kernel | None,
     estimator: str,
+    method: str,
     block_size: int | None,
     n_bins: int,
     seed: int | None,
@@ -94,7 +99,10 @@ def evaluation_of(
 ) -> Evaluation:
     """`evaluate` of checked data."""
     options = PairOptions(kernel, threads=threads)
-    test = block_test(data, options, "block", block_size, seed)
+    if block_size is not None and "block" not in (method, estimator):
+        raise ValueError(f"`block_size` is {block_size}, but neither `method` nor `estimator` is 'block'")
+    sizes = {"block_size": block_size} if method == "block" and block_size is not None else {}
+    test = run(data, options, method=method, seed=seed, **sizes)
     # Blocks of the estimate are formed in the same order as those of the test.
     ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
     skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None)

@@ -8,6 +8,7 @@ JSON (``dataclasses.asdict``).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import scipy
 
 from kcalib._options import check_choice
+from kcalib._statistics import disjoint_pairs
 
 __all__ = [
     "CalibrationTestResult",
@@ -61,28 +63,45 @@ class SKCEResult:
 
 @dataclass(frozen=True)
 class CalibrationTestResult:
-    """A test of the hypothesis that the model is calibrated."""
+    """A test of the hypothesis that the model is calibrated.
 
-    statistic: float  #: the standardised statistic, N(0, 1) under calibration
+    What a method does not have is None.
+    """
+
+    statistic: float  #: what is compared with its law under calibration; each method says which
     pvalue: float  #: probability of a statistic at least as large if the model is calibrated
-    estimate: float  #: the SKCE estimate that is tested
-    standard_error: float  #: of the estimate
-    method: str  #: "block" or "linear"
-    block_size: int  #: samples in a block
-    n_blocks: int  #: full blocks
+    log_pvalue: float  #: its natural logarithm, also where it underflows
+    estimate: float  #: the calibration error that is tested
+    standard_error: float | None  #: of the estimate
+    method: str  #: the test that was done; never "auto"
+    method_reason: str  #: why that one
+    null_law: str  #: what the p-value rests on
+    estimator: str  #: what `estimate` is
     n_samples: int  #: samples given
-    n_samples_used: int  #: samples in full blocks
+    n_samples_used: int  #: samples used; blocks drop those after the last full one
     n_classes: int  #: m
-    kernel: str  #: the kernel with its bandwidths as numbers
-    bandwidth_source: str  #: "given", or how the median heuristic found it
-    target_kernel: str  #: "delta", or "matrix of rank r"
-    seed: int | None  #: seed of the permutation before blocks are formed, None: order kept
-    operator: str  #: which operator computed it
-    operator_reason: str  #: and why that one
+    block_size: int | None  #: samples in a block
+    n_blocks: int | None  #: full blocks
+    n_resamples: int | None  #: random draws of the statistic
+    n_eigenvalues: int | None  #: eigenvalues computed
+    n_locations: int | None  #: test locations
+    bound: float | None  #: largest possible size of an entry H_ij (distribution_free)
+    kernel: str | None  #: the kernel with its bandwidths as numbers
+    bandwidth_source: str | None  #: "given", or how the median heuristic found it
+    target_kernel: str | None  #: "delta", or "matrix of rank r"
+    seed: int | None  #: of permutation, draws, or locations; None where nothing was random
+    dtype: str  #: arithmetic of the sweep; sums are always float64
+    operator: str | None  #: which operator computed it
+    operator_reason: str | None  #: and why that one
+    threads: int | None  #: threads used at most; None where the array library decides
     seconds: float  #: wall time
 
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
-        """Normal confidence interval of the SKCE from the block estimates.
+        """Confidence interval of the calibration error that `estimate` estimates.
+
+        From an unbiased estimate and its standard error by the normal law: asymptotic, for miscalibrated
+        models; for calibrated ones it is wider than it need be. With ``method="distribution_free"`` by Hoeffding's
+        inequality: wide, and valid for every n.
 
         Parameters
         ----------
@@ -95,12 +114,27 @@ class CalibrationTestResult:
         -------
         ConfidenceInterval
             With fields `low` and `high`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, or if there is no interval: for the biased estimate, "cme",
+            "consistency", and below four samples.
         """
         if not 0 < confidence_level < 1:
             raise ValueError(f"`confidence_level` is {confidence_level}, expected a number between 0 and 1")
         check_choice("alternative", alternative, ("two-sided", "less", "greater"))
         tail = (1 - confidence_level) / (2 if alternative == "two-sided" else 1)
-        width = -float(scipy.special.ndtri(tail)) * self.standard_error
+        if self.method == "distribution_free" and self.estimator != "biased SKCE":
+            assert self.bound is not None
+            width = self.bound * math.sqrt(-2 * math.log(tail) / disjoint_pairs(self.n_samples, self.block_size))
+        elif self.standard_error is not None:
+            width = -float(scipy.special.ndtri(tail)) * self.standard_error
+        else:
+            raise ValueError(
+                f"there is no confidence interval for the {self.estimator} with method={self.method!r} and "
+                f"{self.n_samples} samples; use method='spectrum' or 'block' with at least 4"
+            )
         infinity = float("inf")
         low = -infinity if alternative == "less" else self.estimate - width
         high = infinity if alternative == "greater" else self.estimate + width
@@ -119,7 +153,7 @@ class Evaluation:
     brier_score: float  #: `kcalib.brier_score`
     top_label_ece: float  #: `kcalib.top_label_ece`
     skce: SKCEResult  #: the estimate, with its standard error
-    test: CalibrationTestResult  #: the block test that the verdict rests on
+    test: CalibrationTestResult  #: the test that the verdict rests on
     alpha: float  #: level of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
     verdict: str  #: the same in words, with the direction where confidence and accuracy tell it

@@ -135,7 +135,8 @@ def test_logits_by_name_and_on_request(tmp_path, capsys, data):
         (["--estimator", "biased"], {"estimator": "biased"}),
         (["--estimator", "linear"], {"estimator": "linear"}),
         (["--estimator", "block", "--block-size", "20"], {"estimator": "block", "block_size": 20}),
-        (["--block-size", "7"], {"block_size": 7}),
+        (["--method", "spectrum"], {"method": "spectrum"}),
+        (["--method", "block", "--block-size", "7"], {"method": "block", "block_size": 7}),
         (["--bins", "4"], {"n_bins": 4}),
         (["--threads", "1"], {"threads": 1}),
     ],
@@ -182,7 +183,7 @@ def test_table(capsys, data, good, poor):
     assert blank == ""
     assert remarks == [
         "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; openmp operator, 1 thread",
-        "verdict at level 0.05: block test, blocks of 14 samples, permuted with seed 0",
+        "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0",
         "the level holds for each model by itself; for 0.05 over all 2 use --alpha 0.025",
     ]
 
@@ -241,7 +242,7 @@ def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
 
 
 def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
-    assert main(["demo", "--json"]) == 0
+    assert main(["demo", "--alpha", "0.0083", "--json"]) == 0  # 0.05 over all six
     result = load_json(capsys.readouterr().out)
     verdicts = {entry["model"]: entry["verdict"] for entry in result["models"]}
     assert {name for name, verdict in verdicts.items() if verdict.startswith("no evidence")} == CALIBRATED
@@ -253,7 +254,7 @@ def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
 
 
 def test_demo_table_and_options(capsys):
-    assert main(["demo", "--alpha", "1e-10", "--fail-if-miscalibrated"]) == 3
+    assert main(["demo", "--alpha", "1e-35", "--fail-if-miscalibrated"]) == 3
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out[1:7]] == sorted(CALIBRATED | MISCALIBRATED)
     assert sum("miscalibrated" in line for line in out[1:7]) == 1
@@ -484,7 +485,7 @@ def test_bad_files_do_not_stop_good_ones(tmp_path, capsys, good):
         ({"probs": np.array([0, 1] * 3)}, ["array 'probs' holds whole numbers", "predicted labels"]),
         ({"probs": np.full((6, 2), 0.5)}, ["median"]),
         ({"probs": np.array(0.5)}, ["has shape ()"]),
-        ({"probs": np.array([0.5, 0.25, 0.125]), "labels": np.array([0, 1, 1])}, ["at least two blocks"]),
+        ({"probs": np.array([0.5]), "labels": np.array([1])}, ["at least 2"]),
         ({"probs": np.zeros((0, 3)), "labels": np.zeros(0, int)}, ["`y_pred` is empty"]),
         ({"probs": np.zeros((6, 0))}, ["at least one column"]),
         ({"labels": np.array(["a", "b"] * 3, dtype=object)}, ["array 'labels' holds Python objects"]),
@@ -504,7 +505,7 @@ def test_what_kcalib_itself_rejects(tmp_path, capsys, change, fragments):
 
 
 def test_block_size_of_too_few_samples(capsys, good):
-    assert main(["evaluate", good, "--block-size", "101"]) == 1
+    assert main(["evaluate", good, "--method", "block", "--block-size", "101"]) == 1
     assert "--block-size is 101, expected an integer between 2 and 100" in error_line(capsys)
 
 

@@ -25,8 +25,9 @@ mpmath = pytest.importorskip("mpmath")
 KERNEL = Exponential(bandwidth=0.5)
 
 
-def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, operator=None, **options):
-    return cme_test(prepare(y, p, dtype=dtype), PairOptions(kernel, target_kernel, operator), **options)
+def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, operator=None, reference="F", **options):
+    pair_options = PairOptions(kernel, target_kernel, operator)
+    return cme_test(prepare(y, p, dtype=dtype), pair_options, reference=reference, **options)
 
 
 def literal_values(kernel, y, p, given, m_matrix=None):
@@ -334,14 +335,10 @@ def test_given_logits():
     assert run(y, p, from_logits=True, **logits).statistic == pytest.approx(run(y, p, **given).statistic, rel=1e-9)
 
 
-def test_warning_points_at_the_caller_of_the_caller():
-    """`calibration_test` calls this for a user, and the warning names the user's line."""
+def test_warning_points_at_the_users_line():
     y, p = softmax_problem(30, 3)
-
-    def public():
-        return cme_test(prepare(y, p), PairOptions(kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")))
-
+    kernel = kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        public(); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
-    assert [(w.category, w.lineno) for w in caught] == [(kcalib.IndefiniteKernelWarning, line)]
+        kcalib.calibration_test(y, p, method="cme", kernel=kernel); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
+    assert [(w.category, w.filename, w.lineno) for w in caught] == [(kcalib.IndefiniteKernelWarning, __file__, line)]

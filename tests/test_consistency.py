@@ -311,19 +311,15 @@ def test_given_locations():
     assert result.locations["test_labels"] == (0, 1) and result.locations["seed"] is None
 
 
-def test_warnings_point_at_the_caller_of_the_caller():
-    """`calibration_test` calls this for a user, and the warnings name the user's line."""
+@pytest.mark.parametrize("estimator", ["unbiased", "ucme"])
+def test_warnings_point_at_the_users_line(estimator):
     y, p = softmax_problem(20, 3)
-    kernel = kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")
-
-    def public(estimator):
-        consistency_test(prepare(y, p), options=PairOptions(kernel), estimator=estimator, n_resamples=2)
-
-    for estimator in ("unbiased", "ucme"):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            public(estimator); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
-        assert [(w.category, w.lineno) for w in caught] == [
-            (kcalib.IndefiniteKernelWarning, line),
-            (AntiConservativeWarning, line),
-        ]
+    options = {"kernel": kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock"), "estimator": estimator}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kcalib.calibration_test(y, p, method="consistency", n_resamples=2, **options)
+        line = sys._getframe().f_lineno - 1
+    assert [(w.category, w.filename, w.lineno) for w in caught] == [
+        (kcalib.IndefiniteKernelWarning, __file__, line),
+        (AntiConservativeWarning, __file__, line),
+    ]

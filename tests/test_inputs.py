@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -21,7 +22,7 @@ EXPONENTIAL = Exponential(bandwidth=1.0)
 
 FUNCTIONS: dict[str, Any] = {
     "skce": kcalib.skce,
-    "calibration_test": kcalib.calibration_test,
+    "calibration_test": functools.partial(kcalib.calibration_test, seed=0),
     "evaluate": kcalib.evaluate,
     "brier_score": kcalib.brier_score,
     "log_loss": kcalib.log_loss,
@@ -324,9 +325,9 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "`y_pred` has 1 rows, expected at least 2 for the median heuristic; pass bandwidth=",
     ),
     "three-samples-to-test": (
-        lambda: kcalib.calibration_test([0, 1, 1], [0.3, 0.4, 0.5]),
+        lambda: kcalib.calibration_test([0, 1, 1], [0.3, 0.4, 0.5], method="block"),
         ValueError,
-        "the block test needs at least two blocks of 2 samples, `y_true` has 3",
+        "method='block' needs at least two blocks of 2 samples, `y_true` has 3",
     ),
     "one-positive-weight": (
         lambda: kcalib.skce(Y, P, sample_weight=[0, 0, 1, 0]),
@@ -344,7 +345,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "`block_size` is 5, expected an integer between 2 and 4",
     ),
     "one-block-to-test": (
-        lambda: kcalib.calibration_test(Y, P, block_size=3),
+        lambda: kcalib.calibration_test(Y, P, method="block", block_size=3),
         ValueError,
         "`block_size` is 3, expected an integer between 2 and 2: the test needs at least two blocks",
     ),

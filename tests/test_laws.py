@@ -6,11 +6,13 @@ laws, whose tail is a sum of exponentials by partial fractions, with or without 
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import mpmath
 import numpy as np
 import pytest
+import scipy.stats
 from scipy import stats
 from test_inference import binomial_bounds
 
@@ -469,3 +471,42 @@ def test_random_mixtures_agree_with_a_finer_rule(monkeypatch):
             patch.setattr(module, "FIRST_STEP", 0.11)
             patch.setattr(module, "AGREEMENT", 1e-11)
             np.testing.assert_allclose(found, law.logsf(x), rtol=1e-12, atol=1e-12)
+
+
+# -- degrees of freedom ------------------------------------------------------------------------
+
+
+def test_degrees_of_freedom_are_repeated_weights():
+    law = ChiSquareMixture([0.7, -0.2, 0.1], 0.3, degrees_of_freedom=[3, 1, 4])
+    repeated = ChiSquareMixture([0.7] * 3 + [-0.2] + [0.1] * 4, 0.3)
+    x = np.array([-5.0, 0.0, 1.0, 3.0, 40.0, 900.0])
+    assert np.allclose(law.logsf(x), repeated.logsf(x), rtol=1e-14, atol=0)
+    assert np.allclose(law.logcdf(x), repeated.logcdf(x), rtol=1e-13, atol=0)
+    for name in ("mean", "var", "skewness", "kurtosis"):
+        assert getattr(law, name) == pytest.approx(getattr(repeated, name), rel=1e-14)
+    assert ChiSquareMixture([2.0, 3.0], degrees_of_freedom=2).degrees_of_freedom == (2.0, 2.0)
+    draws = law.rvs(20_000, seed=0)
+    assert abs(draws.mean() - law.mean) < 5 * math.sqrt(law.var / 20_000)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.7, 23.4, 1e4 + 0.5])
+def test_degrees_of_freedom_need_not_be_whole(freedom):
+    law = ChiSquareMixture([1.5], degrees_of_freedom=freedom)
+    gamma = scipy.stats.gamma(freedom / 2, scale=3.0)
+    for q in (1e-200, 1e-20, 1e-3, 0.5, 0.999):
+        x = gamma.isf(q)
+        assert law.sf(x) == pytest.approx(gamma.sf(x), rel=1e-11)
+        assert law.cdf(gamma.ppf(q)) == pytest.approx(gamma.cdf(gamma.ppf(q)), rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "message"),
+    [
+        ([1, 2, 3], r"`degrees_of_freedom` has shape \(3,\), expected \(\) or \(2,\)"),
+        ([1, 0.5], r"`degrees_of_freedom\[1\]` is 0.5, expected finite numbers >= 1"),
+        (np.inf, "`degrees_of_freedom` is inf, expected finite numbers >= 1"),
+    ],
+)
+def test_degrees_of_freedom_that_are_none(freedom, message):
+    with pytest.raises(ValueError, match=message):
+        ChiSquareMixture([1.0, 2.0], degrees_of_freedom=freedom)

@@ -314,9 +314,9 @@ def test_too_few_samples():
         with pytest.raises(ValueError, match=f"estimator='{estimator}' needs at least 2 samples, `y_true` has 1"):
             kcalib.skce([1], [0.25], kernel=Linear(), estimator=estimator)
     with pytest.raises(ValueError, match="needs at least two blocks of 2 samples, `y_true` has 3"):
-        kcalib.calibration_test([0, 1, 0], [0.1, 0.9, 0.2])
+        kcalib.calibration_test([0, 1, 0], [0.1, 0.9, 0.2], method="block")
     with pytest.raises(ValueError, match="`block_size` is 3, expected an integer between 2 and 2: the test needs"):
-        kcalib.calibration_test([0, 1, 0, 1], [0.1, 0.9, 0.2, 0.8], block_size=3)
+        kcalib.calibration_test([0, 1, 0, 1], [0.1, 0.9, 0.2, 0.8], method="block", block_size=3)
 
 
 def test_identical_predictions_need_a_bandwidth():

@@ -155,7 +155,7 @@ def skce(
     options = PairOptions(kernel, target_kernel, operator, threads)
     if full_output:
         return estimate(data, options, estimator, block_size)
-    return _compute(data, options, estimator, block_size, with_error=False).value
+    return compute(data, options, estimator, block_size, with_error=False).value
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class PairOptions:
     threads: int | None = None
 
 
-class _Computed(NamedTuple):
+class Computed(NamedTuple):
     value: float
     standard_error: float | None
     block_size: int | None
@@ -179,7 +179,7 @@ class _Computed(NamedTuple):
 def estimate(data: Classification, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
     """The SKCE of checked data, its standard error, and how they were computed."""
     start = time.perf_counter()
-    value, error, block_size, packed, operator = _compute(data, options, estimator, block_size, with_error=True)
+    value, error, block_size, packed, operator = compute(data, options, estimator, block_size, with_error=True)
     return SKCEResult(
         value=value,
         standard_error=error,
@@ -194,14 +194,14 @@ def estimate(data: Classification, options: PairOptions, estimator: str, block_s
     )
 
 
-def _compute(
+def compute(
     data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
-) -> _Computed:
+) -> Computed:
     block_size = check_estimator(data, estimator, block_size)
     packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
     operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
     value, error = value_and_error(data, operator, estimator, block_size, with_error=with_error)
-    return _Computed(value, error, block_size, packed, operator)
+    return Computed(value, error, block_size, packed, operator)
 
 
 def check_estimator(data: Classification, estimator: str, block_size: int | None) -> int | None:
@@ -240,7 +240,7 @@ def describe(data: Classification, packed: Packed, operator: Operator) -> dict[s
         "n_classes": data.m,
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
-        "target_kernel": "delta" if packed.root_rank is None else f"matrix of rank {packed.root_rank}",
+        "target_kernel": "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}",
         "operator": operator.name,
         "operator_reason": operator.reason,
     }

@@ -61,7 +61,7 @@ def cme_test(
     n_locations: int | None = None,
     test_predictions: Any = None,
     test_labels: Any = None,
-    reference: str = "F",
+    reference: str = "conditional",
     seed: int | None = None,
     from_logits: bool = False,
 ) -> CMEOutcome:
@@ -75,7 +75,7 @@ def cme_test(
         Kernels, operator and threads.
     n_locations, test_predictions, test_labels, seed
         As in `kcalib.ucme`.
-    reference : {"F", "chi2", "conditional"}
+    reference : {"conditional", "F", "chi2"}
         With :math:`z_i` the J values of sample i and :math:`\bar z` their mean, the statistic is
         :math:`Q = n \bar z^\top S^{-1} \bar z`. "F" takes for S the covariance of the samples (ddof 1) and
         refers (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the

@@ -8,7 +8,6 @@ The replicates come from `Draws`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from kcalib._inputs import Classification
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib._resampling import draw_labels, thresholds
+from kcalib._warnings import warn
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator, describe, value_and_error
@@ -61,7 +61,7 @@ def consistency_test(
     data: Classification,
     *,
     estimator: Estimator = "ece",
-    n_resamples: int = 1000,
+    n_resamples: int = 999,
     seed: int | None = None,
     resample_predictions: bool = True,
     options: PairOptions | None = None,
@@ -191,11 +191,10 @@ def consistency_test(
 
 
 def _warn() -> None:
-    warnings.warn(
+    warn(
         "consistency resampling rejects calibrated models too often where predictions are drawn again, the more "
         "the fewer samples a bin holds; pass resample_predictions=False for an exact test of the same estimate",
         AntiConservativeWarning,
-        stacklevel=4,
     )
 
 

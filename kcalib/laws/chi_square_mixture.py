@@ -70,7 +70,8 @@ class ChiSquareMixture(Law):
     .. math:: Q = \sum_{i=1}^k w_i Z_i^2 + N(0, \tau), \qquad Z_i \sim N(0, 1),
 
     with weights of either sign and an independent normal part of variance :math:`\tau`, which
-    may be 0. A weight with several degrees of freedom is one that is repeated.
+    may be 0. With `degrees_of_freedom`, :math:`Z_i^2` is a chi-square variable with so many of them; they need not be
+    whole numbers.
 
     Both tails :math:`p` have a relative accuracy of about :math:`10^{-14} + 10^{-15} |\log p|`, rounding of
     their logarithm (with 10^5 degrees of freedom :math:`10^{-13}`). `logsf` and `logcdf` go on where floats end.
@@ -81,6 +82,8 @@ class ChiSquareMixture(Law):
         The weights :math:`w_i`, shape (k,), finite. Zeros count for nothing.
     normal_variance : float
         :math:`\tau \ge 0`.
+    degrees_of_freedom : array_like
+        Numbers of at least 1, one for all weights or one for each, shape (k,).
 
     Attributes
     ----------
@@ -88,6 +91,8 @@ class ChiSquareMixture(Law):
         As given.
     normal_variance : float
         As given.
+    degrees_of_freedom : tuple of float
+        One for each weight.
 
     Raises
     ------
@@ -95,7 +100,8 @@ class ChiSquareMixture(Law):
         If the weights or the variance are not real numbers.
     ValueError
         If `weights` has not one axis, or a number is not finite; if `normal_variance` is negative; if all
-        of them are 0: then the law is a point, without a density; if the variance overflows.
+        of them are 0: then the law is a point, without a density; if `degrees_of_freedom` are below 1, or not
+        as many as the weights; if the variance overflows.
 
     Notes
     -----
@@ -128,8 +134,9 @@ class ChiSquareMixture(Law):
 
     weights: tuple[float, ...]
     normal_variance: float
+    degrees_of_freedom: tuple[float, ...]
 
-    def __init__(self, weights: Any, normal_variance: float = 0.0) -> None:
+    def __init__(self, weights: Any, normal_variance: float = 0.0, *, degrees_of_freedom: Any = 1.0) -> None:
         array, variance = _real("weights", weights), _real("normal_variance", normal_variance)
         if array.ndim != 1:
             raise ValueError(f"`weights` has shape {array.shape}, expected (k,)")
@@ -141,19 +148,24 @@ class ChiSquareMixture(Law):
         )
         if not (array.any() or variance):
             raise ValueError("all `weights` and `normal_variance` are 0: the law is the point 0, without a density")
+        freedom = _real("degrees_of_freedom", degrees_of_freedom)
+        if freedom.shape not in ((), array.shape):
+            raise ValueError(f"`degrees_of_freedom` has shape {freedom.shape}, expected () or {array.shape}")
+        _refuse("degrees_of_freedom", freedom, ~(np.isfinite(freedom) & (freedom >= 1)), "expected finite numbers >= 1")
         object.__setattr__(self, "weights", tuple(array.tolist()))
         object.__setattr__(self, "normal_variance", float(variance))
+        object.__setattr__(self, "degrees_of_freedom", tuple(np.broadcast_to(freedom, array.shape).tolist()))
         if not math.isfinite(self.var):
             raise ValueError("the variance overflows: scale `weights` and `normal_variance` down")
 
     @property
     def mean(self) -> float:
-        """Expectation, the sum of the weights."""
+        """Expectation, the sum of the weights times their degrees of freedom."""
         return self._scale * self._cumulant(1)
 
     @property
     def var(self) -> float:
-        """Variance, twice the sum of the squared weights, and the normal part's."""
+        """Variance, twice the sum of the squared weights times their degrees of freedom, and the normal part's."""
         return self._scale * self._scale * self._scaled_variance
 
     @property
@@ -189,7 +201,7 @@ class ChiSquareMixture(Law):
             Of shape `size`; a float for None.
         """
         rng = np.random.default_rng(seed)
-        weights, counts = np.unique(self.weights, return_counts=True)
+        weights, counts = self._different
         values = math.sqrt(self.normal_variance) * rng.standard_normal(() if size is None else size)
         for weight, count in zip(weights, counts):
             values = values + weight * rng.chisquare(count, size)
@@ -202,7 +214,9 @@ class ChiSquareMixture(Law):
     def _cumulant(self, order: int) -> float:
         """Of the squares alone, of Q / scale."""
         factor = 2.0 ** (order - 1) * math.factorial(order - 1)
-        return factor * math.fsum((weight / self._scale) ** order for weight in self.weights)
+        return factor * math.fsum(
+            count * (weight / self._scale) ** order for weight, count in zip(self.weights, self.degrees_of_freedom)
+        )
 
     @property
     def _scaled_variance(self) -> float:
@@ -212,16 +226,25 @@ class ChiSquareMixture(Law):
     def _scale(self) -> float:
         return max(*map(abs, self.weights), math.sqrt(self.normal_variance), 0.0)
 
+    @property
+    def _different(self) -> tuple[np.ndarray, np.ndarray]:
+        """Different weights, and degrees of freedom of each."""
+        weights, index = np.unique(self.weights, return_inverse=True)
+        return weights, np.bincount(index, self.degrees_of_freedom, minlength=len(weights))
+
     @cached_property
     def _spectrum(self) -> Spectrum:
-        weights, counts = np.unique(np.asarray(self.weights) / self._scale, return_counts=True)
+        weights, counts = self._different
+        weights = weights / self._scale
         kept = weights != 0
         deviation = math.sqrt(self.normal_variance) / self._scale
-        return Spectrum(weights[kept], counts[kept].astype(float), deviation, max(weights.max(initial=0.0), 0.0))
+        return Spectrum(weights[kept], counts[kept], deviation, max(weights.max(initial=0.0), 0.0))
 
     @cached_property
     def _mirrored(self) -> ChiSquareMixture:
-        return ChiSquareMixture([-weight for weight in self.weights], self.normal_variance)
+        return ChiSquareMixture(
+            [-weight for weight in self.weights], self.normal_variance, degrees_of_freedom=self.degrees_of_freedom
+        )
 
     def _log_upper_tail(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(over="ignore"):

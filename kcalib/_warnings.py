@@ -1,0 +1,14 @@
+"""Warnings that point at the user's line, however deep inside the package they arise."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """``warnings.warn`` for the first caller outside kcalib."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kcalib":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

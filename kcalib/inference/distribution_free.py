@@ -1,0 +1,86 @@
+"""Bounds of the p-value that hold for every n and every law of the data (W19 lemma 2).
+
+|H_ij| <= B because the residuals of two probability vectors are at most 2 apart in every norm;
+McDiarmid's inequality (biased estimator) and Hoeffding's (unbiased ones) do the rest. Loose, and
+valid without any approximation. Called by `calibration_test`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from kcalib._problem import PairProblem
+from kcalib._statistics import disjoint_pairs
+
+NORMS = (1.0, 2.0, math.inf)
+
+
+def log_pvalue(estimate: float, *, estimator: str, n: int, block_size: int | None, bound: float) -> float:
+    """Logarithm of the bound of P(SKCE >= estimate) under calibration.
+
+    Biased: -max(0, sqrt(n t / B) - 1)^2 / 2. Unbiased: 0 for t <= 0, else -N t^2 / (2 B^2) with N
+    disjoint pairs; a negative estimate is no evidence, though its square is large.
+    """
+    if estimate <= 0:
+        return 0.0
+    if estimator == "biased":
+        return -(max(0.0, math.sqrt(n * estimate / bound) - 1) ** 2) / 2
+    return -disjoint_pairs(n, block_size) * (estimate / bound) ** 2 / 2
+
+
+def residual_bound(kernel_bound: float, matrix: np.ndarray | None, m: int, norms: Any) -> float:
+    """B = 2^(1 + 1/p - 1/q) sup |k| ||M||_(p,q); without `norms` the smallest of those that are known."""
+    matrix = np.eye(m) if matrix is None else matrix
+    pairs = [check_norms(norms)] if norms is not None else list(itertools.product(NORMS, repeat=2))
+    found = [(2 ** (1 + 1 / p - 1 / q) * norm) for p, q in pairs if (norm := induced_norm(matrix, p, q)) is not None]
+    if not found:
+        p, q = pairs[0]
+        raise ValueError(
+            f"`norms` is {(p, q)}: this norm of a matrix that is not diagonal is not known in closed form; "
+            "use p = 1, q = inf, p = q = 2, or leave it out"
+        )
+    return kernel_bound * min(found)
+
+
+def kernel_bound(problem: PairProblem, bound: Any) -> float:
+    """sup |k(p, q)| over probability vectors: every profile and inner product is at most 1."""
+    if bound is not None:
+        if isinstance(bound, bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
+            raise TypeError(f"`bound` is {bound!r}, expected a number")
+        if not 0 < bound < math.inf:
+            raise ValueError(f"`bound` is {bound}, expected a positive number: the supremum of |k(p, q)|")
+        return float(bound)
+    for term in problem.kernel:
+        if any(f.profile == "identity" and f.metric != "dot" for f in term.factors):
+            raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
+    return float(sum(term.coefficient for term in problem.kernel))
+
+
+def check_norms(norms: Any) -> tuple[float, float]:
+    try:
+        p, q = (float(value) for value in norms)
+    except (TypeError, ValueError):
+        raise TypeError(f"`norms` is {norms!r}, expected two numbers (p, q)") from None
+    if not (p >= 1 and q >= 1):
+        raise ValueError(f"`norms` is {norms!r}, expected two numbers from 1 to infinity")
+    return p, q
+
+
+def induced_norm(matrix: np.ndarray, p: float, q: float) -> float | None:
+    """sup |M x|_q / |x|_p; None where it has no closed form."""
+    diagonal = np.abs(np.diagonal(matrix))
+    if np.count_nonzero(matrix - np.diag(np.diagonal(matrix))) == 0:
+        if p <= q:
+            return float(diagonal.max())
+        return float(np.linalg.norm(diagonal, 1 / (1 / q - 1 / p)))
+    if p == 1:
+        return float(np.linalg.norm(matrix, q, axis=0).max())
+    if q == math.inf:
+        return float(np.linalg.norm(matrix, 1 / (1 - 1 / p), axis=1).max())
+    if p == q == 2:
+        return float(np.linalg.norm(matrix, 2))
+    return None

@@ -1,0 +1,206 @@
+"""Tests that compare the unbiased SKCE, over all pairs, with its law under calibration.
+
+The statistic is n SKCE_uq, a degenerate U-statistic under calibration (W19 theorem G.2, W21 remark B.2).
+Each function gets a `QuadraticProblem` and returns a `NullLaw`: a p-value and what it rests on.
+
+    exact        labels drawn from the predictions: the law given the predictions, at any n
+    bootstrap    the Arcones-Gine bootstrap, counts of draws with replacement
+    multiplier   Rademacher or Gaussian multipliers of the residuals
+    spectrum     sum of chi-square variables weighted by eigenvalues (`spectrum.py`, `kcalib.laws`)
+    pearson      the Pearson curve with the four moments of that sum
+    gamma        the gamma law with mean and variance of the biased estimate
+
+`calibration_test` is the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._dispatch import Operator, operator_for
+from kcalib._inputs import Classification
+from kcalib._memory import check_memory
+from kcalib._operators.diagonal import diagonal
+from kcalib._packing import Packed
+from kcalib._problem import Moments, PairProblem, Side
+from kcalib._resampling import Weights, drawn_labels
+from kcalib.inference.spectrum import Spectrum, full_spectrum, leading_spectrum
+from kcalib.laws import PearsonCurve
+
+N_RESAMPLES = 999
+N_EIGENVALUES = 20
+STORED_UP_TO = 256  # samples of which all eigenvalues are computed by default, from a stored matrix
+SETTLED = 0.01  # change of log p by the last product with H; its error is smaller then
+BATCH_BYTES = 2**26
+# Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic.
+TIE = 1e-6
+
+
+@dataclass(frozen=True)
+class QuadraticProblem:
+    """H of a data set, with its sums."""
+
+    data: Classification
+    packed: Packed
+    operator: Operator
+    moments: Moments  # with rows, diagonal, and sum of squares
+    estimate: float  # the unbiased SKCE
+    threads: int | None
+
+    @property
+    def n(self) -> int:
+        return self.data.n
+
+    @property
+    def null_variance(self) -> float:
+        """Of n SKCE under calibration: 2 E h^2, estimated from all pairs."""
+        assert self.moments.sum_of_squares is not None
+        return 2 * self.moments.sum_of_squares / (self.n - 1) ** 2
+
+
+@dataclass(frozen=True)
+class NullLaw:
+    """A p-value, and what it rests on."""
+
+    log_pvalue: float
+    description: str
+    n_resamples: int | None = None
+    n_eigenvalues: int | None = None
+
+
+def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
+    """c^T H~ c - c^T diag H~ with counts c, where H~ is H minus its row and column means plus its mean."""
+    n, moments = problem.n, problem.moments
+    own = _arrays.to_host(moments.diagonal)
+    row_means = (_arrays.to_host(moments.row_sums) + own) / n
+    mean = float(row_means.mean())
+    # c^T H~ c = c^T H c - 2 n c^T row_means + n^2 mean, because c sums to n.
+    subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
+    weights = Weights("multinomial", n, n_resamples, seed)
+    forms = _quadratic_forms(problem.operator, weights)
+    linear = np.concatenate([subtracted @ counts for counts in _batches(weights, problem.threads)])
+    draws = forms - linear + n**2 * mean
+    return _monte_carlo(problem, draws, f"{n_resamples} Arcones-Gine bootstrap resamples")
+
+
+def multiplier(problem: QuadraticProblem, n_resamples: int, seed: int, multipliers: str) -> NullLaw:
+    """sum_{i != j} w_i w_j H_ij with independent multipliers w of mean 0 and variance 1."""
+    n, moments = problem.n, problem.moments
+    weights = Weights(multipliers, n, n_resamples, seed)
+    forms = _quadratic_forms(problem.operator, weights)
+    if multipliers == "rademacher":
+        own = np.full(n_resamples, float(moments.trace))
+    else:
+        squares = _arrays.to_host(moments.diagonal)
+        own = np.concatenate([squares @ w**2 for w in _batches(weights, problem.threads)])
+    return _monte_carlo(problem, forms - own, f"{n_resamples} draws with {multipliers.capitalize()} multipliers")
+
+
+def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
+    """The statistic of labels drawn from the predictions, which under calibration has the law of the observed one.
+
+    With marks 1 the pair problem's matrix is the kernel's, K, and the statistic is a sum of
+    quadratic forms of K, one for each column of the drawn marks.
+    """
+    points = problem.packed.problem.left.points
+    ones = _arrays.namespace(points).ones_like(points[:, :1])
+    kernel = PairProblem(Side(points, ones), None, problem.packed.problem.kernel)
+    operator = operator_for(kernel, operator=problem.operator.name, threads=problem.threads)
+    kernel_diagonal = _arrays.to_host(diagonal(kernel, operator.threads or 1))
+    p = _arrays.to_host(problem.data.probabilities)
+    root = np.eye(problem.data.m) if problem.packed.root is None else problem.packed.root
+    n, rank = problem.n, root.shape[1]
+    draws = []
+    for labels in drawn_labels(p, n_resamples, seed, at_once=max(1, BATCH_BYTES // (8 * n * rank))):
+        marks = (root[labels] - (p @ root)[:, None, :]).reshape(n, -1)
+        forms = _quadratic_forms(operator, marks) - kernel_diagonal @ marks**2
+        draws.append(forms.reshape(-1, rank).sum(axis=1))
+    return _monte_carlo(problem, np.concatenate(draws), f"{n_resamples} draws of the labels from the predictions")
+
+
+def spectrum(problem: QuadraticProblem, n_eigenvalues: int | str, max_memory: float | None) -> NullLaw:
+    """The law of sum_i l_i (Z_i^2 - 1)."""
+
+    def log_pvalue(found: Spectrum) -> float:
+        law = found.law()
+        return float(law.logsf(problem.n * problem.estimate + law.mean))
+
+    return _by_spectrum(problem, log_pvalue, "chi-square variables weighted by", n_eigenvalues, max_memory)
+
+
+def pearson(problem: QuadraticProblem, n_eigenvalues: int | str, max_memory: float | None) -> NullLaw:
+    """The Pearson curve with the first four moments of sum_i l_i (Z_i^2 - 1)."""
+
+    def log_pvalue(found: Spectrum) -> float:
+        squares, cubes, fourths = (found.power_sum(k) for k in (2, 3, 4))
+        fourths = max(fourths, cubes**2 / squares)  # as for every spectrum; estimates may miss it
+        skewness, kurtosis = 8 * cubes / (2 * squares) ** 1.5, 48 * fourths / (2 * squares) ** 2
+        return float(PearsonCurve(0.0, 2 * squares, skewness, kurtosis).logsf(problem.n * problem.estimate))
+
+    return _by_spectrum(problem, log_pvalue, "Pearson curve with four moments from", n_eigenvalues, max_memory)
+
+
+def gamma(problem: QuadraticProblem) -> NullLaw:
+    """The gamma law with the mean of n SKCE_b under calibration, trace / n, and the variance of n SKCE_uq."""
+    mean, variance = float(problem.moments.trace) / problem.n, problem.null_variance
+    if variance == 0:
+        return _degenerate(problem)
+    # The gamma law with shape k is the Pearson curve with skewness 2 / sqrt(k) and kurtosis 6 / k.
+    ratio = math.sqrt(variance) / mean
+    log_pvalue = float(PearsonCurve(0.0, variance, 2 * ratio, 6 * ratio**2).logsf(problem.n * problem.estimate))
+    return NullLaw(log_pvalue, f"gamma law of mean {mean:.4g} and standard deviation {math.sqrt(variance):.4g}")
+
+
+def _quadratic_forms(operator: Operator, weights: Weights | np.ndarray) -> np.ndarray:
+    if not isinstance(weights, Weights):
+        weights = _arrays.like(weights, operator.problem.left.points)
+    return _arrays.to_host(operator.quadratic_forms(weights, dtype="float32"))
+
+
+def _batches(weights: Weights, threads: int | None) -> Iterator[np.ndarray]:
+    step = max(1, BATCH_BYTES // (8 * weights.n))
+    for begin in range(0, weights.n_replicates, step):
+        yield weights.values(begin, min(begin + step, weights.n_replicates), threads=threads)
+
+
+def _monte_carlo(problem: QuadraticProblem, totals: np.ndarray, description: str) -> NullLaw:
+    """`totals`: sums over i != j that under calibration are drawn from the law of the observed one."""
+    observed = float(problem.moments.total)
+    as_large = int(np.sum(totals >= observed - TIE * float(problem.moments.trace)))
+    return NullLaw(math.log1p(as_large) - math.log1p(len(totals)), description, n_resamples=len(totals))
+
+
+def _by_spectrum(
+    problem: QuadraticProblem,
+    log_pvalue: Callable[[Spectrum], float],
+    law: str,
+    n_eigenvalues: int | str,
+    max_memory: float | None,
+) -> NullLaw:
+    n = problem.n
+    if problem.null_variance == 0:
+        return _degenerate(problem)
+    if n_eigenvalues == "all":
+        check_memory(16 * n * n, max_memory, f"all eigenvalues of {n} samples", "pass a number of eigenvalues")
+        return NullLaw(log_pvalue(full_spectrum(problem.operator, n)), f"{law} all {n} eigenvalues", n_eigenvalues=n)
+    assert isinstance(n_eigenvalues, int)
+    values = [math.inf]
+
+    def settled(found: Spectrum) -> bool:
+        values.append(log_pvalue(found))
+        return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
+
+    found = leading_spectrum(problem.operator, problem.moments, n, n_eigenvalues, settled)
+    share = f"{found.remainder_share:.2g} of the variance from the rest"
+    described = f"{law} {len(found.leading)} leading eigenvalues, {share}"
+    return NullLaw(log_pvalue(found), described, n_eigenvalues=len(found.leading))
+
+
+def _degenerate(problem: QuadraticProblem) -> NullLaw:
+    """All H_ij, i != j, are 0, and so is the statistic."""
+    return NullLaw(0.0, "none: all pairs are 0")

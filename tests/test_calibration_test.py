@@ -411,6 +411,17 @@ def test_auto_chooses_and_says_why(n, m, method, reason):
     assert result.pvalue > 1e-3  # calibrated
 
 
+@pytest.mark.parametrize("n", [60, 300])
+def test_auto_reaches_beyond_the_draws(n):
+    y, p = softmax_problem(n, 3)
+    p = p[:, ::-1].copy()
+    result = kcalib.calibration_test(y, p, seed=0)
+    assert kcalib.calibration_test(y, p, method="exact", seed=0).pvalue == pytest.approx(1 / 1000)
+    assert (result.method, result.pvalue < 1e-4) == ("spectrum", True)
+    assert result.method_reason == "the statistic is above all 999 draws of labels: the spectrum says how far"
+    assert result.pvalue == kcalib.calibration_test(y, p, method="spectrum").pvalue
+
+
 def test_auto_does_not_mind_sorted_labels():
     y, p = softmax_problem(40_000, 10)
     order = np.argsort(y, kind="stable")

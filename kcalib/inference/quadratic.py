@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from kcalib import _arrays
+from kcalib import _arrays, _packing, _statistics
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import Classification
 from kcalib._memory import check_memory
@@ -29,6 +30,7 @@ from kcalib._operators.diagonal import diagonal
 from kcalib._packing import Packed
 from kcalib._problem import Moments, PairProblem, Side
 from kcalib._resampling import Weights, drawn_labels
+from kcalib.estimators.skce import PairOptions
 from kcalib.inference.spectrum import Spectrum, full_spectrum, leading_spectrum
 from kcalib.laws import PearsonCurve
 
@@ -43,18 +45,32 @@ TIE = 1e-6
 
 @dataclass(frozen=True)
 class QuadraticProblem:
-    """H of a data set, with its sums."""
+    """H of a data set; packed, and summed, when first asked for."""
 
     data: Classification
-    packed: Packed
-    operator: Operator
-    moments: Moments  # with rows, diagonal, and sum of squares
-    estimate: float  # the unbiased SKCE
-    threads: int | None
+    options: PairOptions
 
     @property
     def n(self) -> int:
         return self.data.n
+
+    @cached_property
+    def packed(self) -> Packed:
+        options = self.options
+        return _packing.pack(self.data, options.kernel, options.target_kernel, threads=options.threads)
+
+    @cached_property
+    def operator(self) -> Operator:
+        return operator_for(self.packed.problem, operator=self.options.operator, threads=self.options.threads)
+
+    @cached_property
+    def moments(self) -> Moments:
+        return self.operator.moments(second=True)
+
+    @cached_property
+    def estimate(self) -> float:
+        """The unbiased SKCE."""
+        return _statistics.unbiased(self.moments, self.n)
 
     @property
     def null_variance(self) -> float:
@@ -83,7 +99,7 @@ def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw
     subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
     weights = Weights("multinomial", n, n_resamples, seed)
     forms = _quadratic_forms(problem.operator, weights)
-    linear = np.concatenate([subtracted @ counts for counts in _batches(weights, problem.threads)])
+    linear = np.concatenate([subtracted @ counts for counts in _batches(weights, problem.options.threads)])
     draws = forms - linear + n**2 * mean
     return _monte_carlo(problem, draws, f"{n_resamples} Arcones-Gine bootstrap resamples")
 
@@ -97,7 +113,7 @@ def multiplier(problem: QuadraticProblem, n_resamples: int, seed: int, multiplie
         own = np.full(n_resamples, float(moments.trace))
     else:
         squares = _arrays.to_host(moments.diagonal)
-        own = np.concatenate([squares @ w**2 for w in _batches(weights, problem.threads)])
+        own = np.concatenate([squares @ w**2 for w in _batches(weights, problem.options.threads)])
     return _monte_carlo(problem, forms - own, f"{n_resamples} draws with {multipliers.capitalize()} multipliers")
 
 
@@ -110,7 +126,7 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     points = problem.packed.problem.left.points
     ones = _arrays.namespace(points).ones_like(points[:, :1])
     kernel = PairProblem(Side(points, ones), None, problem.packed.problem.kernel)
-    operator = operator_for(kernel, operator=problem.operator.name, threads=problem.threads)
+    operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
     kernel_diagonal = _arrays.to_host(diagonal(kernel, operator.threads or 1))
     p = _arrays.to_host(problem.data.probabilities)
     root = np.eye(problem.data.m) if problem.packed.root is None else problem.packed.root

@@ -238,6 +238,29 @@ def test_interrupt_stops_a_long_sweep_within_a_second():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize(
+    ("method", "n"),
+    [("bootstrap", 40_000), ("multiplier", 40_000), ("exact", 20_000), ("spectrum", 150_000), ("consistency", 20_000)],
+)
+def test_interrupt_stops_a_long_test_within_a_second(method, n):
+    y, p = softmax_problem(n, 3)
+    kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+    options = {"estimator": "unbiased", "resample_predictions": False} if method == "consistency" else {}
+    sent = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.7, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        kcalib.calibration_test(y, p, method=method, kernel=kernel, **options)
+    assert time.monotonic() - sent[-1] < 1.0
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("kind", ["multinomial", "gaussian"])
 def test_weights_stop_when_asked(kind):
     def stop(done: float) -> None:
@@ -283,6 +306,24 @@ def test_memory_is_linear_in_n():
     """
     grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
     assert grown < 100_000  # KiB
+
+
+def test_memory_of_the_tests_is_linear_in_n():
+    """20,000 x 10: H would take 3.2 GB; batches of weights and Krylov vectors (2.6 MB a product) much less."""
+    code = """
+        import resource, numpy as np, kcalib
+        rng = np.random.default_rng(0)
+        p = rng.dirichlet(np.ones(10), size=20_000)
+        y = (p.cumsum(axis=1) < rng.uniform(size=(20_000, 1))).sum(axis=1)
+        kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+        kcalib.calibration_test(y[:300], p[:300], kernel=kernel, method="spectrum")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for method, options in (("spectrum", {}), ("bootstrap", {"n_resamples": 99}), ("exact", {"n_resamples": 4})):
+            kcalib.calibration_test(y, p, kernel=kernel, method=method, **options)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
+    assert grown < 300_000  # KiB
 
 
 def test_progress_is_for_terminals():

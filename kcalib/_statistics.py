@@ -7,7 +7,7 @@ table 1; Hoeffding's variance of a U-statistic of order two.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,24 +49,34 @@ def standard_error(moments: Moments) -> float | None:
     return math.sqrt((4 * (n - 2) * z1 + 2 * z2) / (n * (n - 1)))
 
 
-def score_limit(moments: Moments, quantile: float) -> float:
-    """The upper limit t of a score interval of the unbiased estimate: t - U = quantile * SE(t).
+class ScoreVariance(NamedTuple):
+    """Variance of the unbiased estimate as a function of what it estimates, t: slope * t + constant."""
 
-    The variance at t is that of `standard_error` with z1 proportional to t: z1 = <g, S g> and t = |g|^2 for
-    the mean embedding g of the residuals and their covariance S, so that z1 / t is a mean of S's eigenvalues. It is
-    taken at the plug-in g, where t is the biased estimate, which is positive. The variance at U is too small whenever
-    U is, and a limit made with it is exceeded too often.
+    slope: float
+    constant: float
+
+    def upper_limit(self, value: float, quantile: float) -> float:
+        """The t above `value` with t - value = quantile * SE(t)."""
+        # The larger root of (t - value)^2 = quantile^2 (slope t + constant); below 0 the variance is the constant.
+        half = quantile**2 * self.slope / 2
+        constant = quantile**2 * self.constant
+        root = value + half + math.sqrt(max(0.0, half * half + 2 * half * value + constant))
+        return root if root >= 0 else value + math.sqrt(constant)
+
+
+def score_variance(moments: Moments) -> ScoreVariance:
+    """The variance of `standard_error` with z1 proportional to t, for upper limits of score intervals.
+
+    z1 = <g, S g> and t = |g|^2 for the mean embedding g of the residuals and their covariance S, so that z1 / t is a
+    mean of S's eigenvalues. It is taken at the plug-in g, where t is the biased estimate, which is positive. The
+    variance at the estimate is too small whenever the estimate is, and a limit made with it is exceeded too often.
     """
     assert moments.row_sums is not None and moments.diagonal is not None
     n = moments.row_sums.shape[0]
-    value, plug_in = unbiased(moments, n), biased(moments, n)
+    plug_in = biased(moments, n)
     scores = (moments.row_sums + moments.diagonal) / n
     eigenvalue = max(0.0, total(scores * scores) / n / plug_in - plug_in) if plug_in > 0 else 0.0
-    half_slope = quantile**2 * 2 * (n - 2) * eigenvalue / (n * (n - 1))
-    constant = quantile**2 * 2 * _components(moments)[1] / (n * (n - 1))
-    # The larger root of (t - U)^2 = 2 half_slope t + constant; below 0 the variance is the constant.
-    root = value + half_slope + math.sqrt(max(0.0, half_slope * half_slope + 2 * half_slope * value + constant))
-    return root if root >= 0 else value + math.sqrt(constant)
+    return ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), 2 * _components(moments)[1] / (n * (n - 1)))
 
 
 def generous_standard_error(moments: Moments) -> float:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import scipy
 
 from kcalib._options import check_choice
-from kcalib._statistics import disjoint_pairs
+from kcalib._statistics import ScoreVariance, disjoint_pairs
 
 __all__ = [
     "CalibrationTestResult",
@@ -89,6 +89,8 @@ class CalibrationTestResult:
     kernel: str | None  #: the kernel with its bandwidths as numbers
     bandwidth_source: str | None  #: "given", or how the median heuristic found it
     target_kernel: str | None  #: "delta", or "matrix of rank r"
+    variance_slope: float | None  #: of the estimate over all pairs: slope * true value + constant, for upper limits
+    variance_constant: float | None  #: see there
     seed: int | None  #: of permutation, draws, or locations; None where nothing was random
     dtype: str  #: arithmetic of the sweep; sums are always float64
     operator: str | None  #: which operator computed it
@@ -99,9 +101,10 @@ class CalibrationTestResult:
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
         """Confidence interval of the calibration error that `estimate` estimates.
 
-        From an unbiased estimate and its standard error by the normal law: asymptotic, for miscalibrated
-        models; for calibrated ones it is wider than it need be. With ``method="distribution_free"`` by Hoeffding's
-        inequality: wide, and valid for every n.
+        From an unbiased estimate by the normal law: asymptotic, for miscalibrated models; for calibrated ones
+        it is wider than it need be. Over all pairs the upper limit is that of a score interval, with the variance at
+        the limit and not at the estimate. With ``method="distribution_free"`` by Hoeffding's inequality: wide,
+        and valid for every n.
 
         Parameters
         ----------
@@ -128,17 +131,24 @@ class CalibrationTestResult:
         if self.method == "distribution_free" and self.estimator != "biased SKCE":
             assert self.bound is not None
             width = self.bound * math.sqrt(-2 * math.log(tail) / disjoint_pairs(self.n_samples, self.block_size))
+            low, high = self.estimate - width, self.estimate + width
         elif self.standard_error is not None:
-            width = -float(scipy.special.ndtri(tail)) * self.standard_error
+            quantile = -float(scipy.special.ndtri(tail))
+            low = self.estimate - quantile * self.standard_error
+            if self.variance_slope is None or self.variance_constant is None:
+                high = self.estimate + quantile * self.standard_error
+            else:
+                variance = ScoreVariance(self.variance_slope, self.variance_constant)
+                high = variance.upper_limit(self.estimate, quantile)
         else:
             raise ValueError(
                 f"there is no confidence interval for the {self.estimator} with method={self.method!r} and "
                 f"{self.n_samples} samples; use method='spectrum' or 'block' with at least 4"
             )
         infinity = float("inf")
-        low = -infinity if alternative == "less" else self.estimate - width
-        high = infinity if alternative == "greater" else self.estimate + width
-        return ConfidenceInterval(low, high)
+        return ConfidenceInterval(
+            -infinity if alternative == "less" else low, infinity if alternative == "greater" else high
+        )
 
 
 @dataclass(frozen=True)

@@ -392,11 +392,14 @@ def _quadratic(
     if data.n < 2:
         raise ValueError(f"method={task.method!r} needs at least 2 samples, `y_true` has {data.n}")
     found = law(problem)
+    variance = _statistics.score_variance(problem.moments) if data.n >= 4 else None
     return task.result(
         statistic=data.n * problem.estimate,
         log_pvalue=found.log_pvalue,
         estimate=problem.estimate,
         standard_error=_statistics.standard_error(problem.moments),
+        variance_slope=None if variance is None else variance.slope,
+        variance_constant=None if variance is None else variance.constant,
         null_law=found.description,
         estimator="unbiased SKCE",
         n_resamples=found.n_resamples,

@@ -449,7 +449,7 @@ def _skce_value(moments: Moments, confidence_level: float) -> Estimate:
     assert error is not None  # there are four samples
     value = _statistics.unbiased(moments, moments.row_sums.shape[0])
     quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
-    high = _statistics.score_limit(moments, quantile)
+    high = _statistics.score_variance(moments).upper_limit(value, quantile)
     return Estimate(value, error, ConfidenceInterval(value - quantile * error, high))
 
 

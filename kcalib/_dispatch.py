@@ -41,8 +41,8 @@ class Operator(Protocol):
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         """H @ vectors, float64, for `vectors` of shape (n right, c).
 
-        In "float32" entries and products are rounded to it (sums of more than a tile's are float64): a relative
-        error of some 1e-7 of sum_j |H_ij v_j|, for iterations that correct it. Columns of any scale are right.
+        In "float32" entries and products are rounded to it (sums of more than a tile's are float64): an error of
+        some 1e-7 of the sum of all sizes of H_ij v_j, for iterations that correct it. Columns of any scale are right.
         """
 
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:

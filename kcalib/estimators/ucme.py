@@ -109,7 +109,7 @@ def ucme(
     ``rng.choice(n, J, replace=J > n)``, each with a label drawn from that prediction (the number of classes whose
     cumulative probabilities are at most ``rng.uniform(size=J)``). They depend on `y_pred` but not on `y_true`, so
     that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
-    told from a calibrated one; locations uniform on the simplex find less. They are drawn on the host and are
+    told from a calibrated one. They are drawn on the host and are
     the same for every array library.
 
     References

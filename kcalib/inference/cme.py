@@ -103,7 +103,7 @@ def cme_test(
 
     "F" and "chi2" need z near normal, in all directions: few samples, rare classes, and locations near
     each other make them reject too often, for binary problems with 10 locations several times as often as their level
-    says even at n = 250. "conditional" keeps its level there, and mostly finds more.
+    says even at n = 250. "conditional" keeps its level there.
     """
     check_choice("reference", reference, REFERENCES)
     locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)

@@ -27,7 +27,16 @@ from pathlib import Path
 
 import numpy as np
 import scipy
-from benchmarks import bench_import, bench_limits, bench_line, bench_median, bench_peers, bench_resampling, bench_skce
+from benchmarks import (
+    bench_import,
+    bench_limits,
+    bench_line,
+    bench_median,
+    bench_peers,
+    bench_resampling,
+    bench_skce,
+    bench_tests,
+)
 from benchmarks.common import DTYPES, ROUNDS, THREADS, M
 
 AVAILABLE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -147,7 +156,41 @@ def peers(quick: bool) -> Iterator[Row]:
             yield Row(f"{name}, {threads_label(threads)}", value, note=note)
 
 
-SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers)}
+def tests(quick: bool) -> Iterator[Row]:
+    """Tests of calibration: n = 5000 (--quick: 2000), m = 10, R = 1000, and what they rest on"""
+    n, rounds = (2000, 3) if quick else (bench_tests.N, ROUNDS)
+    for threads in thread_counts():
+        label = threads_label(threads)
+        found = bench_tests.bootstrap_speedup(threads, n, rounds=1 if quick else 3)
+        yield Row(f"NumPy with stored H over bootstrap, {label}", found, 50, at_least=True)
+        yield Row(f"spectrum over bootstrap, {label}", bench_tests.spectrum_over_bootstrap(threads, n, rounds), 1 / 3)
+        yield Row(
+            f"compare of three models over three skce, {label}", bench_tests.compare_over_skce(threads, n, rounds)
+        )
+    for method in bench_tests.METHODS:
+        value = bench_tests.seconds_of(method, thread_counts()[-1], n)
+        yield Row(f"{method}, {threads_label(thread_counts()[-1])}, milliseconds", 1e3 * value)
+    n = 10_000 if quick else 20_000
+    for method in ("bootstrap", "spectrum"):
+        half, whole = (bench_tests.bytes_beyond_input(method, k, thread_counts()[-1]) for k in (n // 2, n))
+        yield Row(f"{method}, n = {n}, megabytes beyond the input", whole / 1e6)
+        yield Row(f"{method}, n = {n}, the same over that of half the samples", whole / half, 2.2)
+    n = 100_000 if quick else bench_tests.BINARY
+    for threads in thread_counts():
+        parts = bench_tests.BinaryParts(n, threads).seconds(3)
+        for what, value in parts.items():
+            bar = 1.0 if what == "test" else None
+            yield Row(f"binary, n = {n:.0e}, {what}, {threads_label(threads)}, seconds", value, bar)
+    n = 100_000 if quick else bench_tests.LOCATED
+    for threads in thread_counts():
+        names = ("ucme", "cme")
+        for name, value in zip(names, bench_tests.locations_over_sum(names, threads, n), strict=True):
+            yield Row(f"{name} over np.sum of the predictions, n = {n:.0e}, {threads_label(threads)}", value)
+    for count in (20, 1000):
+        yield Row(f"tail of {count} weights, milliseconds", 1e3 * bench_tests.seconds_per_pvalue(count, 3.0))
+
+
+SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests)}
 
 
 def machine() -> Iterator[str]:

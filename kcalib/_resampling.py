@@ -70,7 +70,8 @@ def draw_labels(cumulative: np.ndarray, uniform: np.ndarray) -> np.ndarray:
 
 def thresholds(totals: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """`uniform` as shares of `totals`, always below them."""
-    return np.minimum(uniform * totals, np.nextafter(totals, 0.0))
+    shares = uniform * totals
+    return np.minimum(shares, np.nextafter(totals, 0.0), out=shares)
 
 
 def drawn_labels(probabilities: np.ndarray, n_draws: int, seed: int, *, at_once: int) -> Iterator[np.ndarray]:
@@ -84,7 +85,7 @@ def drawn_labels(probabilities: np.ndarray, n_draws: int, seed: int, *, at_once:
     for begin in range(0, n_draws, at_once):
         uniform = generator.random((min(at_once, n_draws - begin), len(cumulative))).T
         shares = thresholds(cumulative[:, -1:], uniform)
-        labels = np.zeros(shares.shape, dtype=np.intp)
+        labels = np.zeros(shares.shape, dtype=np.min_scalar_type(cumulative.shape[1]), order="F")  # as the shares
         for column in cumulative.T[:-1]:
             labels += column[:, None] <= shares
-        yield labels
+        yield labels.astype(np.intp, order="C")

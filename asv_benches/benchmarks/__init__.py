@@ -7,6 +7,7 @@
     bench_resampling  quadratic forms beside a matrix product of as many operations
     bench_line        binary problems beside `np.sort` of as many numbers
     bench_median      the exact median of all distances beside a sweep of the SKCE
+    bench_tests       tests of calibration: each method, beside plain NumPy, memory; comparison, UCME, laws
     bench_import      `import kcalib` in a fresh interpreter
     bench_command     `kcalib demo` in a fresh process
 

@@ -128,15 +128,25 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     kernel = PairProblem(Side(points, ones), None, problem.packed.problem.kernel)
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
     kernel_diagonal = _arrays.to_host(diagonal(kernel, operator.threads or 1))
-    p = _arrays.to_host(problem.data.probabilities)
-    root = np.eye(problem.data.m) if problem.packed.root is None else problem.packed.root
-    n, rank = problem.n, root.shape[1]
+    p, root = _arrays.to_host(problem.data.probabilities), _root(problem)
+    n, rank, means = problem.n, root.shape[1], p @ root
     draws = []
     for labels in drawn_labels(p, n_resamples, seed, at_once=max(1, BATCH_BYTES // (8 * n * rank))):
-        marks = (root[labels] - (p @ root)[:, None, :]).reshape(n, -1)
-        forms = _quadratic_forms(operator, marks) - kernel_diagonal @ marks**2
-        draws.append(forms.reshape(-1, rank).sum(axis=1))
+        marks = np.take(root, labels, axis=0)
+        marks -= means[:, None, :]
+        marks = marks.reshape(n, -1)
+        own = np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
+        draws.append((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1))
     return _monte_carlo(problem, np.concatenate(draws), f"{n_resamples} draws of the labels from the predictions")
+
+
+def _root(problem: QuadraticProblem) -> np.ndarray:
+    """R, shape (m, rank), with <a_i, a_j> = <R^T e_i, R^T e_j> for the residuals e."""
+    if problem.packed.root is not None:
+        return problem.packed.root
+    if problem.operator.name == "sorted_scan" and problem.data.m == 2:
+        return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]  # on a line e is (-r, r), to rounding
+    return np.eye(problem.data.m)
 
 
 def spectrum(problem: QuadraticProblem, n_eigenvalues: int | str, max_memory: float | None) -> NullLaw:

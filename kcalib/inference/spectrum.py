@@ -13,21 +13,29 @@ fourth powers of the rest from the same products, by stochastic quadrature. Call
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
 
 from kcalib import _arrays
-from kcalib._dispatch import Operator
-from kcalib._problem import Moments
+from kcalib._dispatch import Operator, operator_for
+from kcalib._problem import Moments, PairProblem, Side
+from kcalib._resampling import Weights
 from kcalib.laws import ChiSquareMixture
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
+LINE_BLOCK_SIZE = 8  # on a line the time is proportional to them
+BLOCK_EIGENVALUES = 20
 FEWEST_PRODUCTS, MOST_PRODUCTS = 2, 10  # each with at least BLOCK_SIZE columns
 CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's own error is about its square
 INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
+CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
+ROUGH = 1e-3  # relative error of an entry of H that products may have
+STRIP, CHUNK = 1024, 2**16  # rows that fit in the second-level cache; rows for a thread at a time
 MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
 
 
@@ -92,27 +100,54 @@ def leading_spectrum(
     """
     assert moments.sum_of_squares is not None
     diagonal = _arrays.to_host(moments.diagonal)[:, None]
-    points = operator.problem.left.points
     squares = moments.sum_of_squares / (n - 1) ** 2
-    block = min(n, max(BLOCK_SIZE, -(-count * 4 // 5)))
-    vectors = np.random.default_rng(0).standard_normal((n, block))
-    basis, projected = np.empty((n, 0)), np.empty((0, 0))
+    width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
+    width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
+    rows = Rows(n, operator.threads or 1)
+    operator = _in_single_precision(operator)
+    vectors = Weights("gaussian", n, width, 0).values(threads=rows.threads)
+    blocks: list[np.ndarray] = []  # of an orthonormal basis
+    inside, gram = rows.inner(blocks, vectors)
+    projected = np.empty((0, 0))
     found = Spectrum(np.empty(0), squares, 0.0, 0.0, False)
     for step in range(1, MOST_PRODUCTS + 1):
-        new = _orthonormal(vectors, basis)
+        new = _orthonormal(rows, vectors, blocks, inside, gram)
         if new.shape[1] == 0:  # the space is invariant
             break
-        old, basis = basis.shape[1], np.concatenate([basis, new], axis=1)
-        products = _arrays.to_host(operator.matmul(_arrays.like(new, points), dtype="float32"))
-        vectors = (products - diagonal * new) / (n - 1)
-        columns = basis.T @ vectors
-        projected = np.block([[projected, columns[:old]], [columns[:old].T, columns[old:]]])
+        blocks.append(new)
+        products = operator.matmul(_arrays.like(new, operator.problem.left.points), dtype="float32")
+        vectors = np.require(_arrays.to_host(products), requirements="W")
+        rows.subtract_scaled(vectors, diagonal, new)
+        inside, gram = rows.inner(blocks, vectors)
+        old = len(projected)
+        projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
         if step >= FEWEST_PRODUCTS:
-            outside = vectors - basis @ columns
-            found = _from_krylov(projected, outside.T @ outside, squares, n, block, count)
+            outside = (gram - inside.T @ inside) / (n - 1) ** 2
+            found = _from_krylov(projected / (n - 1), outside, squares, n, width, count)
             if settled(found):
                 break
     return found
+
+
+def _in_single_precision(operator: Operator) -> Operator:
+    """The operator for samples in float32, whose entries take half the time, unless rounding them may count.
+
+    Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by
+    a rounding times `scale` for the kernel.
+    """
+    problem = operator.problem
+    side, xp = problem.left, _arrays.namespace(problem.left.points)
+    rounding = float(np.finfo(np.float32).eps)
+    change = max(
+        (rounding * f.scale) ** (min(1.0, f.shape) if f.profile == "gamma_exponential" else 1.0)
+        for term in problem.kernel
+        for f in term.factors
+    )
+    if operator.name == "sorted_scan" or change > ROUGH:
+        return operator
+    points, marks = (xp.astype(a, xp.float32, copy=False) for a in (side.points, side.marks))
+    single = PairProblem(Side(points, marks, side.labels), None, problem.kernel)
+    return operator_for(single, operator=operator.name, threads=operator.threads)
 
 
 def _from_krylov(
@@ -143,16 +178,84 @@ def _from_krylov(
     return Spectrum(values[kept], rest_squares, estimates[1] * scale**1.5, estimates[2] * scale**2, has_largest)
 
 
-def _orthonormal(vectors: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of what `vectors` add to `basis`; twice is enough."""
-    size = np.sqrt(np.sum(vectors**2, axis=0).max(initial=0.0))
-    for _ in range(2):
-        vectors = vectors - basis @ (basis.T @ vectors)
-        values, rotation = scipy.linalg.eigh(vectors.T @ vectors)
-        kept = values > (INVARIANT * size) ** 2
-        vectors = vectors @ (rotation[:, kept] / np.sqrt(values[kept]))
+@dataclass(frozen=True)
+class Rows:
+    """Algebra of matrices with n rows and few columns, a strip at a time: each is read from memory once.
+
+    The same bits for any number of threads, which share the strips: BLAS has only one for matrices as small.
+    """
+
+    n: int
+    threads: int
+
+    def inner(self, blocks: list[np.ndarray], vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inner products of the columns of `blocks` with `vectors`, and of these with each other."""
+
+        def chunk(begin: int) -> list[np.ndarray]:
+            sums = [np.zeros((block.shape[1], vectors.shape[1])) for block in (*blocks, vectors)]
+            for rows in self._strips(begin):
+                strip = vectors[rows]
+                for total, block in zip(sums, (*blocks, vectors), strict=True):
+                    total += block[rows].T @ strip
+            return sums
+
+        *products, gram = (sum(parts) for parts in zip(*self._map(chunk), strict=True))
+        return np.concatenate([np.empty((0, vectors.shape[1])), *products]), gram
+
+    def combined(self, blocks: list[np.ndarray], coefficients: list[np.ndarray]) -> np.ndarray:
+        """sum_k blocks[k] @ coefficients[k]."""
+        out = np.empty((self.n, coefficients[0].shape[1]))
+
+        def chunk(begin: int) -> None:
+            for rows in self._strips(begin):
+                np.matmul(blocks[0][rows], coefficients[0], out=out[rows])
+                for block, matrix in zip(blocks[1:], coefficients[1:], strict=True):
+                    out[rows] += block[rows] @ matrix
+
+        self._map(chunk)
+        return out
+
+    def subtract_scaled(self, out: np.ndarray, scales: np.ndarray, vectors: np.ndarray) -> None:
+        """out -= scales * vectors."""
+
+        def chunk(begin: int) -> None:
+            for rows in self._strips(begin):
+                out[rows] -= scales[rows] * vectors[rows]
+
+        self._map(chunk)
+
+    def _map(self, chunk: Callable[[int], Any]) -> list[Any]:
+        begins = range(0, self.n, CHUNK)
+        if self.threads == 1 or len(begins) == 1:
+            return [chunk(begin) for begin in begins]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(chunk, begins))
+
+    def _strips(self, begin: int) -> Iterator[slice]:
+        end = min(self.n, begin + CHUNK)
+        return (slice(b, min(end, b + STRIP)) for b in range(begin, end, STRIP))
+
+
+def _orthonormal(
+    rows: Rows, vectors: np.ndarray, blocks: list[np.ndarray], inside: np.ndarray, gram: np.ndarray
+) -> np.ndarray:
+    """An orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
+
+    The Gram matrix of what they add follows from these; what it has lost by cancellation a second round
+    brings back.
+    """
+    size = float(np.max(np.diag(gram), initial=0.0))
+    while True:
+        values, rotation = scipy.linalg.eigh(gram - inside.T @ inside)
+        kept = values > INVARIANT**2 * size
+        turned = rotation[:, kept] / np.sqrt(values[kept])
+        starts = np.cumsum([block.shape[1] for block in blocks])[:-1]
+        parts = np.split(-inside @ turned, starts) if blocks else []
+        vectors = rows.combined([vectors, *blocks], [turned, *parts])
+        if np.min(values[kept], initial=size) >= CANCELLED * size:
+            return vectors
+        inside, gram = rows.inner(blocks, vectors)
         size = 1.0
-    return vectors
 
 
 def _by_magnitude(values: np.ndarray) -> np.ndarray:

@@ -73,6 +73,7 @@ class NullLaw:
     description: str
     n_resamples: int | None = None
     n_eigenvalues: int | None = None
+    pvalue: float | None = None  # where it is a ratio of counts; otherwise exp(log_pvalue)
 
 
 def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
@@ -175,7 +176,8 @@ def _monte_carlo(problem: QuadraticProblem, totals: np.ndarray, description: str
     """`totals`: sums over i != j that under calibration are drawn from the law of the observed one."""
     observed = float(problem.moments.total)
     as_large = int(np.sum(totals >= observed - TIE * float(problem.moments.trace)))
-    return NullLaw(math.log1p(as_large) - math.log1p(len(totals)), description, n_resamples=len(totals))
+    pvalue = (1 + as_large) / (1 + len(totals))
+    return NullLaw(math.log(pvalue), description, n_resamples=len(totals), pvalue=pvalue)
 
 
 def _by_spectrum(

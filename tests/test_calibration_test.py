@@ -557,3 +557,13 @@ def test_exact_and_consistency_with_labels_only_agree():
     assert one.estimate == pytest.approx(other.estimate, rel=1e-12)
     share = (one.pvalue + other.pvalue) / 2
     assert abs(one.pvalue - other.pvalue) < 4.5 * math.sqrt(2 * share * (1 - share) / 4000)
+
+
+@pytest.mark.parametrize("method", ["exact", "bootstrap", "multiplier", "consistency"])
+def test_pvalues_of_resampling_are_ratios_bit_for_bit(method):
+    """So that `pvalue <= 0.05` says what it means at 1 of 20."""
+    for seed in range(40):
+        y, p = softmax_problem(30, 3, seed=seed)
+        options = {"resample_predictions": False} if method == "consistency" else {}
+        pvalue = kcalib.calibration_test(y, p, method=method, n_resamples=199, seed=0, **options).pvalue
+        assert pvalue == round(pvalue * 200) / 200

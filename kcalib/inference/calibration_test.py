@@ -319,12 +319,16 @@ class Task:
         """The seed, or one from the operating system, which the result reports."""
         return secrets.randbits(63) if self.seed is None else self.seed
 
-    def result(self, *, log_pvalue: float, **fields: Any) -> CalibrationTestResult:
-        """Fields that a method does not have are None; `run` fills in reason and time."""
+    def result(self, *, log_pvalue: float, pvalue: float | None = None, **fields: Any) -> CalibrationTestResult:
+        """Fields that a method does not have are None; `run` fills in reason and time.
+
+        A p-value that is a ratio of counts is given: 50 of 1000 is 0.05, the exponential of its logarithm is not.
+        """
         rest: dict[str, Any] = dict.fromkeys(OPTIONAL_FIELDS)
         rest |= {"n_samples": self.data.n, "n_samples_used": self.data.n, "n_classes": self.data.m}
         rest |= {"dtype": self.data.dtype, "method": self.method, "method_reason": "asked for by name", "seconds": 0.0}
-        return CalibrationTestResult(pvalue=math.exp(log_pvalue), log_pvalue=log_pvalue, **(rest | fields))
+        pvalue = math.exp(log_pvalue) if pvalue is None else pvalue
+        return CalibrationTestResult(pvalue=pvalue, log_pvalue=log_pvalue, **(rest | fields))
 
 
 def _blocks(task: Task, *, block_size: int | None = None, variance: str | None = None) -> CalibrationTestResult:
@@ -396,6 +400,7 @@ def _quadratic(
     return task.result(
         statistic=data.n * problem.estimate,
         log_pvalue=found.log_pvalue,
+        pvalue=found.pvalue,
         estimate=problem.estimate,
         standard_error=_statistics.standard_error(problem.moments),
         variance_slope=None if variance is None else variance.slope,
@@ -469,6 +474,7 @@ def _consistency(task: Task, **options: Any) -> CalibrationTestResult:
     return task.result(
         statistic=found.estimate,
         log_pvalue=math.log(found.pvalue),
+        pvalue=found.pvalue,
         estimate=found.estimate,
         null_law=f"{found.n_resamples} replicates of {redrawn}",
         estimator=CONSISTENCY_ESTIMATORS.get(found.estimator, found.estimator),

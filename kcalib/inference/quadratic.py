@@ -41,6 +41,8 @@ SETTLED = 0.01  # change of log p by the last product with H; its error is small
 BATCH_BYTES = 2**26
 # Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic.
 TIE = 1e-6
+# Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
+NEGLIGIBLE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class NullLaw:
     description: str
     n_resamples: int | None = None
     n_eigenvalues: int | None = None
+    pvalue: float | None = None  # where it is a ratio of counts; otherwise exp(log_pvalue)
 
 
 def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
@@ -129,6 +132,7 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
     kernel_diagonal = _arrays.to_host(diagonal(kernel, operator.threads or 1))
     p, root = _arrays.to_host(problem.data.probabilities), _root(problem)
+    p = np.where(p < NEGLIGIBLE, 0.0, p)
     n, rank, means = problem.n, root.shape[1], p @ root
     draws = []
     for labels in drawn_labels(p, n_resamples, seed, at_once=max(1, BATCH_BYTES // (8 * n * rank))):
@@ -198,7 +202,8 @@ def _monte_carlo(problem: QuadraticProblem, totals: np.ndarray, description: str
     """`totals`: sums over i != j that under calibration are drawn from the law of the observed one."""
     observed = float(problem.moments.total)
     as_large = int(np.sum(totals >= observed - TIE * float(problem.moments.trace)))
-    return NullLaw(math.log1p(as_large) - math.log1p(len(totals)), description, n_resamples=len(totals))
+    pvalue = (1 + as_large) / (1 + len(totals))
+    return NullLaw(math.log(pvalue), description, n_resamples=len(totals), pvalue=pvalue)
 
 
 def _by_spectrum(

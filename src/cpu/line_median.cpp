@@ -162,8 +162,9 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
     } else {
       const double least = low_bits < 0 ? 0.0 : distances.around(value(low_bits)).second;
       if (least >= value(high_bits)) return value(high_bits);
-      const long from = std::bit_cast<long>(least), to = std::bit_cast<long>(distances.around(value(high_bits - 1)).first);
-      for (int k = 0; k < TRIALS; ++k) t[k] = value(k < TRIALS - 1 ? from + (to - from) / (TRIALS - 1) * k : to);
+      const double most = distances.around(value(high_bits - 1)).first;
+      const long from = std::bit_cast<long>(least), to = std::bit_cast<long>(most);
+      for (int k = 0; k < TRIALS; ++k) t[k] = k < TRIALS - 1 ? value(from + (to - from) / (TRIALS - 1) * k) : most;
     }
     const Counts counts = distances.count(t);
     if (distances.stopped()) return 0;

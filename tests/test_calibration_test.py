@@ -126,6 +126,33 @@ def test_spectrum_is_the_law_of_all_eigenvalues(n, m, tolerance):
         assert many.pvalue == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.parametrize(("n", "m"), [(7, 2), (12, 3)])
+def test_spectrum_of_fewer_samples_than_a_block(n, m):
+    y, p = softmax_problem(n, m, seed=1)
+    full, all_found = (
+        kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues=count, kernel=KERNEL) for count in ("all", n)
+    )
+    assert all_found.n_eigenvalues == n
+    assert all_found.pvalue == pytest.approx(full.pvalue, rel=1e-5)  # products in float32
+
+
+@pytest.mark.parametrize("width", [1e-9, 0.1])
+@pytest.mark.parametrize(
+    "kernel", [kcalib.kernels.Exponential(), kcalib.kernels.GammaExponential(gamma=0.1)], ids=["exponential", "gamma"]
+)
+def test_spectrum_where_float32_would_round_distances_away(width, kernel):
+    rng = np.random.default_rng(0)
+    noise = width * rng.standard_normal((400, 10))
+    p = 0.1 + noise - noise.mean(axis=1, keepdims=True)
+    p = np.clip(p, 0, None) / np.clip(p, 0, None).sum(axis=1, keepdims=True)
+    y = rng.integers(10, size=400)
+    results = (
+        kcalib.calibration_test(y, p, method="spectrum", kernel=kernel, n_eigenvalues=count) for count in ("all", 20)
+    )
+    full, found = (result.pvalue for result in results)
+    assert found == pytest.approx(full, rel=2e-2)
+
+
 def test_spectrum_against_its_multipliers():
     """The law of Gaussian multipliers is the spectrum's: 20,000 draws."""
     y, p = softmax_problem(300, 5, seed=4)

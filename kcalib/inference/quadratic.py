@@ -229,7 +229,8 @@ def _by_spectrum(
     found = leading_spectrum(problem.operator, problem.moments, n, n_eigenvalues, settled)
     share = f"{found.remainder_share:.2g} of the variance from the rest"
     described = f"{law} {len(found.leading)} leading eigenvalues, {share}"
-    return NullLaw(log_pvalue(found), described, n_eigenvalues=len(found.leading))
+    last = values[-1] if len(values) > 1 else log_pvalue(found)
+    return NullLaw(last, described, n_eigenvalues=len(found.leading))
 
 
 def _degenerate(problem: QuadraticProblem) -> NullLaw:

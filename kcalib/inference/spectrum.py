@@ -121,11 +121,10 @@ def leading_spectrum(
         inside, gram = rows.inner(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
-        if step >= FEWEST_PRODUCTS:
-            outside = (gram - inside.T @ inside) / (n - 1) ** 2
-            found = _from_krylov(projected / (n - 1), outside, squares, n, width, count)
-            if settled(found):
-                break
+        outside = (gram - inside.T @ inside) / (n - 1) ** 2
+        found = _from_krylov(projected / (n - 1), outside, squares, n, width, count)
+        if step >= FEWEST_PRODUCTS and settled(found):
+            break
     return found
 
 

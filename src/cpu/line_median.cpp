@@ -13,6 +13,7 @@ namespace kcalib {
 namespace {
 
 constexpr int TRIALS = 4;
+constexpr long FEW = 2048;  // of the sample's 32,640 distances
 using Trials = std::array<double, TRIALS>;
 using Counts = std::array<long, TRIALS>;
 
@@ -27,6 +28,15 @@ class Distances {
         watch_(run, 16 * chunks_.count) {}
 
   long pairs() const { return n_ * (n_ - 1) / 2; }
+  // Pairs of equal places.
+  long zeros() const {
+    long total = 0;
+    for (long i = 1, equal = 0; i < n_; ++i) {
+      equal = x_[i] == x_[i - 1] ? equal + 1 : 0;
+      total += equal;
+    }
+    return total;
+  }
   double largest() const { return x_[n_ - 1] - x_[0] + 0.0; }  // 0, not -0
   bool stopped() const { return watch_.stopped(); }
 
@@ -118,6 +128,7 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
   const std::vector<double> sample = distances.sample();
   long low_bits = -1, high_bits = std::bit_cast<long>(distances.largest());  // in the order of their values
   long low_count = 0, high_count = distances.pairs();
+  bool smooth = true;
   const auto value = [](long bits) { return bits < 0 ? -1.0 : std::bit_cast<double>(bits); };
   while (high_bits - low_bits > 1) {
     if (high_count - low_count <= 2 * n + (1L << 20)) {
@@ -132,18 +143,29 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
       const double a = nth(first);
       return 0.5 * (a + nth(second));
     }
-    // Where the sample expects the rank, a little to both sides, and in the middle; once the sample
-    // has nothing between low and high, at equal steps between them.
+    // Where the sample expects the rank, a little to both sides, and in the middle; once it has few distances
+    // between low and high, where these expect it if all in between are equally likely, as far as that
+    // helps; once it has none, at equal steps from the least to the largest distance in between.
     Trials t;
+    const long before = high_count - low_count;
     const double share = double(first - low_count) / double(high_count - low_count);
     const auto begin = std::upper_bound(sample.begin(), sample.end(), value(low_bits));
     const auto end = std::lower_bound(begin, sample.end(), value(high_bits));
     const long size = end - begin, guess = long(share * double(size)), step = size / 64 + 1;
-    if (size > 0)
+    const bool interpolated = smooth && size < FEW && low_bits >= 0;
+    if (interpolated) {
+      const double width = value(high_bits) - value(low_bits), expected = value(low_bits) + share * width;
+      t = {expected - width / 64, expected - width / 2048, expected + width / 2048, expected + width / 64};
+    } else if (size > 0) {
       for (int k = 0; k < TRIALS; ++k)
         t[k] = begin[std::clamp(k < 3 ? guess + (k - 1) * step : size / 2, 0L, size - 1)];
-    else
-      for (int k = 0; k < TRIALS; ++k) t[k] = value(low_bits + std::max(1L, (high_bits - low_bits) / (TRIALS + 1) * (k + 1)));
+    } else {
+      const double least = low_bits < 0 ? 0.0 : distances.around(value(low_bits)).second;
+      if (least >= value(high_bits)) return value(high_bits);
+      const double most = distances.around(value(high_bits - 1)).first;
+      const long from = std::bit_cast<long>(least), to = std::bit_cast<long>(most);
+      for (int k = 0; k < TRIALS; ++k) t[k] = k < TRIALS - 1 ? value(from + (to - from) / (TRIALS - 1) * k) : most;
+    }
     const Counts counts = distances.count(t);
     if (distances.stopped()) return 0;
     for (int k = 0; k < TRIALS; ++k) {
@@ -156,6 +178,7 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
         return 0.5 * (below + above);
       }
     }
+    if (interpolated && 2 * (high_count - low_count) > before) smooth = false;
   }
   return value(high_bits);
 }
@@ -164,8 +187,7 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
 
 bool line_median(const double* places, long n, const Run& run, double* median) {
   Distances distances(places, n, run);
-  const long zeros = distances.count({0, 0, 0, 0})[0], pairs = distances.pairs();
-  if (distances.stopped()) return false;
+  const long zeros = distances.zeros(), pairs = distances.pairs();
   const auto middle = [&](long before) {
     const long count = pairs - before;
     return mean_of_ranks(distances, n, before + (count + 1) / 2, before + count / 2 + 1);

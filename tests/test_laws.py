@@ -489,6 +489,16 @@ def test_degrees_of_freedom_are_repeated_weights():
     assert abs(draws.mean() - law.mean) < 5 * math.sqrt(law.var / 20_000)
 
 
+def test_many_degrees_of_freedom_are_a_normal_part():
+    """The first contour tried overflows, which is no warning; the third cumulant left out adds 8e-6."""
+    weights = [0.190508, 0.047783, 0.039239, 0.038287, 0.034607, 0.032875, 0.023626, 0.019985]
+    many, w = 330437.8, -9.9846e-5
+    law = ChiSquareMixture([*weights, w], degrees_of_freedom=[1] * 8 + [many])
+    normal = ChiSquareMixture(weights, 2 * many * w**2)
+    assert law.logsf(-14.2738) == pytest.approx(normal.logsf(-14.2738 - many * w), abs=1e-5)
+    assert law.logsf(-14.2738) == pytest.approx(-50.94, abs=0.01)
+
+
 @pytest.mark.parametrize("freedom", [1.0, 1.7, 23.4, 1e4 + 0.5])
 def test_degrees_of_freedom_need_not_be_whole(freedom):
     law = ChiSquareMixture([1.5], degrees_of_freedom=freedom)

@@ -70,6 +70,7 @@ LEVEL_TESTS = {**ALL_PAIRS, "centred spectrum": {}, "block": {"method": "block"}
 RANDOM = ("exact", "multiplier", "bootstrap", "consistency", "cme", "auto")
 RESAMPLING = ("exact", "multiplier", "bootstrap", "consistency")
 CENTRED_UP_TO = 250  # samples; 1000 would take longer than everything else
+LARGE, FEWER = 100_000, 0.25  # n m of a cell from which on fewer data sets are drawn, and their share
 
 
 # -- data sets and what is computed of them -------------------------------------------------------
@@ -185,19 +186,19 @@ def w19_table(pvalues: dict[str, np.ndarray], names: list[str], n_resamples: int
 
 def levels_table(sizes: list[int], classes: list[int], count: int, n_resamples: int, processes: int, seed: int) -> None:
     """A block of lines for each number of classes, printed when it is there."""
-    print(
-        f"{count} calibrated data sets in each cell, {n_resamples} resamples: type I errors at alpha = 0.01, 0.05, 0.1"
-    )
-    print(
-        "bounds of a binomial share: "
-        + ", ".join("{:.3f} .. {:.3f}".format(*binomial_bounds(count, a)) for a in ALPHAS)
-    )
-    print(f"at a risk of {RISK:g}; + rejects too often, - too rarely, . not computed")
+    fewer = round(count * FEWER)
+    print(f"Type I errors at alpha = 0.01, 0.05, 0.1 of {count} calibrated data sets, {n_resamples} resamples")
+    print(f"({fewer} data sets where n m is {LARGE} or more)")
+    for k in (count, fewer):
+        bounds = ", ".join("{:.3f} .. {:.3f}".format(*binomial_bounds(k, a)) for a in ALPHAS)
+        print(f"bounds of a share of {k}: {bounds}")
+    print(f"at a risk of {RISK:g}; + rejects too often, - too rarely, . not computed", flush=True)
     for m in classes:
         columns = []
         for n in sizes:
+            cell_count = fewer if n * m >= LARGE else count
             found = run(
-                count, processes, model="M1", n=n, m=m, tests=LEVEL_TESTS, n_resamples=n_resamples, seed=seed,
+                cell_count, processes, model="M1", n=n, m=m, tests=LEVEL_TESTS, n_resamples=n_resamples, seed=seed,
                 with_estimates=False,
             )  # fmt: skip
             columns.append([" ".join(errors(values)) for values in found])
@@ -259,7 +260,7 @@ def tests_figure(pvalues: dict[str, np.ndarray], names: list[str]):
     """The paper's figure 2, test error against significance level, and the same for other tests."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 6.6), layout="constrained")
+    figure = Figure(figsize=(11, 6.2), layout="constrained")
     axes = figure.subplots(2, len(MODELS), sharex=True, sharey=True)
     alphas = np.linspace(0, 1, 501)
     for row, shown in enumerate((PAPER, OURS)):
@@ -272,7 +273,7 @@ def tests_figure(pvalues: dict[str, np.ndarray], names: list[str]):
                 cell.plot(alphas, error, color=colour, linestyle=style, linewidth=1.6, label=label)
             cell.set_title(f"{model}: type I error" if model == "M1" else f"{model}: type II error", fontsize=11)
         axes[row, 0].set_ylabel("the paper's tests" if row == 0 else "others")
-        axes[row, -1].legend(fontsize=8, loc="upper right")
+        axes[row, -1].legend(fontsize=9, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     figure.supxlabel("significance level", fontsize=11)
     return figure
 

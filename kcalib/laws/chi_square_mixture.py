@@ -347,11 +347,13 @@ def _integrals(spectrum: Spectrum, saddle: Saddle, x: np.ndarray) -> tuple[np.nd
     The path bends to where exp(-s x) decays, unless the weights' factors outgrow it there.
     """
     tilt = np.where(x < 0, -TILT, TILT)
-    integral, mean_s, largest = _trapezoidal(saddle, tilt, spectrum.counts)
+    with np.errstate(over="ignore", invalid="ignore"):  # where the other tilt is the right one
+        integral, mean_s, largest = _trapezoidal(saddle, tilt, spectrum.counts)
     poor = np.flatnonzero(~(largest < GROWTH))
     if poor.size:
         rows = Saddle(*(field[poor] for field in saddle))
-        other = _trapezoidal(rows, -tilt[poor], spectrum.counts)
+        with np.errstate(over="ignore", invalid="ignore"):
+            other = _trapezoidal(rows, -tilt[poor], spectrum.counts)
         better = ~(other[2] >= largest[poor])
         integral[poor] = np.where(better, other[0], integral[poor])
         mean_s[poor] = np.where(better, other[1], mean_s[poor])
@@ -402,9 +404,8 @@ def _sums(saddle: Saddle, tilt: np.ndarray, counts: np.ndarray, t: np.ndarray) -
     imaginary = -z.imag[:, :, None] * saddle.tilted[:, None, :]
     # np.log of complex numbers is several times slower.
     logs = np.log(real**2 + imaginary**2) @ counts / 2 + 1j * (np.arctan2(imaginary, real) @ counts)
-    with np.errstate(over="ignore", invalid="ignore"):  # where the other tilt is the right one
-        values = np.exp(z * (saddle.linear[:, None] + saddle.quadratic[:, None] * z) - logs / 2) * dz
-        f = values / (1 + z)
-        height = np.abs(f / dz).max(axis=1)
+    values = np.exp(z * (saddle.linear[:, None] + saddle.quadratic[:, None] * z) - logs / 2) * dz
+    f = values / (1 + z)
+    height = np.abs(f / dz).max(axis=1)
     last = np.maximum(np.abs(f[:, -1]), np.abs(values[:, -1]))
     return f.imag.sum(axis=1), values.imag.sum(axis=1), height, last

@@ -101,10 +101,10 @@ class CalibrationTestResult:
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
         """Confidence interval of the calibration error that `estimate` estimates.
 
-        From an unbiased estimate by the normal law: asymptotic, for miscalibrated models; for calibrated ones
-        it is wider than it need be. Over all pairs the upper limit is that of a score interval, with the variance at
-        the limit and not at the estimate. With ``method="distribution_free"`` by Hoeffding's inequality: wide,
-        and valid for every n.
+        From an unbiased estimate by the normal law (of blocks: Student's): asymptotic, for miscalibrated models; for
+        calibrated ones it is wider than it need be. Over all pairs the upper limit is that of a score interval, with
+        the variance at the limit and not at the estimate. With ``method="distribution_free"`` by Hoeffding's
+        inequality: wide, and valid for every n.
 
         Parameters
         ----------
@@ -133,7 +133,10 @@ class CalibrationTestResult:
             width = self.bound * math.sqrt(-2 * math.log(tail) / disjoint_pairs(self.n_samples, self.block_size))
             low, high = self.estimate - width, self.estimate + width
         elif self.standard_error is not None:
-            quantile = -float(scipy.special.ndtri(tail))
+            if self.n_blocks is None:
+                quantile = -float(scipy.special.ndtri(tail))
+            else:
+                quantile = -float(scipy.special.stdtrit(self.n_blocks - 1, tail))
             low = self.estimate - quantile * self.standard_error
             if self.variance_slope is None or self.variance_constant is None:
                 high = self.estimate + quantile * self.standard_error

@@ -25,8 +25,9 @@ def test_block_test_by_hand():
     assert result.estimate == pytest.approx(np.mean(blocks), rel=1e-11)
     assert (result.n_blocks, result.block_size, result.n_samples, result.n_samples_used) == (4, 5, 23, 20)
     interval = result.confidence_interval(0.9)
-    assert interval.low == pytest.approx(result.estimate - 1.6448536269514722 * result.standard_error)
-    assert interval.high == pytest.approx(result.estimate + 1.6448536269514722 * result.standard_error)
+    quantile = 2.3533634348018264  # of Student's law with 3 degrees of freedom, 0.95
+    assert interval.low == pytest.approx(result.estimate - quantile * result.standard_error)
+    assert interval.high == pytest.approx(result.estimate + quantile * result.standard_error)
     assert result.confidence_interval(0.95, "greater").high == np.inf
     with pytest.raises(ValueError, match="`confidence_level` is 95, expected a number between 0 and 1"):
         result.confidence_interval(95)

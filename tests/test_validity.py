@@ -72,6 +72,8 @@ ABOVE_LEVEL = {
     (50, 2): tuple(set(LEVEL_TESTS) - {"exact", "bootstrap", "block"}),
     (250, 2): ("CME, conditional",),
     (1000, 2): ("CME, conditional",),
+    (50, 100): ("CME, conditional",),
+    (250, 100): ("CME, conditional",),
 }
 
 

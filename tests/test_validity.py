@@ -22,7 +22,7 @@ import kcalib
 from kcalib.kernels import Exponential
 
 ALPHAS = (0.01, 0.05, 0.1)
-# Of each assertion, were the seed another. About 400 of them: a run of the slow suite fails with less than 1 %.
+# Of each assertion, were the seed another. Less than 500 of them: a run of the slow suite fails with less than 1 %.
 RISK = 2e-5
 MEDIAN = Exponential(metric="total_variation")
 FIXED = Exponential(bandwidth=0.8, metric="total_variation")
@@ -59,6 +59,7 @@ RESAMPLING = ("exact", "multiplier", "bootstrap", "consistency")
 EXACT = ("exact", "consistency, ECE, labels")
 # M1, n = 250, m = 10: two-sided bounds hold for these, too.
 NEARLY_EXACT = ("spectrum", "multiplier, Rademacher", "multiplier, Gaussian", "Pearson curve", "CME, conditional")
+# No level is claimed for these; that their shares are as published is asserted.
 TOO_OFTEN = ("CME, F law", "consistency, ECE")
 # Sizes (n, m) of the samples, numbers of data sets and of resamples.
 CELLS = {
@@ -71,6 +72,8 @@ ABOVE_LEVEL = {
     (50, 2): tuple(set(LEVEL_TESTS) - {"exact", "bootstrap", "block"}),
     (250, 2): ("CME, conditional",),
     (1000, 2): ("CME, conditional",),
+    (50, 100): ("CME, conditional",),
+    (250, 100): ("CME, conditional",),
 }
 
 
@@ -152,13 +155,8 @@ def test_w19_uniformity(w19, name):
 
 
 @pytest.mark.slow
-def test_w19_consistency_resampling_rejects_too_often(w19):
-    assert rejected(w19["M1"]["consistency, ECE"], 0.1) > binomial_bounds(2000, 0.1, RISK)[1]
-
-
-@pytest.mark.slow
 def test_w19_conservative_tests(w19):
-    """The bounds never reject; the bootstrap and blocks reject too rarely (documented)."""
+    """The bounds never reject, and the bootstrap rejects less often than multipliers do, as documented."""
     pvalues = w19["M1"]
     for name in OTHERS:
         if name.startswith("distribution-free"):

@@ -180,7 +180,7 @@ def w19_table(pvalues: dict[str, np.ndarray], names: list[str], n_resamples: int
                 cells = errors(values)
             else:
                 cells = ["{:.4f} ({:.3f} .. {:.3f})".format(s, *clopper_pearson(s, count)) for s in shares(values)]
-            lines.append(name.ljust(28) + "".join(cell.rjust(26) for cell in cells))
+            lines.append((name.ljust(28) + "".join(cell.rjust(26) for cell in cells)).rstrip())
     return "\n".join(lines)
 
 

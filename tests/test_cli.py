@@ -183,7 +183,7 @@ def test_table(capsys, data, good, poor):
     assert blank == ""
     assert remarks == [
         "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; openmp operator, 1 thread",
-        "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0",
+        "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0; spectrum test of all pairs",
         "the level holds for each model by itself; for 0.05 over all 2 use --alpha 0.025",
     ]
 

@@ -1,6 +1,7 @@
 """kcalib: is my model calibrated, how sure are you, and which model is calibrated better?
 
     skce               squared kernel calibration error            estimators/skce.py
+    ckce, jkce         conditional kernel calibration error        estimators/ckce.py
     ucme               calibration errors at test locations        estimators/ucme.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
@@ -19,6 +20,7 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 from kcalib import bandwidth, kernels, laws
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
+from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
 from kcalib.estimators.ece import top_label_ece
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
@@ -28,6 +30,7 @@ from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
 from kcalib.results import (
+    CKCEResult,
     CalibrationTestResult,
     Comparison,
     ConfidenceInterval,
@@ -40,6 +43,7 @@ from kcalib.results import (
 
 __all__ = [
     "AntiConservativeWarning",
+    "CKCEResult",
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
@@ -48,13 +52,16 @@ __all__ = [
     "ModelDifference",
     "ModelValue",
     "SKCEResult",
+    "ToleranceWarning",
     "UCMEResult",
     "__version__",
     "bandwidth",
     "brier_score",
     "calibration_test",
+    "ckce",
     "compare",
     "evaluate",
+    "jkce",
     "kernels",
     "laws",
     "log_loss",

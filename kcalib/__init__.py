@@ -30,8 +30,8 @@ from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
 from kcalib.results import (
-    CKCEResult,
     CalibrationTestResult,
+    CKCEResult,
     Comparison,
     ConfidenceInterval,
     Evaluation,

@@ -1,8 +1,8 @@
 """The conditional kernel calibration error (CKCE) of a classifier, and the joint one (JKCE).
 
-`ckce` checks its input, packs it (`_packing`), and hands kernel matrix, residuals and n lambda, a `System`, to a function of
-`METHODS`: exact ones solve (K + n lambda I) Z = E by `kcalib.solvers` and bound the error of the value by the
-residual; the others replace K by F F^T (`kcalib.solvers.low_rank`). `jkce` is `kcalib.skce` with another kernel.
+`ckce` checks its input, packs it (`_packing`), and hands kernel matrix, residuals and n lambda, a `System`, to a
+function of `METHODS`: exact ones solve (K + n lambda I) Z = E by `kcalib.solvers` and bound the error of the value by
+the residual; the others replace K by F F^T (`kcalib.solvers.low_rank`). `jkce` is `kcalib.skce` with another kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcalib._memory import check_max_memory, check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib._warnings import warn
-from kcalib.estimators.skce import describe, skce
+from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers import kernel_operator, pivoted_cholesky, solve
@@ -44,6 +44,7 @@ __all__ = ["ToleranceWarning", "ckce", "jkce"]
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # of the value, by dtype
 RANK = 200  # landmarks and pivots
 FEATURES = 100  # frequencies, as in the paper
+SMALLEST_VALUE = 1e-6  # relative to the largest possible: below, `tol` no longer follows the value
 COLUMNS = 64  # of the residuals, multiplied by K at a time
 
 
@@ -97,7 +98,8 @@ def ckce(
         two). Approximate, only if asked for: "fourier" (random features, for sums of linear and Gaussian
         kernels), "nystrom" (random landmarks), "pivoted_cholesky" (randomly pivoted, incomplete).
     tol : float, optional
-        Exact methods: largest relative error of the value, by its bound; default 1e-8, for float32 1e-3.
+        Exact methods: largest error of the value, by its bound, relative to the value, or to 1e-6 of the largest
+        possible one, :math:`\|E\|_F^2 / (4 n \lambda)`, if that is more; default 1e-8, for float32 1e-3.
     rank : int, optional
         Landmarks of "nystrom", pivots of "pivoted_cholesky" (default 200, at most n); with "cg" the rank of the
         preconditioner (default: the solver's choice).
@@ -153,8 +155,8 @@ def ckce(
 
     Notes
     -----
-    With the kernel matrix K, residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` in the rows of E (times R for the matrix
-    :math:`M = R R^\top` on the labels), and :math:`Z = (K + n\lambda I)^{-1} E`, equation 7 of [1]_ is
+    With the kernel matrix K, residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` in the rows of E (times R for the
+    matrix :math:`M = R R^\top` on the labels), and :math:`Z = (K + n\lambda I)^{-1} E`, equation 7 of [1]_ is
 
     .. math:: \mathrm{CKCE} = \operatorname{tr}(Z^\top K Z) .
 
@@ -162,11 +164,11 @@ def ckce(
     :math:`R = E - n\lambda Z - K Z`; the error is at most
     :math:`2 z \|R\|_F + \|R\|_F^2 / (4 n \lambda)`, z the smaller of :math:`\|Z\|_F` and
     :math:`\sqrt{\mathrm{CKCE} / (4 n \lambda)}` ("certificate"), with an allowance for rounding. With
-    :math:`K \approx F F^\top` the value is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top E\|_F^2`. If :math:`K - F F^\top` is
-    positive semi-definite ("nystrom", "pivoted_cholesky") of trace t, the error is at most the smaller of
-    :math:`t \|E\|_F^2 / (n\lambda)^2` and :math:`t \|Z\|_F^2 (1 + t / (4 n \lambda))`, Z that of
-    :math:`F F^\top` ("trace"): mostly far too large. The error of "fourier" is "estimated": a 95 % interval's half width,
-    bias included, by a jackknife over ten groups of frequencies.
+    :math:`K \approx F F^\top` the value is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top E\|_F^2`. If
+    :math:`K - F F^\top` is positive semi-definite ("nystrom", "pivoted_cholesky") of trace t, the error is at most the
+    smaller of :math:`t \|E\|_F^2 / (n\lambda)^2` and :math:`t \|Z\|_F^2 (1 + t / (4 n \lambda))`, Z that of
+    :math:`F F^\top` ("trace"): mostly far too large. The error of "fourier" is "estimated": a 95 % interval's half
+    width, bias included, by a jackknife over ten groups of frequencies.
 
     Time: O(n^3) and memory O(n^2) for "cholesky"; O(n^2 m) for each iteration of "cg" and for the final product,
     memory O(n (m + rank)); O(n r (r + m)) with r features for "fourier" and "nystrom", which read the samples once,
@@ -176,7 +178,8 @@ def ckce(
 
     References
     ----------
-    .. [1] P. Moskvichev, D. Sejdinovic. Calibration of probabilistic classifiers by conditional kernel mean embeddings.
+    .. [1] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
+       conditional mean operators.
 
     Examples
     --------
@@ -184,7 +187,7 @@ def ckce(
 
     >>> import kcalib
     >>> round(kcalib.ckce([0], [[0.8, 0.2]]), 9)
-    0.018712409
+    0.018712408
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> p = rng.uniform(size=400)
@@ -202,7 +205,8 @@ def ckce(
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
     host = _on_host(data)
-    packed, source = _packed(data, host, kernel, target_kernel, threads)
+    kernel, source = _kernel(data, host, kernel)
+    packed = _packing.pack(data, kernel, target_kernel, threads=threads)
     matrix: Any = kernel_operator(
         packed.problem.left.points, packed.kernel, dtype=data.dtype, threads=threads, operator=operator
     )
@@ -277,7 +281,8 @@ def jkce(
 
     References
     ----------
-    .. [1] P. Moskvichev, D. Sejdinovic. Calibration of probabilistic classifiers by conditional kernel mean embeddings.
+    .. [1] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
+       conditional mean operators.
 
     Examples
     --------
@@ -288,19 +293,13 @@ def jkce(
     True
     """
     check_choice("estimator", estimator, ("unbiased", "biased"))
-    return skce(
-        y_true,
-        y_pred,
-        kernel=Linear() + Gaussian() if kernel is None else kernel,
-        target_kernel=target_kernel,
-        estimator=estimator,
-        classes=classes,
-        from_logits=from_logits,
-        dtype=dtype,
-        threads=threads,
-        operator=operator,
-        full_output=full_output,
-    )
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    kernel, source = _kernel(data, _on_host(data), kernel)
+    options = PairOptions(kernel, target_kernel, operator, threads)
+    if not full_output:
+        return compute(data, options, estimator, None, with_error=False).value
+    result = estimate(data, options, estimator, None)
+    return result if source is None else dataclasses.replace(result, bandwidth_source=source)
 
 
 @dataclass(frozen=True)
@@ -389,11 +388,12 @@ def _exact(method: str, system: System) -> Found:
             f"{error} (n times `regularization` is the shift, {system.shift:.3g}: a larger one helps in any case)"
         ) from None
     value, size = certificate.of(solution.values, solution.residual)
+    value = max(value, 0.0) if system.is_definite else value
     bound: float | None = size
     kind = "certificate"
     if not system.is_definite:
         bound, kind = None, "none: the kernel is not known to be positive definite"
-    elif size > system.tol * value:
+    elif size > certificate.aim(value):
         warn(
             f"the value {value:.6g} has the error bound {size:.2g}, larger than `tol` {system.tol:g} times the value; "
             "enlarge `tol` or `regularization`",
@@ -416,15 +416,15 @@ class Certificate:
     """The value <Z, K Z> of a solution Z, and a bound of its error; tells a solver when to stop.
 
     With A = K + s I and the residual R = E - A Z the true solution is Z + A^{-1} R. Its value differs from that of Z by
-    2 <Z, K A^{-1} R> + <R, A^{-1} K A^{-1} R>. For a psd K the norm of K A^{-1} is below 1 and that of A^{-1} K A^{-1} at
-    most 1 / (4 s), so that by Cauchy and Schwarz, for the inner product with or without K, the first term is at most
-    2 ||Z|| ||R|| and at most 2 sqrt(<Z, K Z>) ||R|| / sqrt(4 s).
+    2 <Z, K A^{-1} R> + <R, A^{-1} K A^{-1} R>. For a psd K the norm of K A^{-1} is below 1 and that of A^{-1} K A^{-1}
+    at most 1 / (4 s), so that by Cauchy and Schwarz, for the inner product with or without K, the first term is at
+    most 2 ||Z|| ||R|| and at most 2 sqrt(<Z, K Z>) ||R|| / sqrt(4 s).
     """
 
     def __init__(self, matrix: Any, right: np.ndarray, shift: float, tol: float, epsilon: float = 2.0**-52) -> None:
         self._matrix, self._right, self._shift, self._tol = matrix, right, shift, tol
         self._right_norm = float(np.linalg.norm(right))
-        # Entries of K are at most max K_ii. Their errors, some epsilon, and those of sums add up as random numbers do.
+        # Entries of K are at most max K_ii. Their errors, some epsilon, and those of sums add up like random numbers.
         self._rounding = 4 * epsilon * math.sqrt(len(right)) * float(np.max(matrix.diagonal()))
         self._epsilon = epsilon
         self._last: tuple[float, float, float] | None = None
@@ -440,13 +440,17 @@ class Certificate:
         of_product = self._of_residual(norm)
         bound = self._bound(value, norm, math.sqrt(squares)) + of_product * norm
         self._last = math.sqrt(squares), value, bound
-        return bound <= self._tol * value or math.sqrt(squares) <= of_product
+        return bound <= self.aim(value) or math.sqrt(squares) <= of_product
+
+    def aim(self, value: float) -> float:
+        """The largest error that is good enough."""
+        return self._tol * max(value, SMALLEST_VALUE * self._right_norm**2 / (4 * self._shift))
 
     def of(self, z: np.ndarray, residual: float) -> tuple[float, float]:
         """Value and bound, from what the solver showed last if it was Z and good enough; else from another K Z."""
         if self._last is not None and math.isclose(self._last[0], residual, rel_tol=1e-12):
             _, value, bound = self._last
-            if bound <= self._tol * value:
+            if bound <= self.aim(value):
                 return value, bound
         return self.anew(z)
 
@@ -561,8 +565,9 @@ def trace_bound(equations: NormalEquations, solution: np.ndarray, shift: float, 
     """Largest difference of the value of K from that of F F^T, for a psd K - F F^T = D of trace `lost`.
 
     With Y = (F F^T + t D + s I)^{-1} E and U = s (F F^T + t D + s I)^{-1} Y the value has the derivative
-    <U, D U> - <Y - U, D (Y - U)> by t, between -||D|| ||Y||^2 and ||D|| ||Y||^2, where ||Y|| <= ||E|| / s: the first bound. The
-    second is the certificate of Z, that of F F^T, whose residual is -D Z.
+    <U, D U> - <Y - U, D (Y - U)> by t, between -||D|| ||Y||^2 and ||D|| ||Y||^2, where ||Y|| <= ||E|| / s: the first
+    bound. With Z that of F F^T, the residual is -D Z and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term
+    between 0 and ||D Z||^2 / (4 s): the second.
     """
     squares = equations.squares - float(np.sum(equations.cross * solution)) - shift * squared_norm(solution)
     z_squares = max(squares, 2.0**-50 * equations.squares) / shift**2
@@ -643,16 +648,12 @@ def _on_host(data: Classification) -> Classification:
     )
 
 
-def _packed(
-    data: Classification, host: Classification, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
-) -> tuple[Packed, str | None]:
-    """The packed problem; and where its bandwidth comes from, if not from the user or the median heuristic."""
+def _kernel(data: Classification, host: Classification, kernel: Kernel | None) -> tuple[Kernel, str | None]:
+    """The kernel, and where its bandwidth comes from, if not from the user or the median heuristic."""
     kernel = _packing.check_kernel(Linear() + Gaussian() if kernel is None else kernel, data.m)
-    source = None
     p = host.probabilities
-    if np.array_equal(p.min(axis=0), p.max(axis=0)):
-        resolved = kernel.resolve(lambda metric: 1.0)
-        if resolved != kernel:
-            source = "any: the predictions are identical, so the value does not depend on it"
-        kernel = resolved
-    return _packing.pack(data, kernel, target_kernel, threads=threads), source
+    if not np.array_equal(p.min(axis=0), p.max(axis=0)):
+        return kernel, None
+    resolved = kernel.resolve(lambda metric: 1.0)
+    source = "any: the predictions are identical, so the value does not depend on it"
+    return resolved, None if resolved == kernel else source

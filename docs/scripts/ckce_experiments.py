@@ -4,8 +4,8 @@
 
 Inputs are normal of deviation 0.25 around a location, on [-1, 1]; P(Y = 1 | x) = sigmoid(x), and the model predicts
 sigmoid(5 x). Draws ckce_covariate_shift.png (one trial) and ckce_kernels.png (the mean of all trials), and prints, for
-each curve, its largest by its smallest value, mean over trials and of the mean curve, and the mean at location 0 by that
-at 0.5 and -0.5.
+each curve, its largest by its smallest value, mean over trials and of the mean curve, and the mean at location 0 by
+that at 0.5 and -0.5.
 """
 
 from __future__ import annotations

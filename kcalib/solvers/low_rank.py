@@ -19,7 +19,6 @@ from kcalib._problem import Term
 
 BLOCK_BYTES = 2**23  # of a block of features
 SMALLEST_SHIFT = 1e-10  # of the trace of F^T F: below, its rounding shows in the solution
-SMALLEST_EIGENVALUE = 1e-12  # of the largest one of the landmarks' matrix: below, eigenvalues are rounding
 GROUPS = 10  # of the jackknife over frequencies
 
 
@@ -162,20 +161,25 @@ def jackknife(estimate: float, without: np.ndarray) -> tuple[float, float]:
 
 
 class NystromFeatures:
-    """Features K_iS U for landmarks S, samples drawn without replacement: F F^T = K_nS K_SS^+ K_Sn."""
+    """Features K_iS L^{-T} for landmarks S, samples drawn without replacement, with L L^T = K_SS.
+
+    Then F F^T = K_nS K_SS^{-1} K_Sn. A pivoted Cholesky factorisation of K_SS leaves out landmarks that the others
+    explain to rounding.
+    """
 
     def __init__(self, operator: Any, n_landmarks: int, seed: int) -> None:
         random = np.random.Generator(np.random.Philox(seed))
-        self.landmarks = np.sort(random.choice(operator.n, n_landmarks, replace=False))
+        drawn = np.sort(random.choice(operator.n, n_landmarks, replace=False))
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(operator.tile(drawn, drawn), lower=1)
+        self.landmarks = drawn[pivots[:rank] - 1]
         self._operator = operator
-        values, vectors = np.linalg.eigh(operator.tile(self.landmarks, self.landmarks))
-        kept = values > SMALLEST_EIGENVALUE * values[-1]
-        self._whitening = vectors[:, kept] / np.sqrt(values[kept])
+        self._factor = factor[:rank, :rank]
 
     @property
     def rank(self) -> int:
-        return int(self._whitening.shape[1])
+        return len(self.landmarks)
 
     def __call__(self, rows: slice) -> np.ndarray:
         """Features of these samples, shape (rows, rank)."""
-        return self._operator.tile(rows, self.landmarks) @ self._whitening
+        entries = self._operator.tile(rows, self.landmarks)
+        return scipy.linalg.solve_triangular(self._factor, entries.T, lower=True, check_finite=False).T

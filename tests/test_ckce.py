@@ -89,7 +89,7 @@ def test_exact_methods_agree_with_the_literal_trace(kernel, target, n, m):
             assert abs(found.value - expected) <= found.error_bound, method
             assert found.error_bound <= 1e-7 * expected
             assert found.error_bound_kind == "certificate"
-            assert found.value == pytest.approx(expected, rel=1e-10), method
+            assert found.value == pytest.approx(expected, rel=1e-7 if method == "cg" else 1e-10), method
 
 
 @pytest.mark.parametrize("method", ["nystrom", "pivoted_cholesky"])
@@ -144,6 +144,42 @@ class Dense:
 
     def diagonal(self):
         return np.diagonal(self.matrix)
+
+
+def test_certificate_of_a_residual_known_to_one_percent():
+    """Solvers may show a residual that is wrong by that much; the value then is as well."""
+    rng = np.random.default_rng(1)
+    y, p = softmax_problem(60, 3)
+    k = oracle.kernel_matrix(PAPER, p, p)
+    right, matrix = np.eye(3)[y] - p, Dense(np.array(k, float))
+    for shift in (0.1, 10.0, 1000.0):
+        exact = np.array(inverse(k + shift * np.eye(60)) @ right, float)
+        expected = literal(PAPER, y, p, shift / 60, k=k)
+        for _ in range(20):
+            z = exact + 1e-5 * np.linalg.norm(exact) * rng.normal(size=(60, 3)) / 60
+            residual = right - shift * z - k @ z
+            wrong = z * np.linalg.norm(residual) / np.linalg.norm(z)  # where it moves the value most
+            shown = np.array(residual + 0.0099 * wrong, float)
+            certificate = Certificate(matrix, right, shift, tol=1.0)
+            assert certificate(z, shown)
+            value, bound = certificate.of(z, float(np.linalg.norm(shown)))
+            assert abs(value - expected) <= bound
+
+
+def test_conjugate_gradients_beside_the_dense_factorisation():
+    """True error, certificate, and what was asked for; K is multiplied a few times only."""
+    for n, m, scale in ((1500, 2, 3.0), (1200, 10, 3.0), (300, 200, 1.0)):
+        y, p = softmax_problem(n, m, scale=scale)
+        dense = kcalib.ckce(y, p, method="cholesky", full_output=True)
+        assert dense.iterations is None and dense.rank is None and dense.seed is None
+        for tol in (1e-3, 1e-6, 1e-10):
+            found = kcalib.ckce(y, p, method="cg", tol=tol, seed=3, full_output=True)
+            assert abs(found.value - dense.value) <= found.error_bound + dense.error_bound
+            assert found.error_bound <= tol * found.value
+            assert found.iterations <= 12 and found.seed == (3 if found.rank else None)
+    assert kcalib.ckce(*softmax_problem(1500, 3), full_output=True).method == "cg"
+    ranked = kcalib.ckce(*softmax_problem(300, 3), method="cg", rank=7, full_output=True)
+    assert ranked.rank == 7 and ranked.memory < 8 * 300 * 300
 
 
 def test_no_digits_are_lost_where_the_regularization_dominates():
@@ -272,8 +308,9 @@ def test_every_array_library_gives_the_same(xp):
     y, p = softmax_problem(60, 3)
     expected = {method: kcalib.ckce(y, p, method=method) for method in METHODS}
     for method, value in expected.items():
-        found = kcalib.ckce(xp.asarray(y), xp.asarray(p), method=method)
-        assert isinstance(found, float) and found == pytest.approx(value, rel=1e-11), method
+        found = kcalib.ckce(xp.asarray(y), xp.asarray(p), method=method, full_output=True)
+        assert found.operator == xp.operator
+        assert isinstance(found.value, float) and found.value == pytest.approx(value, rel=1e-7), method
     assert kcalib.jkce(xp.asarray(y), xp.asarray(p)) == pytest.approx(kcalib.jkce(y, p), rel=1e-12)
 
 
@@ -352,7 +389,7 @@ def test_wrong_types_are_named(options):
         kcalib.ckce(y, p, **options)
 
 
-@pytest.mark.parametrize("method", ["fourier", "nystrom", "pivoted_cholesky"])
+@pytest.mark.parametrize("method", METHODS)
 def test_memory_is_refused(method):
     y, p = softmax_problem(200, 3)
     with pytest.raises(MemoryError, match="allowed by `max_memory`"):
@@ -431,7 +468,7 @@ def test_covariate_shift(seed):
     ckce, jkce, ece = [], [], []
     for location in LOCATIONS:
         y, p = covariate_shift(1000, location, seed)
-        ckce.append(kcalib.ckce(y, p, method="nystrom"))
+        ckce.append(kcalib.ckce(y, p, method="pivoted_cholesky", rank=50))
         jkce.append(kcalib.jkce(y, p))
         ece.append(kcalib.top_label_ece(y, p))
     assert spread(ckce) < 2.0 and spread(jkce) > 5.0
@@ -449,7 +486,9 @@ def test_both_parts_of_the_kernel_are_needed():
         means = []
         for location in (-0.5, 0.0, 0.5):
             problems = [covariate_shift(1000, location, seed) for seed in range(10)]
-            means.append(np.mean([kcalib.ckce(y, p, kernel=kernel, method="nystrom", rank=50) for y, p in problems]))
+            means.append(
+                np.mean([kcalib.ckce(y, p, kernel=kernel, method="pivoted_cholesky", rank=50) for y, p in problems])
+            )
         ratios[name] = 2 * means[1] / (means[0] + means[2])
     assert ratios["both"] > 0.82 and ratios["gaussian"] < 0.78
     assert ratios["both"] > 1.1 * ratios["linear"] > 1.1 * ratios["gaussian"]
@@ -466,10 +505,10 @@ def test_models_rank_by_conditional_calibration():
         y, p = covariate_shift(500, -0.5, seed)
         z, q = covariate_shift(500, 0.0, 100 + seed)
         better = 1 / (1 + np.exp(-0.4 * np.log(p / (1 - p))))  # sigmoid(2 x)
-        first.append(kcalib.ckce(y, p, method="nystrom", rank=50))
-        second.append(kcalib.ckce(z, q, method="nystrom", rank=50))
+        first.append(kcalib.ckce(y, p, method="pivoted_cholesky", rank=50))
+        second.append(kcalib.ckce(z, q, method="pivoted_cholesky", rank=50))
         joint.append(kcalib.jkce(y, p) / kcalib.jkce(z, q))
-        assert kcalib.ckce(y, better, method="nystrom", rank=50) < min(first[-1], second[-1])
+        assert kcalib.ckce(y, better, method="pivoted_cholesky", rank=50) < min(first[-1], second[-1])
     error = math.sqrt((np.var(first, ddof=1) + np.var(second, ddof=1)) / 10)
     assert abs(np.mean(first) - np.mean(second)) < 4 * error
     assert np.mean(first) < 1.5 * np.mean(second)

@@ -11,13 +11,14 @@
     kernels            kernels on predictions                      kernels.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
+    solvers            kernel ridge systems                        solvers/
 
 The way of the data, down once and up once: a public function checks its input (`_inputs`),
 packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws
+from kcalib import bandwidth, kernels, laws, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
@@ -66,6 +67,7 @@ __all__ = [
     "laws",
     "log_loss",
     "skce",
+    "solvers",
     "top_label_ece",
     "ucme",
 ]

@@ -235,6 +235,20 @@ def test_fourier_features_of_sums_scalings_and_products():
     assert linear.error_bound == 0.0
 
 
+def test_cosines_and_sines():
+    """For angles of every size, near the poles of the tangent too."""
+    from kcalib.solvers.low_rank import _cos_and_sin
+
+    rng = np.random.default_rng(0)
+    sizes = [rng.normal(size=2000) * 10.0**e for e in range(-300, 16, 5)]
+    poles = np.pi * (2 * np.arange(-200, 200) + 1)
+    angles = np.concatenate([*sizes, poles, np.nextafter(poles, 0), poles * (1 + 1e-9), [0.0, -0.0]])[None, :]
+    cos, sin = np.empty_like(angles), np.empty_like(angles)
+    _cos_and_sin(angles.copy(), 0.7, cos, sin)
+    assert np.abs(cos - 0.7 * np.cos(angles)).max() < 2e-15
+    assert np.abs(sin - 0.7 * np.sin(angles)).max() < 2e-15
+
+
 def test_fourier_error_is_an_interval():
     """The half width covers the exact value about 95 times in 100, and falls like the root of the frequencies."""
     widths: dict[int, list[float]] = {25: [], 400: []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import warnings
 from dataclasses import asdict
 
 import numpy as np
@@ -109,6 +110,49 @@ def test_trace_bounds_hold(method, n, m, rank):
             assert found.error_bound_kind == "trace" and found.rank <= rank
             if rank == n and regularization is None:  # nothing is left out
                 assert found.value == pytest.approx(expected, rel=1e-9)
+
+
+def check_random_problems(seed: int, count: int) -> None:
+    """Kernels, saturated and duplicate rows, regularizations over eight decades, ranks, tolerances."""
+    rng = np.random.default_rng(seed)
+    kernels = [kernel for name, kernel in KERNELS.items() if name != "rational_quadratic_1e6"]  # entries right to 1e-11
+    for _ in range(count):
+        n, m, seed = int(rng.integers(1, 45)), int(rng.choice([2, 3, 5, 12])), int(rng.integers(10**6))
+        if rng.uniform() < 0.3:
+            n = max(n, 16)
+            y, p = duplicates_problem(n, m, seed)
+        else:
+            y, p = softmax_problem(n, m, seed, scale=float(rng.choice([0.3, 3.0, 30.0])))
+        kernel = kernels[rng.integers(len(kernels))]
+        regularization = float(10 ** rng.uniform(-5, 3))
+        matrix = psd_matrix(m, int(rng.integers(1, m + 1)), seed) if rng.uniform() < 0.4 else None
+        k = oracle.kernel_matrix(kernel, p, p)
+        expected = literal(kernel, y, p, regularization, matrix, k)
+        # The target factor of the oracle has absolute errors, of extended precision: some n^2 |K| |W|^2 epsilon.
+        largest = 1 if matrix is None else np.abs(matrix).max()
+        own = 1e-18 * largest * float(np.max(np.diagonal(k))) / regularization**2
+        options = {"kernel": kernel, "regularization": regularization, "seed": seed, "full_output": True}
+        options["target_kernel"] = "delta" if matrix is None else matrix
+        for method in ("cholesky", "cg", "nystrom", "pivoted_cholesky"):
+            size = {"tol": float(10 ** rng.uniform(-7, -1))}
+            if method in LOW_RANK:
+                size = {"rank": int(rng.integers(1, n + 1))}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of indefinite kernels; of a tolerance that rounding keeps it from
+                found = kcalib.ckce(y, p, method=method, **size, **options)
+            assert math.isfinite(found.value)
+            if found.error_bound is not None:
+                assert abs(found.value - expected) <= found.error_bound + own, (method, kernel, n, m, regularization)
+
+
+def test_bounds_hold_for_random_problems():
+    check_random_problems(0, 30)
+
+
+@pytest.mark.slow
+def test_bounds_hold_for_many_random_problems():
+    for seed in range(1, 30):
+        check_random_problems(seed, 50)
 
 
 def test_certificate_bounds_the_error_of_any_solution():

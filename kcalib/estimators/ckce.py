@@ -164,8 +164,9 @@ def ckce(
     Exact methods compute it from K Z in float64, which also gives the residual
     :math:`R = E - n\lambda Z - K Z`; the error is at most
     :math:`2 z \|R\|_F + \|R\|_F^2 / (4 n \lambda)`, z the smaller of :math:`\|Z\|_F` and
-    :math:`\sqrt{\mathrm{CKCE} / (4 n \lambda)}` ("certificate"), with an allowance for rounding. With
-    :math:`K \approx F F^\top` the value is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top E\|_F^2`. If
+    :math:`\sqrt{\mathrm{CKCE} / (4 n \lambda)}` ("certificate"), with an allowance for rounding, and for kernel entries
+    that are right to a few epsilon. With :math:`K \approx F F^\top` the value is
+    :math:`\|(F^\top F + n\lambda I)^{-1} F^\top E\|_F^2`. If
     :math:`K - F F^\top` is positive semi-definite ("nystrom", "pivoted_cholesky") of trace t, the error is at most the
     smaller of :math:`t \|E\|_F^2 / (n\lambda)^2` and :math:`t \|Z\|_F^2 (1 + t / (4 n \lambda))`, Z that of
     :math:`F F^\top` ("trace"): mostly far too large. The error of "fourier" is "estimated": a 95 % interval's half
@@ -533,7 +534,7 @@ def _nystrom(system: System) -> Found:
 
     equations = NormalEquations.summed(blocks())
     lost = float(np.sum(system.matrix.diagonal())) - kept[0]
-    return _from_factor(system, equations, lost, "nystrom", memory, features.rank)
+    return _from_factor(system, equations, lost, features.pivots, "nystrom", memory)
 
 
 def _pivoted_cholesky(system: System) -> Found:
@@ -546,19 +547,32 @@ def _pivoted_cholesky(system: System) -> Found:
     )
     factor = pivoted_cholesky(system.matrix, rank, seed=system.options.seed)
     equations = NormalEquations.summed([(factor.factor, system.residuals())])
-    return _from_factor(system, equations, factor.trace_residual, "pivoted_cholesky", memory, factor.rank)
+    pivots = factor.factor[factor.pivots, np.arange(factor.rank)] ** 2
+    return _from_factor(system, equations, factor.trace_residual, pivots, "pivoted_cholesky", memory)
 
 
-def _from_factor(system: System, equations: NormalEquations, lost: float, method: str, memory: int, rank: int) -> Found:
+def _from_factor(
+    system: System, equations: NormalEquations, lost: float, pivots: np.ndarray, method: str, memory: int
+) -> Found:
     """The value of F F^T, and its error from the trace of K - F F^T."""
     solution = equations.solution(system.shift)
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
     if system.is_definite:
-        rounding = 100 * _epsilon(system) * float(np.sum(system.matrix.diagonal()))
+        diagonal, epsilon = system.matrix.diagonal(), _epsilon(system)
+        # A pivot is a difference of entries of K, and divides its column of F F^T.
+        of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / pivots)
+        rounding = 10 * epsilon * float(np.sum(diagonal) + np.sum(of_columns))
         bound, kind = trace_bound(equations, solution, system.shift, max(lost, 0.0) + rounding), "trace"
     return Found(
-        squared_norm(solution), bound, kind, method, "asked for by name", memory, rank=rank, seed=system.options.seed
+        squared_norm(solution),
+        bound,
+        kind,
+        method,
+        "asked for by name",
+        memory,
+        rank=len(pivots),
+        seed=system.options.seed,
     )
 
 

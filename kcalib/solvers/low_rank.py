@@ -19,6 +19,7 @@ from kcalib._problem import Term
 
 BLOCK_BYTES = 2**20  # of a block of rows: stays in the second-level cache
 SMALLEST_SHIFT = 1e-10  # of the trace of F^T F: below, its rounding shows in the solution
+SMALLEST_PIVOT = 1e-12  # of the largest entry of the landmarks' matrix: below, pivots are mostly rounding
 GROUPS = 10  # of the jackknife over frequencies
 
 
@@ -182,8 +183,11 @@ class NystromFeatures:
     def __init__(self, operator: Any, n_landmarks: int, seed: int) -> None:
         random = np.random.Generator(np.random.Philox(seed))
         drawn = np.sort(random.choice(operator.n, n_landmarks, replace=False))
-        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(operator.tile(drawn, drawn), lower=1)
+        matrix = operator.tile(drawn, drawn)
+        smallest = SMALLEST_PIVOT * float(np.max(np.diagonal(matrix)))
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
         self.landmarks = drawn[pivots[:rank] - 1]
+        self.pivots = np.diagonal(factor)[:rank] ** 2
         self._operator = operator
         self._factor = factor[:rank, :rank]
 

@@ -359,6 +359,12 @@ def test_seeds(method):
     assert kcalib.ckce(y, p, method=method, seed=2, full_output=True, **size).seed == 2
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_threads_do_not_change_a_bit(method):
+    y, p = softmax_problem(700, 10)
+    assert kcalib.ckce(y, p, method=method, threads=1) == kcalib.ckce(y, p, method=method, threads=3)
+
+
 # Inputs
 
 

@@ -27,7 +27,7 @@ from kcalib._warnings import warn
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.results import CKCEResult, SKCEResult
-from kcalib.solvers import kernel_operator, pivoted_cholesky, solve
+from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
 from kcalib.solvers.low_rank import (
     GROUPS,
     FourierFeatures,
@@ -37,7 +37,7 @@ from kcalib.solvers.low_rank import (
     row_blocks,
     squared_norm,
 )
-from kcalib.target_kernels import TargetKernel
+from kcalib.target_kernels import TargetKernel, matrix_root
 
 __all__ = ["ToleranceWarning", "ckce", "jkce"]
 
@@ -208,10 +208,9 @@ def ckce(
     shift = data.n * _regularization(regularization, data.n)
     host = _on_host(data)
     kernel, source = _kernel(data, host, kernel)
-    packed = _packing.pack(data, kernel, target_kernel, threads=threads)
-    matrix: Any = kernel_operator(
-        packed.problem.left.points, packed.kernel, dtype=data.dtype, threads=threads, operator=operator
-    )
+    packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
+    packed = dataclasses.replace(packed, root=matrix_root(target_kernel, data.m))
+    matrix = KernelOperator(packed, threads=threads, operator=operator)
     system = System(host, packed, matrix, shift, options)
     found = METHODS[method].compute(system)
     if not full_output:
@@ -321,7 +320,7 @@ class System:
 
     data: Classification  # on the host
     packed: Packed  # on the user's device
-    matrix: Any  # K, as an operator, which takes and returns NumPy arrays
+    matrix: KernelOperator  # K, which takes and returns NumPy arrays
     shift: float
     options: Options
 

@@ -26,6 +26,8 @@ Stop = Callable[[np.ndarray, np.ndarray], bool]
 
 ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
 KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
+# By which the residual must fall between two renewals, or else: the iteration ends, float64 takes over.
+GAIN = {"float64": 0.5, "float32": 1e-4}
 STALLED = 100  # iterations in which the residual finds no new minimum
 DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
@@ -75,6 +77,16 @@ def relative_residual(residuals: np.ndarray, scales: np.ndarray) -> float:
 
 def _largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
     return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))
+
+
+def shifted_product(
+    operator: SymmetricOperator, vectors: np.ndarray, shift: float, dtype: str = "float64"
+) -> np.ndarray:
+    """(K + shift I) vectors."""
+    found = operator.matmul(vectors, dtype)
+    if not np.isfinite(np.sum(found)):
+        raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
+    return found + shift * vectors
 
 
 def automatic_rank(n: int) -> int:
@@ -133,11 +145,7 @@ class _System:
     products: str
 
     def product(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
-        """(K + s I) vectors."""
-        found = self.operator.matmul(vectors, dtype)
-        if not np.isfinite(np.sum(found)):
-            raise ValueError(f"a product with K, {self.operator!r}, is not finite; check the operator's matmul")
-        return found + self.shift * vectors
+        return shifted_product(self.operator, vectors, self.shift, dtype)
 
     def preconditioned(self, residuals: np.ndarray) -> np.ndarray:
         return residuals if self.preconditioner is None else self.preconditioner(residuals)
@@ -160,6 +168,7 @@ class _Iteration:
         self.iterations = 0
         self.best: Solved | None = None  # of those whose residual was computed anew
         self.best_relative = math.inf
+        self.last_relative = math.inf if system.products == "float64" else self.relative  # when last computed anew
 
     def run(self, max_iterations: int) -> Solved:
         directions = self._steepest()
@@ -170,8 +179,8 @@ class _Iteration:
                 gains = self._recompute()
                 if self._is_small():
                     break
-                if not gains and self.products != "float64":
-                    self.products, gains = "float64", True
+                if self.products == "float32" and not gains:
+                    self.products, gains, stuck = "float64", True, True
                 if exhausted or not gains:
                     assert self.best is not None
                     return replace(self.best, iterations=self.iterations)
@@ -225,11 +234,13 @@ class _Iteration:
         return _orthonormal(self.system.preconditioned(self.residuals))
 
     def _recompute(self) -> bool:
-        """The residual in float64; whether it is less than half of the least found so."""
+        """The residual in float64; whether it has fallen enough since it was so computed before."""
         self.residuals = self.right_sides - self.system.product(self.values)
-        self.errors = np.zeros_like(self.errors)
+        sizes = self.largest * np.linalg.norm(self.values, axis=0)
+        self.errors = ROUNDING["float64"] * (sizes + self.scales)
         self._measure()
-        gains = self.relative < self.best_relative / 2
+        gains = self.relative < self.last_relative * GAIN[self.products]
+        self.last_relative = self.relative
         if self.relative < self.best_relative:
             self.best = Solved(self.values.copy(), self.residuals.copy(), self.iterations, False)
             self.best_relative = self.relative

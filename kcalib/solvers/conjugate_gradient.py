@@ -33,7 +33,7 @@ DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
 GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
 RANK_SHARE, LARGEST_RANK = 50, 400  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
-SMALL_REMAINDER = 0.003  # trace(K - F F^T) / shift below which more columns save nothing
+SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 
 @dataclass(frozen=True)
@@ -166,13 +166,15 @@ class _Iteration:
         self.errors = np.zeros(len(self.scales))  # of the residuals, by rounding: at most about
         self.history = [self.relative]
         self.iterations = 0
-        self.best: Solved | None = None  # of those whose residual was computed anew
+        # Directions, their products with K + s I, and the Cholesky factor of both's.
+        self.last: tuple[np.ndarray, np.ndarray, tuple[np.ndarray, bool]] | None = None
+        self.best = Solved(self.values, self.residuals, 0, False)  # of those whose residual was computed anew
         self.best_relative = math.inf
         self.last_relative = math.inf if system.products == "float64" else self.relative  # when last computed anew
 
     def run(self, max_iterations: int) -> Solved:
-        directions = self._steepest()
         while not (self._is_small() and self._noise() <= KNOWN):
+            directions = self._directions()
             stuck = directions is None or self._is_stalled()
             exhausted = self.iterations >= max_iterations
             if stuck or exhausted or self._noise() > NOISY or self._is_small():
@@ -181,17 +183,24 @@ class _Iteration:
                     break
                 if self.products == "float32" and not gains:
                     self.products, gains, stuck = "float64", True, True
-                if exhausted or not gains:
-                    assert self.best is not None
+                if stuck:
+                    self._forget()
+                directions = self._directions()
+                if exhausted or not gains or directions is None:
                     return replace(self.best, iterations=self.iterations)
-            if stuck:
-                directions = self._steepest()
             assert directions is not None
-            directions = self._step(directions)
+            self._step(directions)
         return Solved(self.values, self.residuals, self.iterations, True)
 
-    def _step(self, directions: np.ndarray) -> np.ndarray | None:
-        """One iteration; the next directions, or None where rounding leaves none."""
+    def _directions(self) -> np.ndarray | None:
+        """An orthonormal basis of the next directions; None where there is none, or rounding has hidden it."""
+        news = self.system.preconditioned(self.residuals)
+        if self.last is not None:
+            directions, images, curvature = self.last
+            news = news - directions @ scipy.linalg.cho_solve(curvature, images.T @ news)
+        return _orthonormal(news)
+
+    def _step(self, directions: np.ndarray) -> None:
         dtype = self.products
         images = self.system.product(directions, dtype)
         curvature = self._curvature(directions, images)
@@ -201,16 +210,16 @@ class _Iteration:
             curvature = self._curvature(directions, images)
         self.iterations += 1
         if curvature is None:
-            return None
+            self._forget()
+            self.history += STALLED * self.history[-1:]
+            return
         lengths = scipy.linalg.cho_solve(curvature, directions.T @ self.residuals)
-        changes = images @ lengths
         self.values += directions @ lengths
-        self.residuals -= changes
+        self.residuals -= images @ lengths
         self.largest = max(self.largest, float(np.linalg.norm(directions.T @ images, 2)))
         self.errors += ROUNDING[dtype] * self.largest * np.linalg.norm(lengths, axis=0)
+        self.last = directions, images, curvature
         self._measure()
-        news = self.system.preconditioned(self.residuals)
-        return _orthonormal(news - directions @ scipy.linalg.cho_solve(curvature, images.T @ news))
 
     def _curvature(self, directions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, bool] | None:
         """Cholesky factor of P^T (K + s I) P; None where rounding hides that it is positive."""
@@ -229,9 +238,9 @@ class _Iteration:
             "Gaussian() with metric='euclidean'), or a larger shift"
         )
 
-    def _steepest(self) -> np.ndarray | None:
-        self.history = self.history[-1:]
-        return _orthonormal(self.system.preconditioned(self.residuals))
+    def _forget(self) -> None:
+        """Start anew from the residual."""
+        self.last, self.history = None, self.history[-1:]
 
     def _recompute(self) -> bool:
         """The residual in float64; whether it has fallen enough since it was so computed before."""

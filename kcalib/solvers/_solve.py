@@ -27,6 +27,7 @@ from kcalib.solvers.conjugate_gradient import (
     conjugate_gradient_solve,
     memory_of_cg,
     relative_residual,
+    shifted_product,
 )
 
 METHODS = ("auto", "cholesky", "cg")
@@ -241,7 +242,7 @@ class _Task:
         memory, remedy = self._memory_of_cholesky, "use method='cg', which needs O(n (rank + c))"
         check_memory(memory, self.max_memory, what, remedy)
         values = cholesky_solve(self.operator, self.right_sides, self.shift)
-        residuals = self.right_sides - self.operator.matmul(values) - self.shift * values
+        residuals = self.right_sides - shifted_product(self.operator, values, self.shift)
         relative = relative_residual(residuals, np.linalg.norm(self.right_sides, axis=0))
         small = self.tol is not None and relative <= self.tol
         accepted = small or (self.accept is not None and bool(self.accept(values, residuals)))

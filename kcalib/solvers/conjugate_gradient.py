@@ -26,12 +26,14 @@ Stop = Callable[[np.ndarray, np.ndarray], bool]
 
 ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
 KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
+# By which the residual must fall between two renewals, or else: the iteration ends, float64 takes over.
+GAIN = {"float64": 0.5, "float32": 1e-4}
 STALLED = 100  # iterations in which the residual finds no new minimum
 DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
 GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
 RANK_SHARE, LARGEST_RANK = 50, 400  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
-SMALL_REMAINDER = 0.003  # trace(K - F F^T) / shift below which more columns save nothing
+SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,16 @@ def relative_residual(residuals: np.ndarray, scales: np.ndarray) -> float:
 
 def _largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
     return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))
+
+
+def shifted_product(
+    operator: SymmetricOperator, vectors: np.ndarray, shift: float, dtype: str = "float64"
+) -> np.ndarray:
+    """(K + shift I) vectors."""
+    found = operator.matmul(vectors, dtype)
+    if not np.isfinite(np.sum(found)):
+        raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
+    return found + shift * vectors
 
 
 def automatic_rank(n: int) -> int:
@@ -133,11 +145,7 @@ class _System:
     products: str
 
     def product(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
-        """(K + s I) vectors."""
-        found = self.operator.matmul(vectors, dtype)
-        if not np.isfinite(np.sum(found)):
-            raise ValueError(f"a product with K, {self.operator!r}, is not finite; check the operator's matmul")
-        return found + self.shift * vectors
+        return shifted_product(self.operator, vectors, self.shift, dtype)
 
     def preconditioned(self, residuals: np.ndarray) -> np.ndarray:
         return residuals if self.preconditioner is None else self.preconditioner(residuals)
@@ -158,31 +166,41 @@ class _Iteration:
         self.errors = np.zeros(len(self.scales))  # of the residuals, by rounding: at most about
         self.history = [self.relative]
         self.iterations = 0
-        self.best: Solved | None = None  # of those whose residual was computed anew
+        # Directions, their products with K + s I, and the Cholesky factor of both's.
+        self.last: tuple[np.ndarray, np.ndarray, tuple[np.ndarray, bool]] | None = None
+        self.best = Solved(self.values, self.residuals, 0, False)  # of those whose residual was computed anew
         self.best_relative = math.inf
+        self.last_relative = math.inf if system.products == "float64" else self.relative  # when last computed anew
 
     def run(self, max_iterations: int) -> Solved:
-        directions = self._steepest()
         while not (self._is_small() and self._noise() <= KNOWN):
+            directions = self._directions()
             stuck = directions is None or self._is_stalled()
             exhausted = self.iterations >= max_iterations
             if stuck or exhausted or self._noise() > NOISY or self._is_small():
                 gains = self._recompute()
                 if self._is_small():
                     break
-                if not gains and self.products != "float64":
-                    self.products, gains = "float64", True
-                if exhausted or not gains:
-                    assert self.best is not None
+                if self.products == "float32" and not gains:
+                    self.products, gains, stuck = "float64", True, True
+                if stuck:
+                    self._forget()
+                directions = self._directions()
+                if exhausted or not gains or directions is None:
                     return replace(self.best, iterations=self.iterations)
-            if stuck:
-                directions = self._steepest()
             assert directions is not None
-            directions = self._step(directions)
+            self._step(directions)
         return Solved(self.values, self.residuals, self.iterations, True)
 
-    def _step(self, directions: np.ndarray) -> np.ndarray | None:
-        """One iteration; the next directions, or None where rounding leaves none."""
+    def _directions(self) -> np.ndarray | None:
+        """An orthonormal basis of the next directions; None where there is none, or rounding has hidden it."""
+        news = self.system.preconditioned(self.residuals)
+        if self.last is not None:
+            directions, images, curvature = self.last
+            news = news - directions @ scipy.linalg.cho_solve(curvature, images.T @ news)
+        return _orthonormal(news)
+
+    def _step(self, directions: np.ndarray) -> None:
         dtype = self.products
         images = self.system.product(directions, dtype)
         curvature = self._curvature(directions, images)
@@ -192,16 +210,16 @@ class _Iteration:
             curvature = self._curvature(directions, images)
         self.iterations += 1
         if curvature is None:
-            return None
+            self._forget()
+            self.history += STALLED * self.history[-1:]
+            return
         lengths = scipy.linalg.cho_solve(curvature, directions.T @ self.residuals)
-        changes = images @ lengths
         self.values += directions @ lengths
-        self.residuals -= changes
+        self.residuals -= images @ lengths
         self.largest = max(self.largest, float(np.linalg.norm(directions.T @ images, 2)))
         self.errors += ROUNDING[dtype] * self.largest * np.linalg.norm(lengths, axis=0)
+        self.last = directions, images, curvature
         self._measure()
-        news = self.system.preconditioned(self.residuals)
-        return _orthonormal(news - directions @ scipy.linalg.cho_solve(curvature, images.T @ news))
 
     def _curvature(self, directions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, bool] | None:
         """Cholesky factor of P^T (K + s I) P; None where rounding hides that it is positive."""
@@ -220,16 +238,18 @@ class _Iteration:
             "Gaussian() with metric='euclidean'), or a larger shift"
         )
 
-    def _steepest(self) -> np.ndarray | None:
-        self.history = self.history[-1:]
-        return _orthonormal(self.system.preconditioned(self.residuals))
+    def _forget(self) -> None:
+        """Start anew from the residual."""
+        self.last, self.history = None, self.history[-1:]
 
     def _recompute(self) -> bool:
-        """The residual in float64; whether it is less than half of the least found so."""
+        """The residual in float64; whether it has fallen enough since it was so computed before."""
         self.residuals = self.right_sides - self.system.product(self.values)
-        self.errors = np.zeros_like(self.errors)
+        sizes = self.largest * np.linalg.norm(self.values, axis=0)
+        self.errors = ROUNDING["float64"] * (sizes + self.scales)
         self._measure()
-        gains = self.relative < self.best_relative / 2
+        gains = self.relative < self.last_relative * GAIN[self.products]
+        self.last_relative = self.relative
         if self.relative < self.best_relative:
             self.best = Solved(self.values.copy(), self.residuals.copy(), self.iterations, False)
             self.best_relative = self.relative

@@ -1,6 +1,7 @@
 """kcalib: is my model calibrated, how sure are you, and which model is calibrated better?
 
     skce               squared kernel calibration error            estimators/skce.py
+    ckce, jkce         conditional kernel calibration error        estimators/ckce.py
     ucme               calibration errors at test locations        estimators/ucme.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
@@ -10,15 +11,17 @@
     kernels            kernels on predictions                      kernels.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
+    solvers            kernel ridge systems                        solvers/
 
 The way of the data, down once and up once: a public function checks its input (`_inputs`),
 packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws
+from kcalib import bandwidth, kernels, laws, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
+from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
 from kcalib.estimators.ece import top_label_ece
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
@@ -29,6 +32,7 @@ from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
 from kcalib.results import (
     CalibrationTestResult,
+    CKCEResult,
     Comparison,
     ConfidenceInterval,
     Evaluation,
@@ -40,6 +44,7 @@ from kcalib.results import (
 
 __all__ = [
     "AntiConservativeWarning",
+    "CKCEResult",
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
@@ -48,17 +53,21 @@ __all__ = [
     "ModelDifference",
     "ModelValue",
     "SKCEResult",
+    "ToleranceWarning",
     "UCMEResult",
     "__version__",
     "bandwidth",
     "brier_score",
     "calibration_test",
+    "ckce",
     "compare",
     "evaluate",
+    "jkce",
     "kernels",
     "laws",
     "log_loss",
     "skce",
+    "solvers",
     "top_label_ece",
     "ucme",
 ]

@@ -44,7 +44,7 @@ def pack(
     data: Classification, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None
 ) -> Packed:
     """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals."""
-    resolved, medians = _resolved(check_kernel(kernel, data.m), data, threads)
+    resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
     root = matrix_root(target_kernel, data.m)
     problem = PairProblem(_sample_side(data, root, threads), None, _terms(resolved))
     return Packed(problem, resolved, medians, root)
@@ -59,10 +59,19 @@ def pack_locations(
     threads: int | None = None,
 ) -> Packed:
     """H_ji = k(p_T, p_i) onehot(y_T)^T M e_i: test locations T_j = (p_T, y_T) on the left, samples on the right."""
-    resolved, medians = _resolved(check_kernel(kernel, data.m), data, threads)
+    resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
     root = matrix_root(target_kernel, data.m)
     problem = PairProblem(_location_side(locations, root), _sample_side(data, root, threads), _terms(resolved))
     return Packed(problem, resolved, medians, root)
+
+
+def pack_points(points: Array, kernel: Kernel | None, dtype: str, *, threads: int | None = None) -> Packed:
+    """K_ij = k(x_i, x_j) of checked points, shape (n, m): all marks are 1."""
+    resolved, medians = _resolved(check_kernel(kernel, int(points.shape[1])), points, threads)
+    xp = _arrays.namespace(points)
+    points = xp.astype(points, getattr(xp, dtype), copy=False)
+    problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved))
+    return Packed(problem, resolved, medians, None)
 
 
 def repack(packed: Packed, data: Classification, *, threads: int | None = None) -> Packed:
@@ -72,13 +81,13 @@ def repack(packed: Packed, data: Classification, *, threads: int | None = None) 
     return replace(packed, problem=problem)
 
 
-def _resolved(kernel: Kernel, data: Classification, threads: int | None) -> tuple[Kernel, tuple[MedianDistance, ...]]:
+def _resolved(kernel: Kernel, points: Array, threads: int | None) -> tuple[Kernel, tuple[MedianDistance, ...]]:
     """The kernel with its bandwidths as numbers, and the medians they come from."""
     medians: dict[str, MedianDistance] = {}
 
     def bandwidth(metric: str) -> float:
         if metric not in medians:
-            medians[metric] = median_of_points(data.probabilities, metric, threads=threads)
+            medians[metric] = median_of_points(points, metric, threads=threads)
         return max(medians[metric].value, SMALLEST)
 
     return kernel.resolve(bandwidth), tuple(medians.values())

@@ -19,6 +19,7 @@ from kcalib._options import check_choice
 from kcalib._statistics import ScoreVariance, disjoint_pairs
 
 __all__ = [
+    "CKCEResult",
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
@@ -353,3 +354,37 @@ def aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]
         ).rstrip()
         for row in rows
     ]
+
+
+@dataclass(frozen=True)
+class CKCEResult:
+    """An estimate of the conditional kernel calibration error.
+
+    What a method does not have is None.
+    """
+
+    value: float  #: the estimate
+    error_bound: float | None  #: of the absolute error of `value` against equation 7; None where there is none
+    error_bound_kind: str  #: "certificate", "trace", "estimated", or why there is none
+    method: str  #: how it was computed; never "auto"
+    method_reason: str  #: why that way
+    iterations: int | None  #: of conjugate gradients
+    rank: int | None  #: columns of the low-rank factor, of the preconditioner with conjugate gradients
+    n_features: int | None  #: random frequencies of each Gaussian term (fourier)
+    memory: int  #: bytes of the largest arrays the method holds, beside the input
+    regularization: float  #: lambda; n lambda is added to the diagonal of the kernel matrix
+    tol: float | None  #: the relative error of `value` that was asked for (exact methods)
+    kernel: str  #: the kernel with its bandwidths as numbers
+    bandwidth_source: str  #: "given", or how the median heuristic found it
+    target_kernel: str  #: "delta", or "matrix of rank r"
+    n_samples: int  #: n
+    n_classes: int  #: m
+    seed: int | None  #: of features, landmarks, pivots; None where nothing was random
+    dtype: str  #: arithmetic of the kernel's entries; sums are always float64
+    operator: str  #: which operator computed them
+    operator_reason: str  #: and why that one
+    threads: int | None  #: threads used at most; None where the array library decides
+    seconds: float  #: wall time
+
+    def __float__(self) -> float:
+        return self.value

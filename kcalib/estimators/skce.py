@@ -19,6 +19,7 @@ from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
+from kcalib.solvers import KernelOperator
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["skce"]
@@ -229,7 +230,7 @@ def block_estimates(operator: Operator, block_size: int) -> Array:
     return operator.block_sums(block_size) / (block_size * (block_size - 1))
 
 
-def describe(data: Classification, packed: Packed, operator: Operator) -> dict[str, Any]:
+def describe(data: Classification, packed: Packed, operator: Operator | KernelOperator) -> dict[str, Any]:
     """What every result says about how it was computed."""
     sources = [
         f"median {m.metric} distance of "

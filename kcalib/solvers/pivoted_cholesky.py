@@ -1,0 +1,197 @@
+r"""Partial Cholesky factorisation with pivots: K ~ F F^T from a few columns of K.
+
+After k steps the residual :math:`K - F F^\top` is positive semi-definite, zero in the rows and columns of the pivots,
+and its diagonal is known. The next pivot is drawn with probability proportional to that diagonal ("random":
+RPCholesky), or is its largest entry ("greedy"). Random pivots are drawn a block at a time, as proposals from the
+diagonal that the block began with, and each is accepted with the probability that makes the pivots' law that of one at
+a time (`_accepted`). Called by `conjugate_gradient`, which makes a preconditioner of it, and by users.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._options import check_choice, check_integer
+from kcalib.solvers._operators import SymmetricOperator, as_operator
+
+NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
+EPSILON = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """K ~ F F^T."""
+
+    factor: np.ndarray  #: F, float64, shape (n, rank)
+    pivots: np.ndarray  #: rows of K that were taken, in order, shape (rank,)
+    trace_residual: float  #: trace(K - F F^T): the sum of the eigenvalues that are left out, at most
+    rank: int  #: columns of F
+
+    def __repr__(self) -> str:
+        return f"LowRank(n={len(self.factor)}, rank={self.rank}, trace_residual={self.trace_residual:.6g})"
+
+
+def pivoted_cholesky(
+    operator: Any,
+    rank: int,
+    *,
+    tol: float = 0.0,
+    pivoting: str = "random",
+    block_size: int | None = None,
+    seed: int = 0,
+) -> LowRank:
+    r"""A low-rank approximation of a positive semi-definite matrix, from `rank` of its columns.
+
+    .. math:: K \approx F F^\top, \qquad 0 \preceq K - F F^\top, \qquad
+              \lambda_{\max}(K - F F^\top) \le \operatorname{trace}(K - F F^\top)
+
+    Time: `rank` columns of K (about 2 rank / n of a sweep over all pairs) and n rank^2 multiply-adds; memory n rank
+    numbers. The diagonal of K and these columns are all that is read.
+
+    Parameters
+    ----------
+    operator : operator or array_like, shape (n, n)
+        K: what `kernel_operator` returns, a dense symmetric matrix, or any object with `n`, `matmul`, `tile` and
+        `diagonal`.
+    rank : int
+        Columns of F, from 0 to n. There are fewer where `tol` is reached before, or K has no larger rank.
+    tol : float
+        Stop when trace(K - F F^T) is at most `tol` times trace(K); 0 <= tol < 1.
+    pivoting : {"random", "greedy"}
+        How the next column is chosen: drawn with probability proportional to the residual's diagonal, or its largest
+        entry. Random pivots have the better bounds, and come in blocks; greedy ones need no seed.
+    block_size : int, optional
+        Random pivots proposed at a time; a matter of speed alone. By default a tenth of `rank`, between 1 and 64.
+        Greedy pivots come one at a time: leave it out.
+    seed : int
+        Of the random pivots.
+
+    Returns
+    -------
+    LowRank
+        With `factor`, `pivots`, `trace_residual` (exact up to rounding) and `rank`.
+
+    Raises
+    ------
+    TypeError
+        If `operator` is neither an operator nor numbers, or `rank`, `block_size` or `seed` is no integer.
+    ValueError
+        If a matrix is not square, finite and symmetric; if it has a negative entry in the diagonal or a residual has
+        one, so that it is not positive semi-definite; if `rank`, `tol`, `pivoting` or `block_size` is out of range.
+
+    References
+    ----------
+    Chen, Epperly, Tropp, Webber (2023), Randomly pivoted Cholesky; for the blocks Epperly, Tropp, Webber (2024),
+    Embrace rejection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.kernels import Linear
+    >>> from kcalib.solvers import kernel_operator, pivoted_cholesky
+    >>> points = np.random.default_rng(0).dirichlet(np.ones(3), size=100)
+    >>> found = pivoted_cholesky(kernel_operator(points, Linear()), 10, tol=1e-12)
+    >>> found.rank, bool(np.allclose(found.factor @ found.factor.T, points @ points.T))
+    (3, True)
+    """
+    matrix = as_operator(operator)
+    check_integer("rank", rank, 0, matrix.n)
+    check_choice("pivoting", pivoting, ("random", "greedy"))
+    check_integer("seed", seed, 0)
+    if not 0 <= tol < 1:
+        raise ValueError(f"`tol` is {tol!r}, expected a number from 0 to 1, 1 excluded")
+    if block_size is not None:
+        check_integer("block_size", block_size, 1)
+        if pivoting == "greedy" and block_size > 1:
+            raise ValueError(f"`block_size` is {block_size}, but greedy pivots come one at a time; leave it out")
+    return partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
+
+
+def partial_cholesky(
+    operator: SymmetricOperator,
+    rank: int,
+    *,
+    tol: float = 0.0,
+    greedy: bool = False,
+    block_size: int | None = None,
+    seed: int = 0,
+) -> LowRank:
+    """`pivoted_cholesky` of checked arguments."""
+    own = _diagonal(operator)
+    trace, largest = float(np.sum(own)), float(own.max())
+    rest, least = own.copy(), max(tol * trace, operator.n * EPSILON * trace)
+    block = 1 if greedy else block_size or min(64, max(1, rank // 10))
+    factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
+    random = np.random.default_rng(seed)
+    while len(pivots) < rank and float(np.sum(rest)) > least:
+        count, size = len(pivots), min(block, rank - len(pivots))
+        proposed = np.array([rest.argmax()]) if greedy else _drawn(rest, size, random)
+        known = factor[:, :count]
+        square = operator.tile(proposed, proposed) - known[proposed] @ known[proposed].T
+        accepted, root = _accepted(square, largest, random)
+        if not accepted:  # of these rows rounding is left
+            rest[proposed] = 0.0
+            continue
+        new = proposed[accepted]
+        columns = operator.tile(new, slice(0, operator.n)).T - known @ known[new].T
+        columns = scipy.linalg.solve_triangular(root, columns.T, lower=True, check_finite=False).T
+        factor[:, count : count + len(new)] = columns
+        pivots = np.append(pivots, new)
+        rest -= np.einsum("ij,ij->i", columns, columns)
+        rest[new] = 0.0
+        _check_rest(rest, largest, operator)
+        np.maximum(rest, 0.0, out=rest)
+    factor = factor[:, : len(pivots)]
+    return LowRank(factor, pivots, math.fsum(rest), len(pivots))
+
+
+def _diagonal(operator: SymmetricOperator) -> np.ndarray:
+    own = np.array(operator.diagonal(), dtype=np.float64)
+    bad = np.flatnonzero(~(own >= 0) | ~np.isfinite(own))
+    if bad.size:
+        i = int(bad[0])
+        raise ValueError(
+            f"the diagonal of K has {own[i]} at {i}, expected finite numbers >= 0: K is {operator!r}, which is not "
+            "positive semi-definite"
+        )
+    return own
+
+
+def _drawn(weights: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """Rows drawn with probability proportional to `weights`, with replacement."""
+    ladder = np.cumsum(weights)
+    places = np.searchsorted(ladder, random.random(count) * ladder[-1], side="right")
+    return np.minimum(places, int(np.flatnonzero(weights)[-1]))
+
+
+def _accepted(square: np.ndarray, largest: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
+    """Which proposals become pivots, and the Cholesky factor of their part of the residual.
+
+    A proposal is accepted with the probability that its residual, after those accepted before it, has of what it was
+    when proposed: so the pivots have the law of pivots drawn one at a time. The first one is, unless it is rounding.
+    """
+    before = np.diag(square).copy()
+    root, accepted = np.zeros_like(square), list[int]()
+    for i in range(len(square)):
+        row = root[i, : len(accepted)]
+        left = before[i] - row @ row
+        if left > max(random.random() * before[i], EPSILON * largest):
+            k = len(accepted)
+            root[:, k] = (square[:, i] - root[:, :k] @ row) / math.sqrt(left)
+            accepted.append(i)
+    return accepted, root[np.ix_(accepted, range(len(accepted)))]
+
+
+def _check_rest(rest: np.ndarray, largest: float, operator: SymmetricOperator) -> None:
+    worst = int(rest.argmin())
+    if rest[worst] < -NEGATIVE * largest:
+        raise ValueError(
+            "K is not positive semi-definite: the residual of its partial Cholesky factorisation has "
+            f"{rest[worst]:.3g} in row {worst} of the diagonal, and K is {operator!r}; take a kernel that is positive "
+            "definite (such as Exponential(), or Gaussian() with metric='euclidean')"
+        )

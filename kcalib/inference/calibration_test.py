@@ -169,11 +169,11 @@ def calibration_test(
     method            statistic                           law under calibration                 time
     ================= =================================== ===================================== ========================
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2 m)
-    spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     4 to 11 passes over pairs
+    spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     4 to 11 passes
     multiplier        n SKCE                              random signs of the residuals         O(n^2 (m + R))
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
-    pearson           n SKCE                              Pearson curve, four moments           4 to 11 passes over pairs
-    gamma             n SKCE                              gamma law, two moments                one pass over pairs
+    pearson           n SKCE                              Pearson curve, four moments           4 to 11 passes
+    gamma             n SKCE                              gamma law, two moments                one pass over the pairs
     block             mean of B-blocks / standard error   normal                                O(n B m)
     linear            the same with B = 2                 normal                                O(n m)
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's

@@ -163,7 +163,8 @@ def test_operators_of_the_user_and_dense_matrices():
     p, b = residuals(200, 3)
     matrix = dense(EQUATION_8, p)
     exact = np.linalg.solve(matrix + 4 * np.eye(200), b)
-    for operator in (matrix, matrix.tolist(), UserOperator(matrix)):
+    torch = pytest.importorskip("torch")
+    for operator in (matrix, matrix.tolist(), torch.asarray(matrix), UserOperator(matrix)):
         for method in METHODS.values():
             found = solve(operator, b, 4.0, tol=1e-11, **method)
             assert np.linalg.norm(found.values - exact) <= 1e-11 * np.linalg.norm(b)
@@ -262,6 +263,14 @@ def test_a_tolerance_out_of_reach_gives_the_best_and_a_warning(method):
     with pytest.warns(ConvergenceWarning, match="`accept` was not met"):
         found = solve(kernel_operator(p, EQUATION_8), b, 1.0, accept=lambda z, r: False, **METHODS[method])
     assert not found.converged and found.relative_residual < 1e-12
+
+
+def test_an_accept_that_zeros_do_not_meet():
+    for method in METHODS.values():
+        options = method | ({"rank": 3} if "rank" in method else {})
+        with pytest.warns(ConvergenceWarning):
+            found = solve(np.eye(4), np.zeros(4), 1.0, accept=lambda z, r: False, **options)
+        assert not found.converged and not found.values.any()
 
 
 def test_too_few_iterations_give_the_best_and_a_warning():

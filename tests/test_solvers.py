@@ -177,6 +177,8 @@ def test_points_of_other_libraries(name):
     p, b = residuals(90, 3)
     operator = kernel_operator(xp.asarray(p), EQUATION_8)
     assert operator.name == xp.operator
+    matrix = solve(xp.asarray(dense(EQUATION_8, p)), xp.asarray(b), 2.0)
+    assert matrix.converged
     for method in ("cholesky", "cg"):
         found = solve(operator, xp.asarray(b), 2.0, method=method)
         exact = np.linalg.solve(dense(EQUATION_8, p) + 2 * np.eye(90), b)
@@ -262,6 +264,14 @@ def test_a_tolerance_out_of_reach_gives_the_best_and_a_warning(method):
     with pytest.warns(ConvergenceWarning, match="`accept` was not met"):
         found = solve(kernel_operator(p, EQUATION_8), b, 1.0, accept=lambda z, r: False, **METHODS[method])
     assert not found.converged and found.relative_residual < 1e-12
+
+
+def test_an_accept_that_zeros_do_not_meet():
+    for method in METHODS.values():
+        options = method | ({"rank": 3} if "rank" in method else {})
+        with pytest.warns(ConvergenceWarning):
+            found = solve(np.eye(4), np.zeros(4), 1.0, accept=lambda z, r: False, **options)
+        assert not found.converged and not found.values.any()
 
 
 def test_too_few_iterations_give_the_best_and_a_warning():

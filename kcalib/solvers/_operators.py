@@ -197,9 +197,9 @@ def as_operator(operator: Any) -> SymmetricOperator:
     TypeError, ValueError
         If it is neither, or the matrix is not square, real, finite and symmetric.
     """
-    if isinstance(operator, (np.ndarray, list, tuple)):
-        return DenseOperator(_checked_matrix(_arrays.as_array(operator, "operator")))
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
+    if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
+        return DenseOperator(_checked_matrix(_arrays.to_host(_arrays.as_array(operator, "operator"))))
     if missing:
         raise TypeError(
             f"`operator` is of {type(operator)}, which lacks {', '.join(missing)}; pass a dense symmetric array, "

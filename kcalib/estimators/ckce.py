@@ -185,7 +185,7 @@ def ckce(
 
     Examples
     --------
-    One sample, K = 0.68 + 1, n lambda = 1, |e|^2 = 0.08: the value is 0.08 K / (K + 1)^2.
+    One sample, K = 0.68 + 1, n lambda = 1, squared residual 0.08: the value is 0.08 K / (K + 1)^2.
 
     >>> import kcalib
     >>> round(kcalib.ckce([0], [[0.8, 0.2]]), 9)

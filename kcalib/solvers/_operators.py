@@ -146,7 +146,7 @@ def kernel_operator(
     points : array_like, shape (n, m)
         Predicted probabilities, or any other points.
     kernel : Kernel or None
-        One of `kcalib.kernels`; bandwidths that are None come from the median heuristic. None: `Exponential()`.
+        One of `kcalib.kernels` (default `kcalib.kernels.Exponential`); bandwidths that are None are median distances.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the kernel; float64 by default.
     threads : int, optional

@@ -95,7 +95,7 @@ def solve(
     right_sides : array_like, shape (n,) or (n, c)
         B.
     shift : float
-        s > 0.
+        The number s > 0.
     method : {"auto", "cholesky", "cg"}
         "auto": Cholesky up to 1000 samples, where it takes no longer; else conjugate gradients. If these have not
         arrived after 10 (from 2000 samples on n / 200) iterations, which take about as long as a dense

@@ -195,8 +195,8 @@ def test_matrices_on_the_labels_that_cancel():
     y, p = softmax_problem(16, 2, scale=10.0)
     matrix = np.array([[4.0, 4.0], [4.0, 4.0 + 2.0**-20]])
     expected = literal(PAPER, y, p, m_matrix=matrix)
-    for method in ("cholesky", "nystrom"):
-        found = kcalib.ckce(y, p, kernel=PAPER, target_kernel=matrix, method=method, full_output=True)
+    for method, options in (("cholesky", {"tol": 1e-4}), ("nystrom", {})):
+        found = kcalib.ckce(y, p, kernel=PAPER, target_kernel=matrix, method=method, full_output=True, **options)
         assert abs(found.value - expected) <= found.error_bound
         assert found.value == pytest.approx(expected, rel=1e-8)
 

@@ -190,6 +190,17 @@ class Dense:
         return np.diagonal(self.matrix)
 
 
+def test_matrices_on_the_labels_that_cancel():
+    """e^T M e is 1e-7 of |M| |e|^2: the rounding of M is in the bound."""
+    y, p = softmax_problem(16, 2, scale=10.0)
+    matrix = np.array([[4.0, 4.0], [4.0, 4.0 + 2.0**-20]])
+    expected = literal(PAPER, y, p, m_matrix=matrix)
+    for method, options in (("cholesky", {"tol": 1e-4}), ("nystrom", {})):
+        found = kcalib.ckce(y, p, kernel=PAPER, target_kernel=matrix, method=method, full_output=True, **options)
+        assert abs(found.value - expected) <= found.error_bound
+        assert found.value == pytest.approx(expected, rel=1e-8)
+
+
 def test_certificate_of_a_residual_known_to_one_percent():
     """Solvers may show a residual that is wrong by that much; the value then is as well."""
     rng = np.random.default_rng(1)

@@ -348,6 +348,16 @@ class System:
         e[np.arange(len(e)), self.data.labels[rows]] += 1
         return e if self.packed.root is None else e @ self.packed.root
 
+    @property
+    def rounding_of_target(self) -> float:
+        """What the rounding of a matrix on the labels, relative to its norm, changes the value by."""
+        root = self.packed.root
+        if root is None:
+            return 0.0
+        p, labels = self.data.probabilities, self.data.labels
+        squares = float(np.sum(p * p)) + float(np.sum(1 - 2 * p[np.arange(self.n), labels]))
+        return 4 * 2.0**-52 * float(np.linalg.norm(root, 2)) ** 2 * squares / (4 * self.shift)
+
     def check_memory(self, numbers: int, what: str, remedy: str) -> int:
         """Bytes of so many numbers, if they may be taken."""
         check_memory(8 * numbers, self.options.max_memory, what, remedy)
@@ -372,7 +382,9 @@ class Found(NamedTuple):
 def _exact(method: str, system: System) -> Found:
     """The value and its certificate, from a solver's Z."""
     options, right = system.options, system.residuals()
-    certificate = Certificate(system.matrix, right, system.shift, system.tol, _epsilon(system))
+    certificate = Certificate(
+        system.matrix, right, system.shift, system.tol, _epsilon(system), system.rounding_of_target
+    )
     try:
         solution = solve(
             system.matrix,
@@ -422,12 +434,21 @@ class Certificate:
     most 2 ||Z|| ||R|| and at most 2 sqrt(<Z, K Z>) ||R|| / sqrt(4 s).
     """
 
-    def __init__(self, matrix: Any, right: np.ndarray, shift: float, tol: float, epsilon: float = 2.0**-52) -> None:
+    def __init__(
+        self,
+        matrix: Any,
+        right: np.ndarray,
+        shift: float,
+        tol: float,
+        epsilon: float = 2.0**-52,
+        rounding_of_value: float = 0.0,
+    ) -> None:
         self._matrix, self._right, self._shift, self._tol = matrix, right, shift, tol
         self._right_norm = float(np.linalg.norm(right))
         # Entries of K are at most max K_ii. Their errors, some epsilon, and those of sums add up like random numbers.
         self._rounding = 4 * epsilon * math.sqrt(len(right)) * float(np.max(matrix.diagonal()))
         self._epsilon = epsilon
+        self._rounding_of_value = rounding_of_value
         self._last: tuple[float, float, float] | None = None
 
     def __call__(self, z: np.ndarray, residual: np.ndarray) -> bool:
@@ -472,7 +493,7 @@ class Certificate:
     def _bound(self, value: float, norm: float, residual: float) -> float:
         residual += self._of_residual(norm)
         size = min(norm, math.sqrt(max(value, 0.0) / (4 * self._shift)))
-        return 2 * size * residual + residual**2 / (4 * self._shift)
+        return 2 * size * residual + residual**2 / (4 * self._shift) + self._rounding_of_value
 
     def _of_residual(self, norm: float) -> float:
         """Rounding of a residual, for the norm of Z."""
@@ -562,7 +583,8 @@ def _from_factor(
         # A pivot is a difference of entries of K, and divides its column of F F^T.
         of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / pivots)
         rounding = 10 * epsilon * float(np.sum(diagonal) + np.sum(of_columns))
-        bound, kind = trace_bound(equations, solution, system.shift, max(lost, 0.0) + rounding), "trace"
+        bound = trace_bound(equations, solution, system.shift, max(lost, 0.0) + rounding) + system.rounding_of_target
+        kind = "trace"
     return Found(
         squared_norm(solution),
         bound,

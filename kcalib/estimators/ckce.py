@@ -43,6 +43,8 @@ __all__ = ["ToleranceWarning", "ckce", "jkce"]
 
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # of the value, by dtype
 RANK = 200  # landmarks and pivots
+SMOOTH = {"gaussian", "rational_quadratic", "identity"}  # profiles whose kernels on a line have small rank
+LINE_RANK, LINE_ROUNDING = 100, 1e-15  # rank that is tried there, until this share of the trace is left
 FEATURES = 100  # frequencies, as in the paper
 SMALLEST_VALUE = 1e-6  # relative to the largest possible: below, `tol` no longer follows the value
 KNOWN = 0.01  # error of the norm of a residual that a solver shows, relative to it
@@ -358,6 +360,11 @@ class System:
         squares = float(np.sum(p * p)) + float(np.sum(1 - 2 * p[np.arange(self.n), labels]))
         return 4 * 2.0**-52 * float(np.linalg.norm(root, 2)) ** 2 * squares / (4 * self.shift)
 
+    def exceeds(self, rank: int) -> bool:
+        """Whether a factor of this rank takes more memory than is allowed."""
+        limit = self.options.max_memory
+        return limit is not None and 8 * self.n * (rank + self.columns) > limit
+
     def check_memory(self, numbers: int, what: str, remedy: str) -> int:
         """Bytes of so many numbers, if they may be taken."""
         check_memory(8 * numbers, self.options.max_memory, what, remedy)
@@ -377,6 +384,17 @@ class Found(NamedTuple):
     rank: int | None = None
     n_features: int | None = None
     seed: int | None = None
+
+
+def _automatic(system: System) -> Found:
+    """An exact method. On a line a smooth kernel has a small numerical rank, and its factor is K to rounding."""
+    profiles = {factor.profile for term in system.packed.problem.kernel for factor in term.factors}
+    if system.data.m == 2 and system.n > LINE_RANK and profiles <= SMOOTH and not system.exceeds(LINE_RANK):
+        options = dataclasses.replace(system.options, rank=LINE_RANK)
+        found = _pivoted_cholesky(dataclasses.replace(system, options=options), tol=LINE_ROUNDING)
+        if found.error_bound is not None and found.error_bound <= system.tol * found.value:
+            return found._replace(method_reason=f"on a line K has the numerical rank {found.rank}: exact to the bound")
+    return _exact("auto", system)
 
 
 def _exact(method: str, system: System) -> Found:
@@ -557,15 +575,15 @@ def _nystrom(system: System) -> Found:
     return _from_factor(system, equations, lost, features.pivots, "nystrom", memory)
 
 
-def _pivoted_cholesky(system: System) -> Found:
-    """The value with K replaced by an incomplete Cholesky factorisation."""
+def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
+    """The value with K replaced by an incomplete Cholesky factorisation, until `tol` of the trace is left."""
     rank = _checked_rank(system)
     memory = system.check_memory(
         system.n * (rank + system.columns) + 3 * rank * (rank + system.columns),
         f"the factor of {system.n} samples and rank {rank}, and what follows",
         "choose a smaller `rank`, or method='nystrom' or 'fourier', which store no factor",
     )
-    factor = pivoted_cholesky(system.matrix, rank, seed=system.options.seed)
+    factor = pivoted_cholesky(system.matrix, rank, tol=tol, seed=system.options.seed)
     equations = NormalEquations.summed([(factor.factor, system.residuals())])
     pivots = factor.factor[factor.pivots, np.arange(factor.rank)] ** 2
     return _from_factor(system, equations, factor.trace_residual, pivots, "pivoted_cholesky", memory)
@@ -617,7 +635,7 @@ class Method:
 
 
 METHODS = {
-    "auto": Method(lambda system: _exact("auto", system), ("tol",)),
+    "auto": Method(_automatic, ("tol",)),
     "cholesky": Method(lambda system: _exact("cholesky", system), ("tol",)),
     "cg": Method(lambda system: _exact("cg", system), ("tol", "rank")),
     "fourier": Method(_fourier, ("n_features",)),

@@ -34,6 +34,7 @@ METHODS = ("auto", "cholesky", "cg")
 PRODUCTS = ("auto", "float64", "float32")
 TOLERANCE = 1e-10  # relative residual, by default
 CHOLESKY_UP_TO = 1000  # samples; from there on conjugate gradients are faster, for shifts that are not very small
+CHOLESKY_COLUMNS = 4  # and up to this times the right sides, whose blocks conjugate gradients keep orthonormal
 PATIENCE = 10, 200  # "auto" turns to the dense factorisation after so many iterations, or n / so many
 
 
@@ -97,7 +98,8 @@ def solve(
     shift : float
         The number s > 0.
     method : {"auto", "cholesky", "cg"}
-        "auto": Cholesky up to 1000 samples, where it takes no longer; else conjugate gradients. If these have not
+        "auto": Cholesky up to 1000 samples, and up to 4 times the number of right sides, where it takes no
+        longer; else conjugate gradients. If these have not
         arrived after 10 (from 2000 samples on n / 200) iterations, which take about as long as a dense
         factorisation, Cholesky follows. Where memory does not allow Cholesky, always conjugate gradients.
     tol : float, optional
@@ -209,6 +211,9 @@ class _Task:
             return self.by("cg", "a dense factorisation takes more memory than there is, or than is allowed")
         if n <= CHOLESKY_UP_TO:
             return self.by("cholesky", f"up to {CHOLESKY_UP_TO} samples a dense factorisation takes no longer")
+        columns = self.right_sides.shape[1]
+        if n <= CHOLESKY_COLUMNS * columns:
+            return self.by("cholesky", f"with {columns} right sides a dense factorisation takes no longer")
         reason = f"from {CHOLESKY_UP_TO} samples on faster than a dense factorisation"
         patience = max(PATIENCE[0], n // PATIENCE[1])
         if self.max_iterations <= patience:

@@ -161,7 +161,7 @@ def _from_krylov(
     converged, is that over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
     sum of squares.
     """
-    values, vectors = scipy.linalg.eigh((projected + projected.T) / 2)
+    values, vectors = scipy.linalg.eigh((projected + projected.T) / 2, driver="ev")
     last = vectors[-len(outside) :]
     residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ik,kj->j", last, outside, last)))
     order = np.argsort(-np.abs(values))
@@ -245,7 +245,7 @@ def _orthonormal(
     """
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
-        values, rotation = scipy.linalg.eigh(gram - inside.T @ inside)
+        values, rotation = scipy.linalg.eigh(gram - inside.T @ inside, driver="ev")
         kept = values > INVARIANT**2 * size
         turned = rotation[:, kept] / np.sqrt(values[kept])
         starts = np.cumsum([block.shape[1] for block in blocks])[:-1]

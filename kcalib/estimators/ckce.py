@@ -98,7 +98,8 @@ def ckce(
         :math:`\lambda > 0`. Default: :math:`n^{-1/4}`, as in [1]_. Values with different ones are not comparable.
     method : {"auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky"}
         Exact: "cholesky" (dense), "cg" (conjugate gradients; the kernel matrix is not stored), "auto" (one of these
-        two). Approximate, only if asked for: "fourier" (random features, for sums of linear and Gaussian
+        two; for binary problems with a smooth kernel a factor that is the kernel matrix to rounding, if its bound is
+        below `tol`). Approximate, only if asked for: "fourier" (random features, for sums of linear and Gaussian
         kernels), "nystrom" (random landmarks), "pivoted_cholesky" (randomly pivoted, incomplete).
     tol : float, optional
         Exact methods: largest error of the value, by its bound, relative to the value, or to 1e-6 of the largest

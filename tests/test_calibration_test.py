@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import pickle
+import re
 
 import numpy as np
 import oracle
@@ -277,7 +278,6 @@ def test_induced_norms(p, q):
 
 
 def test_residual_bound_holds_and_is_the_smallest():
-    rng = np.random.default_rng(1)
     matrix = psd_matrix(3, 2)
     corners = np.eye(3)
     entries = [abs((a - b) @ matrix @ (c - d)) for a, b, c, d in itertools.product(corners, repeat=4)]
@@ -291,7 +291,6 @@ def test_residual_bound_holds_and_is_the_smallest():
         y, p, method="distribution_free", kernel=KERNEL, target_kernel=matrix, norms=(2, 2)
     )
     assert chosen.bound == pytest.approx(2 * np.linalg.norm(matrix, 2))
-    del rng
 
 
 def test_kernel_bounds():
@@ -432,7 +431,7 @@ def test_auto_chooses_and_says_why(n, m, method, reason):
     y, p = softmax_problem(n, m)
     result = kcalib.calibration_test(y, p)
     assert result.method == method
-    assert pytest.importorskip("re").search(reason, result.method_reason)
+    assert re.search(reason, result.method_reason)
     named = kcalib.calibration_test(y, p, method=method, seed=result.seed)
     assert named.pvalue == result.pvalue
     assert result.pvalue > 1e-3  # calibrated
@@ -471,6 +470,8 @@ def test_auto_does_not_mind_sorted_labels():
         ({"method": "multiplier", "multipliers": "mammen"}, "`multipliers` is 'mammen', expected one of 'rademacher'"),
         ({"method": "spectrum", "n_eigenvalues": 0}, "`n_eigenvalues` is 0, expected an integer between 1 and 12"),
         ({"method": "spectrum", "n_eigenvalues": "some"}, "`n_eigenvalues` is 'some', expected one of 'all'"),
+        ({"method": "spectrum", "n_eigenvalues": 3, "max_memory": 1e9}, "`max_memory` is for all eigenvalues, but "
+         "`n_eigenvalues` is 3"),
         ({"method": "spectrum", "max_memory": -1}, "`max_memory` is -1, expected a positive number of bytes"),
         ({"method": "block", "block_size": 7}, "`block_size` is 7, expected an integer between 2 and 6: the test needs "
          "at least two blocks"),

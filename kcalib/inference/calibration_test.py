@@ -98,9 +98,9 @@ def calibration_test(
         For "distribution_free": "unbiased" (the default), "biased", "block" or "linear". For "consistency":
         "ece" (the default), one of the former, "ucme", or a function ``estimator(y_true, y_pred) -> float``.
     block_size : int, optional
-        Samples in a block, 2..n // 2, for "block", and for blocks of "distribution_free". Larger blocks find more, but
-        leave fewer of them for the normal law. Default: the larger of the integer square root of n
-        and n // 50, at least 2 ("distribution_free": the square root).
+        Samples in a block, 2..n // 2, for "block", and for estimator="block" of the methods that take one. Larger
+        blocks find more, but leave fewer of them for the normal law. Default: the larger of the integer square
+        root of n and n // 50, at least 2 (of an estimator: the square root).
     variance : {"sample", "second_moment"}, optional
         For "block" and "linear": the spread of the block estimates (the default), or what it is under calibration, from
         the second moment of H over disjoint pairs.
@@ -112,14 +112,14 @@ def calibration_test(
         For "spectrum" and "pearson": largest number of leading eigenvalues, 1..n, by default 20; or all of
         them from a stored matrix (16 n^2 bytes, time O(n^3)), the default up to 256 samples.
     max_memory : float, optional
-        Bytes that ``n_eigenvalues="all"`` may take. Default: what the machine has available.
+        Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
     norms : (p, q), optional
         For "distribution_free" with a matrix-valued kernel: the norms of the bound, each from 1 to infinity. Default:
         the smallest bound of those in closed form.
     bound : float, optional
         For "distribution_free": the supremum of the kernel, where it is not known (a kernel of your own).
     n_locations, test_predictions, test_labels : optional
-        For "cme": number of random test locations, or given ones; as in `kcalib.ucme`.
+        For "cme", and estimator="ucme": number of random test locations, or given ones; as in `kcalib.ucme`.
     reference : {"conditional", "F", "chi2"}, optional
         For "cme": the chi-square law with the covariance that the predictions promise (the default), Hotelling's F law
         with that of the samples, which for class labels rejects calibrated models too often, or the
@@ -501,7 +501,9 @@ def _eigenvalues(
         return check_choice("n_eigenvalues", n_eigenvalues, ("all",)), max_memory
     if n_eigenvalues is None:
         return "all" if n <= quadratic.STORED_UP_TO else quadratic.N_EIGENVALUES, max_memory
-    return check_integer("n_eigenvalues", n_eigenvalues, 1, n, ", or 'all'"), max_memory
+    if max_memory is not None:
+        raise ValueError(f"`max_memory` is for all eigenvalues, but `n_eigenvalues` is {n_eigenvalues}; leave one out")
+    return check_integer("n_eigenvalues", n_eigenvalues, 1, n, ", or 'all'"), None
 
 
 METHODS = {

@@ -53,12 +53,6 @@ class Spectrum:
         rest = {2: self.rest_squares, 3: self.rest_cubes, 4: self.rest_fourths}[power]
         return float(np.sum(self.leading**power)) + rest
 
-    def truncated(self, count: int) -> Spectrum:
-        """The `count` leading eigenvalues; the others by their power sums."""
-        others = self.leading[count:]
-        squares, cubes, fourths = (float(np.sum(others**power)) for power in (2, 3, 4))
-        return Spectrum(self.leading[:count], squares, cubes, fourths)
-
     @property
     def remainder_share(self) -> float:
         """Share of the variance that the leading eigenvalues leave to the others."""

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 from benchmarks import (
+    bench_ckce,
     bench_import,
     bench_limits,
     bench_line,
@@ -35,6 +36,7 @@ from benchmarks import (
     bench_peers,
     bench_resampling,
     bench_skce,
+    bench_solvers,
     bench_tests,
 )
 from benchmarks.common import DTYPES, ROUNDS, THREADS, M
@@ -190,7 +192,30 @@ def tests(quick: bool) -> Iterator[Row]:
         yield Row(f"tail of {count} weights, milliseconds", 1e3 * bench_tests.seconds_per_pvalue(count, 3.0))
 
 
-SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests)}
+def ckce(quick: bool) -> Iterator[Row]:
+    """Conditional kernel calibration error, m = 10, linear plus Gaussian kernel (--quick: smaller)"""
+    for threads in thread_counts():
+        label = threads_label(threads)
+        n = 2000 if quick else bench_solvers.DENSE
+        value = 1 / bench_solvers.dense_over_literal(n, threads)
+        yield Row(f"literal trace formula in NumPy over dense, n = {n}, {label}", value, 10, at_least=True)
+        n = 3000 if quick else bench_solvers.MIDDLE
+        value = 1 / bench_solvers.cg_over_dense(n, threads)
+        yield Row(f"dense over cg, n = {n}, {label}", value, 5, at_least=True)
+        n = 10_000 if quick else bench_solvers.MANY
+        value = bench_solvers.sweeps_after_preconditioner(n, threads)
+        yield Row(f"cg after its preconditioner, in sweeps over the pairs, n = {n}, {label}", value, 4)
+        n = 100_000 if quick else bench_ckce.FOURIER[-1]
+        value = bench_ckce.fourier_over_gram(n, threads)
+        yield Row(f"fourier over the GEMM of its Gram matrix, n = {n}, {label}", value, 3)
+    n = 20_000 if quick else bench_solvers.MOST
+    seconds, megabytes = bench_ckce.seconds_and_memory(n, thread_counts()[-1])
+    label = threads_label(thread_counts()[-1])
+    yield Row(f"cg, n = {n}, {label}, seconds", seconds)
+    yield Row(f"cg, n = {n}, {label}, megabytes of the whole process", megabytes, 1000)
+
+
+SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce)}
 
 
 def machine() -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._threads import resolve_threads
+from kcalib.lenses import Lens
 
 DTYPES = ("float64", "float32")
 
@@ -68,6 +69,7 @@ def prepare(
     sample_weight: Any = None,
     dtype: Any = None,
     threads: Any = None,
+    lens: Any = None,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -88,6 +90,8 @@ def prepare(
         Arithmetic of the pairwise sweep; float64 by default.
     threads : int, optional
         Threads of the checks, by default as many as `resolve_threads` allows.
+    lens : Lens, optional
+        One of `kcalib.lenses`: what is returned is the problem it induces.
 
     Raises
     ------
@@ -97,6 +101,8 @@ def prepare(
         If a value, a shape or a length is wrong; the message names it and the remedy.
     """
     target = _dtype_name(dtype)
+    if not (lens is None or isinstance(lens, Lens)):
+        raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
     true = _arrays.as_array(y_true, "y_true")
     pred = _arrays.as_array(y_pred, "y_pred")
     _check_swapped(true, pred)
@@ -116,7 +122,8 @@ def prepare(
         xp = _arrays.namespace(probabilities)
         labels = xp.astype(labels, xp.int64, copy=False)
     weights = None if sample_weight is None else _weights(sample_weight, n, probabilities)
-    return Classification(labels, probabilities, weights, names, epsilon, target)
+    data = Classification(labels, probabilities, weights, names, epsilon, target)
+    return data if lens is None else lens.induced(data)
 
 
 def threads_for(values: int, threads: Any) -> int:

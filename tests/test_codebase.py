@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     ["_version", "_native", "_options", "_memory", "_warnings", "laws._law"],
     ["_arrays", "_threads", "laws.chi_square_mixture", "laws.pearson"],
+    ["lenses"],
     ["_inputs", "_problem", "laws"],
     ["kernels", "_statistics"],
     ["target_kernels", "results", "_resampling"],
@@ -38,6 +39,8 @@ LAYERS = [
     ["inference.blocks", "inference.distribution_free", "inference.spectrum", "inference"],
     ["inference.cme", "inference.compare", "inference.consistency", "inference.quadratic"],
     ["inference.calibration_test"],
+    ["regression._function"],
+    ["regression"],
     ["evaluation"],
     [""],
     ["_files", "_plot"],

@@ -1,10 +1,16 @@
 """The CKCE by its methods, and random Fourier features beside the GEMM that forms their Gram matrix."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 
 from .common import BANDWIDTH, PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require
 
 CLASSES, FEATURES = 10, 100
+FOURIER, MOST = (100_000, 1_000_000), 100_000
 METHODS = ("auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky")
 
 
@@ -33,10 +39,32 @@ class CkceMethods:
             return float(np.median(alternated([compute], threads, 3, pause=PAUSE)))
 
 
+def fourier_over_gram(n, threads):
+    compute = ckce_of(n, "fourier", threads)
+    width = CLASSES + 2 * FEATURES
+    features = np.random.default_rng(0).standard_normal((n, width))
+    with limited_blas(threads):
+        return ratios([compute], lambda: features.T @ features, threads, 3, warm=False, pause=PAUSE)[0]
+
+
+def seconds_and_memory(n, threads):
+    """Of conjugate gradients in a process of their own; megabytes of the whole process, Python and data included."""
+    program = (
+        "import json, resource, sys, time; from benchmarks.bench_ckce import ckce_of; "
+        f"compute = ckce_of({n}, 'cg', {threads}); begin = time.perf_counter(); compute(); "
+        "unit = 1 if sys.platform == 'darwin' else 1024; "
+        "print(json.dumps([time.perf_counter() - begin, "
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6]))"
+    )
+    folder = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True, text=True)
+    return tuple(json.loads(done.stdout))
+
+
 class FourierOverGram:
     """Random Fourier features in the time of the product F^T F of features that are stored."""
 
-    params = [(100_000, 1_000_000), THREADS]
+    params = [FOURIER, THREADS]
     param_names = ["n", "threads"]
     unit = "1"
     timeout = 600
@@ -45,8 +73,25 @@ class FourierOverGram:
         pass
 
     def track_ratio(self, n, threads):
-        compute = ckce_of(n, "fourier", threads)
-        width = CLASSES + 2 * FEATURES
-        features = np.random.default_rng(0).standard_normal((n, width))
-        with limited_blas(threads):
-            return ratios([compute], lambda: features.T @ features, threads, 3, warm=False, pause=PAUSE)[0]
+        return fourier_over_gram(n, threads)
+
+
+class ManySamples:
+    """Conjugate gradients for many samples."""
+
+    params = [THREADS]
+    param_names = ["threads"]
+    timeout = 1200
+
+    def setup_cache(self):
+        pass
+
+    def track_seconds(self, threads):
+        return seconds_and_memory(MOST, threads)[0]
+
+    track_seconds.unit = "s"
+
+    def track_peak_memory(self, threads):
+        return seconds_and_memory(MOST, threads)[1]
+
+    track_peak_memory.unit = "MB"

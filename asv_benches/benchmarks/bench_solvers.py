@@ -5,12 +5,9 @@ and, for many samples, in units of what nothing can do without: a sweep over all
 the preconditioner, is timed by itself.
 """
 
-import resource
-import sys
-
 import numpy as np
 
-from .common import PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require, seconds_of
+from .common import PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require
 
 CLASSES = 10
 BANDWIDTH = 0.5
@@ -49,6 +46,33 @@ class System:
         return np.trace(inverse @ (self.residuals @ self.residuals.T) @ inverse @ k)
 
 
+def dense_over_literal(n, threads):
+    import scipy.linalg  # noqa: F401  # its BLAS must be there before it is limited
+
+    system = System(n, threads)
+    with limited_blas(threads):
+        return ratios([lambda: system.solve("cholesky")], system.literal, threads, 3, warm=False, pause=PAUSE)[0]
+
+
+def cg_over_dense(n, threads):
+    import scipy.linalg  # noqa: F401
+
+    system = System(n, threads)
+    with limited_blas(threads):
+        return ratios([lambda: system.solve("cg")], lambda: system.solve("cholesky"), threads, 3, pause=PAUSE)[0]
+
+
+def sweeps_after_preconditioner(n, threads):
+    import scipy.linalg  # noqa: F401
+
+    system = System(n, threads)
+    with limited_blas(threads):
+        rank = system.solve("cg").rank
+        functions = (system.sweep, lambda: system.preconditioner(rank), lambda: system.solve("cg"))
+        times = alternated(functions, threads, 1, warm=False, pause=PAUSE)
+    return float(np.median((times[:, 2] - times[:, 1]) / times[:, 0]))
+
+
 class DenseOverLiteral:
     """Our dense factorisation in the time of the literal formula."""
 
@@ -61,11 +85,7 @@ class DenseOverLiteral:
         pass
 
     def track_ratio(self, threads):
-        import scipy.linalg  # noqa: F401  # its BLAS must be there before it is limited
-
-        system = System(DENSE, threads)
-        with limited_blas(threads):
-            return ratios([lambda: system.solve("cholesky")], system.literal, threads, 3, warm=False, pause=PAUSE)[0]
+        return dense_over_literal(DENSE, threads)
 
 
 class ConjugateGradientsOverDense:
@@ -80,45 +100,19 @@ class ConjugateGradientsOverDense:
         pass
 
     def track_ratio(self, n, threads):
-        import scipy.linalg  # noqa: F401
-
-        system = System(n, threads)
-        with limited_blas(threads):
-            return ratios([lambda: system.solve("cg")], lambda: system.solve("cholesky"), threads, 3, pause=PAUSE)[0]
+        return cg_over_dense(n, threads)
 
 
 class ManySamples:
-    """Conjugate gradients without their preconditioner, in sweeps over all pairs; and their memory."""
+    """Conjugate gradients without their preconditioner, in sweeps over all pairs."""
 
     params = [THREADS]
     param_names = ["threads"]
+    unit = "1"
     timeout = 1200
 
     def setup_cache(self):
         pass
 
     def track_sweeps_after_preconditioner(self, threads):
-        import scipy.linalg  # noqa: F401
-
-        system = System(MANY, threads)
-        with limited_blas(threads):
-            rank = system.solve("cg").rank
-            functions = (system.sweep, lambda: system.preconditioner(rank), lambda: system.solve("cg"))
-            times = alternated(functions, threads, 1, warm=False, pause=PAUSE)
-        return float(np.median((times[:, 2] - times[:, 1]) / times[:, 0]))
-
-    track_sweeps_after_preconditioner.unit = "1"
-
-    def track_seconds(self, threads):
-        system = System(MOST, threads)
-        with limited_blas(threads):
-            return seconds_of(lambda: system.solve("auto"), threads)
-
-    track_seconds.unit = "s"
-
-    def track_peak_memory(self, threads):
-        """Of the whole process, Python and data included."""
-        System(MOST, threads).solve("auto")
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-
-    track_peak_memory.unit = "MB"
+        return sweeps_after_preconditioner(MANY, threads)

@@ -1,0 +1,190 @@
+r"""What all calibration-error estimation functions share: parameters, checks, evaluation, risk.
+
+A function h(p, p') estimates :math:`\langle e(p), e(p') \rangle`, e(p) the expected residual of a sample with the
+prediction p, so that h(p, p) estimates the squared calibration error there. All functions of this package have the form
+
+.. math:: h(p, p') = \phi(p)^\top S \phi(p')
+
+with features phi of r entries and a symmetric matrix S. Then everything takes time linear in the number of samples: a
+subclass only has `_fit`, `_features` and, unless S is the identity, `_core`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._inputs import Classification, prepare
+from kcalib._packing import points_and_residuals
+from kcalib.lenses import Canonical, Lens
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Predictions seen through a lens, with residuals where there are labels; on the host, float64.
+
+    A lens with one probability, such as `kcalib.lenses.TopLabel`, makes a problem in one dimension: points are
+    confidences c, residuals y - c.
+    """
+
+    simplex: np.ndarray  # induced probabilities, shape: (n, m); of a scalar lens (1 - c, c)
+    residuals: np.ndarray  # onehot(y) - p, shape: (n, m); of a scalar lens y - c, shape: (n, 1)
+    labels: np.ndarray  # int64, 0..m-1, shape: (n,)
+    is_scalar: bool
+
+    @property
+    def n(self) -> int:
+        return len(self.simplex)
+
+    @property
+    def points(self) -> np.ndarray:
+        """What kernels and bins see, shape (n, m), or (n, 1): the confidences."""
+        return self.simplex[:, 1:] if self.is_scalar else self.simplex
+
+    @classmethod
+    def of(cls, data: Classification, lens: Lens) -> Problem:
+        points, residuals = points_and_residuals(data)
+        simplex, residuals = (np.asarray(_arrays.to_host(a), dtype=np.float64) for a in (points, residuals))
+        labels = np.asarray(_arrays.to_host(data.labels))
+        if lens.is_scalar:
+            # 1 - c is the other probability: a difference would have lost its digits.
+            right = np.where(labels == 1, simplex[:, 0], -simplex[:, 1])
+            residuals = right[:, None]
+        return cls(simplex, residuals, labels, lens.is_scalar)
+
+    def take(self, rows: np.ndarray) -> Problem:
+        return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
+
+
+class CalibrationFunction:
+    """Base of the estimation functions; parameters are the arguments of the constructor, stored as they are."""
+
+    lens: Lens | None
+
+    def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
+        """Fit the function to labels and predictions, as `kcalib.skce` takes them; returns itself."""
+        return self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
+
+    def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> np.ndarray:
+        """The function of all pairs of predictions, shape (n, n'); `q` is `p` if left out."""
+        self._check_fitted()
+        left = self._evaluated(self._points(p, from_logits, "p"))
+        right = left if q is None else self._evaluated(self._points(q, from_logits, "q"))
+        core = self._core()
+        return (left if core is None else left @ core) @ right.T
+
+    def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
+        """The estimated squared calibration error: the mean of h(p_i, p_i) over predictions (GB equation 21)."""
+        self._check_fitted()
+        return self._squared_error(self._points(y_pred, from_logits, "y_pred"))
+
+    def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
+        """The unbiased estimate of the mean squared error of h, plus a constant (GB equation 20); lower is better."""
+        self._check_fitted()
+        return self._risk(self._problem(y_true, y_pred, classes, from_logits))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor by name, as scikit-learn does."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name; returns itself, not fitted any more if it was."""
+        known = self._parameter_names()
+        for name, value in params.items():
+            if name not in known:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def clone(self) -> Any:
+        """A function with the same parameters that is not fitted."""
+        return type(self)(**self.get_params())
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        shown = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    # What a subclass has.
+
+    def _fit(self, problem: Problem) -> None:
+        """Set what is fitted, in attributes whose names end with an underscore."""
+        raise NotImplementedError
+
+    def _features(self, problem: Problem) -> np.ndarray:
+        """phi of each prediction, shape (n, r); residuals and labels are not to be read."""
+        raise NotImplementedError
+
+    def _core(self) -> np.ndarray | None:
+        """S, shape (r, r), symmetric; None for the identity."""
+        return None
+
+    # Checked data in, also for the cross-validation.
+
+    def _fit_checked(self, problem: Problem) -> Any:
+        self._fit(problem)
+        self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
+        return self
+
+    def _evaluated(self, problem: Problem) -> np.ndarray:
+        if problem.simplex.shape[1] != self.n_classes_:
+            raise ValueError(
+                f"the predictions have {problem.simplex.shape[1]} classes, {type(self).__name__} was fitted to "
+                f"{self.n_classes_}; evaluate predictions of the same classes"
+            )
+        return self._features(problem)
+
+    def _squared_error(self, problem: Problem) -> float:
+        return float(np.mean(diagonal(self._evaluated(problem), self._core())))
+
+    def _risk(self, problem: Problem) -> float:
+        return risk_of(problem.residuals, self._evaluated(problem), self._core())
+
+    def _problem(self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool) -> Problem:
+        lens = self._lens()
+        return Problem.of(prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens), lens)
+
+    def _points(self, y_pred: Any, from_logits: bool, name: str) -> Problem:
+        pred = _arrays.as_array(y_pred, name)
+        return self._problem(np.zeros(pred.shape[0], dtype=np.int64), pred, None, from_logits)
+
+    def _lens(self) -> Lens:
+        return Canonical() if self.lens is None else self.lens
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_classes_"):
+            raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
+
+    @classmethod
+    def _parameter_names(cls) -> tuple[str, ...]:
+        return tuple(inspect.signature(cls).parameters)
+
+
+def diagonal(features: np.ndarray, core: np.ndarray | None) -> np.ndarray:
+    """h(p_i, p_i), shape (n,)."""
+    return np.einsum("ij,ij->i", features, features if core is None else features @ core)
+
+
+def risk_of(residuals: np.ndarray, features: np.ndarray, core: np.ndarray | None) -> float:
+    """Mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2, in O(n (m + r)^2): norms of sums over samples."""
+    n = len(residuals)
+    if n < 2:
+        raise ValueError(f"the risk needs at least 2 samples, there are {n}")
+    images = features if core is None else features @ core
+    gram = features.T @ images  # Phi^T Phi S
+    total = float(
+        np.sum((residuals.T @ residuals) ** 2)
+        - 2 * np.sum((residuals.T @ features) * (residuals.T @ images))
+        + np.sum(gram * gram.T)
+    )
+    own = np.einsum("ij,ij->i", residuals, residuals) - np.einsum("ij,ij->i", features, images)
+    return (total - float(own @ own)) / (n * (n - 1))
+
+
+def null_risk_of(residuals: np.ndarray) -> float:
+    """The risk of h = 0."""
+    return risk_of(residuals, np.zeros((len(residuals), 0)), None)

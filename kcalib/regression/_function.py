@@ -12,8 +12,9 @@ subclass only has `_fit`, `_features` and, unless S is the identity, `_core`.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +59,11 @@ class Problem:
 
     def take(self, rows: np.ndarray) -> Problem:
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
+
+
+class Tried(NamedTuple):
+    function: Any  # CalibrationFunction
+    risk: float
 
 
 class CalibrationFunction:
@@ -124,6 +130,15 @@ class CalibrationFunction:
         return None
 
     # Checked data in, also for the cross-validation.
+
+    def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
+        """Functions with these parameters in place of their own, fitted to `train`, and their risks on `validation`.
+
+        A subclass may share work between the settings.
+        """
+        for setting in settings:
+            function = self.clone().set_params(**setting)._fit_checked(train)
+            yield Tried(function, function._risk(validation))
 
     def _fit_checked(self, problem: Problem) -> Any:
         self._fit(problem)

@@ -37,7 +37,7 @@ from kcalib.solvers.low_rank import (
     row_blocks,
     squared_norm,
 )
-from kcalib.target_kernels import TargetKernel, matrix_root
+from kcalib.target_kernels import TargetKernel
 
 __all__ = ["ToleranceWarning", "ckce", "jkce"]
 
@@ -92,8 +92,8 @@ def ckce(
     kernel : Kernel, optional
         Positive definite kernel on predictions, see `kcalib.kernels`. Default: equation 8 of [1]_,
         ``Linear() + Gaussian()`` with the median heuristic.
-    target_kernel : "delta" or array_like, shape (m, m)
-        Kernel on labels: Kronecker delta, or a symmetric positive semi-definite matrix.
+    target_kernel : "delta", array_like of shape (m, m), or Kernel
+        Kernel on labels, as in `kcalib.skce`.
     regularization : float, optional
         :math:`\lambda > 0`. Default: :math:`n^{-1/4}`, as in [1]_. Values with different ones are not comparable.
     method : {"auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky"}
@@ -212,7 +212,7 @@ def ckce(
     host = _on_host(data)
     kernel, source = _kernel(data, host, kernel)
     packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
-    packed = dataclasses.replace(packed, root=matrix_root(target_kernel, data.m))
+    packed = dataclasses.replace(packed, root=_packing.target_root(target_kernel, data))
     matrix = KernelOperator(packed, threads=threads, operator=operator)
     system = System(host, packed, matrix, shift, options)
     found = METHODS[method].compute(system)

@@ -598,11 +598,12 @@ def _from_factor(
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
     if system.is_definite:
-        diagonal, epsilon = system.matrix.diagonal(), _epsilon(system)
-        # A pivot is a difference of entries of K, and divides its column of F F^T.
-        of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / pivots)
-        rounding = 10 * epsilon * float(np.sum(diagonal) + np.sum(of_columns))
-        bound = trace_bound(equations, solution, system.shift, max(lost, 0.0) + rounding) + system.rounding_of_target
+        entry = 10 * _epsilon(system) * float(np.max(system.matrix.diagonal()))
+        bound = (
+            trace_bound(equations, solution, system.shift, max(lost, 0.0))
+            + rounding_bound(equations, solution, system.shift, entry, pivots)
+            + system.rounding_of_target
+        )
         kind = "trace"
     return Found(
         squared_norm(solution),
@@ -624,9 +625,29 @@ def trace_bound(equations: NormalEquations, solution: np.ndarray, shift: float, 
     bound. With Z that of F F^T, the residual is -D Z and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term
     between 0 and ||D Z||^2 / (4 s): the second.
     """
+    return lost * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + lost / (4 * shift)))
+
+
+def rounding_bound(
+    equations: NormalEquations, solution: np.ndarray, shift: float, entry: float, pivots: np.ndarray
+) -> float:
+    """What rounding changes the value of F F^T by, for errors `entry` of K's entries that add up like random numbers.
+
+    A pivot is a difference of entries of K, and its root divides its column F_c, whose errors H_c are so
+    entry / sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order,
+    in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
+    """
+    z = math.sqrt(_z_squares(equations, solution, shift))
+    smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
+    sizes = 3 * np.linalg.norm(solution, axis=1) + 2 * np.linalg.norm(smoothed, axis=1)
+    first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
+    return first + 4 * np.finfo(np.float64).eps * squared_norm(solution)
+
+
+def _z_squares(equations: NormalEquations, solution: np.ndarray, shift: float) -> float:
+    """||Z||_F^2 of Z = (F F^T + shift I)^{-1} E."""
     squares = equations.squares - float(np.sum(equations.cross * solution)) - shift * squared_norm(solution)
-    z_squares = max(squares, 2.0**-50 * equations.squares) / shift**2
-    return lost * min(equations.squares / shift**2, z_squares * (1 + lost / (4 * shift)))
+    return max(squares, 2.0**-50 * equations.squares) / shift**2
 
 
 @dataclass(frozen=True)

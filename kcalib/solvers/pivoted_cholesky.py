@@ -124,7 +124,7 @@ def partial_cholesky(
     """`pivoted_cholesky` of checked arguments."""
     own = _diagonal(operator)
     trace, largest = float(np.sum(own)), float(own.max())
-    rest, least = own.copy(), max(tol * trace, operator.n * EPSILON * trace)
+    rest, least = own.copy(), max(tol * trace, EPSILON * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
     random = np.random.default_rng(seed)

@@ -44,6 +44,7 @@ __all__ = ["ToleranceWarning", "ckce", "jkce"]
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # of the value, by dtype
 RANK = 200  # landmarks and pivots
 SMOOTH = {"gaussian", "rational_quadratic", "identity"}  # profiles whose kernels on a line have small rank
+ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of epsilon
 LINE_RANK, LINE_ROUNDING = 100, 1e-15  # rank that is tried there, until this share of the trace is left
 FEATURES = 100  # frequencies, as in the paper
 SMALLEST_VALUE = 1e-6  # relative to the largest possible: below, `tol` no longer follows the value
@@ -572,8 +573,12 @@ def _nystrom(system: System) -> Found:
             yield block, system.residuals(rows)
 
     equations = NormalEquations.summed(blocks())
-    lost = float(np.sum(system.matrix.diagonal())) - kept[0]
-    return _from_factor(system, equations, lost, features.pivots, "nystrom", memory)
+    diagonal = system.matrix.diagonal()
+    lost = float(np.sum(diagonal)) - kept[0]
+    # A pivot is a difference of entries of K, and divides its column of F F^T.
+    of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / features.pivots)
+    rounding = ROUNDINGS * _epsilon(system) * float(np.sum(diagonal) + np.sum(of_columns))
+    return _from_factor(system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), "nystrom", memory)
 
 
 def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
@@ -587,23 +592,21 @@ def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
     factor = pivoted_cholesky(system.matrix, rank, tol=tol, seed=system.options.seed)
     equations = NormalEquations.summed([(factor.factor, system.residuals())])
     pivots = factor.factor[factor.pivots, np.arange(factor.rank)] ** 2
-    return _from_factor(system, equations, factor.trace_residual, pivots, "pivoted_cholesky", memory)
+    entry = ROUNDINGS * _epsilon(system) * float(np.max(system.matrix.diagonal()))
+    rounding = rounding_bound(equations, system.shift, entry, pivots)
+    lost = factor.trace_residual + math.sqrt(system.n) * entry
+    return _from_factor(system, equations, lost, rounding, factor.rank, "pivoted_cholesky", memory)
 
 
 def _from_factor(
-    system: System, equations: NormalEquations, lost: float, pivots: np.ndarray, method: str, memory: int
+    system: System, equations: NormalEquations, lost: float, rounding: float, rank: int, method: str, memory: int
 ) -> Found:
-    """The value of F F^T, and its error from the trace of K - F F^T."""
+    """The value of F F^T, and its error from the trace of K - F F^T and the rounding of the value."""
     solution = equations.solution(system.shift)
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
     if system.is_definite:
-        entry = 10 * _epsilon(system) * float(np.max(system.matrix.diagonal()))
-        bound = (
-            trace_bound(equations, solution, system.shift, max(lost, 0.0))
-            + rounding_bound(equations, solution, system.shift, entry, pivots)
-            + system.rounding_of_target
-        )
+        bound = trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target
         kind = "trace"
     return Found(
         squared_norm(solution),
@@ -612,7 +615,7 @@ def _from_factor(
         method,
         "asked for by name",
         memory,
-        rank=len(pivots),
+        rank=rank,
         seed=system.options.seed,
     )
 
@@ -628,15 +631,14 @@ def trace_bound(equations: NormalEquations, solution: np.ndarray, shift: float, 
     return lost * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + lost / (4 * shift)))
 
 
-def rounding_bound(
-    equations: NormalEquations, solution: np.ndarray, shift: float, entry: float, pivots: np.ndarray
-) -> float:
+def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivots: np.ndarray) -> float:
     """What rounding changes the value of F F^T by, for errors `entry` of K's entries that add up like random numbers.
 
     A pivot is a difference of entries of K, and its root divides its column F_c, whose errors H_c are so
     entry / sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order,
     in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
     """
+    solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
     smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
     sizes = 3 * np.linalg.norm(solution, axis=1) + 2 * np.linalg.norm(smoothed, axis=1)

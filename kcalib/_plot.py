@@ -33,8 +33,8 @@ MISCALIBRATED = "#D55E00"
 
 TICKS = ([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "0.2", "0.4", "0.6", "0.8", "1"])
 CAPTION = (
-    "points: accuracy in a bin of confidences, with its 95 % confidence interval; grey: where 95 % of a calibrated "
-    "model's points lie; bars: share of the samples"
+    "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
+    "bars: share of the samples"
 )
 BAND = "0.82"
 NARROWEST = 0.008  # of a bin that can still be seen

@@ -86,7 +86,7 @@ def brier_decomposition(
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
     lens : Lens, optional
-        One of `kcalib.lenses`: the score is that of the problem it induces. Default: ``Canonical()``.
+        One of ``kcalib.lenses``: the score is that of the problem it induces. Default: ``Canonical()``.
     grouping : {"classwise", "canonical"}, optional
         For more than two classes, what similar is. "classwise" (default): the score is a sum over classes, and
         each has groups of its own, by its probability; miscalibration is then that of each class by itself,

@@ -219,9 +219,9 @@ def reliability(
     >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.3, 0.4, 0.6, 0.9]
     >>> diagram = kcalib.reliability(y, p, n_bins=2, lens=kcalib.lenses.Canonical())
     >>> diagram.confidence.round(6), diagram.frequency.round(6)
-    (array([0.3 , 0.75]), array([0.66666667, 0.5       ]))
+    (array([0.3 , 0.75]), array([0.666667, 0.5     ]))
     >>> diagram.consistency_band.high.round(6)
-    array([0.66666667, 1.        ])
+    array([0.666667, 1.      ])
     """
     lens = TopLabel() if lens is None else lens
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, lens=lens)

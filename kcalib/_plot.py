@@ -75,7 +75,7 @@ def plot_diagram(diagram: Any, ax: Any, labels: tuple[str, str], color: str, his
     draw_diagram(ax, diagram, color)
     ax.set_ylabel(labels[1])
     if legend:
-        _add_legend(ax, diagram)
+        _add_legend(ax, diagram, color)
     if below is None:
         ax.set_xlabel(labels[0])
     else:
@@ -144,7 +144,7 @@ def _draw_regression(axes: Any, diagram: Any, color: str) -> None:
     axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
 
 
-def _add_legend(axes: Any, diagram: Any) -> None:
+def _add_legend(axes: Any, diagram: Any, color: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -154,7 +154,7 @@ def _add_legend(axes: Any, diagram: Any) -> None:
     if diagram.consistency_band is not None:
         handles.append(Patch(color=BAND, label=f"{level} consistency band{kind}"))
     if diagram.confidence_band is not None:
-        handles.append(Line2D([], [], color="0.3", linewidth=1.2, label=f"{level} confidence interval{kind}"))
+        handles.append(Line2D([], [], color=color, linewidth=1.2, label=f"{level} confidence interval{kind}"))
     # Over-confident models leave the corner above the diagonal free, others the one below.
     corner = "upper left" if overconfidence(diagram) > 0 else "lower right"
     axes.legend(handles=handles, loc=corner, fontsize=8.5, framealpha=0.8, edgecolor="none")

@@ -29,11 +29,12 @@ import numpy as np
 from kcalib import _files, _plot
 from kcalib._inputs import Classification, prepare
 from kcalib._version import __version__
-from kcalib.estimators.ece import ReliabilityBins, reliability_bins
+from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED, Options, comparison_of
+from kcalib.lenses import TopLabel
 from kcalib.results import CalibrationTestResult, Comparison, ConfidenceInterval, Evaluation, aligned
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -81,7 +82,7 @@ class Model:
     model: str
     file: str
     evaluation: Evaluation
-    bins: ReliabilityBins | None  # for the picture
+    diagram: ReliabilityDiagram | None  # for the picture
 
 
 @dataclass(frozen=True)
@@ -350,8 +351,10 @@ def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any])
             seed=arguments.seed,
             threads=arguments.threads,
         )
-        bins = None if arguments.plot is None else reliability_bins(data, arguments.bins)
-    return Model(job.model, job.file, evaluation, bins)
+        diagram = None
+        if arguments.plot is not None:
+            diagram = diagram_of(TopLabel().induced(data), TopLabel(), n_bins=arguments.bins)
+    return Model(job.model, job.file, evaluation, diagram)
 
 
 @contextmanager
@@ -611,10 +614,10 @@ def _csv(models: Iterable[Model]) -> str:
 
 
 def _panel(model: Model) -> _plot.Panel:
-    assert model.bins is not None
+    assert model.diagram is not None
     e = model.evaluation
     notes = (f"ECE {e.top_label_ece:.4f}", f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue)))
-    return _plot.Panel(model.model, model.evaluation.verdict, e.miscalibrated, notes, model.bins)
+    return _plot.Panel(model.model, model.evaluation.verdict, e.miscalibrated, notes, model.diagram)
 
 
 def _with_p(pvalue: str) -> str:

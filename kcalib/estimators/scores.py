@@ -50,9 +50,7 @@ def brier_score(
     0.1
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
-    if not (isinstance(scale_by_half, bool) or (isinstance(scale_by_half, str) and scale_by_half == "auto")):
-        raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
-    return brier_score_of(data, data.m == 2 if scale_by_half == "auto" else bool(scale_by_half))
+    return brier_score_of(data, is_halved(scale_by_half, data.m))
 
 
 def log_loss(
@@ -88,6 +86,13 @@ def log_loss(
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
     return log_loss_of(data)
+
+
+def is_halved(scale_by_half: bool | str, m: int) -> bool:
+    """Whether the Brier score of m classes is."""
+    if not (isinstance(scale_by_half, bool) or (isinstance(scale_by_half, str) and scale_by_half == "auto")):
+        raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
+    return m == 2 if scale_by_half == "auto" else bool(scale_by_half)
 
 
 def brier_score_of(data: Classification, scale_by_half: bool) -> float:

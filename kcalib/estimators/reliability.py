@@ -51,9 +51,7 @@ class ReliabilityDiagram:
     confidence interval, which is [0, 1].
     """
 
-    edges: (
-        np.ndarray
-    )  #: bin b holds the confidences in (edges[b], edges[b + 1]]; 0 is in the first; shape (n_bins + 1,)
+    edges: np.ndarray  #: bin b is (edges[b], edges[b + 1]], with 0 in the first; shape (n_bins + 1,)
     count: np.ndarray  #: samples of positive weight in each bin, int64, shape (n_bins,)
     weight: np.ndarray  #: sum of their weights, shape (n_bins,)
     confidence: np.ndarray  #: their mean confidence, shape (n_bins,)

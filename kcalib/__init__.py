@@ -9,6 +9,7 @@
     brier_score, log_loss   proper scores                          estimators/scores.py
     evaluate           all of these at once, with a verdict        evaluation.py
     kernels            kernels on predictions                      kernels.py
+    lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
@@ -18,7 +19,7 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws, solvers
+from kcalib import bandwidth, kernels, laws, lenses, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
@@ -65,6 +66,7 @@ __all__ = [
     "jkce",
     "kernels",
     "laws",
+    "lenses",
     "log_loss",
     "skce",
     "solvers",

@@ -18,6 +18,7 @@ from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
 from kcalib.solvers import KernelOperator
 from kcalib.target_kernels import TargetKernel
@@ -38,6 +39,7 @@ def skce(
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -61,7 +63,7 @@ def skce(
         the median heuristic.
     target_kernel : "delta" or array_like, shape (m, m)
         Kernel on labels: Kronecker delta, or a symmetric positive semi-definite matrix M,
-        which makes the matrix-valued kernel k M.
+        which makes the matrix-valued kernel k M. With a lens m is that of the induced problem.
     estimator : {"unbiased", "biased", "block", "linear"}
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of
@@ -77,6 +79,8 @@ def skce(
         distinct labels.
     from_logits : bool
         `y_pred` holds logits: apply a softmax (a sigmoid for one column). Never guessed.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the pairwise sweep. Sums are always float64.
     threads : int, optional
@@ -149,6 +153,7 @@ def skce(
         y_pred,
         classes=classes,
         from_logits=from_logits,
+        lens=lens,
         sample_weight=sample_weight,
         dtype=dtype,
         threads=threads,
@@ -239,6 +244,7 @@ def describe(data: Classification, packed: Packed, operator: Operator | KernelOp
     ]
     return {
         "n_classes": data.m,
+        "lens": str(data.lens),
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
         "target_kernel": "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}",

@@ -55,15 +55,12 @@ ROUNDING = 2.0**-52  # two probabilities that sum to 1 within this are left as t
 
 
 class Lens:
-    """Base class of the lenses.
+    """Base class of the lenses."""
 
-    `_inputs.prepare` calls `induced` after its checks, so that nothing behind it knows of lenses.
-    """
-
-    is_scalar: ClassVar[bool] = False  # whether the induced problem is one probability and its complement
+    is_scalar: ClassVar[bool] = False  # whether it looks at one probability, of which the other is the complement
 
     def induced(self, data: Data) -> Data:
-        """The checked data seen through the lens."""
+        """The checked data seen through the lens; `_inputs.prepare` calls it, so that what follows knows of no lens."""
         self._check(data.m)
         strips = [self._seen(*strip) for strip in _strips(data)]
         labels, probabilities = (data.xp.concat(parts) for parts in zip(*strips, strict=True))
@@ -223,11 +220,11 @@ class TopK(Lens):
 
 @dataclass(frozen=True)
 class Groups(Lens):
-    r"""Groups of classes: is the probability of each group right?
+    r"""The probabilities of groups of classes, and the group of the label.
 
     .. math:: P(Y \in G_g \mid p') = p'_g \quad \text{for all } g, \qquad p'_g = \sum_{k \in G_g} p_k
 
-    The label is the number of the group.
+    The label is the number g of its group.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ lens             predictions :math:`p'`                      label :math:`y'`
 A calibrated model is calibrated through every lens; a model that is calibrated through one need not be through
 another.
 
-Whatever is said in terms of classes refers to the induced problem: a matrix for `target_kernel`, test
+Whatever is said in terms of classes refers to the induced problem: a matrix or kernel for `target_kernel`, test
 locations of `kcalib.ucme` and the CME test, labels in results. Only `classes` names the columns of `y_pred`. The
 induced classes are numbered from 0.
 

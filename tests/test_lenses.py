@@ -334,6 +334,15 @@ def test_matrices_on_labels_are_of_the_induced_classes(make_problem):
             function(y, p, target_kernel=np.eye(5), lens=TopLabel())
 
 
+def test_kernels_on_labels_are_between_the_numbers_of_induced_classes(make_problem):
+    y, p = make_problem(70, 5)
+    lens, kernel = Groups([[3], [4, 1], [0, 2]]), kcalib.kernels.Gaussian(bandwidth=1.0)
+    expected = kcalib.skce(*seen(y, p, lens), target_kernel=kernel)
+    for classes in (None, [10, 20, 30, 40, 60], list("abcde")):
+        labels = y if classes is None else np.array(classes)[y]
+        assert kcalib.skce(labels, p, target_kernel=kernel, lens=lens, classes=classes) == expected
+
+
 def test_test_locations_are_of_the_induced_problem(make_problem):
     y, p = make_problem(70, 5)
     locations = {"test_predictions": [0.4, 0.6, 0.9], "test_labels": [1, 0, 1]}

@@ -61,9 +61,11 @@ def skce(
     kernel : Kernel, optional
         Kernel on predictions, see `kcalib.kernels`. Default: `kcalib.kernels.Exponential` with
         the median heuristic.
-    target_kernel : "delta" or array_like, shape (m, m)
-        Kernel on labels: Kronecker delta, or a symmetric positive semi-definite matrix M,
-        which makes the matrix-valued kernel k M. With a lens m is that of the induced problem.
+    target_kernel : "delta", array_like of shape (m, m), or Kernel
+        Kernel on labels: Kronecker delta; or a symmetric positive semi-definite matrix M, which makes the
+        matrix-valued kernel k M; or, for classes that are numbers (an ordinal scale), one of `kcalib.kernels` with
+        its bandwidth, between the numbers: those of `classes`, or 0..m-1. With a lens classes and m are those of the
+        induced problem, with the numbers 0..m-1.
     estimator : {"unbiased", "biased", "block", "linear"}
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of

@@ -11,6 +11,7 @@
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     kernels            kernels on predictions                      kernels.py
+    lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
@@ -20,7 +21,7 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws, solvers
+from kcalib import bandwidth, kernels, laws, lenses, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
@@ -73,6 +74,7 @@ __all__ = [
     "jkce",
     "kernels",
     "laws",
+    "lenses",
     "log_loss",
     "reliability",
     "skce",

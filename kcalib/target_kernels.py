@@ -41,7 +41,8 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
     matrix = matrix.astype(np.float64)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(
-            f"`target_kernel` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): one row per class"
+            f"`target_kernel` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): one row per class "
+            "(with a lens, of the induced problem)"
         )
     if not np.isfinite(matrix).all():
         i, j = np.argwhere(~np.isfinite(matrix))[0]

@@ -115,13 +115,13 @@ def test_lenses():
     y, p = softmax_problem(200, 4)
     top = kcalib.brier_decomposition(y, p, lens=TopLabel())
     same = kcalib.brier_decomposition(p.argmax(axis=1) == y, p.max(axis=1))
-    assert top.score == pytest.approx(same.score, rel=1e-12) and top.n_classes == 2 and top.lens == TopLabel()
+    assert top.score == pytest.approx(same.score, rel=1e-12) and top.n_classes == 2 and top.lens == str(TopLabel())
     assert top.miscalibration == pytest.approx(same.miscalibration, rel=1e-12)
     whole = kcalib.brier_decomposition(y, p)
     parts = [kcalib.brier_decomposition(y, p, lens=ClassWise(k)) for k in range(4)]
     for name in ("score", "miscalibration", "discrimination", "uncertainty", "noise"):
         assert getattr(whole, name) == pytest.approx(sum(getattr(d, name) for d in parts), rel=1e-12)
-    assert whole.lens == Canonical()
+    assert whole.lens == str(Canonical())
     # Of two classes cells and bins are the same.
     cells, bins = (kcalib.brier_decomposition(y == 0, p[:, 0], grouping=g) for g in ("canonical", "classwise"))
     assert cells == dataclasses.replace(bins, grouping="canonical")

@@ -13,7 +13,7 @@ from kcalib.lenses import TopLabel
 
 
 def diagram_for(y, p, n_bins=15):
-    return diagram_of(prepare(y, p, lens=TopLabel()), TopLabel(), n_bins=n_bins)
+    return diagram_of(prepare(y, p, lens=TopLabel()), n_bins=n_bins)
 
 
 def some_diagram(n=300, power=1.0):

@@ -107,7 +107,7 @@ def test_agrees_with_scikit_learn_calibration_curve():
 def test_lenses():
     y, p = softmax_problem(400, 4)
     top = kcalib.reliability(y, p)
-    assert top.lens == TopLabel()
+    assert top.lens == str(TopLabel())
     same = kcalib.reliability(p.argmax(axis=1) == y, p.max(axis=1), **BINARY)
     np.testing.assert_array_equal(top.frequency, same.frequency)
     one = kcalib.reliability(y, p, lens=ClassWise(2))

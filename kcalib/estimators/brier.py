@@ -18,7 +18,7 @@ from kcalib._options import check_choice
 from kcalib._warnings import warn
 from kcalib.estimators.reliability import Sample, check_binning, cut
 from kcalib.estimators.scores import brier_score_of, is_halved
-from kcalib.lenses import Canonical, Lens
+from kcalib.lenses import Lens
 
 __all__ = ["BrierDecomposition", "brier_decomposition"]
 
@@ -45,7 +45,7 @@ class BrierDecomposition:
     n_groups: int  #: groups that hold samples, of all classes together
     n_singletons: int  #: groups of one sample, which `noise` leaves out
     scale_by_half: bool  #: whether the sum over classes is halved
-    lens: Lens  #: what the predictions were seen through
+    lens: str  #: one of `kcalib.lenses`: what the predictions were seen through
     n_samples: int  #: samples given
     n_classes: int  #: classes that the lens leaves
 
@@ -162,7 +162,6 @@ def brier_decomposition(
     >>> round(parts.score, 6), round(parts.miscalibration, 6), round(parts.discrimination, 6), parts.uncertainty
     (0.34, 0.09, 0.0, 0.25)
     """
-    lens = Canonical() if lens is None else lens
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, lens=lens)
     n_bins = check_binning(binning, n_bins)
     grouping = check_choice("grouping", "classwise" if grouping is None else grouping, GROUPINGS)
@@ -198,7 +197,7 @@ def brier_decomposition(
         n_groups=total.n_groups,
         n_singletons=total.n_singletons,
         scale_by_half=is_half,
-        lens=lens,
+        lens=str(data.lens),
         n_samples=data.n,
         n_classes=data.m,
     )

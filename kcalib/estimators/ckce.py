@@ -26,6 +26,7 @@ from kcalib._packing import Packed
 from kcalib._warnings import warn
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
+from kcalib.lenses import Lens
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
 from kcalib.solvers.low_rank import (
@@ -71,6 +72,7 @@ def ckce(
     seed: int = 0,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -119,6 +121,8 @@ def ckce(
         distinct labels.
     from_logits : bool
         `y_pred` holds logits: apply a softmax (a sigmoid for one column). Never guessed.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the kernel's entries. Sums are always float64.
     threads : int, optional
@@ -208,7 +212,7 @@ def ckce(
     start = time.perf_counter()
     check_choice("method", method, tuple(METHODS))
     options = _checked_options(method, tol, rank, n_features, max_memory, seed)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
     host = _on_host(data)
     kernel, source = _kernel(data, host, kernel)
@@ -243,6 +247,7 @@ def jkce(
     estimator: str = "unbiased",
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -257,6 +262,8 @@ def jkce(
     ----------
     y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, operator
         As in `kcalib.skce`.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     kernel : Kernel, optional
         Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic.
     estimator : {"unbiased", "biased"}
@@ -298,7 +305,7 @@ def jkce(
     True
     """
     check_choice("estimator", estimator, ("unbiased", "biased"))
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     kernel, source = _kernel(data, _on_host(data), kernel)
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:

@@ -69,12 +69,12 @@ class ReliabilityDiagram:
     consistency_method: str | None  #: "exact" or "resampling"; None without a consistency band
     n_resamples: int | None  #: draws of all labels; None where nothing was drawn
     seed: int | None  #: of the draws; None where nothing was drawn
-    lens: Lens  #: what "confidence" and "event" are
+    lens: str  #: one of `kcalib.lenses`: what "confidence" and "event" are
     n_samples: int  #: samples given
 
     def __repr__(self) -> str:
         return (
-            f"ReliabilityDiagram(binning={self.binning!r}, n_bins={self.n_bins}, lens={self.lens!r}, "
+            f"ReliabilityDiagram(binning={self.binning!r}, n_bins={self.n_bins}, lens={self.lens}, "
             f"n_samples={self.n_samples}, confidence_level={self.confidence_level:g}, "
             f"simultaneous={self.simultaneous}, consistency_method={self.consistency_method!r})"
         )
@@ -106,7 +106,7 @@ class ReliabilityDiagram:
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         """
-        top_label = isinstance(self.lens, TopLabel)
+        top_label = self.lens == str(TopLabel())
         labels = ("confidence", "accuracy") if top_label else ("predicted probability", "observed frequency")
         return _plot.plot_diagram(self, ax, labels, color, histogram, legend)
 
@@ -225,7 +225,6 @@ def reliability(
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, lens=lens)
     return diagram_of(
         data,
-        lens,
         n_bins=n_bins,
         binning=binning,
         confidence_level=confidence_level,
@@ -238,7 +237,6 @@ def reliability(
 
 def diagram_of(
     data: Classification,
-    lens: Lens,
     *,
     n_bins: int | None = None,
     binning: str = "uniform",
@@ -248,11 +246,11 @@ def diagram_of(
     n_resamples: int | None = None,
     seed: int | None = None,
 ) -> ReliabilityDiagram:
-    """`reliability` of checked data, seen through `lens`."""
+    """`reliability` of checked data."""
     n_bins = check_binning(binning, n_bins)
     level = _check_level(confidence_level)
     has_confidence, has_consistency = _check_bands(bands, binning, simultaneous)
-    sample = Sample.of(data, lens)
+    sample = Sample.of(data)
     is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None)
     n_resamples, seed = _check_draws(is_drawn, n_resamples, seed)
 
@@ -293,7 +291,7 @@ def diagram_of(
         consistency_method=("resampling" if is_drawn else "exact") if has_consistency else None,
         n_resamples=n_resamples,
         seed=seed,
-        lens=lens,
+        lens=str(data.lens),
         n_samples=data.n,
     )
 
@@ -355,10 +353,10 @@ class Sample:
     weight: np.ndarray
 
     @classmethod
-    def of(cls, data: Classification, lens: Lens) -> Sample:
+    def of(cls, data: Classification) -> Sample:
         if data.m != 2:
             raise ValueError(
-                f"`lens` is {lens!r}, which leaves {data.m} classes, expected one that leaves two; "
+                f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
                 "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
             )
         confidence = np.minimum(_arrays.to_host(data.probabilities)[:, 1].astype(np.float64), 1.0)

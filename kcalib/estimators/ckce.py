@@ -613,7 +613,7 @@ def _from_factor(
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
     if system.is_definite:
-        bound = trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target
+        bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
         kind = "trace"
     return Found(
         squared_norm(solution),

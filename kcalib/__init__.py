@@ -6,8 +6,10 @@
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
+    kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     evaluate           all of these at once, with a verdict        evaluation.py
+    regression         estimation functions, chosen by a risk      regression/
     kernels            kernels on predictions                      kernels.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
@@ -18,7 +20,7 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws, solvers
+from kcalib import bandwidth, kernels, laws, regression, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
@@ -30,12 +32,14 @@ from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
+from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
     CKCEResult,
     Comparison,
     ConfidenceInterval,
     Evaluation,
+    KDEResult,
     ModelDifference,
     ModelValue,
     SKCEResult,
@@ -50,6 +54,7 @@ __all__ = [
     "ConfidenceInterval",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "KDEResult",
     "ModelDifference",
     "ModelValue",
     "SKCEResult",
@@ -63,9 +68,11 @@ __all__ = [
     "compare",
     "evaluate",
     "jkce",
+    "kde_calibration_error",
     "kernels",
     "laws",
     "log_loss",
+    "regression",
     "skce",
     "solvers",
     "top_label_ece",

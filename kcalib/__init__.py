@@ -7,9 +7,11 @@
     compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
     reliability        reliability diagrams with bands             estimators/reliability.py
+    kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
+    regression         estimation functions, chosen by a risk      regression/
     kernels            kernels on predictions                      kernels.py
     lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
@@ -21,7 +23,7 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws, lenses, solvers
+from kcalib import bandwidth, kernels, laws, lenses, regression, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
@@ -35,12 +37,14 @@ from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
+from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
     CKCEResult,
     Comparison,
     ConfidenceInterval,
     Evaluation,
+    KDEResult,
     ModelDifference,
     ModelValue,
     SKCEResult,
@@ -57,6 +61,7 @@ __all__ = [
     "ConfidenceInterval",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "KDEResult",
     "ModelDifference",
     "ModelValue",
     "ReliabilityDiagram",
@@ -72,10 +77,12 @@ __all__ = [
     "compare",
     "evaluate",
     "jkce",
+    "kde_calibration_error",
     "kernels",
     "laws",
     "lenses",
     "log_loss",
+    "regression",
     "reliability",
     "skce",
     "solvers",

@@ -41,6 +41,7 @@ LAYERS = [
     ["inference.cme", "inference.compare", "inference.consistency", "inference.quadratic"],
     ["inference.calibration_test"],
     ["regression._function"],
+    ["regression.dirichlet_kde"],
     ["regression"],
     ["evaluation"],
     [""],

@@ -5,7 +5,8 @@
     ucme               calibration errors at test locations        estimators/ucme.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
-    top_label_ece      binned top-label calibration error          estimators/ece.py
+    top_label_ece, class_wise_ece, canonical_ece, ...   binned errors   estimators/ece.py
+    mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     evaluate           all of these at once, with a verdict        evaluation.py
     kernels            kernels on predictions                      kernels.py
@@ -21,8 +22,18 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 from kcalib import bandwidth, kernels, laws, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
+from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
-from kcalib.estimators.ece import top_label_ece
+from kcalib.estimators.ece import (
+    ECEResult,
+    adaptive_calibration_error,
+    canonical_ece,
+    class_wise_ece,
+    debiased_ece,
+    static_calibration_error,
+    top_label_ece,
+)
+from kcalib.estimators.mmce import MMCEResult, mmce
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
@@ -48,26 +59,35 @@ __all__ = [
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
+    "ECEResult",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "MMCEResult",
     "ModelDifference",
     "ModelValue",
+    "ReliabilityBins",
     "SKCEResult",
     "ToleranceWarning",
     "UCMEResult",
     "__version__",
+    "adaptive_calibration_error",
     "bandwidth",
     "brier_score",
     "calibration_test",
+    "canonical_ece",
     "ckce",
+    "class_wise_ece",
     "compare",
+    "debiased_ece",
     "evaluate",
     "jkce",
     "kernels",
     "laws",
     "log_loss",
+    "mmce",
     "skce",
     "solvers",
+    "static_calibration_error",
     "top_label_ece",
     "ucme",
 ]

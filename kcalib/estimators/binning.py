@@ -1,8 +1,8 @@
 r"""Bins over predicted probabilities: where their edges are, what they hold, and how many there should be.
 
 A *column* is one probability of every sample with a label that says which samples hit: the top-label confidence, or
-the probability of one class. `column_bins` makes `ReliabilityBins` of each column, by `bins_of_width` (one compiled pass
-over all columns) or by sorting each; `simplex_bins` bins whole rows. `n_bins_by_risk` chooses a number of bins. Called by
+the probability of one class. `column_bins` makes `ReliabilityBins` of each column, in one compiled pass over all of
+them or by sorting each; `simplex_bins` bins whole rows; `n_bins_by_risk` chooses a number of bins. Called by
 `kcalib.estimators.ece`, and for its `ReliabilityBins` by whoever shows a reliability diagram.
 """
 
@@ -55,7 +55,7 @@ class ReliabilityBins:
         return self.error("l1")
 
     def error(self, norm: str) -> float:
-        """Norm of the gaps |accuracy - confidence| over samples: "l1", "l2" or "max"."""
+        """Norm over samples ("l1", "l2" or "max") of the gaps between accuracy and confidence."""
         return norm_of(np.abs(self.accuracy - self.confidence), self.weight, norm)
 
     def debiased_square(self) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
+from kcalib._threads import resolve_threads
 from kcalib.estimators.binning import (
     MAX_BINS,
     Binning,
@@ -194,8 +195,8 @@ def class_wise_ece(
     r"""Expected calibration error of the probability of each class, averaged over classes.
 
     For each class k the error of the binary problem "k or not" with the probability of k, in bins of its own. With
-    "l1" the value is :math:`\sum_k w_k \mathrm{ECE}_k`, with "l2" :math:`(\sum_k w_k \mathrm{ECE}_k^2)^{1/2}`, with "max"
-    the largest gap of all classes and bins. With many classes most probabilities are near 0, and so is the value.
+    "l1" the value is :math:`\sum_k w_k \mathrm{ECE}_k`, with "l2" :math:`(\sum_k w_k \mathrm{ECE}_k^2)^{1/2}`, with
+    "max" the largest gap of all classes and bins. With many classes most probabilities are near 0, and so is the value.
 
     Parameters
     ----------
@@ -237,7 +238,7 @@ def class_wise_ece(
 
     Examples
     --------
-    Gaps of two bins: (0.1 + 0.1 - 1) / 2 and 0.3 for the first class, the same for the second.
+    The first class has two bins, with gaps 0.4 (two samples) and 0.7; so has the second.
 
     >>> import kcalib
     >>> round(kcalib.class_wise_ece([0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]], n_bins=2), 6)
@@ -370,9 +371,9 @@ def debiased_ece(
 ) -> float | ECEResult:
     r"""Binned "l2" calibration error without the part that noise in the labels adds.
 
-    For a bin of :math:`n_b` samples :math:`\mathrm{acc}(1 - \mathrm{acc}) / (n_b - 1)` is subtracted from the squared gap,
-    which makes the mean of squares an unbiased estimate of the binned error; the value is its root, 0 where it is
-    negative.
+    For a bin of :math:`n_b` samples :math:`\mathrm{acc}(1 - \mathrm{acc}) / (n_b - 1)` is subtracted from the squared
+    gap, which makes the mean of squares an unbiased estimate of the binned error; the value is its root, 0 where it
+    is negative.
 
     Parameters
     ----------
@@ -506,6 +507,7 @@ def canonical_ece(
     )
     check_choice("norm", norm, NORMS)
     check_choice("distance", distance, DISTANCES)
+    threads = resolve_threads(threads)
     how = Binning.checked(binning, n_bins, min_bin_size, data, ("uniform", "median_variance"))
     kind = "euclidean" if "euclidean" in distance else "cityblock"
     bins = simplex_bins(class_columns(data), how, kind, threads)
@@ -544,6 +546,7 @@ def _of_columns(
     debiased: bool = False,
 ) -> ECEResult:
     check_choice("norm", norm, NORMS)
+    threads = resolve_threads(threads)
     weights = None if notion == "top_label" else _class_weights(class_weight, data.m, norm)
     by_risk = isinstance(n_bins, str)
     if by_risk:
@@ -634,7 +637,8 @@ def _class_weights(class_weight: Any, m: int, norm: str) -> np.ndarray:
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
         raise ValueError(
-            f"`class_weight[{wrong[0]}]` is {weights[wrong[0]]}, expected a finite weight >= 0; pass 0 to leave a class out"
+            f"`class_weight[{wrong[0]}]` is {weights[wrong[0]]}, expected a finite weight >= 0; "
+            "pass 0 to leave a class out"
         )
     total = float(np.sum(weights))
     if not 0 < total < float("inf"):

@@ -67,8 +67,8 @@ def mmce(
         Kernel on confidences, points on a line. Default: ``kcalib.kernels.Exponential(bandwidth=0.4)``, as published.
     estimator : {"biased", "unbiased", "weighted"}
         "biased" is the sum above; "unbiased" leaves the pairs of a sample with itself out and divides by
-        n (n - 1). "weighted" is MMCE_w of the paper, which keeps the balance of right and wrong predictions out: samples
-        that are right are divided by their number, others by theirs, instead of all by n.
+        n (n - 1). "weighted" is MMCE_w of the paper, which keeps the balance of right and wrong predictions out:
+        terms of samples that are right are divided by their number, others by theirs, instead of all by n.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights, for "biased" and "unbiased".
     threads : int, optional
@@ -145,9 +145,7 @@ def mmce(
 def _check_samples(data: Classification, estimator: str) -> None:
     weight = data.sample_weight
     if estimator == "weighted" and weight is not None:
-        raise ValueError(
-            "`sample_weight` has no meaning for estimator='weighted'; use estimator='biased' or 'unbiased'"
-        )
+        raise ValueError("`sample_weight` has no meaning for estimator='weighted'; use 'biased' or 'unbiased'")
     if estimator == "unbiased":
         count = data.n if weight is None else int(data.xp.sum(data.xp.astype(weight > 0, data.xp.int64)))
         if count < 2:

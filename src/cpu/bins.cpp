@@ -186,13 +186,16 @@ struct Grouped {
   }
 };
 
-// gap[0..m) += weighted (prediction - one-hot label) of rows[begin..end); returns their weight.
-KCALIB_CLONES double add_residuals(const Predictions& data, const std::int64_t* rows, long begin, long end, double* gap) {
+// gap[0..m) = sum of the weighted (prediction - one-hot label) of rows[begin..end), not empty; returns their weight.
+KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int64_t* rows, long begin, long end, double* gap) {
   double weight = 0;
   for (long i = begin; i < end; ++i) {
     const double w = weight_of(data, rows[i]);
     const double* row = data.p + rows[i] * data.m;
-    for (long j = 0; j < data.m; ++j) gap[j] += w * row[j];
+    if (i == begin)
+      for (long j = 0; j < data.m; ++j) gap[j] = w * row[j];
+    else
+      for (long j = 0; j < data.m; ++j) gap[j] += w * row[j];
     gap[data.labels[rows[i]]] -= w;
     weight += w;
   }
@@ -407,8 +410,7 @@ void group_gaps(const Predictions& data, const std::int64_t* group, long n_group
   for (long s = 0; s < tasks; ++s) {
     const Segment& at = segments[std::size_t(s)];
     double* own = at.partial < 0 ? buffers.data() + thread_number() * m : sums.data() + at.partial * m;
-    std::fill_n(own, m, 0.0);
-    const double total = add_residuals(data, grouped.rows.data(), at.begin, at.end, own);
+    const double total = sum_residuals(data, grouped.rows.data(), at.begin, at.end, own);
     if (at.partial < 0) {
       weight[at.group] = total;
       gap[at.group] = total > 0 ? norm_of(own, m, norm) / total : 0.0;

@@ -431,9 +431,8 @@ def test_torchmetrics(norm):
     assert kcalib.top_label_ece(y, p, norm=norm) == pytest.approx(float(theirs), abs=1e-6)  # float32
     # Of binary problems it takes the probability of the second class.
     y, p = softmax_problem(2000, 2)
-    theirs = functional.binary_calibration_error(
-        torch.as_tensor(p[:, 1].copy()), torch.as_tensor(y), n_bins=15, norm=norm
-    )
+    second = torch.as_tensor(p[:, 1].copy())
+    theirs = functional.binary_calibration_error(second, torch.as_tensor(y), n_bins=15, norm=norm)
     bins = kcalib.class_wise_ece(y, p, full_output=True).bins[1]
     assert bins.error(norm) == pytest.approx(float(theirs), abs=1e-6)
 

@@ -249,8 +249,11 @@ def _over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], thre
         return [work(begin + k, copy) for k, copy in enumerate(copies)]
 
     team = min(threads_for(columns.values.size, threads), -(-n_columns // COLUMNS_AT_ONCE))
+    begins = range(0, n_columns, COLUMNS_AT_ONCE)
+    if team == 1:
+        return itertools.chain.from_iterable(map(some, begins))
     with ThreadPoolExecutor(team) as pool:
-        return itertools.chain.from_iterable(list(pool.map(some, range(0, n_columns, COLUMNS_AT_ONCE))))
+        return itertools.chain.from_iterable(list(pool.map(some, begins)))
 
 
 class SimplexBins(NamedTuple):

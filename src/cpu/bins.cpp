@@ -68,7 +68,7 @@ KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int3
 }
 
 // Rows of which bins are found at once.
-long rows_in_strip(long m) { return std::max(1L, 512 / m); }
+long rows_in_strip(long m) { return std::max(1L, 2048 / m); }
 
 // Sums of some of the rows, each at column * n_bins + bin. Without sample weights these are small integers, which
 // are counted faster than doubles are added.
@@ -336,12 +336,14 @@ long uniform_cells(const Predictions& data, long n_bins, int threads, std::int64
   for (std::size_t j = 0; j < factors.size(); ++j) factors[j] = mixed((j + 1) * 0x9e3779b97f4a7c15u);
   std::vector<Hash> hashes(std::size_t(data.n));
   const int team = team_of(threads, ceil_divide(data.n, length), 6.0 * double(data.n) * double(m));
-  std::vector<std::int32_t> all_bins(std::size_t(team * m));
+  const long strip = rows_in_strip(m);
+  std::vector<std::int32_t> all_bins(std::size_t(team * strip * m));
   for_parts(data.n, length, 6.0 * double(data.n) * double(m), team, [&](long begin, long end, long) {
-    std::int32_t* bins = all_bins.data() + thread_number() * m;
-    for (long i = begin; i < end; ++i) {
-      bins_of(data.p + i * m, m, double(n_bins), bins);
-      hash_of(bins, factors.data(), m, &hashes[std::size_t(i)]);
+    std::int32_t* bins = all_bins.data() + thread_number() * strip * m;
+    for (long first = begin; first < end; first += strip) {
+      const long rows = std::min(strip, end - first);
+      bins_of(data.p + first * m, rows * m, double(n_bins), bins);
+      for (long r = 0; r < rows; ++r) hash_of(bins + r * m, factors.data(), m, &hashes[std::size_t(first + r)]);
     }
   });
   Numbers numbers;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <queue>
 #include <type_traits>
+#include <vector>
 
 #include "team.h"
 

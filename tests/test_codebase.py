@@ -36,7 +36,7 @@ LAYERS = [
     ["solvers"],
     ["estimators.scores", "estimators.skce", "estimators"],
     ["estimators.ckce", "estimators.ece", "estimators.ucme"],
-    ["inference.blocks", "inference.distribution_free", "inference.spectrum", "inference"],
+    ["inference.blocks", "inference.ckce_expansion", "inference.distribution_free", "inference.spectrum", "inference"],
     ["inference.cme", "inference.compare", "inference.consistency", "inference.quadratic"],
     ["inference.calibration_test"],
     ["regression._function"],

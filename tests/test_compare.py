@@ -18,11 +18,13 @@ from test_inference import binomial_bounds
 
 import kcalib
 from kcalib._resampling import Weights
+from kcalib.inference import ckce_expansion
 from kcalib.inference import compare as compare_module
 from kcalib.inference.compare import METRICS, holm
 from kcalib.kernels import Exponential, Gaussian, Linear
 
 KERNEL = Exponential(bandwidth=0.5)
+CKCE_KERNEL = Linear() + Gaussian(bandwidth=0.5)
 
 
 def powered(p: np.ndarray, exponent: float) -> np.ndarray:
@@ -46,7 +48,7 @@ def test_values_are_those_of_the_estimators():
         "brier": lambda p: kcalib.brier_score(y, p),
         "log_loss": lambda p: kcalib.log_loss(y, p),
     }
-    assert set(expected) == set(METRICS)
+    assert {*expected, "ckce"} == set(METRICS)  # that one has a bias, which is removed
     for metric, function in expected.items():
         result = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {}))
         for name, p in models.items():
@@ -122,6 +124,113 @@ def test_skce_intervals_by_hand():
 
         root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
         assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+
+
+def literal_ckce(y: np.ndarray, p: np.ndarray, regularization: float, target_kernel: np.ndarray) -> dict:
+    """Sample after sample left out, and solved anew."""
+    n, e = len(p), (np.eye(p.shape[1])[y] - p) @ np.linalg.cholesky(target_kernel)
+    k = p @ p.T + np.exp(-2 * np.sum((p[:, None] - p) ** 2, axis=-1))  # CKCE_KERNEL
+    shift = n * regularization
+
+    def ckce(kept):
+        z = np.linalg.inv(k[np.ix_(kept, kept)] + shift * np.eye(len(kept))) @ e[kept]
+        return np.trace(z.T @ k[np.ix_(kept, kept)] @ z), z
+
+    inverse = np.linalg.inv(k + shift * np.eye(n))
+    between = inverse @ k @ inverse
+    leverages = np.diag(k @ inverse)
+    everything, _ = ckce(np.arange(n))
+    scores, without = np.empty(n), np.empty_like(e)
+    for i in range(n):
+        others = np.delete(np.arange(n), i)
+        value, z = ckce(others)
+        without[i] = e[i] - k[i, others] @ z
+        scores[i] = everything - value - between[i, i] * without[i] @ without[i]
+    bias = 0.0
+    for i in range(n):
+        held_by_others = (between @ e)[i] - between[i, i] * without[i]
+        bias += e[i] @ (between[i, i] * without[i] - 2 * leverages[i] * held_by_others)
+    influences = 2 * shift * np.sum((inverse @ e) * (between @ e), axis=1)
+    return {
+        "value": everything - bias, "plug_in": everything, "scores": scores, "influences": influences,
+        "pairs": between * (without @ without.T),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target_kernel", [None, np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])])
+def test_ckce_intervals_by_hand(target_kernel):
+    y, models = three_models(9)
+    n, q = 9, scipy.stats.norm.isf(0.05)
+    options = {"kernel": CKCE_KERNEL, "regularization": 0.3}
+    options |= {} if target_kernel is None else {"target_kernel": target_kernel}
+    result = kcalib.compare(y, models, metric="ckce", confidence_level=0.9, **options)
+    assert (result.regularization, result.kernel) == (0.3, str(CKCE_KERNEL))
+    matrix = np.eye(3) if target_kernel is None else target_kernel
+    literal = {name: literal_ckce(y, p, 0.3, matrix) for name, p in models.items()}
+    off = ~np.eye(n, dtype=bool)
+    for d in result.differences:
+        a, b = literal[d.first], literal[d.second]
+        jackknife = n * np.var(a["scores"] - b["scores"], ddof=1)
+        error = np.sqrt(jackknife + 2 * np.sum((a["pairs"] - b["pairs"])[off] ** 2))
+        assert d.difference == pytest.approx(a["value"] - b["value"], rel=1e-10)
+        assert d.standard_error == pytest.approx(error, rel=1e-10)
+        assert d.confidence_interval == pytest.approx((d.difference - q * error, d.difference + q * error), rel=1e-9)
+    for name, own in literal.items():
+        entry = result.model(name)
+        assert own["plug_in"] == pytest.approx(kcalib.ckce(y, models[name], **options), rel=1e-9)
+        degenerate = 2 * np.sum(own["pairs"][off] ** 2)
+        error = np.sqrt(max(0, n * np.var(own["scores"], ddof=1) - 2 * degenerate) + degenerate)
+        assert (entry.value, entry.standard_error) == pytest.approx((own["value"], error), rel=1e-10)
+        assert entry.confidence_interval.low == pytest.approx(entry.value - q * error, rel=1e-9)
+        slope = n * np.var(own["influences"], ddof=1) / own["plug_in"]
+
+        def excess(t, value=entry.value, slope=slope, degenerate=degenerate):
+            return t - value - q * np.sqrt(slope * max(0.0, t) + degenerate)
+
+        root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
+        assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+
+
+def test_ckce_of_calibrated_models_has_no_bias():
+    """The mean over all labels, each as often as the predictions say, is exactly 0; that of `kcalib.ckce` is not."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 4)
+    p[3] = p[2]
+    mean = plug_in = 0.0
+    for labels in itertools.product(range(3), repeat=4):
+        share = np.prod(p[np.arange(4), labels])
+        models = {"calibrated": p, "other": np.roll(p, 1, axis=0)}
+        result = kcalib.compare(np.array(labels), models, metric="ckce", kernel=CKCE_KERNEL)
+        mean += share * result.model("calibrated").value
+        plug_in += share * kcalib.ckce(np.array(labels), p, kernel=CKCE_KERNEL)
+    assert abs(mean) < 1e-15 < 0.01 < plug_in
+
+
+@pytest.mark.parametrize("m", [2, 3, 10])
+def test_ckce_by_a_factor_of_small_rank(monkeypatch, m):
+    """Beside a factor that is K: what is left out hardly matters, although it has a part of the bias."""
+    y, p = softmax_problem(600, m, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.5)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    low = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(ckce_expansion, "RANK", 600)
+    exact = kcalib.compare(y, models, **options)
+    for a, b in zip(low.models + low.differences, exact.models + exact.differences, strict=True):
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.02)
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.05 * b.standard_error)
+
+
+def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch):
+    y, p = softmax_problem(300, 10, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.5)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL, "regularization": 1e-3}
+    monkeypatch.setattr(ckce_expansion, "RANK", 5)
+    low = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(ckce_expansion, "RANK", 300)
+    exact = kcalib.compare(y, models, **options)
+    for a, b in zip(low.models + low.differences, exact.models + exact.differences, strict=True):
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.05)
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.1 * b.standard_error)
 
 
 @pytest.mark.parametrize("metric", ["brier", "log_loss"])
@@ -269,7 +378,7 @@ def test_subset_of_many_samples(monkeypatch):
         assert a.standard_error == pytest.approx(b.standard_error, rel=0.2)
 
 
-@pytest.mark.parametrize("metric", ["skce", "ece"])
+@pytest.mark.parametrize("metric", ["skce", "ckce", "ece"])
 def test_same_bits_for_any_number_of_threads(metric):
     y, models = three_models(700)
     results = [kcalib.compare(y, models, metric=metric, threads=threads) for threads in (1, 2, 5)]
@@ -280,7 +389,7 @@ def test_same_bits_for_any_number_of_threads(metric):
 @pytest.mark.parametrize("metric", METRICS)
 def test_array_libraries(xp, metric):
     y, models = three_models(60)
-    options = {"kernel": KERNEL} if metric == "skce" else {}
+    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
     expected = kcalib.compare(y, models, metric=metric, **options)
     result = kcalib.compare(
         xp.asarray(y), {name: xp.asarray(p) for name, p in models.items()}, metric=metric, **options
@@ -368,7 +477,7 @@ def test_one_hot_and_right(metric):
     y = np.arange(40) % 3
     right = np.eye(3)[y]
     wrong = np.eye(3)[(y + 1) % 3]
-    options = {"kernel": KERNEL} if metric == "skce" else {}
+    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
     result = kcalib.compare(y, {"right": right, "as right": right, "wrong": wrong}, metric=metric, **options)
     entry = result.model("right")
     assert (entry.value, entry.standard_error, entry.confidence_interval) == (0.0, 0.0, (0.0, 0.0))
@@ -392,6 +501,9 @@ def test_kernel_that_may_be_indefinite():
     y, models = three_models(20)
     with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"):
         kcalib.compare(y, models, kernel=Gaussian(metric="cityblock"))
+    indefinite = pytest.raises(ValueError, match="K is not positive semi-definite")
+    with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"), indefinite:
+        kcalib.compare(y, models, metric="ckce", kernel=Gaussian(metric="cityblock"))
 
 
 def test_four_samples_are_enough():
@@ -405,12 +517,12 @@ def test_four_samples_are_enough():
 
 
 def test_unknown_metric_lists_what_there_is():
-    with pytest.raises(ValueError, match="`metric` is 'ckce', expected one of 'skce', 'ece', 'brier', 'log_loss'"):
-        kcalib.compare([0, 1], {}, metric="ckce")
+    with pytest.raises(ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier', 'log_loss'"):
+        kcalib.compare([0, 1], {}, metric="mce")
 
 
 OPTIONS = {
-    "kernel": KERNEL, "target_kernel": "delta", "n_bins": 15, "n_resamples": 2000, "seed": 0, "dtype": "float64",
+    "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 0, "dtype": "float64",
     "threads": 1, "operator": "openmp",
 }  # fmt: skip
 
@@ -444,6 +556,11 @@ def test_no_option_is_ignored(metric, name):
         ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* for confidence_level=0.95"),
         ({"metric": "ece", "n_resamples": 2.5}, TypeError, "`n_resamples` is 2.5, expected an integer"),
         ({"metric": "ece", "n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1"),
+        ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive finite number"),
+        ({"metric": "ckce", "regularization": np.nan}, ValueError, "`regularization` is nan, expected a positive"),
+        ({"metric": "ckce", "regularization": "x"}, TypeError, "`regularization` is 'x', expected a positive number"),
+        ({"metric": "ckce", "kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
+        ({"metric": "ckce", "operator": "fast"}, ValueError, "`operator` is 'fast'"),
         ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0"),
         ({"kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
         ({"operator": "fast"}, ValueError, "`operator` is 'fast'"),
@@ -486,6 +603,17 @@ class World:
         gaps = self.share[:, None] * (self.truth - p)
         distances = np.sqrt(np.sum((p[:, None] - p[None]) ** 2, axis=-1))
         return float(np.sum(np.exp(-distances / KERNEL.bandwidth) * (gaps @ gaps.T)))
+
+    def ckce(self, name: str, n: int) -> float:
+        """|(C + lambda)^{-1} M|^2 with the default lambda of n samples, by Z = (W^(1/2) K W^(1/2) + lambda)^{-1} D."""
+        p, roots = self.models[name], np.sqrt(self.share)[:, None]
+        k = p @ p.T + np.exp(-2 * np.sum((p[:, None] - p[None]) ** 2, axis=-1))  # CKCE_KERNEL
+        k = roots * k * roots.T
+        z = np.linalg.solve(k + n**-0.25 * np.eye(len(p)), roots * (self.truth - p))
+        return float(np.trace(z.T @ k @ z))
+
+    def value(self, metric: str, name: str, n: int) -> float:
+        return self.ckce(name, n) if metric == "ckce" else float(getattr(self, metric)(name))
 
     def ece(self, name: str) -> float:
         p = self.models[name]
@@ -534,8 +662,13 @@ WORLDS = {"general": general_world(), "mirrored": mirrored_world(), "certain": c
 def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict, dict]:
     """Share of covered values and differences, and p-values of the pairs."""
     rng = np.random.default_rng(2024)
-    truth = {name: getattr(world, metric)(name) for name in world.models}
-    options = {"skce": {"kernel": KERNEL, "threads": 1}, "ece": {"n_resamples": 199, "threads": 1}, "brier": {}}[metric]
+    truth = {name: world.value(metric, name, n) for name in world.models}
+    options = {
+        "skce": {"kernel": KERNEL, "threads": 1},
+        "ckce": {"kernel": CKCE_KERNEL, "threads": 1},
+        "ece": {"n_resamples": 199, "threads": 1},
+        "brier": {},
+    }[metric]
     covered: dict = {}
     pvalues: dict = {}
     for i in range(repetitions):
@@ -561,7 +694,7 @@ def check_world(name: str, metric: str, n: int, repetitions: int) -> dict:
         assert share >= least, f"{key}: coverage {share}"
     for (first, second), values in pvalues.items():
         world = WORLDS[name]
-        if abs(getattr(world, metric)(first) - getattr(world, metric)(second)) < 1e-12:
+        if abs(world.value(metric, first, n) - world.value(metric, second, n)) < 1e-12:
             for alpha in (0.01, 0.05, 0.1):
                 share = np.mean(values <= alpha)
                 assert share <= binomial_bounds(repetitions, alpha)[1], f"{first}, {second}: {share} at {alpha}"

@@ -220,6 +220,21 @@ def test_ckce_by_a_factor_of_small_rank(monkeypatch, m):
         assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.05 * b.standard_error)
 
 
+def test_ckce_by_the_pairs_of_some_samples(monkeypatch):
+    y, p = softmax_problem(800, 5, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.2)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    whole = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(compare_module, "CKCE_SAMPLES", 400)
+    first, second, again = (kcalib.compare(y, models, seed=seed, **options) for seed in (1, 2, 1))
+    assert (whole.seed, first.seed, second.seed) == (0, 1, 2)
+    assert first.differences == again.differences != second.differences
+    for some in (first, second):
+        for a, b in zip(some.models + some.differences, whole.models + whole.differences, strict=True):
+            assert a.standard_error == pytest.approx(b.standard_error, rel=0.1)
+            assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.3 * b.standard_error)
+
+
 def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch):
     y, p = softmax_problem(300, 10, scale=1.0)
     models = {"a": p, "b": powered(p, 1.5)}
@@ -517,13 +532,15 @@ def test_four_samples_are_enough():
 
 
 def test_unknown_metric_lists_what_there_is():
-    with pytest.raises(ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier', 'log_loss'"):
+    with pytest.raises(
+        ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier', 'log_loss'"
+    ):
         kcalib.compare([0, 1], {}, metric="mce")
 
 
 OPTIONS = {
-    "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 0, "dtype": "float64",
-    "threads": 1, "operator": "openmp",
+    "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 0,
+    "dtype": "float64", "threads": 1, "operator": "openmp",
 }  # fmt: skip
 
 
@@ -556,7 +573,7 @@ def test_no_option_is_ignored(metric, name):
         ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* for confidence_level=0.95"),
         ({"metric": "ece", "n_resamples": 2.5}, TypeError, "`n_resamples` is 2.5, expected an integer"),
         ({"metric": "ece", "n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1"),
-        ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive finite number"),
+        ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive"),
         ({"metric": "ckce", "regularization": np.nan}, ValueError, "`regularization` is nan, expected a positive"),
         ({"metric": "ckce", "regularization": "x"}, TypeError, "`regularization` is 'x', expected a positive number"),
         ({"metric": "ckce", "kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
@@ -629,10 +646,10 @@ class World:
         return float(np.sum(self.share[:, None] * self.truth * losses)) / (2 if p.shape[1] == 2 else 1)
 
 
-def general_world() -> World:
+def general_world(m: int = 3) -> World:
     """Calibrated models (the truth; the truth averaged over groups of inputs), and one wrong on either side."""
     rng = np.random.default_rng(0)
-    truth, share = rng.dirichlet(np.full(3, 0.5), 20), rng.uniform(0.5, 1.5, 20)
+    truth, share = rng.dirichlet(np.full(m, 0.5), 20), rng.uniform(0.5, 1.5, 20)
     share /= share.sum()
     groups = np.arange(20) // 4
     coarse = np.array([share[groups == g] @ truth[groups == g] / share[groups == g].sum() for g in groups])
@@ -641,11 +658,11 @@ def general_world() -> World:
     )
 
 
-def mirrored_world() -> World:
+def mirrored_world(m: int = 3) -> World:
     """Two different models of exactly equal miscalibration: wrong on inputs that are mirror images."""
     rng = np.random.default_rng(0)
-    half = rng.dirichlet(np.full(3, 0.5), 10)
-    truth = np.concatenate([half, half[:, [1, 0, 2]]])
+    half = rng.dirichlet(np.full(m, 0.5), 10)
+    truth = np.concatenate([half, half[:, [1, 0, *range(2, m)]]])
     wrong, first = powered(truth, 2.0), np.arange(20)[:, None] < 10
     models = {"left": np.where(first, wrong, truth), "right": np.where(first, truth, wrong)}
     return World(np.full(20, 1 / 20), truth, models)
@@ -656,7 +673,30 @@ def certain_world() -> World:
     return World(np.full(2, 0.5), np.eye(2), {"ignorant": np.full((2, 2), 0.5), "knowing": np.eye(2)})
 
 
+def shifted_world() -> World:
+    """Section 5.2 of the CKCE paper: the model sigmoid(5 x) where sigmoid(x) is right, of inputs near 0 and of others.
+
+    Given the label, the inputs of the two models are independent; in a law of mean 0 either label has probability 1/2.
+    """
+    x = np.linspace(-1, 1, 21)
+    right, said = (1 / (1 + np.exp(-slope * x)) for slope in (1, 5))
+    joint = np.zeros((2, 21, 21))  # of label and inputs
+    laws = [np.exp(-(x**2) / (2 * scale**2)) for scale in (0.25, 1.0)]
+    for label, given in enumerate((1 - right, right)):
+        joint[label] = np.outer(laws[0] * given, laws[1] * given)
+    share = joint.sum(axis=0).ravel() / joint.sum()
+    truth = (joint / joint.sum(axis=0)).reshape(2, -1).T
+    near, wide = (grid.ravel() for grid in np.meshgrid(said, said, indexing="ij"))
+    return World(share, truth, {name: np.stack([1 - p, p], axis=1) for name, p in (("near", near), ("wide", wide))})
+
+
 WORLDS = {"general": general_world(), "mirrored": mirrored_world(), "certain": certain_world()}
+CKCE_WORLDS = WORLDS | {
+    "binary": general_world(2),
+    "ten classes": general_world(10),
+    "mirrored, ten classes": mirrored_world(10),
+    "shifted": shifted_world(),
+}
 
 
 def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict, dict]:
@@ -687,13 +727,14 @@ def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict
     return {key: np.mean(values) for key, values in covered.items()}, {k: np.array(v) for k, v in pvalues.items()}
 
 
-def check_world(name: str, metric: str, n: int, repetitions: int) -> dict:
-    covered, pvalues = simulated(WORLDS[name], metric, n, repetitions)
-    least, _ = binomial_bounds(repetitions, 0.95)
+def check_world(name: str, metric: str, n: int, repetitions: int, level: float = 0.95) -> dict:
+    """That at least a share `level` of intervals at 0.95 cover, and no more p-values are small than should be."""
+    world = CKCE_WORLDS[name]
+    covered, pvalues = simulated(world, metric, n, repetitions)
+    least, _ = binomial_bounds(repetitions, level)
     for key, share in covered.items():
         assert share >= least, f"{key}: coverage {share}"
     for (first, second), values in pvalues.items():
-        world = WORLDS[name]
         if abs(world.value(metric, first, n) - world.value(metric, second, n)) < 1e-12:
             for alpha in (0.01, 0.05, 0.1):
                 share = np.mean(values <= alpha)
@@ -707,12 +748,17 @@ def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)
 
 
+@pytest.mark.parametrize("name", CKCE_WORLDS)
+def test_ckce_coverage_and_type_one_error(name):
+    check_world(name, "ckce", 100, 100)
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_brier_coverage(name):
     check_world(name, "brier", 100, 500)
 
 
-@pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ece", 1000)])
+@pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ckce", 300), ("ece", 1000)])
 def test_power(metric, n):
     pvalues = check_world("general", metric, n, 100)
     for pair in (("true", "sharp"), ("coarse", "sharp")):
@@ -725,3 +771,23 @@ def test_power(metric, n):
 @pytest.mark.parametrize("n", [100, 250, 1000])
 def test_coverage_and_type_one_error_of_many_data_sets(name, metric, n):
     check_world(name, metric, n, 2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CKCE_WORLDS)
+@pytest.mark.parametrize(("n", "level", "repetitions"), [(100, 0.92, 2000), (300, 0.93, 1000), (1000, 0.94, 300)])
+def test_ckce_of_many_data_sets(name, n, level, repetitions):
+    check_world(name, "ckce", n, repetitions, level)
+
+
+def test_plain_ckce_would_tell_calibrated_models_apart():
+    """Why the bias is removed: with ten classes it is many standard errors, and not the same for two models."""
+    world, rng = CKCE_WORLDS["ten classes"], np.random.default_rng(0)
+    differences = []
+    for _ in range(30):
+        y, models = world.sample(100, rng)
+        plain = [kcalib.ckce(y, models[name], kernel=CKCE_KERNEL) for name in ("true", "coarse")]
+        result = kcalib.compare(y, models, metric="ckce", kernel=CKCE_KERNEL).difference("true", "coarse")
+        differences.append((plain[0] - plain[1], result.difference))
+    plain, unbiased = np.mean(differences, axis=0) / (np.std(differences, axis=0, ddof=1) / np.sqrt(30))
+    assert abs(plain) > 6 and abs(unbiased) < 4

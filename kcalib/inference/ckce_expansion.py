@@ -1,20 +1,20 @@
 r"""The CKCE as a function of its samples, to second order: its bias removed, and what its variance is made of.
 
 With n lambda = s, residuals e_i in the rows of E, :math:`B = K (K + s I)^{-2}` and b = B E, the CKCE is
-:math:`\sum_{ij} B_{ij} \langle e_i, e_j\rangle`. With the leverages l, the diagonal of :math:`K (K + s I)^{-1}`, and the
-residuals of a regression without the sample itself, :math:`r_i = s Z_i / (1 - l_i)`, dropping sample i (at the same s)
-takes
+:math:`\sum_{ij} B_{ij} \langle e_i, e_j\rangle`. With the leverages l, the diagonal of :math:`K (K + s I)^{-1}`, and
+the residual of a regression without the sample itself, :math:`r_i = s Z_i / (1 - l_i)`, leaving out sample i (at the
+same s) lowers it by
 
 .. math:: 2 \langle r_i, b_i - B_{ii} r_i\rangle + B_{ii} |r_i|^2 .
 
-The first term are the scores: :math:`b_i - B_{ii} r_i` does not hold e_i. The second belongs to the bias, which by the
-jackknife at fixed lambda is :math:`\sum_i B_{ii} |r_i|^2 - 2 l_i \langle r_i, b_i\rangle`. Here one factor of each
-product is e_i, and the other is free of it, but for e_i itself:
+The first term is the sample's score. The second is noise that the sample shares with itself only, and belongs to the
+bias, which by the jackknife at fixed lambda is :math:`\sum_i B_{ii} |r_i|^2 - 2 l_i \langle r_i, b_i\rangle`. What is
+taken off instead,
 
-.. math:: \sum_i \langle e_i, B_{ii} r_i - 2 l_i (b_i - B_{ii} r_i)\rangle .
+.. math:: \sum_i \langle e_i, B_{ii} r_i - 2 l_i (b_i - B_{ii} r_i)\rangle ,
 
-To first order that is the same; for a calibrated model it has exactly the expectation of the CKCE, given the
-predictions, for any n.
+is the same to first order, and for a calibrated model has exactly the expectation of the CKCE, given the predictions,
+for any n: :math:`b_i - B_{ii} r_i` does not depend on e_i, nor does :math:`r_i - e_i`.
 
 `compare` calls `Expansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a `Factor`.
 """
@@ -34,7 +34,7 @@ from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations, squared_nor
 RANK = 100  # of the factor that is tried first
 SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, at which a factor is good enough
 STRIP = 128  # rows of pairs that are in memory at once
-TOLERANCE = 1e-8  # relative residual of b
+TOLERANCE = 1e-6  # relative residual of b
 EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -45,8 +45,8 @@ class Expansion:
     value: float  # the CKCE without its bias
     plug_in: float  # the CKCE
     error_bound: float  # of the CKCE, from the solver
-    scores: np.ndarray  # what a sample adds by what the others say of it, shape (n,)
-    influences: np.ndarray  # derivative of the CKCE by the weight of a sample over n, but for a constant, shape (n,)
+    scores: np.ndarray  # what a sample adds together with others, shape (n,)
+    influences: np.ndarray  # what it adds to first order, its own noise included; but for a constant, shape (n,)
     residuals: np.ndarray  # r, shape (n, c)
     factor: Factor
 
@@ -92,8 +92,8 @@ class Factor:
 
     These are :math:`f(K) = K (K + s I)^{-p}`. To first order in D its trace is that of :math:`f(P P^\top)`, and
     :math:`f'(\gamma_k) \langle u_k, D u_k\rangle` for each direction :math:`u_k` of P with eigenvalue
-    :math:`\gamma_k`, and f of what of D is outside of P, whose eigenvalues are taken to be all the same. All entries of D
-    are weighted with the number that gives this trace.
+    :math:`\gamma_k`, and f of what is left of D outside of P, whose eigenvalues are taken to be all the same. All
+    entries of D are weighted with the number that gives this trace.
     """
 
     matrix: KernelOperator

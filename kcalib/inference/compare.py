@@ -44,6 +44,7 @@ __all__ = ["compare"]
 N_BINS, N_RESAMPLES, SEED = 15, 2000, 0  # defaults of the options that not every metric has
 ROUNDINGS = 16  # a difference of at most so many roundings is none
 EPSILON = float(np.finfo(np.float64).eps)
+CKCE_SAMPLES = 1000  # whose pairs stand for all pairs
 STRIP = 128  # samples whose pairs with all others are in memory at once
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
 
@@ -98,8 +99,8 @@ def compare(
         2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
         number over 1 - confidence_level if this is more.
     seed : int, optional
-        "ece": of the bootstrap. "skce" and "ckce": of the subset of 2000 samples (if n is larger) from which
-        part of the standard error is estimated; "ckce": also of the solver's pivots. Default 0.
+        "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which part of the standard
+        error of differences is estimated. "ckce": of pivots, and of such a subset of 1000 samples. Default 0.
     classes, from_logits
         As in `kcalib.skce`, the same for all models.
     dtype : {"float64", "float32"}, optional
@@ -107,7 +108,8 @@ def compare(
     operator : {"sorted_scan", "openmp", "generic"}, optional
         "skce" and "ckce", as in `kcalib.skce`.
     threads : int, optional
-        "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any number.
+        "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any
+        number.
 
     Returns
     -------
@@ -156,21 +158,23 @@ def compare(
     *CKCE.* The interval is for the population value :math:`\|(C + \lambda I)^{-1} M\|^2` at the kernel and the
     regularization used, with :math:`C = \mathrm{E}\, k_P \otimes k_P` and
     :math:`M = \mathrm{E}\, k_P \otimes (\delta_Y - P)` [4]_: 0 for a calibrated model, and with the default
-    regularization a number that depends on n. `kcalib.ckce` is the same for the empirical law. It is biased by the noise
-    in the labels, more so for blunt models and many classes, so that its differences tell calibrated models
-    apart. With :math:`s = n \lambda`, :math:`B = K (K + s I)^{-2}`, b = B E, the leverages l (the diagonal of
-    :math:`K (K + s I)^{-1}`) and :math:`r_i = s Z_i / (1 - l_i)`, the residual of a regression without sample i, what is
-    compared is
+    regularization a number that depends on n. `kcalib.ckce` is the same for the empirical law. It is biased upwards by
+    noise in the labels, more for many classes and predictions that are spread out, so that its differences would tell
+    calibrated models apart. With :math:`s = n \lambda`, :math:`B = K (K + s I)^{-2}`, b = B E, the leverages l (the
+    diagonal of :math:`K (K + s I)^{-1}`) and the residual of a regression without sample i,
+    :math:`r_i = s Z_i / (1 - l_i)`, what is compared is
 
     .. math:: \operatorname{tr}(Z^\top K Z) - \sum_i \langle e_i, B_{ii} r_i - 2 l_i (b_i - B_{ii} r_i)\rangle ,
 
     which has no bias to first order in 1 / n, and none at all if the model is calibrated; it may be negative. The
     variance has two terms, as for the SKCE: that of the jackknife, from :math:`2 \langle r_i, b_i - B_{ii} r_i\rangle`,
     and that of the noise alone, :math:`2 \sum_{i \ne j} (B_{ij} \langle r_i, r_j\rangle)^2`. Intervals are made of them
-    as for the SKCE, and near calibration they are too wide rather than too narrow. COVERAGE
-    The bandwidth is taken as given. The value and b come from two solves with the matrix of `kcalib.ckce`, diagonals
-    from a low-rank factor, enlarged until what it leaves out has eigenvalues of about 0.01 s. Time for each model
-    about twice that of `kcalib.ckce` and O(n r^2), memory O(n (m + r)), with r the rank of the factor, mostly 100.
+    as for the SKCE, and near calibration they are too wide rather than too narrow. For two models that differ, such as
+    a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in small samples: at level
+    0.95 they held it in 91 % to 95 % of simulated data sets for n = 100, in 93 % to 96 % for n = 300. The bandwidth
+    is taken as given. The value and b come from two solves with the matrix of `kcalib.ckce`; diagonals from a low-rank
+    factor, enlarged until what it leaves out has eigenvalues of at most about 0.01 s. Time for each model two to
+    three times that of `kcalib.ckce` and O(n r^2), memory O(n (m + r)), with r the rank of the factor, mostly 100.
 
     *ECE.* The interval is for :math:`\theta = \sum_b |\mu_b|`, with :math:`\mu_b` the expected gap between
     correctness and confidence in bin b, times the bin's probability: the population value with *these* bins. Its
@@ -275,7 +279,7 @@ class Options:
 def _check_regularization(value: Any) -> None:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"`regularization` is {value!r}, expected a positive number")
-    if not 0 < value < math.inf:
+    if not 0 < float(value) < math.inf:
         raise ValueError(f"`regularization` is {value}, expected a positive finite number; leave it out for n**-0.25")
 
 
@@ -418,7 +422,7 @@ def _skce(data: Sequence[Classification], confidence_level: float, options: Opti
     operators = [operator_for(p.problem, operator=options.operator, threads=options.threads) for p in packed]
     moments = [_host_moments(operator) for operator in operators]
     n = data[0].n
-    rows, seed = _subset(n, SEED if options.seed is None else int(options.seed))
+    rows, seed = _subset(n, MAX_SAMPLES, SEED if options.seed is None else int(options.seed))
     squares = _square_differences(operators, rows)
     pairs = itertools.combinations(range(len(data)), 2)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
@@ -507,10 +511,10 @@ def _skce_difference(moments: Moments, confidence_level: float, resolution: floa
     return _symmetric(value, error, confidence_level, resolution=resolution)
 
 
-def _subset(n: int, seed: int) -> tuple[np.ndarray, int | None]:
-    if n <= MAX_SAMPLES:
+def _subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:
+    if n <= most:
         return np.arange(n), None
-    return np.sort(np.random.default_rng(seed).choice(n, MAX_SAMPLES, replace=False)), seed
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False)), seed
 
 
 def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.ndarray:
@@ -539,7 +543,7 @@ def _ckce(data: Sequence[Classification], confidence_level: float, options: Opti
     n = data[0].n
     regularization = float(n**-0.25 if options.regularization is None else options.regularization)
     seed = SEED if options.seed is None else int(options.seed)
-    rows, _ = _subset(n, seed)
+    rows, _ = _subset(n, CKCE_SAMPLES, seed)
     expansions = []
     for one in data:
         packed = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
@@ -583,7 +587,7 @@ def _ckce_difference(a: Expansion, b: Expansion, degenerate: float, confidence_l
 
 
 def _pair_squares(expansions: Sequence[Expansion], rows: np.ndarray) -> np.ndarray:
-    """Mean squares over the pairs i != j of `rows`: of each model in the diagonal, and of each two models' difference."""
+    """Mean squares over the pairs i != j of `rows`: of models in the diagonal, elsewhere of differences of two."""
     sums = np.zeros((len(expansions), len(expansions)))
     for begin in range(0, len(rows), STRIP):
         some = rows[begin : begin + STRIP]
@@ -762,9 +766,7 @@ class Metric:
 
 METRICS = {
     "skce": Metric(_skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"})),
-    "ckce": Metric(
-        _ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"})
-    ),
+    "ckce": Metric(_ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"})),
     "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(_brier, frozenset()),
     "log_loss": Metric(_log_loss, frozenset()),

@@ -170,8 +170,8 @@ def compare(
     variance has two terms, as for the SKCE: that of the jackknife, from :math:`2 \langle r_i, b_i - B_{ii} r_i\rangle`,
     and that of the noise alone, :math:`2 \sum_{i \ne j} (B_{ij} \langle r_i, r_j\rangle)^2`. Intervals are made of them
     as for the SKCE, and near calibration they are too wide rather than too narrow. For two models that differ, such as
-    a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in small samples: at level
-    0.95 they held it in 91 % to 95 % of simulated data sets for n = 100, in 93 % to 96 % for n = 300. The bandwidth
+    a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in small samples: at
+    level 0.95 they held it in 91 % to 95 % of simulated data sets for n = 100, in 93 % to 96 % for n = 300. The bandwidth
     is taken as given. The value and b come from two solves with the matrix of `kcalib.ckce`; diagonals from a low-rank
     factor, enlarged until what it leaves out has eigenvalues of at most about 0.01 s. Time for each model two to
     three times that of `kcalib.ckce` and O(n r^2), memory O(n (m + r)), with r the rank of the factor, mostly 100.
@@ -544,17 +544,17 @@ def _ckce(data: Sequence[Classification], confidence_level: float, options: Opti
     regularization = float(n**-0.25 if options.regularization is None else options.regularization)
     seed = SEED if options.seed is None else int(options.seed)
     rows, _ = _subset(n, CKCE_SAMPLES, seed)
+    packed = [_packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads) for one in data]
+    matrices = [KernelOperator(p, threads=options.threads, operator=options.operator) for p in packed]
     expansions = []
-    for one in data:
-        packed = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
-        matrix = KernelOperator(packed, threads=options.threads, operator=options.operator)
+    for one, matrix in zip(data, matrices, strict=True):
         residuals = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
         residuals = residuals if root is None else residuals @ root
         expansions.append(Expansion.of(matrix, residuals, n * regularization, rows, seed=seed))
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
-    described = describe(one, replace(packed, root=root), matrix)
+    described = describe(data[0], replace(packed[0], root=root), matrices[0])
     del described["n_classes"], described["operator_reason"]
-    described |= {"regularization": regularization, "dtype": "float64", "threads": matrix.threads, "seed": seed}
+    described |= {"regularization": regularization, "dtype": "float64", "threads": matrices[0].threads, "seed": seed}
     if medians:
         described["bandwidth_source"] = _source(medians)
     pairs = itertools.combinations(range(len(data)), 2)

@@ -120,7 +120,7 @@ class Factor:
     def _of_rank(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
         found = pivoted_cholesky(matrix, rank, seed=seed)
         eigenvalues, rotation = scipy.linalg.eigh(found.factor.T @ found.factor, check_finite=False)
-        kept = eigenvalues > EPSILON * eigenvalues[-1] if found.rank else np.empty(0, dtype=bool)
+        kept = eigenvalues > EPSILON * eigenvalues[-1]
         vectors, eigenvalues = found.factor @ rotation[:, kept], eigenvalues[kept]
         diagonal = matrix.diagonal()
         rest = np.maximum(diagonal - np.einsum("ij,ij->i", vectors, vectors), 0.0)

@@ -171,6 +171,8 @@ def tests(quick: bool) -> Iterator[Row]:
         yield Row(
             f"compare of three models over three skce, {label}", bench_tests.compare_over_skce(threads, n, rounds)
         )
+        found = bench_tests.compare_over_ckce(threads, n, rounds)
+        yield Row(f"compare of three models over three ckce, {label}", found, 3)
     for method in bench_tests.METHODS:
         value = bench_tests.seconds_of(method, thread_counts()[-1], n)
         yield Row(f"{method}, {threads_label(thread_counts()[-1])}, milliseconds", 1e3 * value)

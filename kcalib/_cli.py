@@ -196,11 +196,11 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     computed.add_argument(
         "--seed", metavar="INT", type=_integer(0),
-        help=f"seed of the bootstrap, or of the subset that a standard error of the SKCE takes (default: {SEED})",
+        help=f"seed of the bootstrap, or of what SKCE and CKCE draw (default: {SEED})",
     )  # fmt: skip
     computed.add_argument(
         "--threads", metavar="INT", type=_integer(1),
-        help="threads, of skce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
+        help="threads, of skce, ckce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
     )  # fmt: skip
 
 

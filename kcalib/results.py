@@ -242,7 +242,7 @@ class ModelDifference:
 class Comparison:
     """Models compared on the same samples; ``print`` shows it as a table."""
 
-    metric: str  #: "skce", "ece", "brier" or "log_loss"
+    metric: str  #: "skce", "ckce", "ece", "brier" or "log_loss"
     estimator: str  #: what estimates it
     intervals: str  #: how standard errors, intervals and p-values were made
     confidence_level: float  #: of the intervals; models are told apart at 1 minus this
@@ -255,6 +255,7 @@ class Comparison:
     kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
     bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
     target_kernel: str | None  #: "delta", or "matrix of rank r"; None without kernel
+    regularization: float | None  #: lambda of the CKCE; None without
     n_bins: int | None  #: bins of the confidence; None without
     n_resamples: int | None  #: replicates of the bootstrap; None without
     seed: int | None  #: seed of the bootstrap or of a subset of the samples; None if nothing was random
@@ -341,6 +342,8 @@ class Comparison:
             lines.append(f"lens: {self.lens}")
         if self.kernel is not None:
             lines.append(f"kernel of all models: {self.kernel}; bandwidth: {self.bandwidth_source}")
+        if self.regularization is not None:
+            lines.append(f"regularization: {self.regularization:.6g}")
         lines.append(f"intervals: {self.intervals}, each by itself")
         lines.append(f"models are told apart at level {1 - self.confidence_level:.3g} over all pairs (Holm)")
         return lines

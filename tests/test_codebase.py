@@ -38,7 +38,7 @@ LAYERS = [
     ["estimators.binning", "estimators.ckce", "estimators.mmce", "estimators.ucme"],
     ["estimators.ece", "estimators.reliability"],
     ["estimators.brier"],
-    ["inference.blocks", "inference.distribution_free", "inference.spectrum", "inference"],
+    ["inference.blocks", "inference.ckce_expansion", "inference.distribution_free", "inference.spectrum", "inference"],
     ["inference.cme", "inference.compare", "inference.consistency", "inference.quadratic"],
     ["inference.calibration_test"],
     ["regression._function"],

@@ -225,11 +225,12 @@ def kde(quick: bool) -> Iterator[Row]:
     for m in bench_kde.CLASSES:
         for threads in thread_counts():
             ratio, label = bench_kde.Ratio(n, m, threads), f"m = {m}, {threads_label(threads)}"
-            yield Row(
-                f"NumPy, n x n matrices, over kcalib, {label}", ratio.over_kcalib("numpy_dense"), 40, at_least=True
-            )
+            value = ratio.over_kcalib("numpy_dense")
+            yield Row(f"NumPy, n x n matrices, over kcalib, {label}", value, 40, at_least=True)
             yield Row(f"NumPy, strips in the cache, over kcalib, {label}", ratio.over_kcalib("numpy_strips"))
             yield Row(f"kcalib, {label}, seconds", ratio.seconds())
+        few = bench_kde.Ratio(2000, m, 1)
+        yield Row(f"NumPy, class by class, over kcalib, n = 2000, m = {m}, 1 thread", few.over_kcalib("numpy_by_class"))
     for dtype in DTYPES:
         for m in (2, *bench_kde.CLASSES):
             value = bench_kde.fraction_of_limit(n, m, dtype, 1)

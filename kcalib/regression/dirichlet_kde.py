@@ -178,7 +178,7 @@ class DirichletKDE(CalibrationFunction):
     orientation : {"training", "query"}
         Whose Dirichlet density it is, see the notes.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; the canonical one by default. For a top label or one class
+        The notion of calibration, see ``kcalib.lenses``; the canonical one by default. For a top label or one class
         against the others the kernel is the beta kernel on the confidence.
     dtype : {"float64", "float32"}
         Arithmetic of the weights; their sums are always float64. In float32 a weight has a relative error of about

@@ -1,4 +1,4 @@
-// Memory for packed samples and sums.
+// Memory for packed samples and sums. Included by the files with parallel loops over tiles.
 #pragma once
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Panels of queries, dealt out to threads, past blocks of training samples.
 #include "dirichlet.h"
 
 #include <algorithm>
@@ -77,7 +78,7 @@ template <class T> class QueryPanels {
         floors_(count * width_),
         sums_(count * problem.n_classes * width_) {}
 
-  // Queries from `first` on, in as many panels as it takes.
+  // So many panels of queries from `first` on.
   void start(long first, long panels) {
     const long m = problem_.n_features;
     for (long p = 0; p < panels; ++p)

@@ -69,9 +69,10 @@ void add_weights(const TrainingBlock<T>& block, const QueryPanel<T>& panel, long
   const long length = n_features - first;
   for (long g = 0; g < block.n_groups; ++g, points += length * ROWS) {
     const T* offsets = block.offsets + g * ROWS;
-    accumulate<Product, V>(GroupRows<T>{points}, panel.points + first * WIDTH<T>, length, [&](int r, const V* sum) KCALIB_INLINE {
-                             for (int v = 0; v < VECTORS; ++v) cost[r * VECTORS + v] = sum[v] + offsets[r];
-                           }, first ? partial[g] : nullptr);
+    const auto add_offset = [&](int r, const V* sum) KCALIB_INLINE {
+      for (int v = 0; v < VECTORS; ++v) cost[r * VECTORS + v] = sum[v] + offsets[r];
+    };
+    accumulate<Product, V>(GroupRows<T>{points}, panel.points + first * WIDTH<T>, length, add_offset, first ? partial[g] : nullptr);
     if (__builtin_expect(g * ROWS + ROWS > own && g * ROWS < own + WIDTH<T>, 0))
       for (int r = 0; r < ROWS; ++r) {
         const long lane = g * ROWS + r - own;

@@ -5,12 +5,14 @@
 namespace kcalib {
 
 // Features are taken in parts whose part of a panel stays in the L1 cache while a block of training samples passes by.
+namespace {  // its functions are compiled for each instruction set
 struct Parts {
   static constexpr long MOST = 64;
   explicit Parts(long n_features) : n_features(n_features), count((n_features + MOST - 1) / MOST) {}
   long begin(long part) const { return part * n_features / count; }
   long n_features, count;
 };
+}  // namespace
 
 // Training samples in groups of `rows`, those of a register tile. The points lie part of the features after part; of
 // each part group after group, feature after feature.

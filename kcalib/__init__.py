@@ -3,6 +3,7 @@
     skce               squared kernel calibration error            estimators/skce.py
     ckce, jkce         conditional kernel calibration error        estimators/ckce.py
     ucme               calibration errors at test locations        estimators/ucme.py
+    calibration_error  calibration error by the estimator of least risk   regression/cross_validation.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
@@ -12,13 +13,15 @@
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
+    lenses             weaker notions of calibration               lenses.py
+    regression         calibration errors as a regression          regression/
 
 The way of the data, down once and up once: a public function checks its input (`_inputs`),
 packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws, solvers
+from kcalib import bandwidth, kernels, laws, lenses, regression, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
@@ -30,6 +33,7 @@ from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
+from kcalib.regression.cross_validation import calibration_error
 from kcalib.results import (
     CalibrationTestResult,
     CKCEResult,
@@ -58,6 +62,7 @@ __all__ = [
     "__version__",
     "bandwidth",
     "brier_score",
+    "calibration_error",
     "calibration_test",
     "ckce",
     "compare",
@@ -65,7 +70,9 @@ __all__ = [
     "jkce",
     "kernels",
     "laws",
+    "lenses",
     "log_loss",
+    "regression",
     "skce",
     "solvers",
     "top_label_ece",

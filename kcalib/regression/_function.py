@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -66,10 +66,46 @@ class Tried(NamedTuple):
     risk: float
 
 
-class CalibrationFunction:
-    """Base of the estimation functions; parameters are the arguments of the constructor, stored as they are."""
+class Parametrised:
+    """Parameters in the manner of scikit-learn: the arguments of the constructor, stored as they are."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor by name, as scikit-learn does."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name; returns itself, not fitted any more if it was."""
+        known = self._parameter_names()
+        for name in params:
+            if name not in known:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        for fitted in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, fitted)
+        return self
+
+    def clone(self) -> Any:
+        """One with the same parameters that is not fitted."""
+        return type(self)(**self.get_params())
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        shown = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    @classmethod
+    def _parameter_names(cls) -> tuple[str, ...]:
+        return tuple(inspect.signature(cls).parameters)
+
+
+class CalibrationFunction(Parametrised):
+    """Base of the estimation functions."""
 
     lens: Lens | None
+
+    # Functions that `_tried` yields for settings of this parameter alone share what is large.
+    _path: ClassVar[str | None] = None
 
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         """Fit the function to labels and predictions, as `kcalib.skce` takes them; returns itself."""
@@ -92,28 +128,6 @@ class CalibrationFunction:
         """The unbiased estimate of the mean squared error of h, plus a constant (GB equation 20); lower is better."""
         self._check_fitted()
         return self._risk(self._problem(y_true, y_pred, classes, from_logits))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor by name, as scikit-learn does."""
-        return {name: getattr(self, name) for name in self._parameter_names()}
-
-    def set_params(self, **params: Any) -> Any:
-        """Set parameters by name; returns itself, not fitted any more if it was."""
-        known = self._parameter_names()
-        for name, value in params.items():
-            if name not in known:
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
-            setattr(self, name, value)
-        return self
-
-    def clone(self) -> Any:
-        """A function with the same parameters that is not fitted."""
-        return type(self)(**self.get_params())
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        shown = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
     # What a subclass has.
 
@@ -173,10 +187,6 @@ class CalibrationFunction:
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
-
-    @classmethod
-    def _parameter_names(cls) -> tuple[str, ...]:
-        return tuple(inspect.signature(cls).parameters)
 
 
 def diagonal(features: np.ndarray, core: np.ndarray | None) -> np.ndarray:

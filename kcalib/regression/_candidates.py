@@ -1,0 +1,109 @@
+"""The estimation functions that `cross_validation` tries: their names, and the settings of each.
+
+The default grids are those of Gruber and Bach, appendix B.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib.lenses import Lens
+from kcalib.regression._function import CalibrationFunction, Problem
+from kcalib.regression.binned import BinnedCalibration
+
+Grid = Mapping[str, Iterable[Any]]
+
+
+class Registered(NamedTuple):
+    make: Callable[[], CalibrationFunction]
+    grid: Callable[[Problem], Grid]  # of the samples for tuning
+
+
+BY_NAME = {
+    "bins": Registered(BinnedCalibration, lambda problem: {"n_bins": range(5, 101, 5)}),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimation function and the settings of its parameters to choose from."""
+
+    name: str  # as the user calls it
+    function: CalibrationFunction  # not fitted
+    settings: tuple[dict[str, Any], ...]
+
+    def groups(self) -> list[list[int]]:
+        """Numbers of settings that share work; each setting alone for functions that share none."""
+        path = self.function._path
+        groups: dict[Any, list[int]] = {}
+        for number, setting in enumerate(self.settings):
+            others = tuple((name, id(value)) for name, value in setting.items() if name != path)
+            groups.setdefault(number if path is None else others, []).append(number)
+        return list(groups.values())
+
+
+def candidates_of(estimators: Any, lens: Lens, problem: Problem) -> list[Candidate]:
+    """What the user's `estimators` stand for; None for all that apply to the problem."""
+    if estimators is None:
+        estimators = [name for name in BY_NAME if name != "bins" or problem.points.shape[1] <= 2]
+    elif isinstance(estimators, (str, CalibrationFunction)) or _is_pair(estimators):
+        estimators = [estimators]
+    elif not isinstance(estimators, Sequence) or not estimators:
+        raise TypeError(f"`estimators` is {estimators!r}, expected one estimator or a list of them: {_EXPECTED}")
+    candidates = [_candidate(estimator, lens, problem) for estimator in estimators]
+    names = [candidate.name for candidate in candidates]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"`estimators` has {name} twice; merge their grids into a list of grids")
+    return candidates
+
+
+_EXPECTED = (
+    f"a name ({', '.join(map(repr, BY_NAME))}), an estimation function of kcalib.regression, or a pair of such a "
+    "function and a grid"
+)
+
+
+def _is_pair(estimator: Any) -> bool:
+    return isinstance(estimator, tuple) and len(estimator) == 2 and isinstance(estimator[0], CalibrationFunction)
+
+
+def _candidate(estimator: Any, lens: Lens, problem: Problem) -> Candidate:
+    if isinstance(estimator, str):
+        if estimator not in BY_NAME:
+            raise ValueError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
+        registered = BY_NAME[estimator]
+        function, grid = registered.make().set_params(lens=lens), registered.grid(problem)
+        return Candidate(estimator, function, tuple(_settings(grid, function)))
+    function, grid = estimator if _is_pair(estimator) else (estimator, {})
+    if not isinstance(function, CalibrationFunction):
+        raise TypeError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
+    usual = inspect.signature(type(function)).parameters["lens"].default
+    if function.lens not in (None, usual, lens):
+        raise ValueError(f"`estimators` has {function!r}, but `lens` is {lens!r}; give the lens once, as `lens`")
+    return Candidate(repr(function), function.clone().set_params(lens=lens), tuple(_settings(grid, function)))
+
+
+def _settings(grid: Any, function: CalibrationFunction) -> Iterable[dict[str, Any]]:
+    """All combinations of a grid's values, or of several grids', as scikit-learn's ParameterGrid has them."""
+    for part in [grid] if isinstance(grid, Mapping) else grid:
+        if not isinstance(part, Mapping):
+            raise TypeError(f"the grid of {function!r} is {grid!r}, expected a dictionary of lists, or a list of these")
+        for name, values in part.items():
+            if name == "lens" or name not in function.get_params():
+                known = ", ".join(key for key in function.get_params() if key != "lens")
+                raise ValueError(f"the grid of {function!r} has {name!r}; its parameters are {known}")
+            if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
+                raise TypeError(f"the grid of {function!r} has {name}={values!r}, expected a list of values to try")
+        for combination in itertools.product(*(_plain(values) for values in part.values())):
+            yield dict(zip(part, combination, strict=True))
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    return list(values.tolist() if isinstance(values, np.ndarray) else values)

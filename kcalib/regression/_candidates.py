@@ -16,6 +16,7 @@ import numpy as np
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem
 from kcalib.regression.binned import BinnedCalibration
+from kcalib.regression.temperature import TemperatureCalibration
 
 Grid = Mapping[str, Iterable[Any]]
 
@@ -27,6 +28,7 @@ class Registered(NamedTuple):
 
 BY_NAME = {
     "bins": Registered(BinnedCalibration, lambda problem: {"n_bins": range(5, 101, 5)}),
+    "temperature": Registered(TemperatureCalibration, lambda problem: {}),
 }
 
 

@@ -158,7 +158,7 @@ def calibration_error(
     >>> y = rng.uniform(size=5000) < true
     >>> p = true**2 / (true**2 + (1 - true)**2)
     >>> result = kcalib.calibration_error(y, p, lens=kcalib.lenses.ClassWise(1), estimators="bins")
-    >>> abs(result.root - np.sqrt(np.mean((p - true)**2))) < 0.01
+    >>> bool(abs(result.root - np.sqrt(np.mean((p - true)**2))) < 0.01)
     True
     """
     options: dict[str, Any] = {"n_folds": n_folds, "test_size": test_size, "shuffle": shuffle, "seed": seed}
@@ -195,7 +195,7 @@ class CalibrationErrorCV(Parametrised):
         What to choose from: a name, for an estimator with its default grid of parameters; an estimation function of
         `kcalib.regression` as it is; or a pair of one and a grid, a dictionary of lists of values (or a list of such)
         as in scikit-learn's ``GridSearchCV``. By default all names that apply. Names: "bins" (one probability or two
-        classes only), "kde", "kkr", "ukkr".
+        classes only), "temperature", "kde", "kkr", "ukkr".
     lens : Lens, optional
         Notion of calibration, one of `kcalib.lenses`; by default all classes together. It is given to all estimators.
     n_folds : int
@@ -262,7 +262,7 @@ class CalibrationErrorCV(Parametrised):
     >>> cv.result_.estimator, cv.result_.n_test
     ('TemperatureCalibration()', 800)
     >>> cv.cv_results_["rank_risk"].tolist()
-    [5, 4, 2, 3, 1]
+    [5, 3, 2, 4, 1]
     """
 
     def __init__(

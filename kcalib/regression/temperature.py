@@ -59,8 +59,8 @@ class TemperatureCalibration(CalibrationFunction):
     >>> y = (rng.uniform(size=(2000, 1)) > true.cumsum(axis=1)).sum(axis=1)
     >>> p = true**2 / np.sum(true**2, axis=1, keepdims=True)      # as sure as at temperature 1/2
     >>> function = TemperatureCalibration().fit(y, p)
-    >>> round(function.temperature_, 1)
-    2.0
+    >>> round(function.temperature_)
+    2
     """
 
     def __init__(self, temperature: float | None = None, *, lens: Lens | None = None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,30 +82,36 @@ def _candidate(estimator: Any, lens: Lens, problem: Problem) -> Candidate:
             raise ValueError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
         registered = BY_NAME[estimator]
         function, grid = registered.make().set_params(lens=lens), registered.grid(problem)
-        return Candidate(estimator, function, tuple(_settings(grid, function)))
+        return Candidate(estimator, function, _settings(grid, function))
     function, grid = estimator if _is_pair(estimator) else (estimator, {})
     if not isinstance(function, CalibrationFunction):
         raise TypeError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
     usual = inspect.signature(type(function)).parameters["lens"].default
     if function.lens not in (None, usual, lens):
         raise ValueError(f"`estimators` has {function!r}, but `lens` is {lens!r}; give the lens once, as `lens`")
-    return Candidate(repr(function), function.clone().set_params(lens=lens), tuple(_settings(grid, function)))
+    return Candidate(repr(function), function.clone().set_params(lens=lens), _settings(grid, function))
 
 
-def _settings(grid: Any, function: CalibrationFunction) -> Iterable[dict[str, Any]]:
+def _settings(grid: Any, function: CalibrationFunction) -> tuple[dict[str, Any], ...]:
     """All combinations of a grid's values, or of several grids', as scikit-learn's ParameterGrid has them."""
-    for part in [grid] if isinstance(grid, Mapping) else grid:
-        if not isinstance(part, Mapping):
-            raise TypeError(f"the grid of {function!r} is {grid!r}, expected a dictionary of lists, or a list of these")
-        for name, values in part.items():
-            if name == "lens" or name not in function.get_params():
-                known = ", ".join(key for key in function.get_params() if key != "lens")
-                raise ValueError(f"the grid of {function!r} has {name!r}; its parameters are {known}")
-            if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
-                raise TypeError(f"the grid of {function!r} has {name}={values!r}, expected a list of values to try")
-        for combination in itertools.product(*(_plain(values) for values in part.values())):
-            yield dict(zip(part, combination, strict=True))
+    parts = [grid] if isinstance(grid, Mapping) else grid
+    if not isinstance(parts, Sequence) or not all(isinstance(part, Mapping) for part in parts):
+        raise TypeError(f"the grid of {function!r} is {grid!r}, expected a dictionary of lists, or a list of these")
+    if not parts:
+        raise ValueError(f"the grid of {function!r} is empty; leave it out to try {function!r} as it is")
+    return tuple(setting for part in parts for setting in _combinations(part, function))
 
 
-def _plain(values: Iterable[Any]) -> list[Any]:
-    return list(values.tolist() if isinstance(values, np.ndarray) else values)
+def _combinations(grid: Grid, function: CalibrationFunction) -> Iterator[dict[str, Any]]:
+    lists = []
+    for name, values in grid.items():
+        known = [key for key in function.get_params() if key != "lens"]
+        if name not in known:
+            raise ValueError(f"the grid of {function!r} has {name!r}; its parameters are {', '.join(known)}")
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError(f"the grid of {function!r} has {name}={values!r}, expected a list of values to try")
+        lists.append(list(values.tolist() if isinstance(values, np.ndarray) else values))
+        if not lists[-1]:
+            raise ValueError(f"the grid of {function!r} has no values of {name} to try")
+    for combination in itertools.product(*lists):
+        yield dict(zip(grid, combination, strict=True))

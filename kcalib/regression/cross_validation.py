@@ -169,7 +169,7 @@ def calibration_error(
         raise ValueError(f"`lens` is {lens!r}, expected one of kcalib.lenses, or 'class_wise'")
     start, results = time.perf_counter(), []
     m = prepare(y_true, y_pred, classes=classes, from_logits=from_logits).m
-    with terminal_progress("kcalib: cross-validation") as bar:
+    with terminal_progress("kcalib cross-validation") as bar:
         for k in range(m):
             cv = CalibrationErrorCV(estimators, lens=ClassWise(k), **options)
             share = None if bar is None else partial(_show, bar, k, m)
@@ -295,7 +295,7 @@ class CalibrationErrorCV(Parametrised):
         CalibrationErrorCV
             Itself, fitted.
         """
-        with terminal_progress("kcalib: cross-validation") as bar:
+        with terminal_progress("kcalib cross-validation") as bar:
             return self._fit(y_true, y_pred, classes, from_logits, bar)
 
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> np.ndarray:

@@ -223,7 +223,7 @@ class CalibrationErrorCV(Parametrised):
     cv_results_ : dict of arrays
         A row for each setting of each estimator, as in ``GridSearchCV``: "estimator", "params", "param_NAME" (masked
         where the estimator has no such), "split0_risk", "split1_risk", ..., "mean_risk", "standard_error_risk",
-        "mean_risk_minus_null" and "rank_risk".
+        "mean_root_risk", "mean_risk_minus_null" and "rank_risk".
 
     See Also
     --------
@@ -524,6 +524,7 @@ def _cv_results(searches: Sequence[Search], null_risks: np.ndarray) -> dict[str,
     return results | {
         "mean_risk": means,
         "standard_error_risk": risks.std(axis=1, ddof=1) / math.sqrt(risks.shape[1]),
+        "mean_root_risk": np.sqrt(np.maximum(risks, 0.0)).mean(axis=1),
         "mean_risk_minus_null": (risks - null_risks).mean(axis=1),
         "rank_risk": np.array([1 + int(np.sum(means < mean)) for mean in means]),
     }

@@ -57,7 +57,7 @@ numpydoc_validation_checks = {
 RESULTS = (
     "CalibrationTestResult", "Comparison", "ConfidenceInterval", "Evaluation", "MedianDistance", "ModelDifference",
     "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "Solution", "LowRank", "SymmetricOperator",
-    "KernelOperator",
+    "KernelOperator", "ReliabilityDiagram", "Band", "BrierDecomposition",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 

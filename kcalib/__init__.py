@@ -7,13 +7,15 @@
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
+    reliability        reliability diagrams with bands             estimators/reliability.py
     brier_score, log_loss   proper scores                          estimators/scores.py
+    brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     kernels            kernels on predictions                      kernels.py
+    lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
-    lenses             weaker notions of calibration               lenses.py
     regression         calibration errors as a regression          regression/
 
 The way of the data, down once and up once: a public function checks its input (`_inputs`),
@@ -24,8 +26,10 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 from kcalib import bandwidth, kernels, laws, lenses, regression, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
+from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
 from kcalib.estimators.ece import top_label_ece
+from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
@@ -48,6 +52,8 @@ from kcalib.results import (
 
 __all__ = [
     "AntiConservativeWarning",
+    "Band",
+    "BrierDecomposition",
     "CKCEResult",
     "CalibrationTestResult",
     "Comparison",
@@ -56,11 +62,13 @@ __all__ = [
     "IndefiniteKernelWarning",
     "ModelDifference",
     "ModelValue",
+    "ReliabilityDiagram",
     "SKCEResult",
     "ToleranceWarning",
     "UCMEResult",
     "__version__",
     "bandwidth",
+    "brier_decomposition",
     "brier_score",
     "calibration_error",
     "calibration_test",
@@ -73,6 +81,7 @@ __all__ = [
     "lenses",
     "log_loss",
     "regression",
+    "reliability",
     "skce",
     "solvers",
     "top_label_ece",

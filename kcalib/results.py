@@ -17,6 +17,7 @@ import scipy
 
 from kcalib._options import check_choice
 from kcalib._statistics import ScoreVariance, disjoint_pairs
+from kcalib.lenses import Canonical
 
 __all__ = [
     "CKCEResult",
@@ -48,7 +49,8 @@ class SKCEResult:
     block_size: int | None  #: samples in a block, None without blocks
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
@@ -80,7 +82,8 @@ class CalibrationTestResult:
     estimator: str  #: what `estimate` is
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; blocks drop those after the last full one
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     block_size: int | None  #: samples in a block
     n_blocks: int | None  #: full blocks
     n_resamples: int | None  #: random draws of the statistic
@@ -160,8 +163,9 @@ class Evaluation:
     """The usual numbers about one classifier, and a verdict on its calibration."""
 
     n_samples: int  #: samples given
-    n_classes: int  #: m
-    accuracy: float  #: share of samples whose most probable class is right
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    accuracy: float  #: share of samples whose most probable class is right; all numbers are those seen through the lens
     mean_confidence: float  #: mean probability of the predicted class
     log_loss: float  #: `kcalib.log_loss`
     brier_score: float  #: `kcalib.brier_score`
@@ -184,7 +188,8 @@ class UCMEResult:
     seed: int | None  #: seed of the locations, None: they were given
     n_locations: int  #: J
     n_samples: int  #: n
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
@@ -244,7 +249,8 @@ class Comparison:
     models: tuple[ModelValue, ...]  #: in the order given
     differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
     n_samples: int  #: n
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
     bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
     target_kernel: str | None  #: "delta", or "matrix of rank r"; None without kernel
@@ -330,6 +336,8 @@ class Comparison:
     def remarks(self) -> list[str]:
         """What was done, a line for each thing."""
         lines = [f"{self.metric}: {self.estimator}, {self.n_samples} samples, {self.n_classes} classes"]
+        if self.lens != str(Canonical()):
+            lines.append(f"lens: {self.lens}")
         if self.kernel is not None:
             lines.append(f"kernel of all models: {self.kernel}; bandwidth: {self.bandwidth_source}")
         lines.append(f"intervals: {self.intervals}, each by itself")
@@ -378,7 +386,8 @@ class CKCEResult:
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
     n_samples: int  #: n
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None where nothing was random
     dtype: str  #: arithmetic of the kernel's entries; sums are always float64
     operator: str  #: which operator computed them

@@ -420,7 +420,7 @@ def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     )
     assert re.fullmatch(r"ECE 0\.\d{4}", first.notes[0]) and re.fullmatch(r"SKCE -?\d\.\d\de-\d\d", first.notes[1])
     assert re.fullmatch(r"p = .+", first.notes[2])
-    assert len(first.bins.weight) == 7 and first.bins.weight.sum() == 200
+    assert len(first.diagram.weight) == 7 and first.diagram.weight.sum() == 200
 
 
 def test_plot_that_cannot_be_written(tmp_path, capsys, good):

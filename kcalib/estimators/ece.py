@@ -12,6 +12,7 @@ from kcalib import _arrays
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_integer
 from kcalib.estimators.scores import top_label
+from kcalib.lenses import Lens
 
 __all__ = ["ReliabilityBins", "top_label_ece"]
 
@@ -26,6 +27,7 @@ def top_label_ece(
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
 ) -> float:
     """Expected calibration error of the top-label confidence.
 
@@ -43,6 +45,9 @@ def top_label_ece(
         Number of bins, 1 to 1,000,000.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector. The lens comes first: top labels and
+        confidences are those of the induced problem.
 
     Returns
     -------
@@ -66,7 +71,7 @@ def top_label_ece(
     0.366667
     """
     n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
     return reliability_bins(data, n_bins).ece
 
 

@@ -33,6 +33,7 @@ from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
 from kcalib.kernels import SMALLEST, Exponential, Kernel
+from kcalib.lenses import Lens
 from kcalib.results import Comparison, ConfidenceInterval, ModelDifference, ModelValue
 from kcalib.target_kernels import TargetKernel
 
@@ -58,6 +59,7 @@ def compare(
     seed: int | None = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -95,6 +97,9 @@ def compare(
         part of the standard error of differences is estimated. Default 0.
     classes, from_logits
         As in `kcalib.skce`, the same for all models.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector. Each model is
+        seen through it by itself: with `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
     dtype, operator
         "skce" only, as in `kcalib.skce`.
     threads : int, optional
@@ -195,7 +200,7 @@ def compare(
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
             models[str(name)] = prepare(
-                y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads
+                y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads
             )
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -280,7 +285,7 @@ def comparison_of(
         differences=differences,
         n_samples=data[0].n,
         n_classes=data[0].m,
-        **{**undescribed, **measured.described},
+        **{**undescribed, **measured.described, "lens": str(data[0].lens)},
         seconds=time.perf_counter() - start,
     )
 

@@ -124,8 +124,8 @@ def partial_cholesky(
     """`pivoted_cholesky` of checked arguments."""
     own = _diagonal(operator)
     trace, largest = float(np.sum(own)), float(own.max())
-    rest, least = own.copy(), max(tol * trace, operator.n * EPSILON * trace)
-    block = 1 if greedy else block_size or min(64, max(1, rank // 10))
+    rest, least = own.copy(), max(tol * trace, EPSILON * trace)
+    block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
     random = np.random.default_rng(seed)
     while len(pivots) < rank and float(np.sum(rest)) > least:
@@ -148,6 +148,11 @@ def partial_cholesky(
         np.maximum(rest, 0.0, out=rest)
     factor = factor[:, : len(pivots)]
     return LowRank(factor, pivots, math.fsum(rest), len(pivots))
+
+
+def automatic_block(rank: int) -> int:
+    """Pivots that are proposed at once."""
+    return min(64, max(1, rank // 10))
 
 
 def _diagonal(operator: SymmetricOperator) -> np.ndarray:

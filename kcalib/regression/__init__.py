@@ -1,6 +1,8 @@
 """Calibration errors by regression: which estimator should I trust, decided by a risk (Gruber and Bach, 2025).
 
     BinnedCalibration        gaps of bins                                  binned.py
+    DirichletKDE             Dirichlet kernel densities                    dirichlet_kde.py
+    KKR, UKKR                kernel ridge regression                       kernel_ridge.py
     TemperatureCalibration   predictions at another temperature            temperature.py
     CalibrationErrorCV       chooses among them by risk, and estimates     cross_validation.py
                              which names and grids it knows                _candidates.py
@@ -17,13 +19,19 @@ from kcalib.regression.cross_validation import (
     EstimatorRisk,
     calibration_error,
 )
+from kcalib.regression.dirichlet_kde import DirichletKDE
+from kcalib.regression.kernel_ridge import KKR, UKKR, RegularizationWarning
 from kcalib.regression.temperature import TemperatureCalibration
 
 __all__ = [
     "BinnedCalibration",
     "CalibrationErrorCV",
     "CalibrationErrorResult",
+    "DirichletKDE",
     "EstimatorRisk",
+    "KKR",
+    "RegularizationWarning",
     "TemperatureCalibration",
+    "UKKR",
     "calibration_error",
 ]

@@ -231,8 +231,12 @@ class CalibrationFunction(Parametrised):
 
     def _fit_checked(self, problem: Problem) -> Any:
         self._fit(problem)
-        self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
+        self._set_sizes(problem)
         return self
+
+    def _set_sizes(self, problem: Problem) -> None:
+        """With this, a function counts as fitted."""
+        self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
 
     def _evaluated(self, problem: Problem) -> np.ndarray:
         if problem.simplex.shape[1] != self.n_classes_:
@@ -275,11 +279,12 @@ def risk_of(residuals: np.ndarray, features: np.ndarray, core: np.ndarray | None
     if n < 2:
         raise ValueError(f"the risk needs at least 2 samples, there are {n}")
     images = features if core is None else features @ core
-    gram = features.T @ images  # Phi^T Phi S
+    # The sum of squares of h = Phi S Phi^T, from Phi^T Phi S where that is smaller.
+    square = images @ features.T if n <= features.shape[1] else features.T @ images
     total = float(
         np.sum((residuals.T @ residuals) ** 2)
         - 2 * np.sum((residuals.T @ features) * (residuals.T @ images))
-        + np.sum(gram * gram.T)
+        + np.sum(square * square.T)
     )
     own = np.einsum("ij,ij->i", residuals, residuals) - np.einsum("ij,ij->i", features, images)
     return (total - float(own @ own)) / (n * (n - 1))

@@ -30,6 +30,7 @@ import scipy
 from benchmarks import (
     bench_ckce,
     bench_import,
+    bench_kde,
     bench_limits,
     bench_line,
     bench_median,
@@ -231,7 +232,24 @@ def regression(quick: bool) -> Iterator[Row]:
             yield Row(f"{name} over eigh, m = 10, n = {n}, {threads_label(threads)}", value, None if quick else 1)
 
 
-SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression)}
+def kde(quick: bool) -> Iterator[Row]:
+    """Dirichlet kernel density ratio at n = 10,000 samples (--quick: 3000), bandwidth 0.1"""
+    n = 3000 if quick else bench_kde.SAMPLES
+    for m in bench_kde.CLASSES:
+        for threads in thread_counts():
+            ratio, label = bench_kde.Ratio(n, m, threads), f"m = {m}, {threads_label(threads)}"
+            yield Row(
+                f"NumPy, n x n matrices, over kcalib, {label}", ratio.over_kcalib("numpy_dense"), 40, at_least=True
+            )
+            yield Row(f"NumPy, strips in the cache, over kcalib, {label}", ratio.over_kcalib("numpy_strips"))
+            yield Row(f"kcalib, {label}, seconds", ratio.seconds())
+    for dtype in DTYPES:
+        for m in (2, *bench_kde.CLASSES):
+            value = bench_kde.fraction_of_limit(n, m, dtype, 1)
+            yield Row(f"fraction of the machine's limit, {dtype}, m = {m}, 1 thread", value)
+
+
+SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde)}
 
 
 def machine() -> Iterator[str]:

@@ -56,7 +56,7 @@ numpydoc_validation_checks = {
 # Result classes document their fields by comments, not as parameters.
 RESULTS = (
     "CalibrationTestResult", "Comparison", "ConfidenceInterval", "Evaluation", "MedianDistance", "ModelDifference",
-    "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "Solution", "LowRank", "SymmetricOperator",
+    "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "Solution", "LowRank", "SymmetricOperator",
     "KernelOperator", "ReliabilityDiagram", "Band", "BrierDecomposition",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}

@@ -3,20 +3,21 @@
     skce               squared kernel calibration error            estimators/skce.py
     ckce, jkce         conditional kernel calibration error        estimators/ckce.py
     ucme               calibration errors at test locations        estimators/ucme.py
-    calibration_error  calibration error by the estimator of least risk   regression/cross_validation.py
+    calibration_error  by the estimator of the lowest risk         regression/cross_validation.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
     top_label_ece      binned top-label calibration error          estimators/ece.py
+    kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
     reliability        reliability diagrams with bands             estimators/reliability.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
+    regression         estimation functions, chosen by a risk      regression/
     kernels            kernels on predictions                      kernels.py
     lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
-    regression         calibration errors as a regression          regression/
 
 The way of the data, down once and up once: a public function checks its input (`_inputs`),
 packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
@@ -38,12 +39,14 @@ from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
 from kcalib.regression.cross_validation import calibration_error
+from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
     CKCEResult,
     Comparison,
     ConfidenceInterval,
     Evaluation,
+    KDEResult,
     ModelDifference,
     ModelValue,
     SKCEResult,
@@ -60,6 +63,7 @@ __all__ = [
     "ConfidenceInterval",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "KDEResult",
     "ModelDifference",
     "ModelValue",
     "ReliabilityDiagram",
@@ -76,6 +80,7 @@ __all__ = [
     "compare",
     "evaluate",
     "jkce",
+    "kde_calibration_error",
     "kernels",
     "laws",
     "lenses",

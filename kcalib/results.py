@@ -25,6 +25,7 @@ __all__ = [
     "Comparison",
     "ConfidenceInterval",
     "Evaluation",
+    "KDEResult",
     "ModelDifference",
     "ModelValue",
     "SKCEResult",
@@ -393,6 +394,27 @@ class CKCEResult:
     operator: str  #: which operator computed them
     operator_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
+    seconds: float  #: wall time
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class KDEResult:
+    """A calibration error by Dirichlet kernel densities."""
+
+    value: float  #: the estimate
+    norm: int  #: p of CE_p^p
+    bandwidth: float  #: of the Dirichlet kernel
+    bandwidth_source: str  #: "given", or by which criterion it is the best
+    log_likelihood: float  #: mean leave-one-out log-likelihood of the predictions with this bandwidth
+    orientation: str  #: "training" or "query": whose density it is
+    lens: str  #: the notion of calibration
+    n_samples: int  #: n
+    n_classes: int  #: m, through the lens
+    dtype: str  #: arithmetic of the weights; sums are always float64
+    threads: int  #: threads used at most
     seconds: float  #: wall time
 
     def __float__(self) -> float:

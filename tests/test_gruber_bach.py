@@ -1,8 +1,8 @@
 """Gruber and Bach's numbers for ResNet-110 on CIFAR-10 in float64, and the pipeline on all real predictions.
 
-The numbers were computed apart from kcalib, from the paper's code with its errors corrected: square roots of risks x 100,
-mean over 5 contiguous folds of the first 80 % of the samples in the order of NumPy's legacy permutation of seed 0, at
-the best grid point.
+The numbers were computed apart from kcalib, from the paper's code with its errors corrected: square roots of risks x
+100, mean over 5 contiguous folds of the first 80 % of the samples in the order of NumPy's legacy permutation of seed 0,
+at the best grid point.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python docs/scripts/gruber_bach_simulation.py [--trials 100] [--samples 500] [--output docs/_static]
 
 True probabilities P ~ Dir(0.04, ..., 0.04) of 5 classes, labels Y ~ P, and a model that predicts softmax(0.3 log P).
-The function h(p, p') = <p - q(p), p' - q(p')>, q(p) = softmax(theta / 0.3 log p), is the truth at theta = 1. Prints, over the
-trials, where the risk is lowest; draws gruber_bach_simulation.png, the risk over theta.
+The function h(p, p') = <p - q(p), p' - q(p')>, q(p) = softmax(theta / 0.3 log p), is the truth at theta = 1. Prints,
+over the trials, where the risk is lowest; draws gruber_bach_simulation.png, the risk over theta.
 """
 
 from __future__ import annotations

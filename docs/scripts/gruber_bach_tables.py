@@ -22,7 +22,10 @@ from kcalib.regression import BinnedCalibration, CalibrationErrorCV
 
 RESNET = "cifar10_resnet110_kull2019"
 PRINTED = {
-    "TopLabel": {"15 bins": "5.40 +- 0.24", "bins": "5.39 +- 0.23", "kde": "7.46 +- 0.35", "kkr": "5.39 +- 0.24", "ukkr": "5.38 +- 0.24"},
+    "TopLabel": {
+        "15 bins": "5.40 +- 0.24", "bins": "5.39 +- 0.23", "kde": "7.46 +- 0.35",
+        "kkr": "5.39 +- 0.24", "ukkr": "5.38 +- 0.24",
+    },
     "Canonical": {"kde": "4.46 +- 0.14", "kkr": "4.47 +- 0.14", "ukkr": "4.47 +- 0.14"},
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The estimation functions that `cross_validation` tries: their names, and the settings of each.
 
-The default grids are those of Gruber and Bach, appendix B.
+The default grids are those of Gruber and Bach, appendix B, with the kernel and the ridge of the code behind their
+tables.
 """
 
 from __future__ import annotations
@@ -13,22 +14,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib.kernels import Gaussian
 from kcalib.lenses import Lens
-from kcalib.regression._function import CalibrationFunction, Problem
+from kcalib.regression._function import CalibrationFunction
 from kcalib.regression.binned import BinnedCalibration
+from kcalib.regression.dirichlet_kde import BANDWIDTHS, DirichletKDE
+from kcalib.regression.kernel_ridge import KKR, UKKR, KernelRidge
 from kcalib.regression.temperature import TemperatureCalibration
 
 Grid = Mapping[str, Iterable[Any]]
 
 
-class Registered(NamedTuple):
-    make: Callable[[], CalibrationFunction]
-    grid: Callable[[Problem], Grid]  # of the samples for tuning
+class Named(NamedTuple):
+    make: Callable[[Lens], Any]  # a CalibrationFunction
+    grid: Callable[[Any, int], Grid]  # for that function, and so many samples to fit
 
+
+def _regularizations(function: KernelRidge, n: int) -> Grid:
+    return {"regularization": function.regularization_grid(n, convention="code")}
+
+
+PUBLISHED = Gaussian(bandwidth=0.5**0.5)  # exp(-|p - p'|^2)
 
 BY_NAME = {
-    "bins": Registered(BinnedCalibration, lambda problem: {"n_bins": range(5, 101, 5)}),
-    "temperature": Registered(TemperatureCalibration, lambda problem: {}),
+    "bins": Named(lambda lens: BinnedCalibration(lens=lens), lambda function, n: {"n_bins": range(5, 101, 5)}),
+    "temperature": Named(lambda lens: TemperatureCalibration(lens=lens), lambda function, n: {}),
+    "kde": Named(lambda lens: DirichletKDE(lens=lens), lambda function, n: {"bandwidth": BANDWIDTHS}),
+    "kkr": Named(lambda lens: KKR(kernel=PUBLISHED, lens=lens), _regularizations),
+    "ukkr": Named(lambda lens: UKKR(kernel=PUBLISHED, lens=lens), _regularizations),
 }
 
 
@@ -50,15 +63,18 @@ class Candidate:
         return list(groups.values())
 
 
-def candidates_of(estimators: Any, lens: Lens, problem: Problem) -> list[Candidate]:
-    """What the user's `estimators` stand for; None for all that apply to the problem."""
+def candidates_of(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> list[Candidate]:
+    """What the user's `estimators` stand for; None for all that apply to points of so many columns.
+
+    A fold's functions are fitted to about `n_fit` samples.
+    """
     if estimators is None:
-        estimators = [name for name in BY_NAME if name != "bins" or problem.points.shape[1] <= 2]
+        estimators = [name for name in BY_NAME if name != "bins" or n_columns <= 2]
     elif isinstance(estimators, (str, CalibrationFunction)) or _is_pair(estimators):
         estimators = [estimators]
     elif not isinstance(estimators, Sequence) or not estimators:
         raise TypeError(f"`estimators` is {estimators!r}, expected one estimator or a list of them: {_EXPECTED}")
-    candidates = [_candidate(estimator, lens, problem) for estimator in estimators]
+    candidates = [_candidate(estimator, lens, n_fit) for estimator in estimators]
     names = [candidate.name for candidate in candidates]
     for name in names:
         if names.count(name) > 1:
@@ -76,13 +92,13 @@ def _is_pair(estimator: Any) -> bool:
     return isinstance(estimator, tuple) and len(estimator) == 2 and isinstance(estimator[0], CalibrationFunction)
 
 
-def _candidate(estimator: Any, lens: Lens, problem: Problem) -> Candidate:
+def _candidate(estimator: Any, lens: Lens, n_fit: int) -> Candidate:
     if isinstance(estimator, str):
         if estimator not in BY_NAME:
             raise ValueError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
-        registered = BY_NAME[estimator]
-        function, grid = registered.make().set_params(lens=lens), registered.grid(problem)
-        return Candidate(estimator, function, _settings(grid, function))
+        named = BY_NAME[estimator]
+        function = named.make(lens)
+        return Candidate(estimator, function, _settings(named.grid(function, n_fit), function))
     function, grid = estimator if _is_pair(estimator) else (estimator, {})
     if not isinstance(function, CalibrationFunction):
         raise TypeError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")

@@ -342,7 +342,7 @@ class CalibrationErrorCV(Parametrised):
         lens = Canonical() if self.lens is None else self.lens
         problem = Problem.of(prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens), lens)
         split = self._split(problem.n)
-        candidates = candidates_of(self.estimators, lens, problem.take(np.concatenate(split.folds)))
+        candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
         searches = _searched(candidates, problem, split, progress)
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in split.folds])
         winner = min(searches, key=lambda search: float(search.risks[search.best].mean()))

@@ -57,7 +57,8 @@ numpydoc_validation_checks = {
 RESULTS = (
     "CalibrationTestResult", "Comparison", "ConfidenceInterval", "Evaluation", "MedianDistance", "ModelDifference",
     "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "Solution", "LowRank", "SymmetricOperator",
-    "KernelOperator", "ReliabilityDiagram", "Band", "BrierDecomposition",
+    "KernelOperator", "ReliabilityDiagram", "Band", "BrierDecomposition", "CalibrationErrorResult",
+    "EstimatorRisk",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 

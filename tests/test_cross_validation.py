@@ -148,7 +148,7 @@ def test_class_wise_is_the_mean_over_classes():
     options: dict[str, Any] = {"estimators": ["bins", "temperature"], "n_folds": 3, "seed": 2}
     result = kcalib.calibration_error(y, p, lens="class_wise", **options)
     single = [kcalib.calibration_error(y, p, lens=ClassWise(k), **options) for k in range(3)]
-    assert [dataclasses.replace(r, seconds=0.0) for r in result.classes] == [
+    assert [dataclasses.replace(r, seconds=0.0) for r in result.by_class] == [
         dataclasses.replace(r, seconds=0.0) for r in single
     ]
     assert result.n_classes == 3 and result.parameters is None

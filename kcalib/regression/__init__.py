@@ -24,14 +24,14 @@ from kcalib.regression.kernel_ridge import KKR, UKKR, RegularizationWarning
 from kcalib.regression.temperature import TemperatureCalibration
 
 __all__ = [
+    "KKR",
+    "UKKR",
     "BinnedCalibration",
     "CalibrationErrorCV",
     "CalibrationErrorResult",
     "DirichletKDE",
     "EstimatorRisk",
-    "KKR",
     "RegularizationWarning",
     "TemperatureCalibration",
-    "UKKR",
     "calibration_error",
 ]

@@ -163,7 +163,7 @@ class CalibrationFunction(Parametrised):
         Returns
         -------
         ndarray of float64, shape (n, n')
-            h(p_i, q_j).
+            The values h(p_i, q_j).
         """
         self._check_fitted()
         left = self._evaluated(self._points(p, from_logits, "p"))

@@ -45,11 +45,11 @@ class BinnedCalibration(CalibrationFunction):
     ----------
     n_bins_ : int
         Bins that there are.
-    edges_ : ndarray of float64, shape (n_bins_ - 1,)
-        The edges between them, ascending.
-    gaps_ : ndarray of float64, shape (n_bins_, 1), or (n_bins_, 2) for two classes without a lens
+    edges_ : ndarray of float64, shape (b - 1,)
+        The edges between these b bins, ascending.
+    gaps_ : ndarray of float64, shape (b, 1), or (b, 2) for two classes without a lens
         Confidence minus accuracy.
-    counts_ : ndarray of int64, shape (n_bins_,)
+    counts_ : ndarray of int64, shape (b,)
         Training samples in each bin.
 
     See Also

@@ -77,7 +77,7 @@ class CalibrationErrorResult:
     estimators: tuple[EstimatorRisk, ...]  #: all that were tried, by rising risk
     fold_null_risks: tuple[float, ...]  #: the risk of h = 0 on each fold
     lens: str  #: notion of calibration
-    classes: tuple[Any, ...] | None  #: one such result for each class; None but for lens="class_wise"
+    by_class: tuple[Any, ...] | None  #: one such result for each class; None but for lens="class_wise"
     n_samples: int  #: samples given
     n_tuning: int  #: samples of the folds
     n_test: int  #: samples that `value` is a mean over
@@ -118,8 +118,9 @@ def calibration_error(
 ) -> CalibrationErrorResult:
     """Squared calibration error by the estimator of the lowest risk.
 
-    Estimators differ, and so do their parameters. The risk says which to trust: `CalibrationErrorCV`, which this
-    calls, has it by cross-validation, and estimates with the best on samples that were not used for that.
+    Estimators differ, and so do their parameters. The risk says which to trust:
+    `kcalib.regression.CalibrationErrorCV`, which this calls, has it by cross-validation, and estimates with the best on
+    samples that were not used for that.
 
     Parameters
     ----------
@@ -353,8 +354,8 @@ class CalibrationErrorCV(Parametrised):
                 for s in searches
             ],
             null_risks,
-            lens=repr(lens),
-            classes=None,
+            lens=str(lens),
+            by_class=None,
             n_samples=problem.n,
             n_tuning=problem.n - len(split.test),
             n_test=len(split.test),
@@ -503,7 +504,7 @@ def _mean_over_classes(results: Sequence[CalibrationErrorResult], seconds: float
         entries,
         null_risks,
         lens=f"mean over ClassWise(0..{len(results) - 1})",
-        classes=tuple(results),
+        by_class=tuple(results),
         n_classes=len(results),
         seconds=seconds,
         **sizes,

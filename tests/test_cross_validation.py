@@ -265,6 +265,9 @@ def test_each_setting_is_fitted_once_a_fold_and_few_functions_live(make_problem:
     CalibrationErrorCV((Watched(), {"scale": np.linspace(1, 0, 12)}), n_folds=4).fit(y, p)
     assert Watched.fits == 12 * 4
     assert Watched.most <= 2 * 4  # those of the best setting so far, and of the one at hand
+    several = [(Watched(k), {"scale": np.linspace(1, 0, 5)}) for k in range(4)]
+    cv = CalibrationErrorCV(several, n_folds=4).fit(y, p)
+    assert Watched.most <= 3 * 4 and len(cv.estimators_) == 4
 
 
 def test_settings_that_share_work_are_tried_together(make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch):

@@ -236,9 +236,11 @@ class CalibrationErrorCV(Parametrised):
     risk has a part that no estimator can change: compare estimators by risk minus null risk, not by risk.
 
     Time: for each setting and fold a fit and an evaluation, except that settings of one parameter that share work
-    are fitted together. Memory: the samples, and the functions of the best setting so far and of one more (or of those
-    that share work), one for each fold. A label that occurs in no fold but one is no problem: its probability is then
-    estimated as for a class that does not occur. Interrupting `fit` leaves the object as it was.
+    are fitted together. Memory: the samples, and functions, one for each fold, of the best estimator so far, of the
+    best setting so far of the next, and of the setting at hand (or of those that share work).
+
+    A label that occurs in no fold but one is no problem: its probability is then estimated as for a class that does not
+    occur. Interrupting `fit` leaves the object as it was.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, if a parameter or a grid is out of
     range, if a fold has less than two samples, and as the estimators do: "bins" if the lens leaves more than two
@@ -314,7 +316,8 @@ class CalibrationErrorCV(Parametrised):
         ndarray of float64, shape (n, n')
             The values.
         """
-        return np.asarray(sum(f.h(p, q, from_logits=from_logits) for f in self._ensemble()) / self.n_folds)
+        functions = self._ensemble()
+        return np.asarray(sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions))
 
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The squared calibration error on other predictions, by the ensemble.
@@ -346,7 +349,7 @@ class CalibrationErrorCV(Parametrised):
         candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
         searches = _searched(candidates, problem, split, progress)
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in split.folds])
-        winner = min(searches, key=lambda search: float(search.risks[search.best].mean()))
+        winner = min(searches, key=lambda search: search.risk)
         # Only now, so that an interrupted fit changes nothing.
         self.result_ = _result(
             [
@@ -369,7 +372,7 @@ class CalibrationErrorCV(Parametrised):
         self.best_params_ = winner.candidate.settings[winner.best]
         before = itertools.takewhile(lambda search: search is not winner, searches)
         self.best_index_ = sum(len(search.risks) for search in before) + winner.best
-        self.best_risk_ = float(winner.risks[winner.best].mean())
+        self.best_risk_ = winner.risk
         return self
 
     def _split(self, n: int) -> Split:
@@ -407,8 +410,12 @@ class Search(NamedTuple):
     candidate: Candidate
     risks: np.ndarray  # shape: (settings, folds)
     best: int  # the setting of the lowest mean risk
-    functions: list[CalibrationFunction]  # with that setting, one of each fold
+    functions: list[CalibrationFunction]  # with that setting, one of each fold; empty if another candidate is better
     values: np.ndarray  # their estimates on the test samples, shape: (folds,)
+
+    @property
+    def risk(self) -> float:
+        return float(self.risks[self.best].mean())
 
 
 def _searched(
@@ -421,7 +428,12 @@ def _searched(
         if progress is not None:
             progress(next(done) / fits)
 
-    return [_search(candidate, problem, split, advance) for candidate in candidates]
+    searches: list[Search] = []
+    for candidate in candidates:
+        searches.append(_search(candidate, problem, split, advance))
+        best = min(searches, key=lambda search: search.risk)
+        searches = [search if search is best else search._replace(functions=[]) for search in searches]
+    return searches
 
 
 def _search(candidate: Candidate, problem: Problem, split: Split, advance: Callable[[], None]) -> Search:

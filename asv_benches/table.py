@@ -29,6 +29,7 @@ import numpy as np
 import scipy
 from benchmarks import (
     bench_ckce,
+    bench_ece,
     bench_import,
     bench_kde,
     bench_limits,
@@ -249,7 +250,21 @@ def kde(quick: bool) -> Iterator[Row]:
             yield Row(f"fraction of the machine's limit, {dtype}, m = {m}, 1 thread", value)
 
 
-SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde)}
+def ece(quick: bool) -> Iterator[Row]:
+    """Binned errors: time over np.sum and the sorts they need, n = 1e6 (--quick: 1e5), m = 100; MMCE over np.sort"""
+    n, rounds = (100_000, 3) if quick else (bench_ece.N, ROUNDS)
+    for threads in thread_counts():
+        for case in bench_ece.CASES:
+            value = bench_ece.over_sum(case, n, bench_ece.CLASSES, threads, rounds)
+            yield Row(f"{case}, {threads_label(threads)}", value, 2 if threads > 1 else None)
+    n = 100_000 if quick else bench_ece.MMCE_SAMPLES
+    for threads in thread_counts():
+        yield Row(f"mmce, n = {n:.0e}, {threads_label(threads)}", bench_ece.mmce_over_sort(n, threads, 3))
+
+
+SECTIONS = {
+    f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece)
+}
 
 
 def machine() -> Iterator[str]:

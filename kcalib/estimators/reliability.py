@@ -390,11 +390,15 @@ def numbers(confidence: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _equal_mass(confidence: np.ndarray, weight: np.ndarray, n_bins: int) -> np.ndarray:
-    """Inner edges: the confidences at which shares 1/n_bins, 2/n_bins, ... of the weight are reached."""
+    """Inner edges: the last confidences with at most shares 1/n_bins, 2/n_bins, ... of the weight before them.
+
+    Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
+    """
     order = np.argsort(confidence)
-    reached = np.cumsum(weight[order])
+    weight = weight[order]
+    before = np.cumsum(weight) - weight
     # Products, not quotients: exact for samples without weights.
-    at = np.searchsorted(reached * n_bins, reached[-1] * np.arange(1, n_bins), side="left")
+    at = np.searchsorted(before * n_bins, before[-1] * np.arange(1, n_bins), side="right") - 1
     inner = np.unique(confidence[order][at])
     return inner[inner < confidence[order[-1]]]
 

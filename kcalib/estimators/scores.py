@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
-from kcalib._inputs import Classification, prepare
+from kcalib._inputs import Classification, prepare, threads_for
 from kcalib._packing import points_and_residuals
 from kcalib.lenses import Lens
 
@@ -134,9 +134,11 @@ def accuracy_of(data: Classification) -> float:
     return weighted_mean(data, top_label(data)[1])
 
 
-def top_label(data: Classification) -> tuple[Array, Array]:
+def top_label(data: Classification, threads: Any = None) -> tuple[Array, Array]:
     """Confidence (probability of the predicted class) and correctness (0 or 1), both (n,)."""
     xp, p = data.xp, data.probabilities
+    if _arrays.is_host(p):
+        return _native.top_labels(p, data.labels, threads_for(p.size, threads))
     predicted = xp.argmax(p, axis=1)
     return xp.max(p, axis=1), xp.astype(xp.astype(predicted, xp.int64) == data.labels, p.dtype)
 

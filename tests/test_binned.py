@@ -77,11 +77,12 @@ def test_equal_mass_bins():
     c = np.array([0.9, 0.6, 0.7, 0.55, 0.8, 0.65, 0.95])
     p = np.stack([c, 1 - c], axis=1)
     function = BinnedCalibration(3, binning="equal_mass").fit(np.zeros(7, dtype=int), p)
-    assert function.counts_.tolist() == [2, 2, 3]
-    assert np.allclose(function.edges_, [0.6, 0.7], rtol=1e-15)
-    assert np.allclose(
-        function.gaps_[:, 0], [-(0.45 + 0.4) / 2, -(0.35 + 0.3) / 2, -(0.2 + 0.1 + 0.05) / 3], rtol=1e-13
-    )
+    assert function.counts_.tolist() == [3, 2, 2]
+    assert np.allclose(function.edges_, [0.65, 0.8], rtol=1e-15)
+    gaps = [-(0.45 + 0.4 + 0.35) / 3, -(0.3 + 0.2) / 2, -(0.1 + 0.05) / 2]
+    assert np.allclose(function.gaps_[:, 0], gaps, rtol=1e-13)
+    ece = kcalib.top_label_ece(np.zeros(7, dtype=int), p, n_bins=3, binning="equal_mass")
+    assert ece == pytest.approx(np.mean(np.sqrt(np.diag(function.h(p)))), rel=1e-13)
 
 
 def test_equal_mass_bins_do_not_divide_ties():

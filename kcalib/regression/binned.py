@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from kcalib._options import check_choice, check_integer
+from kcalib.estimators.binning import MAX_BINS, Binning
 from kcalib.lenses import Lens, TopLabel
 from kcalib.regression._function import CalibrationFunction, Problem
 
 __all__ = ["BinnedCalibration"]
 
-MAX_BINS = 1_000_000
 TOP_LABEL = TopLabel()
 
 
@@ -33,9 +33,9 @@ class BinnedCalibration(CalibrationFunction):
     n_bins : int
         Number of bins, 1 to 1,000,000.
     binning : {"uniform", "equal_mass"}
-        Bins of equal width, or with equally many training samples up to one. Bins are right-closed, (a, b], and 0 is
-        in the first. Samples of equal probability share a bin, so that "equal_mass" makes fewer bins where there are
-        many of them: see `n_bins_`.
+        Bins of equal width, or with equally many training samples up to one: those of `kcalib.top_label_ece`. They are
+        right-closed, (a, b], and 0 is in the first. Samples of equal probability share a bin, so that "equal_mass"
+        makes fewer bins where there are many of them: see `n_bins_`.
     lens : Lens, optional
         Notion of calibration, one of `kcalib.lenses`: bins are of one probability, by default the confidence in the
         predicted class. None, all classes together, is possible for two classes only; then bins are of the
@@ -59,7 +59,7 @@ class BinnedCalibration(CalibrationFunction):
 
     Notes
     -----
-    Fitting and evaluation take O(n log n_bins) time, "equal_mass" a sort. `fit` raises ValueError if there are more
+    Fitting takes a sort of n probabilities, evaluation O(n log n_bins) time. `fit` raises ValueError if there are more
     than two classes without a lens, and with "equal_mass" if there are more bins than samples; TypeError or ValueError
     if a parameter is out of range.
 
@@ -94,11 +94,12 @@ class BinnedCalibration(CalibrationFunction):
                 f"BinnedCalibration has no bins for {problem.points.shape[1]} classes together; pass a lens with one "
                 "probability, such as lens=kcalib.lenses.TopLabel() or ClassWise(0), or use another estimator"
             )
-        chances = problem.points[:, -1]
-        if self.binning == "uniform":
-            self.edges_ = np.linspace(0.0, 1.0, n_bins + 1)[1:-1]
-        else:
-            self.edges_ = _equal_mass_edges(chances, n_bins)
+        if self.binning == "equal_mass" and n_bins > problem.n:
+            raise ValueError(
+                f"`n_bins` is {n_bins}, there are {problem.n} samples to fit; bins of equal mass need at least one "
+                "each: pass fewer bins, or binning='uniform'"
+            )
+        self.edges_ = Binning(self.binning, n_bins).edges(np.sort(problem.points[:, -1]))[1:-1]
         self.n_bins_ = len(self.edges_) + 1
         index = self._bins(problem)
         self.counts_ = np.bincount(index, minlength=self.n_bins_)
@@ -113,16 +114,3 @@ class BinnedCalibration(CalibrationFunction):
 
     def _bins(self, problem: Problem) -> np.ndarray:
         return np.searchsorted(self.edges_, problem.points[:, -1], side="left")
-
-
-def _equal_mass_edges(chances: np.ndarray, n_bins: int) -> np.ndarray:
-    """The largest value of each bin but the last, with floor or ceil of n / n_bins samples; no bin without any."""
-    n = len(chances)
-    if n_bins > n:
-        raise ValueError(
-            f"`n_bins` is {n_bins}, there are {n} samples to fit; bins of equal mass need at least one each: "
-            "pass fewer bins, or binning='uniform'"
-        )
-    ordered = np.sort(chances)
-    ends = np.arange(1, n_bins) * n // n_bins
-    return np.unique(ordered[ends - 1][ordered[ends - 1] < ordered[-1]])

@@ -1,4 +1,4 @@
-"""Kernel ridge systems (K + s I) Z = B with a matrix K that is never stored.
+"""Kernel ridge systems (K + s I) Z = B with a matrix K that is never stored, and shifted Kronecker systems.
 
     kernel_operator    K_ij = k(x_i, x_j), by the pair engine     _operators.py
     solve              Z, by one of two methods                   _solve.py
@@ -6,21 +6,26 @@
                        preconditioned block conjugate gradients   conjugate_gradient.py
     pivoted_cholesky   K ~ F F^T from a few columns               pivoted_cholesky.py
                        random features, sums over the samples     low_rank.py
+    kronecker          (A (x) B + s I) x = b of dense A and B     kronecker.py
 
 Whatever has a product with vectors, tiles and a diagonal is an operator; so is a dense matrix.
 """
 
 from kcalib.solvers._operators import KernelOperator, SymmetricOperator, kernel_operator
 from kcalib.solvers._solve import ConvergenceWarning, Solution, solve
+from kcalib.solvers.kronecker import Kronecker, KroneckerSolution, kronecker
 from kcalib.solvers.pivoted_cholesky import LowRank, pivoted_cholesky
 
 __all__ = [
     "ConvergenceWarning",
     "KernelOperator",
+    "Kronecker",
+    "KroneckerSolution",
     "LowRank",
     "Solution",
     "SymmetricOperator",
     "kernel_operator",
+    "kronecker",
     "pivoted_cholesky",
     "solve",
 ]

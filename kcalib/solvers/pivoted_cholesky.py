@@ -22,6 +22,8 @@ from kcalib.solvers._operators import SymmetricOperator, as_operator
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
 NEGATIVE_ROUNDINGS = 100  # or this many roundings of K's entries, if that is more
 EPSILON = float(np.finfo(np.float64).eps)
+ROUNDINGS = 8  # the least trace of the residual that `to_rounding` asks for, in epsilon times that of K
+SMALL = 0.25  # the mean square of columns that are small, in rank times epsilon times the trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,12 +123,19 @@ def partial_cholesky(
     greedy: bool = False,
     block_size: int | None = None,
     seed: int = 0,
+    to_rounding: bool = False,
 ) -> LowRank:
-    """`pivoted_cholesky` of checked arguments."""
+    """`pivoted_cholesky` of checked arguments.
+
+    With `to_rounding` the end is where the newest columns, squared, are small beside the rounding of an
+    eigendecomposition of F^T F. As pivots are drawn in proportion to the diagonal of D = K - F F^T, the mean square of
+    columns is one of ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves: where they decay slowly
+    far fewer columns than a small trace asks for, where they decay fast more digits.
+    """
     own = _diagonal(operator)
     trace, largest = float(np.sum(own)), float(own.max())
     epsilon = getattr(operator, "epsilon", EPSILON)
-    rest, least = own.copy(), max(tol * trace, epsilon * trace)
+    rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
     random = np.random.default_rng(seed)
@@ -144,10 +153,13 @@ def partial_cholesky(
         columns = scipy.linalg.solve_triangular(root, columns.T, lower=True, check_finite=False).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
-        rest -= np.einsum("ij,ij->i", columns, columns)
+        squares = np.einsum("ij,ij->i", columns, columns)
+        rest -= squares
         rest[new] = 0.0
         _check_rest(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
         np.maximum(rest, 0.0, out=rest)
+        if to_rounding and float(np.sum(squares)) / len(new) <= SMALL * len(pivots) * epsilon * trace:
+            break
     factor = factor[:, : len(pivots)]
     return LowRank(factor, pivots, math.fsum(rest), len(pivots))
 

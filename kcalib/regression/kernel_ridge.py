@@ -1,0 +1,528 @@
+r"""Calibration errors by kernel ridge regression: of the residuals (U-KKR), or of their inner products (KKR).
+
+Both start from features of a prediction that reproduce the kernel between training samples, and between these and
+others, and are orthogonal over the training samples:
+
+.. math:: k(p, p') \approx \psi(p)^\top \psi(p'), \qquad \sum_i \psi(p_i) \psi(p_i)^\top = \operatorname{diag}(l),
+
+l the eigenvalues of the kernel matrix (`Expansion`). They come from a pivoted Cholesky factorisation as far as rounding
+allows, where that ends early, and otherwise from an eigendecomposition of the whole matrix. With
+:math:`c = \sum_i \psi(p_i) e_i^\top` a regularization then is a quotient: c / (l + s), or
+:math:`(c c^\top)_{ij} / (l_i l_j + s)`, a shifted Kronecker system (`kcalib.solvers.kronecker`). So a path of
+regularizations takes one decomposition, and one evaluation of features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy
+
+from kcalib._dispatch import operator_for
+from kcalib._memory import available_memory, check_max_memory, check_memory
+from kcalib._options import check_choice, check_integer
+from kcalib._packing import pack_points
+from kcalib._problem import PairProblem, Side
+from kcalib._warnings import warn
+from kcalib.kernels import Gaussian, Kernel
+from kcalib.lenses import Lens
+from kcalib.regression._function import CalibrationFunction, Problem, Tried, risk_of
+from kcalib.solvers import KernelOperator
+from kcalib.solvers.kronecker import SignedFactors, Spectrum, eigendecomposition, quotients, signed_factors
+from kcalib.solvers.pivoted_cholesky import partial_cholesky
+
+__all__ = ["KKR", "UKKR", "RegularizationWarning"]
+
+LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
+NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
+FACTORED_FROM = 100  # rank; S is then taken as a sum of fewer squares, where they are fewer
+CONVENTIONS = ("printed", "code")
+
+
+class RegularizationWarning(UserWarning):
+    """A regularization below the rounding of the eigenvalues it is added to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """psi(p) = map^T k(landmarks, p) of training samples, their eigenvalues and moments with the residuals."""
+
+    kernel: Kernel  # with its bandwidths as numbers
+    landmarks: np.ndarray  # points, shape (q, d)
+    map: np.ndarray  # shape (q, r)
+    eigenvalues: np.ndarray  # l > 0, ascending, shape (r,)
+    cross: np.ndarray  # c, shape (r, m)
+    rounding: float  # eigenvalues below are left out
+    n_truncated: int  # so many
+    method: str  # "low_rank" or "dense"
+    reason: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.eigenvalues)
+
+    @classmethod
+    def of(cls, problem: Problem, kernel: Kernel, max_memory: float | None) -> Expansion:
+        """The expansion of training samples.
+
+        Raises
+        ------
+        ValueError
+            If the kernel is not positive definite.
+        MemoryError
+            If neither way fits in memory.
+        """
+        packed = pack_points(np.ascontiguousarray(problem.points), kernel, "float64")
+        operator = KernelOperator(packed, threads=None, operator=None)
+        most = _largest_rank(problem.n, max_memory)
+        found = partial_cholesky(operator, most, to_rounding=True)
+        if found.rank < most:
+            reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
+            return cls._of_factor(problem, operator, found.factor, found.pivots, reason)
+        del found
+        reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
+        check_memory(
+            24 * problem.n**2,
+            max_memory,
+            f"{reason}, and its eigendecomposition and workspace",
+            "fit fewer samples, or take a smoother kernel, such as Gaussian() with a larger bandwidth",
+        )
+        return cls._of_matrix(problem, operator, reason)
+
+    @classmethod
+    def _of_factor(
+        cls, problem: Problem, operator: KernelOperator, factor: np.ndarray, pivots: np.ndarray, reason: str
+    ) -> Expansion:
+        """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
+        spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
+        kept, vectors = _kept(spectrum)
+        root = np.tril(factor[pivots])
+        return cls(
+            kernel=operator.kernel,
+            landmarks=problem.points[pivots],
+            map=scipy.linalg.solve_triangular(root, vectors, trans="T", lower=True, check_finite=False),
+            eigenvalues=kept,
+            cross=vectors.T @ (factor.T @ problem.residuals),
+            rounding=spectrum.rounding,
+            n_truncated=len(pivots) - len(kept),
+            method="low_rank",
+            reason=reason,
+        )
+
+    @classmethod
+    def _of_matrix(cls, problem: Problem, operator: KernelOperator, reason: str) -> Expansion:
+        """K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
+        everyone = slice(0, problem.n)
+        # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
+        spectrum = eigendecomposition(operator.tile(everyone, everyone).T, overwrite=True)
+        if spectrum.values[0] < -NEGATIVE * spectrum.values[-1]:
+            raise ValueError(
+                "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
+                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, such as Gaussian() with "
+                "metric='euclidean'"
+            )
+        kept, vectors = _kept(spectrum)
+        roots = np.sqrt(kept)
+        return cls(
+            kernel=operator.kernel,
+            landmarks=problem.points,
+            map=vectors / roots,
+            eigenvalues=kept,
+            cross=roots[:, None] * (vectors.T @ problem.residuals),
+            rounding=spectrum.rounding,
+            n_truncated=problem.n - len(kept),
+            method="dense",
+            reason=reason,
+        )
+
+
+def _kept(spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues above rounding, and their eigenvectors."""
+    first = int(np.searchsorted(spectrum.values, spectrum.rounding, side="right"))
+    return spectrum.values[first:], spectrum.vectors[:, first:]
+
+
+def _largest_rank(n: int, max_memory: float | None) -> int:
+    """Up to which a factor is tried: it, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes."""
+    most = int(LOW_RANK * n)
+    limit = available_memory() if max_memory is None else check_max_memory(max_memory)
+    return most if limit is None else min(most, limit // (32 * n))
+
+
+def kernel_products(points: np.ndarray, landmarks: np.ndarray, kernel: Kernel, vectors: np.ndarray) -> np.ndarray:
+    """k(points, landmarks) @ vectors; the matrix is not stored."""
+    left, right = (Side(np.ascontiguousarray(a), np.ones((len(a), 1))) for a in (points, landmarks))
+    return operator_for(PairProblem(left, right, kernel.terms())).matmul(np.ascontiguousarray(vectors))
+
+
+class KernelRidge(CalibrationFunction):
+    """What `KKR` and `UKKR` share: parameters, one decomposition for a path of regularizations."""
+
+    _path: ClassVar[str | None] = "regularization"
+    _default: ClassVar[float]  # the default regularization, times a power of n
+    _power_of_shift: ClassVar[int]  # the shift is regularization times n to this power
+    _power_of_code: ClassVar[float]  # the published code's shift is 10^a times n to this power
+    _exponents: ClassVar[tuple[tuple[float, ...], tuple[float, ...]]]  # a, of scalar lenses and of others
+
+    def __init__(
+        self,
+        regularization: float | None = None,
+        *,
+        kernel: Kernel | None = None,
+        lens: Lens | None = None,
+        max_memory: float | None = None,
+    ) -> None:
+        self.regularization = regularization
+        self.kernel = kernel
+        self.lens = lens
+        self.max_memory = max_memory
+
+    def regularization_grid(self, n_samples: int, *, convention: str = "printed") -> list[float]:
+        r"""Values of `regularization` to choose from for so many training samples, largest first.
+
+        Parameters
+        ----------
+        n_samples : int
+            Training samples n, of a fold where the choice is by cross-validation.
+        convention : {"printed", "code"}
+            What the exponents a of appendix B, which depend on `lens`, are put into: the formula printed there, or that
+            of the code which made the paper's tables (see the notes of the class).
+
+        Returns
+        -------
+        list of float
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `n_samples` is no positive integer, or `convention` is unknown.
+        """
+        n = check_integer("n_samples", n_samples, 1)
+        check_choice("convention", convention, CONVENTIONS)
+        power = 0.5 if convention == "printed" else self._power_of_code - self._power_of_shift
+        return [10.0**a * n**power for a in self._exponents[0 if self._lens().is_scalar else 1]]
+
+    def _fit(self, problem: Problem) -> None:
+        shift = self._shift(problem.n)
+        self._take(self._expansion(problem), shift)
+        if self.truncation_matters_:
+            self._warn(problem.n)
+
+    def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
+        """A path of regularizations shares a decomposition, and what evaluation begins with.
+
+        Without warnings: `truncation_matters_` of each function says what `fit` would.
+        """
+        others: dict[str, Any] | None = None
+        for setting in settings:
+            function = self.clone().set_params(**setting)
+            shift = function._shift(train.n)
+            is_new = function._others() != others
+            if is_new:
+                others, expansion = function._others(), function._expansion(train)
+            function._take(expansion, shift)
+            function._set_sizes(train)
+            if is_new:
+                beginning = function._beginning(validation)
+            yield Tried(function, risk_of(validation.residuals, function._from(beginning), function._core()))
+
+    def _features(self, problem: Problem) -> np.ndarray:
+        return self._from(self._beginning(problem))
+
+    def _others(self) -> dict[str, Any]:
+        return {name: value for name, value in self.get_params().items() if name != "regularization"}
+
+    def _shift(self, n: int) -> float:
+        """s, for n training samples."""
+        value = self.regularization
+        if value is None:
+            return self._default * n**self._power_of_code
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+            raise TypeError(f"`regularization` is {value!r}, expected a positive number or None")
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"`regularization` is {value}, expected a positive finite number; regularization_grid() has some"
+            )
+        return float(value) * n**self._power_of_shift
+
+    def _expansion(self, problem: Problem) -> Expansion:
+        kernel = Gaussian(bandwidth=1.0) if self.kernel is None else self.kernel
+        return Expansion.of(problem, kernel, self.max_memory)
+
+    def _take(self, expansion: Expansion, shift: float) -> None:
+        """Be fitted: with this expansion and shift."""
+        self.kernel_ = expansion.kernel
+        self.method_, self.method_reason_ = expansion.method, expansion.reason
+        self.rank_, self.n_truncated_ = expansion.rank, expansion.n_truncated
+        self.rounding_ = expansion.rounding
+        self.shift_ = shift
+        self.truncation_matters_ = shift < self._rounding_of_shift(expansion)
+        self._keep(expansion)
+
+    def _warn(self, n: int) -> None:
+        smallest = self.shift_ / n**self._power_of_shift
+        warn(
+            f"`regularization` {smallest:.3g} is below rounding: eigenvalues of the kernel matrix below "
+            f"{self.rounding_:.3g} are left out ({self.n_truncated_} of those computed), which changes the estimate "
+            "more than `regularization` does; take a larger one",
+            RegularizationWarning,
+        )
+
+    # What KKR and UKKR differ in.
+
+    def _rounding_of_shift(self, expansion: Expansion) -> float:
+        """The size of what the shift is added to at the eigenvalues that are left out."""
+        raise NotImplementedError
+
+    def _keep(self, expansion: Expansion) -> None:
+        """What evaluation needs."""
+        raise NotImplementedError
+
+    def _beginning(self, problem: Problem) -> Any:
+        """What the features of all functions of a path are made from."""
+        raise NotImplementedError
+
+    def _from(self, beginning: Any) -> np.ndarray:
+        """Features, shape (n', .)."""
+        raise NotImplementedError
+
+
+class UKKR(KernelRidge):
+    r"""Estimation function by kernel ridge regression of the residuals (U-KKR of Gruber and Bach).
+
+    Equation 32 of [1]_:
+
+    .. math:: h(p, p') = \langle G(p), G(p') \rangle, \qquad G(p) = E^\top (K + \lambda n I)^{-1} k(p)
+
+    with the kernel matrix K of n training samples and their residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` in the
+    rows of E. As :math:`h(p, p) = |G(p)|^2`, `squared_error` is never negative.
+
+    Parameters
+    ----------
+    regularization : float, optional
+        The number :math:`\lambda > 0` of the formula. Default: :math:`10^{-3}\, n^{-1/4}`.
+        `regularization_grid` has the values that Gruber and Bach try.
+    kernel : Kernel, optional
+        Positive definite kernel, see `kcalib.kernels`, on predictions, or with a scalar lens on confidences. Default:
+        ``Gaussian(bandwidth=1.0)``, that is :math:`\exp(-\gamma |p - p'|^2)` with the :math:`\gamma = 1/2` of [1]_; the
+        published code has :math:`\gamma = 1`, ``Gaussian(bandwidth=0.5**0.5)``. A bandwidth of None is the median
+        distance of the training samples.
+    lens : Lens, optional
+        Notion of calibration, one of `kcalib.lenses`; canonical by default.
+    max_memory : float, optional
+        Bytes that fitting may take. Default: what the machine has available.
+
+    Attributes
+    ----------
+    method_ : {"low_rank", "dense"}
+        Whether the kernel matrix is a factor of low rank to rounding, or was decomposed as a whole.
+    method_reason_ : str
+        Why that one.
+    rank_ : int
+        Eigenvalues of the kernel matrix that are kept.
+    n_truncated_ : int
+        Computed eigenvalues that are below rounding, and left out.
+    rounding_ : float
+        The bound they are below: the order of the decomposed matrix (rank of the factor, or n) times epsilon times the
+        largest eigenvalue.
+    shift_ : float
+        :math:`\lambda n`, added to eigenvalues.
+    truncation_matters_ : bool
+        Whether `shift_` is below `rounding_`: then what is left out changes the
+        estimate more than `regularization` does.
+    kernel_ : Kernel
+        The kernel with its bandwidths as numbers.
+    n_samples_, n_classes_ : int
+        Of the training samples.
+
+    See Also
+    --------
+    KKR : Regression of the inner products of residuals.
+    CalibrationErrorCV : Chooses `regularization` by risk.
+
+    Notes
+    -----
+    The kernel matrix is factorised by pivoted Cholesky, :math:`K \approx F F^\top`, until the columns are below
+    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`. Confidences and the Gaussian
+    kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K is decomposed as a whole.
+
+    Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{3/2}`; the code behind its
+    tables adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
+
+    Time of fitting, for n samples, m classes and rank r: O(n r (r + m)), or O(n^3) if dense; of evaluation
+    O(n' q m) with q = r landmarks (n if dense);
+    memory 8 (n r + 4 r^2) bytes, or 24 n^2 if dense. A path of regularizations takes one such decomposition
+    (`kcalib.regression.CalibrationErrorCV`).
+
+    `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
+    not positive and finite or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
+    `RegularizationWarning` if `truncation_matters_`. The other methods raise ValueError before `fit`, and for
+    predictions with another number of classes.
+
+    References
+    ----------
+    .. [1] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. 2025.
+
+    Examples
+    --------
+    One sample, K = 1, residual (0.2, -0.2): G = residual / (1 + 1), and h = 0.08 / 4.
+
+    >>> from kcalib.regression import UKKR
+    >>> function = UKKR(regularization=1.0).fit([0], [[0.8, 0.2]])
+    >>> round(function.squared_error([[0.8, 0.2]]), 12)
+    0.02
+    """
+
+    _default = 1e-3
+    _power_of_shift, _power_of_code = 1, 0.75
+    _exponents = tuple(float(-i) for i in range(1, 10)), tuple(4.5 - 0.5 * i for i in range(1, 19))
+
+    def _rounding_of_shift(self, expansion: Expansion) -> float:
+        return expansion.rounding
+
+    def _keep(self, expansion: Expansion) -> None:
+        self._landmarks_ = expansion.landmarks
+        self._coefficients_ = expansion.map @ (expansion.cross / (expansion.eigenvalues + self.shift_)[:, None])
+
+    def _beginning(self, problem: Problem) -> np.ndarray:
+        return problem.points
+
+    def _from(self, beginning: np.ndarray) -> np.ndarray:
+        """G, shape (n', m)."""
+        return kernel_products(beginning, self._landmarks_, self.kernel_, self._coefficients_)
+
+
+class KKR(KernelRidge):
+    r"""Estimation function by kernel ridge regression of inner products of residuals (KKR of Gruber and Bach).
+
+    Equation 29 of [1]_:
+
+    .. math:: h(p, p') = k(p)^\top Q S Q^\top k(p'), \qquad
+              S_{ij} = \frac{(Q^\top E E^\top Q)_{ij}}{l_i l_j + \lambda n^2}, \qquad
+              K = Q \operatorname{diag}(l) Q^\top
+
+    with the kernel matrix K of n training samples and their residuals :math:`e_i = \mathrm{onehot}(y_i) - p_i` in the
+    rows of E: the solution X of :math:`K X K + \lambda n^2 X = E E^\top`, as :math:`h(p, p') = k(p)^\top X k(p')`.
+    Unlike `UKKR` it can be negative, even h(p, p); `squared_error` keeps the sign.
+
+    Parameters
+    ----------
+    regularization : float, optional
+        The number :math:`\lambda > 0` of the formula. Default: :math:`10^{-4}\, n^{-1/2}`.
+        `regularization_grid` has the values that Gruber and Bach try.
+    kernel : Kernel, optional
+        Positive definite kernel, see `kcalib.kernels`, on predictions, or with a scalar lens on confidences. Default:
+        ``Gaussian(bandwidth=1.0)``, that is :math:`\exp(-\gamma |p - p'|^2)` with the :math:`\gamma = 1/2` of [1]_; the
+        published code has :math:`\gamma = 1`, ``Gaussian(bandwidth=0.5**0.5)``. A bandwidth of None is the median
+        distance of the training samples.
+    lens : Lens, optional
+        Notion of calibration, one of `kcalib.lenses`; canonical by default.
+    max_memory : float, optional
+        Bytes that fitting may take. Default: what the machine has available.
+
+    Attributes
+    ----------
+    method_ : {"low_rank", "dense"}
+        Whether the kernel matrix is a factor of low rank to rounding, or was decomposed as a whole.
+    method_reason_ : str
+        Why that one.
+    rank_ : int
+        Eigenvalues of the kernel matrix that are kept.
+    n_truncated_ : int
+        Computed eigenvalues that are below rounding, and left out.
+    rounding_ : float
+        The bound they are below: the order of the decomposed matrix (rank of the factor, or n) times epsilon times the
+        largest eigenvalue.
+    shift_ : float
+        :math:`\lambda n^2`, added to products of two eigenvalues.
+    truncation_matters_ : bool
+        Whether `shift_` is below `rounding_` times the largest eigenvalue: then what is left out changes the
+        estimate more than `regularization` does.
+    kernel_ : Kernel
+        The kernel with its bandwidths as numbers.
+    n_samples_, n_classes_ : int
+        Of the training samples.
+
+    See Also
+    --------
+    UKKR : Regression of the residuals.
+    CalibrationErrorCV : Chooses `regularization` by risk.
+    kcalib.solvers.kronecker : The shifted Kronecker systems behind it.
+
+    Notes
+    -----
+    The kernel matrix is factorised by pivoted Cholesky, :math:`K \approx F F^\top`, until the columns are below
+    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`. Confidences and the Gaussian
+    kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K is decomposed as a whole.
+
+    Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{5/2}`; the code behind its
+    tables adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
+
+    Time of fitting, for n samples, m classes and rank r: O(n r (r + m)), or O(n^3) if dense; of evaluation
+    O(n' q r + n' r^2) with q = r landmarks (n if dense);
+    memory 8 (n r + 4 r^2) bytes, or 24 n^2 if dense. A path of regularizations takes one such decomposition
+    (`kcalib.regression.CalibrationErrorCV`).
+
+    `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
+    not positive and finite or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
+    `RegularizationWarning` if `truncation_matters_`. The other methods raise ValueError before `fit`, and for
+    predictions with another number of classes.
+
+    References
+    ----------
+    .. [1] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. 2025.
+
+    Examples
+    --------
+    One sample, K = 1, squared residual 0.08: h = 0.08 / (1 + 1).
+
+    >>> from kcalib.regression import KKR
+    >>> function = KKR(regularization=1.0).fit([0], [[0.8, 0.2]])
+    >>> round(function.squared_error([[0.8, 0.2]]), 12)
+    0.04
+    """
+
+    _default = 1e-4
+    _power_of_shift, _power_of_code = 2, 1.5
+    _exponents = tuple(float(1 - 2 * i) for i in range(1, 10)), tuple(float(9 - i) for i in range(1, 19))
+
+    def _rounding_of_shift(self, expansion: Expansion) -> float:
+        return expansion.rounding * float(np.max(expansion.eigenvalues, initial=0.0))
+
+    def _keep(self, expansion: Expansion) -> None:
+        self._expansion_ = expansion  # shared by the functions of a path
+        self._factors_: SignedFactors | None = None
+        if expansion.rank > FACTORED_FROM:
+            factors = signed_factors(expansion.eigenvalues, self.shift_)
+            if 2 * len(factors.signs) * expansion.cross.shape[1] <= expansion.rank:
+                self._factors_ = factors
+
+    def _beginning(self, problem: Problem) -> np.ndarray:
+        """psi, shape (n', r)."""
+        expansion = self._expansion_
+        check_memory(
+            16 * problem.n * expansion.rank,
+            self.max_memory,
+            f"{expansion.rank} features of {problem.n} predictions, and others made from these,",
+            "evaluate fewer predictions at a time",
+        )
+        return kernel_products(problem.points, expansion.landmarks, expansion.kernel, expansion.map)
+
+    def _from(self, beginning: np.ndarray) -> np.ndarray:
+        """psi, or with S = sum_k (+-1) (b_k c) (b_k c)^T the features psi^T (b_k c), fewer."""
+        if self._factors_ is None:
+            return beginning
+        vectors = self._factors_.columns[:, :, None] * self._expansion_.cross[:, None, :]
+        return beginning @ vectors.reshape(len(vectors), -1)
+
+    def _core(self) -> np.ndarray:
+        expansion, factors = self._expansion_, self._factors_
+        if factors is not None:
+            return np.diag(np.repeat(factors.signs, expansion.cross.shape[1]))
+        products = expansion.cross @ expansion.cross.T
+        return quotients(products, expansion.eigenvalues, expansion.eigenvalues, self.shift_)

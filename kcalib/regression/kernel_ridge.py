@@ -156,6 +156,8 @@ def _largest_rank(n: int, max_memory: float | None) -> int:
 
 def kernel_products(points: np.ndarray, landmarks: np.ndarray, kernel: Kernel, vectors: np.ndarray) -> np.ndarray:
     """k(points, landmarks) @ vectors; the matrix is not stored."""
+    if len(landmarks) == 0:
+        return np.zeros((len(points), vectors.shape[1]))
     left, right = (Side(np.ascontiguousarray(a), np.ones((len(a), 1))) for a in (points, landmarks))
     return operator_for(PairProblem(left, right, kernel.terms())).matmul(np.ascontiguousarray(vectors))
 

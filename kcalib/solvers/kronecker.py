@@ -48,7 +48,7 @@ class Spectrum(NamedTuple):
     @property
     def rounding(self) -> float:
         """n eps l_max: eigenvalues of this size may be nothing but rounding."""
-        return len(self.values) * EPSILON * float(np.max(np.abs(self.values)))
+        return len(self.values) * EPSILON * float(np.max(np.abs(self.values), initial=0.0))
 
 
 class _Form(NamedTuple):

@@ -123,8 +123,8 @@ class Expansion:
         if spectrum.values[0] < -NEGATIVE * spectrum.values[-1]:
             raise ValueError(
                 "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
-                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, such as Gaussian() with "
-                "metric='euclidean'"
+                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive "
+                "definite, such as Gaussian() with metric='euclidean'"
             )
         kept, vectors = _kept(spectrum)
         roots = np.sqrt(kept)
@@ -156,6 +156,8 @@ def _largest_rank(n: int, max_memory: float | None) -> int:
 
 def kernel_products(points: np.ndarray, landmarks: np.ndarray, kernel: Kernel, vectors: np.ndarray) -> np.ndarray:
     """k(points, landmarks) @ vectors; the matrix is not stored."""
+    if len(landmarks) == 0:
+        return np.zeros((len(points), vectors.shape[1]))
     left, right = (Side(np.ascontiguousarray(a), np.ones((len(a), 1))) for a in (points, landmarks))
     return operator_for(PairProblem(left, right, kernel.terms())).matmul(np.ascontiguousarray(vectors))
 

@@ -23,7 +23,8 @@ NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite mat
 NEGATIVE_ROUNDINGS = 100  # or this many roundings of K's entries, if that is more
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 8  # the least trace of the residual that `to_rounding` asks for, in epsilon times that of K
-SMALL = 0.25  # the mean square of columns that are small, in rank times epsilon times the trace
+SMALL = 0.25  # the mean square of the newest columns that are small, in rank times epsilon times the trace
+NEWEST = 64  # columns whose mean it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +128,10 @@ def partial_cholesky(
 ) -> LowRank:
     """`pivoted_cholesky` of checked arguments.
 
-    With `to_rounding` the end is where the newest columns, squared, are small beside the rounding of an
-    eigendecomposition of F^T F. As pivots are drawn in proportion to the diagonal of D = K - F F^T, the mean square of
-    columns is one of ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves: where they decay slowly
-    far fewer columns than a small trace asks for, where they decay fast more digits.
+    With `to_rounding` the end is where D = K - F F^T is small beside the rounding of an eigendecomposition of F^T F:
+    by its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the mean
+    square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves; where these decay
+    slowly that is far less than the trace.
     """
     own = _diagonal(operator)
     trace, largest = float(np.sum(own)), float(own.max())
@@ -153,12 +154,12 @@ def partial_cholesky(
         columns = scipy.linalg.solve_triangular(root, columns.T, lower=True, check_finite=False).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
-        squares = np.einsum("ij,ij->i", columns, columns)
-        rest -= squares
+        rest -= np.einsum("ij,ij->i", columns, columns)
         rest[new] = 0.0
         _check_rest(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
         np.maximum(rest, 0.0, out=rest)
-        if to_rounding and float(np.sum(squares)) / len(new) <= SMALL * len(pivots) * epsilon * trace:
+        newest = factor[:, max(0, len(pivots) - NEWEST) : len(pivots)]
+        if to_rounding and np.sum(newest * newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
             break
     factor = factor[:, : len(pivots)]
     return LowRank(factor, pivots, math.fsum(rest), len(pivots))

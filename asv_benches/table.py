@@ -29,7 +29,9 @@ import numpy as np
 import scipy
 from benchmarks import (
     bench_ckce,
+    bench_ece,
     bench_import,
+    bench_kde,
     bench_limits,
     bench_line,
     bench_median,
@@ -170,6 +172,8 @@ def tests(quick: bool) -> Iterator[Row]:
         yield Row(
             f"compare of three models over three skce, {label}", bench_tests.compare_over_skce(threads, n, rounds)
         )
+        found = bench_tests.compare_over_ckce(threads, n, rounds)
+        yield Row(f"compare of three models over three ckce, {label}", found, 3)
     for method in bench_tests.METHODS:
         value = bench_tests.seconds_of(method, thread_counts()[-1], n)
         yield Row(f"{method}, {threads_label(thread_counts()[-1])}, milliseconds", 1e3 * value)
@@ -216,6 +220,36 @@ def ckce(quick: bool) -> Iterator[Row]:
     yield Row(f"cg, n = {n}, {label}, megabytes of the whole process", megabytes, 1000)
 
 
+def kde(quick: bool) -> Iterator[Row]:
+    """Dirichlet kernel density ratio at n = 10,000 samples (--quick: 3000), bandwidth 0.1"""
+    n = 3000 if quick else bench_kde.SAMPLES
+    for m in bench_kde.CLASSES:
+        for threads in thread_counts():
+            ratio, label = bench_kde.Ratio(n, m, threads), f"m = {m}, {threads_label(threads)}"
+            value = ratio.over_kcalib("numpy_dense")
+            yield Row(f"NumPy, n x n matrices, over kcalib, {label}", value, 40, at_least=True)
+            yield Row(f"NumPy, strips in the cache, over kcalib, {label}", ratio.over_kcalib("numpy_strips"))
+            yield Row(f"kcalib, {label}, seconds", ratio.seconds())
+        few = bench_kde.Ratio(2000, m, 1)
+        yield Row(f"NumPy, class by class, over kcalib, n = 2000, m = {m}, 1 thread", few.over_kcalib("numpy_by_class"))
+    for dtype in DTYPES:
+        for m in (2, *bench_kde.CLASSES):
+            value = bench_kde.fraction_of_limit(n, m, dtype, 1)
+            yield Row(f"fraction of the machine's limit, {dtype}, m = {m}, 1 thread", value)
+
+
+def ece(quick: bool) -> Iterator[Row]:
+    """Binned errors: time over np.sum and the sorts they need, n = 1e6 (--quick: 1e5), m = 100; MMCE over np.sort"""
+    n, rounds = (100_000, 3) if quick else (bench_ece.N, ROUNDS)
+    for threads in thread_counts():
+        for case in bench_ece.CASES:
+            value = bench_ece.over_sum(case, n, bench_ece.CLASSES, threads, rounds)
+            yield Row(f"{case}, {threads_label(threads)}", value, 2 if threads > 1 else None)
+    n = 100_000 if quick else bench_ece.MMCE_SAMPLES
+    for threads in thread_counts():
+        yield Row(f"mmce, n = {n:.0e}, {threads_label(threads)}", bench_ece.mmce_over_sort(n, threads, 3))
+
+
 def regression(quick: bool) -> Iterator[Row]:
     """Kernel ridge regression, 18 regularizations and their risks on 2000 samples (--quick: smaller), beside eigh"""
     n, n_dense = (10_000, 1000) if quick else (bench_regression.LINE, bench_regression.LINE_DENSE)
@@ -231,7 +265,9 @@ def regression(quick: bool) -> Iterator[Row]:
             yield Row(f"{name} over eigh, m = 10, n = {n}, {threads_label(threads)}", value, None if quick else 1)
 
 
-SECTIONS = {f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression)}
+SECTIONS = {
+    f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, kde, ece, regression)
+}
 
 
 def machine() -> Iterator[str]:

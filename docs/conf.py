@@ -56,8 +56,9 @@ numpydoc_validation_checks = {
 # Result classes document their fields by comments, not as parameters.
 RESULTS = (
     "CalibrationTestResult", "Comparison", "ConfidenceInterval", "Evaluation", "MedianDistance", "ModelDifference",
-    "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "Solution", "LowRank", "SymmetricOperator",
-    "KernelOperator",
+    "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "ECEResult", "ReliabilityBins", "MMCEResult",
+    "ReliabilityDiagram", "Band", "BrierDecomposition", "Solution", "LowRank", "SymmetricOperator", "KernelOperator",
+    "Kronecker", "KroneckerSolution",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 

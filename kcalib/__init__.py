@@ -5,10 +5,16 @@
     ucme               calibration errors at test locations        estimators/ucme.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
-    top_label_ece      binned top-label calibration error          estimators/ece.py
+    reliability        reliability diagrams with bands             estimators/reliability.py
+    kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
+    top_label_ece, class_wise_ece, canonical_ece, ...   binned errors   estimators/ece.py
+    mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
+    brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
+    regression         estimation functions, chosen by a risk      regression/
     kernels            kernels on predictions                      kernels.py
+    lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
@@ -18,11 +24,23 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, kernels, laws, solvers
+from kcalib import bandwidth, kernels, laws, lenses, regression, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
+from kcalib.estimators.binning import ReliabilityBins
+from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
-from kcalib.estimators.ece import top_label_ece
+from kcalib.estimators.ece import (
+    ECEResult,
+    adaptive_calibration_error,
+    canonical_ece,
+    class_wise_ece,
+    debiased_ece,
+    static_calibration_error,
+    top_label_ece,
+)
+from kcalib.estimators.mmce import MMCEResult, mmce
+from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
@@ -30,12 +48,14 @@ from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
+from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
     CKCEResult,
     Comparison,
     ConfidenceInterval,
     Evaluation,
+    KDEResult,
     ModelDifference,
     ModelValue,
     SKCEResult,
@@ -44,30 +64,48 @@ from kcalib.results import (
 
 __all__ = [
     "AntiConservativeWarning",
+    "Band",
+    "BrierDecomposition",
     "CKCEResult",
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
+    "ECEResult",
     "Evaluation",
     "IndefiniteKernelWarning",
+    "KDEResult",
+    "MMCEResult",
     "ModelDifference",
     "ModelValue",
+    "ReliabilityBins",
+    "ReliabilityDiagram",
     "SKCEResult",
     "ToleranceWarning",
     "UCMEResult",
     "__version__",
+    "adaptive_calibration_error",
     "bandwidth",
+    "brier_decomposition",
     "brier_score",
     "calibration_test",
+    "canonical_ece",
     "ckce",
+    "class_wise_ece",
     "compare",
+    "debiased_ece",
     "evaluate",
     "jkce",
+    "kde_calibration_error",
     "kernels",
     "laws",
+    "lenses",
     "log_loss",
+    "mmce",
+    "regression",
+    "reliability",
     "skce",
     "solvers",
+    "static_calibration_error",
     "top_label_ece",
     "ucme",
 ]

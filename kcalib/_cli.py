@@ -29,16 +29,25 @@ import numpy as np
 from kcalib import _files, _plot
 from kcalib._inputs import Classification, prepare
 from kcalib._version import __version__
-from kcalib.estimators.ece import ReliabilityBins, reliability_bins
+from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED, Options, comparison_of
+from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.results import CalibrationTestResult, Comparison, ConfidenceInterval, Evaluation, aligned
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, INTERRUPTED = 0, 1, 2, 3, 130
 
 MOST_BINS = 10_000
+# How the library's messages name what an option says.
+OPTION_OF = {
+    "from_logits=True": "--from-logits",
+    "`block_size`": "--block-size",
+    "`index`": "the column of --lens class-wise",
+    "`k`": "the number of --lens top-k",
+    "`groups`": "--lens groups",
+}
 
 EPILOG = f"""\
 formats:
@@ -81,7 +90,7 @@ class Model:
     model: str
     file: str
     evaluation: Evaluation
-    bins: ReliabilityBins | None  # for the picture
+    diagram: ReliabilityDiagram | None  # for the picture
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,7 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     computed.add_argument(
         "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"
     )
+    _add_lens(computed)
     # None: not given, which matters where the metric has no such option.
     computed.add_argument(
         "--bins", metavar="INT", type=_integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"
@@ -186,11 +196,11 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     computed.add_argument(
         "--seed", metavar="INT", type=_integer(0),
-        help=f"seed of the bootstrap, or of the subset that a standard error of the SKCE takes (default: {SEED})",
+        help=f"seed of the bootstrap, or of what SKCE and CKCE draw (default: {SEED})",
     )  # fmt: skip
     computed.add_argument(
         "--threads", metavar="INT", type=_integer(1),
-        help="threads, of skce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
+        help="threads, of skce, ckce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
     )  # fmt: skip
 
 
@@ -208,6 +218,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
     )
     computed = parser.add_argument_group("what to compute")
+    _add_lens(computed)
     computed.add_argument(
         "--alpha", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
     )
@@ -234,6 +245,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_lens(group: Any) -> None:
+    group.add_argument(
+        "--lens", metavar="LENS", type=_lens, default=Canonical(),
+        help="notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or "
+        "groups:0,1/2,3,4 (columns, counted from 0)",
+    )  # fmt: skip
+
+
 def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
     bounds = f"at least {low}" if high is None else f"between {low} and {high}"
 
@@ -257,6 +276,24 @@ def _level(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a number between 0 and 1")
     return value
+
+
+def _lens(text: str) -> Lens:
+    name, colon, argument = text.partition(":")
+    if not colon and name in ("canonical", "top-label"):
+        return TopLabel() if name == "top-label" else Canonical()
+    try:
+        if name == "class-wise":
+            return ClassWise(_integer(0)(argument))
+        if name == "top-k":
+            return TopK(_integer(1)(argument))
+        if name == "groups":
+            return Groups([[_integer(0)(column) for column in group.split(",")] for group in argument.split("/")])
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    raise argparse.ArgumentTypeError(
+        f"{text!r}, expected canonical, top-label, class-wise:COLUMN, top-k:K or groups:0,1/2,3,4"
+    )
 
 
 def _picture(text: str) -> Path:
@@ -338,7 +375,8 @@ def _collected(failures: list[Failure], file: str) -> Iterator[None]:
 
 
 def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> Model:
-    with _prepared(job, arguments.threads, reading) as data:
+    with _prepared(job, arguments.threads, reading) as whole:
+        data = arguments.lens.induced(whole)
         evaluation = evaluation_of(
             data,
             alpha=arguments.alpha,
@@ -350,8 +388,10 @@ def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any])
             seed=arguments.seed,
             threads=arguments.threads,
         )
-        bins = None if arguments.plot is None else reliability_bins(data, arguments.bins)
-    return Model(job.model, job.file, evaluation, bins)
+        diagram = None
+        if arguments.plot is not None:
+            diagram = diagram_of(TopLabel().induced(data), n_bins=arguments.bins)
+    return Model(job.model, job.file, evaluation, diagram)
 
 
 @contextmanager
@@ -362,7 +402,9 @@ def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
         yield prepare(found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=threads)
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
-        message = str(error).replace("from_logits=True", "--from-logits").replace("`block_size`", "--block-size")
+        message = str(error)
+        for argument, option in OPTION_OF.items():
+            message = message.replace(argument, option)
         if "pass classes=" in message:
             message += " (in an .npz file: an array `classes`)"
         if "y_true" in message or "y_pred" in message:
@@ -373,13 +415,15 @@ def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
 def _run_compare(arguments: argparse.Namespace) -> int:
     jobs = list(_named(arguments.files))
     options = _comparing(arguments, jobs)
+    whole: dict[str, Classification] = {}  # as in the files, not seen through the lens
     models: dict[str, Classification] = {}
     failures: list[Failure] = []
     for job in jobs:
         with _collected(failures, job.file):
             with _prepared(job, arguments.threads, _reading(arguments)) as data:
-                models[job.model] = data
-            _check_same_samples(data, *next(iter(models.items())))
+                whole[job.model] = data
+                models[job.model] = arguments.lens.induced(data)
+            _check_same_samples(data, *next(iter(whole.items())))
     comparison = None
     if not failures:
         with _collected(failures, "compare"):
@@ -506,7 +550,9 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
     kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
     level = f"{arguments.alpha:g}"
+    lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
     remarks = [
+        *lens,
         f"SKCE: {skce.estimator} estimator, {kernel}; {skce.operator} operator{threads}",
         f"verdict at level {level}: {'; '.join(_tests([model.evaluation.test for model in models]))}",
     ]
@@ -554,15 +600,15 @@ def _comparison_csv(comparison: Comparison) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([
-        "model", "minus", "metric", "value", "standard_error", "low", "high", "confidence_level", "rank", "pvalue",
-        "pvalue_holm", "distinguishable",
+        "model", "minus", "metric", "lens", "value", "standard_error", "low", "high", "confidence_level", "rank",
+        "pvalue", "pvalue_holm", "distinguishable",
     ])  # fmt: skip
-    level = comparison.confidence_level
+    what, level = (comparison.metric, comparison.lens), comparison.confidence_level
     for m in comparison.models:
-        row = [m.model, "", comparison.metric, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
+        row = [m.model, "", *what, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
         writer.writerow([*row, "", "", ""])
     for d in comparison.differences:
-        row = [d.first, d.second, comparison.metric, d.difference, d.standard_error, *d.confidence_interval, level, ""]
+        row = [d.first, d.second, *what, d.difference, d.standard_error, *d.confidence_interval, level, ""]
         writer.writerow([*row, d.pvalue, d.pvalue_holm, d.distinguishable])
     return text.getvalue()
 
@@ -595,26 +641,27 @@ def _csv(models: Iterable[Model]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([
-        "model", "file", "n_samples", "n_classes", "accuracy", "mean_confidence", "log_loss", "brier_score",
+        "model", "file", "n_samples", "n_classes", "lens", "accuracy", "mean_confidence", "log_loss", "brier_score",
         "top_label_ece", "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic", "pvalue",
         "block_size", "n_blocks", "seed", "alpha", "miscalibrated", "verdict",
     ])  # fmt: skip
     for model in models:
         e = model.evaluation
         writer.writerow([
-            model.model, model.file, e.n_samples, e.n_classes, e.accuracy, e.mean_confidence, e.log_loss, e.brier_score,
-            e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel, e.test.method,
-            e.test.statistic, e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha,
+            model.model, model.file, e.n_samples, e.n_classes, e.lens, e.accuracy, e.mean_confidence, e.log_loss,
+            e.brier_score, e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
+            e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha,
             e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()
 
 
 def _panel(model: Model) -> _plot.Panel:
-    assert model.bins is not None
+    assert model.diagram is not None
     e = model.evaluation
-    notes = (f"ECE {e.top_label_ece:.4f}", f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue)))
-    return _plot.Panel(model.model, model.evaluation.verdict, e.miscalibrated, notes, model.bins)
+    lens = () if e.lens == str(Canonical()) else (e.lens,)
+    notes = (*lens, f"ECE {e.top_label_ece:.4f}", f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue)))
+    return _plot.Panel(model.model, model.evaluation.verdict, e.miscalibrated, notes, model.diagram)
 
 
 def _with_p(pvalue: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._threads import resolve_threads
-from kcalib.lenses import Lens
+from kcalib.lenses import Canonical, Lens
 
 DTYPES = ("float64", "float32")
 
@@ -35,6 +35,7 @@ class Classification:
     classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
     input_epsilon: float  # machine epsilon of the dtype the predictions came in
     dtype: str = "float64"  # of the pairwise arithmetic
+    lens: Lens = field(default_factory=Canonical)  # through which all of this is seen
 
     @property
     def n(self) -> int:

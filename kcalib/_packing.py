@@ -14,6 +14,7 @@ import numpy as np
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
+from kcalib._operators.generic import GenericOperator
 from kcalib._problem import PairProblem, Side, Term
 from kcalib._warnings import warn
 from kcalib.bandwidth import MedianDistance, median_of_points
@@ -45,7 +46,7 @@ def pack(
 ) -> Packed:
     """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals."""
     resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
-    root = matrix_root(target_kernel, data.m)
+    root = target_root(target_kernel, data)
     problem = PairProblem(_sample_side(data, root, threads), None, _terms(resolved))
     return Packed(problem, resolved, medians, root)
 
@@ -60,7 +61,7 @@ def pack_locations(
 ) -> Packed:
     """H_ji = k(p_T, p_i) onehot(y_T)^T M e_i: test locations T_j = (p_T, y_T) on the left, samples on the right."""
     resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
-    root = matrix_root(target_kernel, data.m)
+    root = target_root(target_kernel, data)
     problem = PairProblem(_location_side(locations, root), _sample_side(data, root, threads), _terms(resolved))
     return Packed(problem, resolved, medians, root)
 
@@ -79,6 +80,27 @@ def repack(packed: Packed, data: Classification, *, threads: int | None = None) 
     side, old = _sample_side(data, packed.root, threads), packed.problem
     problem = PairProblem(side, None, old.kernel) if old.symmetric else PairProblem(old.left, side, old.kernel)
     return replace(packed, problem=problem)
+
+
+def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray | None:
+    """R of the matrix R R^T over the classes, shape (m, rank); None for the Kronecker delta."""
+    if not isinstance(target_kernel, Kernel):
+        return matrix_root(target_kernel, data.m)
+
+    def bandwidth(metric: str) -> float:
+        raise ValueError(
+            f"`target_kernel` is {target_kernel}, expected a number for its bandwidth, not the median heuristic"
+        )
+
+    values = np.arange(data.m) if data.classes is None else np.asarray(data.classes)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"`target_kernel` is {target_kernel}, a kernel between numbers, but the classes are {values.tolist()}; "
+            "pass classes= with a number for each, or the matrix of the kernel"
+        )
+    points = values.astype(np.float64)[:, None]
+    problem = PairProblem(Side(points, np.ones_like(points)), None, _terms(target_kernel.resolve(bandwidth)))
+    return matrix_root(GenericOperator(problem).tile(slice(None), slice(None)), data.m)
 
 
 def _resolved(kernel: Kernel, points: Array, threads: int | None) -> tuple[Kernel, tuple[MedianDistance, ...]]:

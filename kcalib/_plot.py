@@ -1,6 +1,7 @@
-"""Reliability diagrams as a picture; `_cli` calls `plot_reliability`, `kcalib --plot` shows them.
+"""Reliability diagrams as a picture: of one diagram on the user's axes, of many models in a file.
 
-matplotlib is imported when a picture is made, and used without pyplot, which would choose
+`kcalib.ReliabilityDiagram.plot` calls `plot_diagram`, `_cli` calls `plot_reliability`; both draw with `draw_diagram`
+and `draw_histogram`. matplotlib is imported when a picture is made, and used without pyplot, which would choose
 a window system and keep figures in global state.
 """
 
@@ -16,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib.estimators.ece import ReliabilityBins
-
-__all__ = ["Panel", "PlotError", "plot_reliability", "require_matplotlib"]
+__all__ = ["Panel", "PlotError", "plot_diagram", "plot_reliability", "require_matplotlib"]
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -34,13 +33,19 @@ MISCALIBRATED = "#D55E00"
 
 TICKS = ([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "0.2", "0.4", "0.6", "0.8", "1"])
 CAPTION = (
-    "points: accuracy in a bin of confidences; bands: its 95 % confidence interval; "
-    "bars: share of the samples; dashed line: calibrated"
+    "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
+    "bars: share of the samples"
 )
+BAND = "0.82"
+NARROWEST = 0.008  # of a bin that can still be seen
 
 
 class PlotError(Exception):
     """Why there is no picture."""
+
+
+class MissingLibraryError(PlotError, ImportError):
+    """matplotlib is not installed."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,124 @@ class Panel:
     verdict: str  # in words
     miscalibrated: bool
     notes: tuple[str, ...]  # lines in a corner of the diagram
-    bins: ReliabilityBins
+    diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands
 
 
 def require_matplotlib() -> None:
-    """Raise PlotError if it is not installed; long computations ask before they start."""
+    """Raise MissingLibraryError if it is not installed; long computations ask before they start."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise PlotError("plots need matplotlib; pip install 'kcalib[plot]'") from None
+        raise MissingLibraryError("plots need matplotlib; pip install 'kcalib[plot]'") from None
+
+
+def plot_diagram(diagram: Any, ax: Any, labels: tuple[str, str], color: str, histogram: bool, legend: bool) -> Any:
+    """`kcalib.ReliabilityDiagram.plot`; `labels` are those of the two axes."""
+    require_matplotlib()
+    ax = _new_axes() if ax is None else ax
+    below = _axes_below(ax) if histogram else None
+    draw_diagram(ax, diagram, color)
+    ax.set_ylabel(labels[1])
+    if legend:
+        _add_legend(ax, diagram, color)
+    if below is None:
+        ax.set_xlabel(labels[0])
+    else:
+        draw_histogram(below, diagram, color)
+        below.set(xlabel=labels[0], ylabel="share")
+        ax.tick_params(labelbottom=False)
+    return ax
+
+
+def _new_axes() -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 5.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()
+
+
+def _axes_below(ax: Any) -> Any:
+    """Axes in the lower part of the cell that `ax` fills; it keeps the upper one."""
+    cell = ax.get_subplotspec()
+    if cell is None:
+        raise ValueError("`ax` is no cell of a grid, as of `subplots`, that can be split; pass histogram=False")
+    upper, lower = cell.subgridspec(2, 1, height_ratios=(3.4, 1), hspace=0.07)
+    ax.set_subplotspec(upper)
+    return ax.figure.add_subplot(lower, sharex=ax)
+
+
+def draw_diagram(axes: Any, diagram: Any, color: str) -> None:
+    """Consistency band, diagonal, points with confidence intervals; of isotonic regression a line for each block."""
+    axes.plot([0, 1], [0, 1], color="0.35", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    if diagram.binning == "isotonic":
+        _draw_regression(axes, diagram, color)
+    else:
+        _draw_bins(axes, diagram, color)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    _style(axes)
+    axes.set_xticks(*TICKS)
+    axes.set_yticks(*TICKS)
+
+
+def _draw_bins(axes: Any, diagram: Any, color: str) -> None:
+    used = diagram.count > 0
+    x, y = diagram.confidence[used], diagram.frequency[used]
+    if diagram.consistency_band is not None:
+        low, high = (limit[used] for limit in diagram.consistency_band)
+        edges = diagram.edges
+        if diagram.binning == "equal_mass":  # its first and its last bin may be wide and mostly empty
+            edges = np.clip(edges, np.min(diagram.lowest[used]), np.max(diagram.highest[used]))
+        left, width = edges[:-1][used], np.diff(edges)[used]
+        left = np.where(width < NARROWEST, x - NARROWEST / 2, left)
+        axes.bar(left, high - low, np.maximum(width, NARROWEST), low, align="edge", color=BAND, linewidth=0, zorder=1)
+    if diagram.confidence_band is not None:
+        low, high = (limit[used] for limit in diagram.confidence_band)
+        axes.vlines(x, low, high, color=color, linewidth=1.2, alpha=0.75, zorder=3)
+    axes.plot(x, y, color=color, linewidth=0.8, alpha=0.45, zorder=3)
+    share = diagram.weight[used] / np.sum(diagram.weight)
+    axes.scatter(x, y, 10 + 50 * share, color=color, zorder=4, clip_on=False)
+
+
+def _draw_regression(axes: Any, diagram: Any, color: str) -> None:
+    axes.fill_between(diagram.points, *diagram.consistency_band, color=BAND, linewidth=0, zorder=1)
+    x = np.stack((diagram.lowest, diagram.highest), axis=1)
+    y = np.stack((diagram.frequency, diagram.frequency), axis=1)
+    axes.plot(x.ravel(), y.ravel(), color=color, linewidth=0.8, alpha=0.6, zorder=3)
+    axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
+
+
+def _add_legend(axes: Any, diagram: Any, color: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    level = f"{100 * diagram.confidence_level:g} %"
+    kind = ", all bins at once" if diagram.simultaneous else ""
+    handles: list[Any] = []
+    if diagram.consistency_band is not None:
+        handles.append(Patch(color=BAND, label=f"{level} consistency band{kind}"))
+    if diagram.confidence_band is not None:
+        handles.append(Line2D([], [], color=color, linewidth=1.2, label=f"{level} confidence interval{kind}"))
+    # Over-confident models leave the corner above the diagonal free, others the one below.
+    corner = "upper left" if overconfidence(diagram) > 0 else "lower right"
+    axes.legend(handles=handles, loc=corner, fontsize=8.5, framealpha=0.8, edgecolor="none")
+
+
+def overconfidence(diagram: Any) -> float:
+    """Mean confidence minus mean frequency."""
+    gaps = diagram.weight * (diagram.confidence - diagram.frequency)
+    return float(np.nansum(gaps) / np.sum(diagram.weight))
+
+
+def draw_histogram(axes: Any, diagram: Any, color: str) -> None:
+    """Share of the samples in bins of equal width."""
+    edges = np.linspace(0, 1, len(diagram.histogram) + 1)
+    axes.bar(edges[:-1], diagram.histogram, np.diff(edges), align="edge", color=color, edgecolor="white", linewidth=0.5)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_xticks(*TICKS)
+    axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    _style(axes)
 
 
 def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
@@ -110,8 +224,7 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
         cell = grid[row, column].subgridspec(2, 1, height_ratios=(3.4, 1), hspace=0.07)
         diagram = figure.add_subplot(cell[0])
         histogram = figure.add_subplot(cell[1], sharex=diagram)
-        _draw_diagram(diagram, panel)
-        _draw_histogram(histogram, panel)
+        _draw_panel(diagram, histogram, panel)
         if column == 0:
             diagram.set_ylabel("accuracy")
             histogram.set_ylabel("share")
@@ -124,54 +237,23 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
         raise PlotError(f"cannot write the picture: {error.strerror or error}") from None
 
 
-def _draw_diagram(axes: Any, panel: Panel) -> None:
-    bins, colour = panel.bins, _colour(panel)
-    used = bins.weight > 0
-    low, high = bins.accuracy_interval(0.95)
-    left, width = bins.edges[:-1], np.diff(bins.edges)
-    axes.plot([0, 1], [0, 1], color="0.35", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-    axes.bar(
-        left[used], (high - low)[used], width[used], low[used], align="edge", color=colour, alpha=0.22, linewidth=0
-    )
-    share = bins.weight / np.sum(bins.weight)
-    axes.plot(bins.confidence[used], bins.accuracy[used], color=colour, linewidth=0.8, alpha=0.6, zorder=3)
-    axes.scatter(
-        bins.confidence[used], bins.accuracy[used], 10 + 50 * share[used], color=colour, zorder=4, clip_on=False
-    )
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    _style(axes)
-    axes.tick_params(labelbottom=False)
-    axes.set_yticks(*TICKS)
-    axes.set_title(_shortened(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
-    axes.annotate(
+def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
+    color = MISCALIBRATED if panel.miscalibrated else CALIBRATED
+    draw_diagram(diagram, panel.diagram, color)
+    diagram.tick_params(labelbottom=False)
+    diagram.set_title(_shortened(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
+    diagram.annotate(
         panel.verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
-        ha="center", va="bottom", fontsize=8.5, color=colour, parse_math=False,
+        ha="center", va="bottom", fontsize=8.5, color=color, parse_math=False,
     )  # fmt: skip
-    # Over-confident models leave the corner above the diagonal free, others the one below.
-    over = float(np.sum(share * (bins.confidence - bins.accuracy))) > 0 and panel.miscalibrated
+    over = panel.miscalibrated and overconfidence(panel.diagram) > 0
     x, y, horizontal, vertical = (0.04, 0.96, "left", "top") if over else (0.96, 0.04, "right", "bottom")
-    axes.text(
-        x, y, "\n".join(panel.notes), transform=axes.transAxes, ha=horizontal, va=vertical, fontsize=8.5, zorder=5,
+    diagram.text(
+        x, y, "\n".join(panel.notes), transform=diagram.transAxes, ha=horizontal, va=vertical, fontsize=8.5, zorder=5,
         linespacing=1.25, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2}, parse_math=False,
     )  # fmt: skip
-
-
-def _draw_histogram(axes: Any, panel: Panel) -> None:
-    bins = panel.bins
-    share = bins.weight / np.sum(bins.weight)
-    axes.bar(
-        bins.edges[:-1],
-        share,
-        np.diff(bins.edges),
-        align="edge",
-        color=_colour(panel),
-        edgecolor="white",
-        linewidth=0.5,
-    )
-    axes.set(ylim=(0, 1), xlabel="confidence")
-    axes.set_xticks(*TICKS)
-    axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
-    _style(axes)
+    draw_histogram(histogram, panel.diagram, color)
+    histogram.set_xlabel("confidence")
 
 
 def _style(axes: Any) -> None:
@@ -180,10 +262,6 @@ def _style(axes: Any) -> None:
     axes.tick_params(labelsize=8.5, length=3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _colour(panel: Panel) -> str:
-    return MISCALIBRATED if panel.miscalibrated else CALIBRATED
 
 
 def _shortened(name: str, length: int = 28) -> str:

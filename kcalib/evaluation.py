@@ -12,6 +12,7 @@ from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, t
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run
 from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
 from kcalib.results import Evaluation
 
 __all__ = ["evaluate"]
@@ -30,6 +31,7 @@ def evaluate(
     seed: int | None = 0,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     threads: int | None = None,
 ) -> Evaluation:
     """Accuracy, proper scores, ECE, SKCE and a test of calibration, with a verdict.
@@ -50,6 +52,10 @@ def evaluate(
     seed : int, optional
         Seed of what the test draws, and of the permutation before a test or an estimate forms blocks; None keeps
         the order.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
+        of the induced problem: accuracy, too, is how often its most probable class is right. Through
+        `kcalib.lenses.TopLabel`, say, it is how often the confidence is on the right side of one half.
 
     Returns
     -------
@@ -73,7 +79,7 @@ def evaluate(
         raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
     n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
     return evaluation_of(
-        prepare(y_true, y_pred, classes=classes, from_logits=from_logits, threads=threads),
+        prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads),
         alpha=alpha,
         kernel=kernel,
         estimator=estimator,
@@ -112,6 +118,7 @@ def evaluation_of(
     return Evaluation(
         n_samples=data.n,
         n_classes=data.m,
+        lens=str(data.lens),
         accuracy=accuracy,
         mean_confidence=confidence,
         log_loss=log_loss_of(data),

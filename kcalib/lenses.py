@@ -1,41 +1,94 @@
-"""Lenses: weaker notions of calibration, as maps of labels and predictions to an induced problem.
+r"""Lenses: notions of calibration, as maps of labels and predictions to another problem.
 
-    Canonical    the predictions as they are
-    TopLabel     is the predicted class right, beside the confidence in it
-    ClassWise    one class against all others
+A model is calibrated if :math:`P(Y = k \mid p) = p_k` for all classes. A lens asks for less: it maps labels :math:`y`
+and predictions :math:`p` to those of another classification problem, the *induced* one, and asks whether that is
+calibrated. Every estimator and test of this package takes one as ``lens=``, and then computes what it would for the
+labels and predictions of the induced problem.
 
-A lens maps (y, P) to (y', P'), labels and predictions of another problem, to which every estimator and test applies:
-`_inputs.prepare` looks through it after its checks, so that nothing behind it knows.
+================ =========================================== ==========================================
+lens             predictions :math:`p'`                      label :math:`y'`
+================ =========================================== ==========================================
+`Canonical`      :math:`p`                                   :math:`y`
+`TopLabel`       :math:`(1 - c, c)`, :math:`c = \max_k p_k`  is the predicted class right?
+`ClassWise` (j)  :math:`(1 - p_j, p_j)`                      is it class j?
+`TopK` (k)       the k largest, and the sum of the rest      place of the class among them, or k
+`Groups`         sums within groups of classes               the group
+================ =========================================== ==========================================
+
+A calibrated model is calibrated through every lens; a model that is calibrated through one need not be through
+another.
+
+Whatever is said in terms of classes refers to the induced problem: a matrix or kernel for `target_kernel`, test
+locations of `kcalib.ucme` and the CME test, labels in results. Only `classes` names the columns of `y_pred`. The
+induced classes are numbered from 0.
+
+Probabilities are added up: :math:`1 - c` above is the sum of the others, which keeps the digits that a difference loses
+where :math:`c` is near 1. An induced problem of two classes is a problem on a line, where kernels take O(n log n)
+(see `kcalib.skce`), if its probabilities sum to 1. Rows of a softmax in float32 do so only within
+1e-7. So the two are divided by their sum, unless it is 1 within 2.2e-16. Rows of more classes keep their sums.
+
+All lenses are immutable, compare by value, and can be hashed and pickled. Time O(n m), of `TopK` O(n m log m); memory
+O(n) times the number of induced classes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._options import check_integer
 
-__all__ = ["Canonical", "ClassWise", "Lens", "TopLabel"]
+__all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
 
 Data = TypeVar("Data", bound=Any)  # _inputs.Classification
+Seen = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m), of the induced problem
+
+STRIP = 2**18  # probabilities that are mapped at once
+ROUNDING = 2.0**-52  # two probabilities that sum to 1 within this are left as they are
 
 
 class Lens:
-    """Base of all lenses."""
+    """Base class of the lenses."""
 
-    is_scalar: ClassVar[bool] = False  # the induced problem is binary: one probability and its complement
+    is_scalar: ClassVar[bool] = False  # whether it looks at one probability, of which the other is the complement
 
     def induced(self, data: Data) -> Data:
-        """The checked data seen through the lens, without `classes`."""
+        """The checked data seen through the lens; `_inputs.prepare` calls it, so that what follows knows of no lens."""
+        self._check(data.m)
+        strips = [self._seen(*strip) for strip in _strips(data)]
+        labels, probabilities = (data.xp.concat(parts) for parts in zip(*strips, strict=True))
+        if probabilities.shape[1] == 2:
+            probabilities = _on_the_line(data.xp, probabilities)
+        return dataclasses.replace(data, labels=labels, probabilities=probabilities, classes=None, lens=self)
+
+    def _check(self, m: int) -> None:
+        """Raise if the lens is not one for `m` classes."""
+
+    def _seen(self, labels: Array, p: Array) -> Seen:
+        """The induced problem of some samples; labels are int64."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Canonical(Lens):
-    """The whole vector of predictions: the strongest notion, and the default."""
+    r"""The whole vector of predictions: the strongest notion, and the default.
+
+    .. math:: P(Y = k \mid p) = p_k \quad \text{for all } k
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 2, 1], [[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.5, 0.4, 0.1]]
+    >>> kcalib.skce(y, p, lens=kcalib.lenses.Canonical()) == kcalib.skce(y, p)
+    True
+    """
 
     def induced(self, data: Data) -> Data:
         return data
@@ -43,51 +96,261 @@ class Canonical(Lens):
 
 @dataclass(frozen=True)
 class TopLabel(Lens):
-    """The confidence in the predicted class, and whether that class is right.
+    r"""The confidence in the predicted class, and whether that class is right.
 
-    Of classes tied for the highest probability the first is the predicted one.
+    .. math:: P(Y = \hat y \mid c) = c, \qquad c = \max_k p_k, \quad \hat y = \arg\max_k p_k
+
+    Of classes tied for the highest probability the first is the predicted one. The label is 1 if it is right, 0 if not;
+    the predictions are :math:`(\sum_{k \ne \hat y} p_k, c)`.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 2, 1], [[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.5, 0.4, 0.1]]
+    >>> right, confidence = [1, 1, 0], [0.7, 0.6, 0.5]
+    >>> value = kcalib.brier_score(y, p, lens=kcalib.lenses.TopLabel())
+    >>> abs(value - kcalib.brier_score(right, confidence)) < 1e-15
+    True
     """
 
     is_scalar: ClassVar[bool] = True
 
-    def induced(self, data: Data) -> Data:
-        xp, p = data.xp, data.probabilities
-        return _one_against_others(data, xp.astype(xp.argmax(p, axis=1), xp.int64))
+    def _seen(self, labels: Array, p: Array) -> Seen:
+        xp = _arrays.namespace(p)
+        return _one_against_others(labels, p, xp.astype(xp.argmax(p, axis=1), xp.int64))
 
 
 @dataclass(frozen=True)
 class ClassWise(Lens):
-    """The probability of one class, against all others.
+    r"""The probability of one class, against all others.
+
+    .. math:: P(Y = j \mid p_j) = p_j
+
+    The label is 1 for class j, 0 for the others; the predictions are :math:`(\sum_{k \ne j} p_k, p_j)`.
 
     Parameters
     ----------
     index : int
-        The class's column in the predictions, 0..m-1.
+        The column of class j in the predictions, 0..m-1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `index` is no integer, or out of range (above m-1: when predictions are seen).
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 2, 1], [[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.5, 0.4, 0.1]]
+    >>> value = kcalib.brier_score(y, p, lens=kcalib.lenses.ClassWise(1))
+    >>> abs(value - kcalib.brier_score([0, 0, 1], [0.2, 0.3, 0.4])) < 1e-15
+    True
     """
 
     index: int
 
     is_scalar: ClassVar[bool] = True
 
-    def induced(self, data: Data) -> Data:
-        index = check_integer("index", self.index, 0, data.m - 1, ": the column of a class")
-        return _one_against_others(data, data.xp.full_like(data.labels, index))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", check_integer("index", self.index, 0, None, ": the column of a class"))
+
+    def _check(self, m: int) -> None:
+        check_integer("index", self.index, 0, m - 1, ": the column of a class of `y_pred`")
+
+    def _seen(self, labels: Array, p: Array) -> Seen:
+        return _one_against_others(labels, p, _arrays.namespace(p).full_like(labels, self.index))
 
 
-def _one_against_others(data: Data, chosen: Array) -> Data:
+@dataclass(frozen=True)
+class TopK(Lens):
+    r"""The k largest probabilities, and at which place among them the true class is.
+
+    With :math:`p_{(0)} \ge p_{(1)} \ge \dots` the probabilities in descending order, of equal ones that of the first
+    column first, and R the place of the true class in this order,
+
+    .. math:: P(R = r \mid p') = p_{(r)} \quad \text{for } r < k, \qquad
+              p' = \Bigl( p_{(0)}, \dots, p_{(k-1)}, \sum_{r \ge k} p_{(r)} \Bigr) .
+
+    The label is R, or k if the class is not among the k most probable ones. There are k + 1 induced classes.
+
+    ``TopK(1)`` asks what `TopLabel` asks. Its columns are the other way round, the confidence first, and label 0 is
+    "right": the values of `kcalib.skce` and of scores are the same.
+
+    Parameters
+    ----------
+    k : int
+        Places, 1..m-1. With m - 1 the predictions are only sorted.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `k` is no integer, or out of range (above m-1: when predictions are seen).
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 3, 1], [[0.6, 0.2, 0.1, 0.1], [0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]]
+    >>> seen = [[0.6, 0.2, 0.2], [0.4, 0.3, 0.3], [0.25, 0.25, 0.5]]
+    >>> value = kcalib.brier_score(y, p, lens=kcalib.lenses.TopK(2))
+    >>> abs(value - kcalib.brier_score([0, 1, 1], seen)) < 1e-15
+    True
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", check_integer("k", self.k, 1))
+
+    def _check(self, m: int) -> None:
+        check_integer("k", self.k, 1, m - 1, f": `y_pred` has {m} classes, and at least one must be among the rest")
+
+    def _seen(self, labels: Array, p: Array) -> Seen:
+        xp, rest = _arrays.namespace(p), p.shape[1] - self.k
+        columns = xp.arange(p.shape[1], device=_arrays.device(p))[None, :]
+        own = xp.take_along_axis(p, labels[:, None], axis=1)
+        before = (p > own) | ((p == own) & (columns < labels[:, None]))
+        place = xp.sum(xp.astype(before, xp.int64), axis=1)
+        ascending = xp.sort(p, axis=1)
+        top, others = xp.flip(ascending[:, rest:], axis=1), xp.sum(ascending[:, :rest], axis=1)
+        return (
+            xp.where(place < self.k, place, xp.full_like(place, self.k)),
+            xp.concat((top, others[:, None]), axis=1),
+        )
+
+
+@dataclass(frozen=True)
+class Groups(Lens):
+    r"""The probabilities of groups of classes, and the group of the label.
+
+    .. math:: P(Y \in G_g \mid p') = p'_g \quad \text{for all } g, \qquad p'_g = \sum_{k \in G_g} p_k
+
+    The label is the number g of its group.
+
+    Parameters
+    ----------
+    groups : sequence of sequences of int, or array_like of int, shape (m,)
+        The columns of the classes of each group, or the number of each class's group, 0, 1, ... Every class is in
+        exactly one group, and there are at least 2. Stored as the former, with sorted columns.
+
+    Raises
+    ------
+    TypeError
+        If `groups` is neither, or holds something other than integers.
+    ValueError
+        If a group is empty, or a class is in no group, in two, or (when predictions are seen) none of theirs.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.lenses import Groups
+    >>> animals = Groups([[0, 1], [2, 3]])
+    >>> animals == Groups([0, 0, 1, 1])
+    True
+    >>> y, p = [0, 3, 1], [[0.6, 0.2, 0.1, 0.1], [0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]]
+    >>> value = kcalib.brier_score(y, p, lens=animals)
+    >>> abs(value - kcalib.brier_score([0, 1, 0], [[0.8, 0.2], [0.5, 0.5], [0.5, 0.5]])) < 1e-15
+    True
+    """
+
+    groups: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", _partition(self.groups))
+
+    def _check(self, m: int) -> None:
+        named = sum(map(len, self.groups))
+        if named < m:
+            raise ValueError(
+                f"`groups` has the classes 0..{named - 1}, `y_pred` 0..{m - 1}: class {named} is in none of the "
+                "groups; put every class into exactly one"
+            )
+        if named > m:
+            raise ValueError(
+                f"`groups` has the classes 0..{named - 1}, `y_pred` 0..{m - 1}: there is no class {m}; "
+                "leave out what is no column of `y_pred`"
+            )
+
+    def _seen(self, labels: Array, p: Array) -> Seen:
+        xp = _arrays.namespace(p)
+        number = np.empty(p.shape[1], dtype=np.int64)
+        sums = []
+        for g, members in enumerate(self.groups):
+            number[list(members)] = g
+            sums.append(xp.sum(xp.take(p, _arrays.like(members, labels, dtype=labels.dtype), axis=1), axis=1))
+        return xp.take(_arrays.like(number, labels), labels, axis=0), xp.stack(sums, axis=1)
+
+
+def _strips(data: Any) -> Iterator[Seen]:
+    """Labels and probabilities, some samples at a time: what a lens needs beside its result stays small."""
+    step = max(1, STRIP // data.m)
+    for begin in range(0, data.n, step):
+        end = min(begin + step, data.n)
+        yield data.labels[begin:end], data.probabilities[begin:end, :]
+
+
+def _on_the_line(xp: Any, pairs: Array) -> Array:
+    """Two probabilities over their sum, so that they sum to 1 to rounding; those that do so stay as they are."""
+    total = xp.sum(pairs, axis=1, keepdims=True)
+    return pairs / xp.where(xp.abs(total - 1) <= ROUNDING, xp.ones_like(total), total)
+
+
+def _one_against_others(labels: Array, p: Array, chosen: Array) -> Seen:
     """Binary problem: is the class `chosen`, shape (n,), the label? Column 1 is its probability, column 0 the others'.
 
-    The others' probabilities are added up, since 1 - p has lost the digits of a confidence near 1 in float32.
+    The others' probabilities are added up, since 1 - p has lost the digits of a confidence near 1.
     """
-    xp, p = data.xp, data.probabilities
-    columns = xp.arange(data.m, device=_arrays.device(p))
-    mask = chosen[:, None] == columns[None, :]
-    zero = xp.zeros_like(p)
-    confidence = xp.sum(xp.where(mask, p, zero), axis=1)
-    others = xp.sum(xp.where(mask, zero, p), axis=1)
-    return dataclasses.replace(
-        data,
-        labels=xp.astype(chosen == data.labels, xp.int64),
-        probabilities=xp.stack((others, confidence), axis=1),
-        classes=None,
-    )
+    xp = _arrays.namespace(p)
+    columns = xp.arange(p.shape[1], device=_arrays.device(p))
+    zero = xp.zeros((), dtype=p.dtype, device=_arrays.device(p))
+    others = xp.sum(xp.where(chosen[:, None] == columns[None, :], zero, p), axis=1)
+    confidence = xp.take_along_axis(p, chosen[:, None], axis=1)[:, 0]
+    return xp.astype(chosen == labels, xp.int64), xp.stack((others, confidence), axis=1)
+
+
+def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:
+    """The sorted classes of each group, checked."""
+    groups = _listed(groups)
+    if not isinstance(groups, Sequence) or isinstance(groups, str):
+        raise TypeError(
+            f"`groups` is {groups!r}, expected a sequence of sequences of columns, or one group number for each class"
+        )
+    entries = [_listed(entry) for entry in groups]
+    if entries and not any(map(_is_collection, entries)):
+        entries = _by_number(entries)
+    if len(entries) < 2:
+        raise ValueError("`groups` has fewer than 2 groups, and one alone has probability 1; pass at least 2")
+    owner: dict[int, int] = {}
+    for g, entry in enumerate(entries):
+        if not _is_collection(entry):
+            raise TypeError(f"`groups[{g}]` is {entry!r}, expected a sequence of columns, as other groups are")
+        if not entry:
+            raise ValueError(f"`groups[{g}]` is empty, expected at least one class; leave the group out")
+        for i, column in enumerate(entry):
+            c = check_integer(f"groups[{g}][{i}]", column, 0, None, ": the column of a class")
+            if c in owner:
+                where = f"in `groups[{owner[c]}]` and" if owner[c] != g else "twice in"
+                raise ValueError(f"class {c} is {where} `groups[{g}]`; put every class into exactly one group")
+            owner[c] = g
+    missing = next(c for c in range(len(owner) + 1) if c not in owner)
+    if missing < len(owner):
+        raise ValueError(f"class {missing} is in none of the `groups`; put every class into exactly one group")
+    return tuple(tuple(sorted(map(operator.index, entry))) for entry in entries)
+
+
+def _by_number(numbers: Sequence[Any]) -> list[list[int]]:
+    """The classes of each group, from the number of each class's group."""
+    numbers = [check_integer(f"groups[{c}]", number, 0, None, ": a group number") for c, number in enumerate(numbers)]
+    present = set(numbers)
+    missing = next(g for g in range(len(present) + 1) if g not in present)
+    if missing < len(present):
+        raise ValueError(f"no class has the group number {missing} in `groups`; number the groups from 0 without gaps")
+    return [[c for c, number in enumerate(numbers) if number == g] for g in range(len(present))]
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, (Sequence, Set)) and not isinstance(value, str)
+
+
+def _listed(values: Any) -> Any:
+    """Arrays as lists."""
+    return values.tolist() if hasattr(values, "tolist") else values

@@ -17,6 +17,7 @@ import scipy
 
 from kcalib._options import check_choice
 from kcalib._statistics import ScoreVariance, disjoint_pairs
+from kcalib.lenses import Canonical
 
 __all__ = [
     "CKCEResult",
@@ -24,6 +25,7 @@ __all__ = [
     "Comparison",
     "ConfidenceInterval",
     "Evaluation",
+    "KDEResult",
     "ModelDifference",
     "ModelValue",
     "SKCEResult",
@@ -48,7 +50,8 @@ class SKCEResult:
     block_size: int | None  #: samples in a block, None without blocks
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
@@ -80,7 +83,8 @@ class CalibrationTestResult:
     estimator: str  #: what `estimate` is
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; blocks drop those after the last full one
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     block_size: int | None  #: samples in a block
     n_blocks: int | None  #: full blocks
     n_resamples: int | None  #: random draws of the statistic
@@ -160,8 +164,9 @@ class Evaluation:
     """The usual numbers about one classifier, and a verdict on its calibration."""
 
     n_samples: int  #: samples given
-    n_classes: int  #: m
-    accuracy: float  #: share of samples whose most probable class is right
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    accuracy: float  #: share of samples whose most probable class is right; all numbers are those seen through the lens
     mean_confidence: float  #: mean probability of the predicted class
     log_loss: float  #: `kcalib.log_loss`
     brier_score: float  #: `kcalib.brier_score`
@@ -184,7 +189,8 @@ class UCMEResult:
     seed: int | None  #: seed of the locations, None: they were given
     n_locations: int  #: J
     n_samples: int  #: n
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
@@ -236,7 +242,7 @@ class ModelDifference:
 class Comparison:
     """Models compared on the same samples; ``print`` shows it as a table."""
 
-    metric: str  #: "skce", "ece", "brier" or "log_loss"
+    metric: str  #: "skce", "ckce", "ece", "brier" or "log_loss"
     estimator: str  #: what estimates it
     intervals: str  #: how standard errors, intervals and p-values were made
     confidence_level: float  #: of the intervals; models are told apart at 1 minus this
@@ -244,10 +250,12 @@ class Comparison:
     models: tuple[ModelValue, ...]  #: in the order given
     differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
     n_samples: int  #: n
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
     bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
     target_kernel: str | None  #: "delta", or "matrix of rank r"; None without kernel
+    regularization: float | None  #: lambda of the CKCE; None without
     n_bins: int | None  #: bins of the confidence; None without
     n_resamples: int | None  #: replicates of the bootstrap; None without
     seed: int | None  #: seed of the bootstrap or of a subset of the samples; None if nothing was random
@@ -330,8 +338,12 @@ class Comparison:
     def remarks(self) -> list[str]:
         """What was done, a line for each thing."""
         lines = [f"{self.metric}: {self.estimator}, {self.n_samples} samples, {self.n_classes} classes"]
+        if self.lens != str(Canonical()):
+            lines.append(f"lens: {self.lens}")
         if self.kernel is not None:
             lines.append(f"kernel of all models: {self.kernel}; bandwidth: {self.bandwidth_source}")
+        if self.regularization is not None:
+            lines.append(f"regularization: {self.regularization:.6g}")
         lines.append(f"intervals: {self.intervals}, each by itself")
         lines.append(f"models are told apart at level {1 - self.confidence_level:.3g} over all pairs (Holm)")
         return lines
@@ -378,12 +390,34 @@ class CKCEResult:
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r"
     n_samples: int  #: n
-    n_classes: int  #: m
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None where nothing was random
     dtype: str  #: arithmetic of the kernel's entries; sums are always float64
     operator: str  #: which operator computed them
     operator_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
+    seconds: float  #: wall time
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class KDEResult:
+    """A calibration error by Dirichlet kernel densities."""
+
+    value: float  #: the estimate
+    norm: int  #: p of CE_p^p
+    bandwidth: float  #: of the Dirichlet kernel
+    bandwidth_source: str  #: "given", or by which criterion it is the best
+    log_likelihood: float  #: mean leave-one-out log-likelihood of the predictions with this bandwidth
+    orientation: str  #: "training" or "query": whose density it is
+    lens: str  #: the notion of calibration
+    n_samples: int  #: n
+    n_classes: int  #: m, through the lens
+    dtype: str  #: arithmetic of the weights; sums are always float64
+    threads: int  #: threads used at most
     seconds: float  #: wall time
 
     def __float__(self) -> float:

@@ -3,7 +3,8 @@
 With the Kronecker delta the target factor of a pair is <e_i, e_j>, e = one-hot(y) - p the
 residuals. With a positive semi-definite matrix M over the classes, that is with the
 matrix-valued kernel k M (Widmann et al. 2019, definition 1), it is e_i^T M e_j, the inner
-product of e R for M = R R^T. `_packing` multiplies the residuals by R.
+product of e R for M = R R^T. `_packing` multiplies the residuals by R. A kernel between numbers is
+such a matrix for classes that are numbers; `_packing` makes it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from kcalib._arrays import as_array, to_host
 
-TargetKernel = Any  # "delta", or a (m, m) array
+TargetKernel = Any  # "delta", a (m, m) array, or a Kernel
 
 
 def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | None:
@@ -30,7 +31,8 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
     if isinstance(target_kernel, str):
         if target_kernel != "delta":
             raise ValueError(
-                f"`target_kernel` is {target_kernel!r}, expected 'delta' or a positive semi-definite (m, m) matrix"
+                f"`target_kernel` is {target_kernel!r}, expected 'delta', a positive semi-definite (m, m) matrix, "
+                "or one of kcalib.kernels"
             )
         return None
     matrix = to_host(as_array(target_kernel, "target_kernel"))
@@ -39,7 +41,8 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
     matrix = matrix.astype(np.float64)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(
-            f"`target_kernel` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): one row per class"
+            f"`target_kernel` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): one row per class "
+            "(with a lens, of the induced problem)"
         )
     if not np.isfinite(matrix).all():
         i, j = np.argwhere(~np.isfinite(matrix))[0]

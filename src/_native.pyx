@@ -150,12 +150,46 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
     bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
 
 
+cdef extern from "cpu/dirichlet.h" namespace "kcalib" nogil:
+    cdef cppclass WeightedClasses[T]:
+        const T* queries
+        long n_queries
+        const T* training
+        const T* offsets
+        const int* labels
+        long n_training
+        long n_features
+        long n_classes
+        bint leave_one_out
+    bint c_class_shares "kcalib::class_shares"[T](const WeightedClasses[T]&, const Run&, double*, double*) except +
+    bint c_log_normalisers "kcalib::log_normalisers"(const double*, long, long, const Run&, double*) except +
+
+
 cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
     bint are_distributions[T](const T*, long, long, double, int, double*)
     bint complete_pairs[T](const T*, long, double, int, double*)
     bint are_classes[T](const T*, long, long, int, int64_t*)
     void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
     void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
+
+
+cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
+    cdef cppclass Predictions:
+        const double* p
+        const int64_t* labels
+        const double* weight
+        long n
+        long m
+    cpdef enum class GapNorm:
+        CITYBLOCK
+        EUCLIDEAN
+    void c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*)
+    void c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*) except +
+    long c_uniform_cells "kcalib::uniform_cells"(const Predictions&, long, int, int64_t*) except +
+    long c_median_variance_cells "kcalib::median_variance_cells"(
+        const Predictions&, long, long, int, int64_t*) except +
+    void c_group_gaps "kcalib::group_gaps"(
+        const Predictions&, const int64_t*, long, GapNorm, int, double*, double*) except +
 
 
 cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
@@ -608,6 +642,43 @@ def line_median(const double[::1] places, Sweep sweep not None):
     return median
 
 
+def class_shares(
+    const real[:, ::1] queries, const real[:, ::1] training, const real[::1] offsets, const int[::1] labels,
+    long n_classes, bint leave_one_out, Sweep sweep not None,
+):
+    """Each class's part of the weights exp(-<training_i, query_j> - offset_i), shape (queries, n_classes), and the
+    logarithms of their sums.
+
+    The labels ascend. `leave_one_out`: the queries are the training samples, and do not see themselves.
+    """
+    cdef WeightedClasses[real] problem
+    problem.queries, problem.n_queries = &queries[0, 0], queries.shape[0]
+    problem.training, problem.n_training = &training[0, 0], training.shape[0]
+    problem.offsets, problem.labels = &offsets[0], &labels[0]
+    problem.n_features, problem.n_classes = training.shape[1], n_classes
+    problem.leave_one_out = leave_one_out
+    shares = np.empty((problem.n_queries, n_classes))
+    log_sums = np.empty(problem.n_queries)
+    cdef double[:, ::1] shares_view = shares
+    cdef double[::1] log_sums_view = log_sums
+    cdef bint finished
+    with nogil:
+        finished = c_class_shares(problem, sweep.run, &shares_view[0, 0], &log_sums_view[0])
+    sweep.raise_if_stopped(finished)
+    return shares, log_sums
+
+
+def log_normalisers(const double[:, ::1] x, Sweep sweep not None):
+    """log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for each row of x >= 0, shape (n, m)."""
+    result = np.empty(x.shape[0])
+    cdef double[::1] out = result
+    cdef bint finished
+    with nogil:
+        finished = c_log_normalisers(&x[0, 0], x.shape[0], x.shape[1], sweep.run, &out[0])
+    sweep.raise_if_stopped(finished)
+    return result
+
+
 def distributions(rows, double tolerance, int threads):
     """Probabilities of m classes (n, m), or of the second of two (n,) or (n, 1), as float64 rows; None
     if some row is no distribution within `tolerance`, or cannot quite be said to be one.
@@ -693,6 +764,82 @@ def square_norms(vectors, int threads):
 cdef write_square_norms(const real[:, ::1] vectors, int threads, double[::1] out):
     with nogil:
         c_square_norms(&vectors[0, 0], vectors.shape[0], vectors.shape[1], threads, &out[0])
+
+
+cdef Predictions predictions(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight,
+):
+    cdef Predictions data
+    data.p = &p[0, 0]
+    data.labels = NULL
+    data.weight = NULL
+    if labels is not None:
+        data.labels = &labels[0]
+    if weight is not None:
+        data.weight = &weight[0]
+    data.n = p.shape[0]
+    data.m = p.shape[1]
+    return data
+
+
+def top_labels(const double[:, ::1] p, const int64_t[::1] labels, int threads):
+    """The largest entry of each row, and 1.0 where its first place is the label, else 0.0."""
+    cdef Predictions data = predictions(p, labels, None)
+    confidence, correct = np.empty(data.n), np.empty(data.n)
+    cdef double[::1] confidence_view = confidence
+    cdef double[::1] correct_view = correct
+    with nogil:
+        c_top_labels(data, threads, &confidence_view[0], &correct_view[0])
+    return confidence, correct
+
+
+def uniform_bins(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, int threads,
+):
+    """Sums of each column by bins of equal width, of entries, weights, and weights of hits: (3, m, n_bins)."""
+    cdef Predictions data = predictions(p, labels, weight)
+    sums = np.empty((3, data.m, n_bins))
+    cdef double[:, :, ::1] out = sums
+    with nogil:
+        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0])
+    return sums
+
+
+def uniform_cells(const double[:, ::1] p, long n_bins, int threads):
+    """The group of each row whose entries all lie in the same bins of equal width, (n,), and how many groups."""
+    cdef Predictions data = predictions(p, None, None)
+    group = np.empty(data.n, np.int64)
+    cdef int64_t[::1] out = group
+    cdef long count
+    with nogil:
+        count = c_uniform_cells(data, n_bins, threads, &out[0])
+    return group, count
+
+
+def median_variance_cells(const double[:, ::1] p, long max_bins, long min_size, int threads):
+    """The median-variance bin of each row, (n,), and how many bins."""
+    cdef Predictions data = predictions(p, None, None)
+    group = np.empty(data.n, np.int64)
+    cdef int64_t[::1] out = group
+    cdef long count
+    with nogil:
+        count = c_median_variance_cells(data, max_bins, min_size, threads, &out[0])
+    return group, count
+
+
+def group_gaps(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, const int64_t[::1] group, long n_groups,
+    str norm, int threads,
+):
+    """Weights of the groups and norms of their mean residuals, both (n_groups,); `norm`: "cityblock" or "euclidean"."""
+    cdef Predictions data = predictions(p, labels, weight)
+    cdef GapNorm kind = {"cityblock": GapNorm.CITYBLOCK, "euclidean": GapNorm.EUCLIDEAN}[norm]
+    weights, gaps = np.empty(n_groups), np.empty(n_groups)
+    cdef double[::1] weights_view = weights
+    cdef double[::1] gaps_view = gaps
+    with nogil:
+        c_group_gaps(data, &group[0], n_groups, kind, threads, &weights_view[0], &gaps_view[0])
+    return weights, gaps
 
 
 def fill_weights(

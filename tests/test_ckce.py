@@ -237,6 +237,29 @@ def test_conjugate_gradients_beside_the_dense_factorisation():
     assert ranked.rank == 7 and ranked.memory < 8 * 300 * 300
 
 
+def binary_problem(n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
+    """Calibrated for power 1; over-confident above."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.5, 0.5, size=n)
+    return rng.uniform(size=n) < p, p**power / (p**power + (1 - p) ** power)
+
+
+@pytest.mark.parametrize("power", [1.0, 1.5])
+def test_binary_problems_take_a_factor_that_is_the_matrix(power):
+    y, p = binary_problem(2000, power)
+    found, dense = kcalib.ckce(y, p, full_output=True), kcalib.ckce(y, p, method="cholesky", full_output=True)
+    assert (found.method, found.error_bound_kind) == ("pivoted_cholesky", "trace") and found.rank < 30
+    assert abs(found.value - dense.value) <= found.error_bound + dense.error_bound
+    assert found.error_bound < 1e-9 * found.value
+
+    # Many samples: not n^2 work, and other pivots give the same.
+    y, p = binary_problem(200_000, power)
+    found = kcalib.ckce(y, p, full_output=True)
+    other = kcalib.ckce(y, p, method="pivoted_cholesky", rank=60, seed=1, full_output=True)
+    assert found.method == "pivoted_cholesky" and found.error_bound <= 1e-8 * found.value
+    assert abs(found.value - other.value) <= found.error_bound + other.error_bound
+
+
 def test_no_digits_are_lost_where_the_regularization_dominates():
     """n lambda is 1e14 times the eigenvalues of K: <Z, E> - n lambda |Z|^2 has no correct digit."""
     y, p = softmax_problem(40, 3)

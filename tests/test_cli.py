@@ -273,6 +273,7 @@ def test_demo_table_and_options(capsys):
             ["--metric", "ece", "--bins", "4", "--resamples", "99", "--seed", "3"],
             {"metric": "ece", "n_bins": 4, "n_resamples": 99, "seed": 3},
         ),
+        (["--metric", "ckce", "--seed", "3", "--threads", "1"], {"metric": "ckce", "seed": 3, "threads": 1}),
         (["--metric", "brier"], {"metric": "brier"}),
         (["--metric", "log_loss"], {"metric": "log_loss"}),
     ],
@@ -377,7 +378,8 @@ def test_models_that_have_no_bandwidth(tmp_path, capsys):
         (["{poor}", "--bins", "3"], "--bins has no meaning for --metric 'skce', only for 'ece'; leave it out"),
         (["{poor}", "--metric", "ece", "--resamples", "3"], "--resamples is 3, expected an integer between 39 and"),
         (["{poor}", "--metric", "brier", "--threads", "3"], "--threads has no meaning for --metric 'brier'"),
-        (["{poor}", "--metric", "ckce"], "argument --metric: invalid choice: 'ckce'"),
+        (["{poor}", "--metric", "ckce", "--bins", "3"], "--bins has no meaning for --metric 'ckce', only for 'ece'"),
+        (["{poor}", "--metric", "mce"], "argument --metric: invalid choice: 'mce'"),
         (["{poor}", "--confidence-level", "95"], "argument --confidence-level: '95'"),
         (["{poor}", "--json", "--csv"], "not allowed with"),
         (["{poor}", "--fail-if-miscalibrated"], "unrecognized arguments"),
@@ -420,7 +422,7 @@ def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     )
     assert re.fullmatch(r"ECE 0\.\d{4}", first.notes[0]) and re.fullmatch(r"SKCE -?\d\.\d\de-\d\d", first.notes[1])
     assert re.fullmatch(r"p = .+", first.notes[2])
-    assert len(first.bins.weight) == 7 and first.bins.weight.sum() == 200
+    assert len(first.diagram.weight) == 7 and first.diagram.weight.sum() == 200
 
 
 def test_plot_that_cannot_be_written(tmp_path, capsys, good):

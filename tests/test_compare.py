@@ -18,11 +18,13 @@ from test_inference import binomial_bounds
 
 import kcalib
 from kcalib._resampling import Weights
+from kcalib.inference import ckce_expansion
 from kcalib.inference import compare as compare_module
 from kcalib.inference.compare import METRICS, holm
 from kcalib.kernels import Exponential, Gaussian, Linear
 
 KERNEL = Exponential(bandwidth=0.5)
+CKCE_KERNEL = Linear() + Gaussian(bandwidth=0.5)
 
 
 def powered(p: np.ndarray, exponent: float) -> np.ndarray:
@@ -46,7 +48,7 @@ def test_values_are_those_of_the_estimators():
         "brier": lambda p: kcalib.brier_score(y, p),
         "log_loss": lambda p: kcalib.log_loss(y, p),
     }
-    assert set(expected) == set(METRICS)
+    assert {*expected, "ckce"} == set(METRICS)  # that one has a bias, which is removed
     for metric, function in expected.items():
         result = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {}))
         for name, p in models.items():
@@ -122,6 +124,128 @@ def test_skce_intervals_by_hand():
 
         root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
         assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+
+
+def literal_ckce(y: np.ndarray, p: np.ndarray, regularization: float, target_kernel: np.ndarray) -> dict:
+    """Sample after sample left out, and solved anew."""
+    n, e = len(p), (np.eye(p.shape[1])[y] - p) @ np.linalg.cholesky(target_kernel)
+    k = p @ p.T + np.exp(-2 * np.sum((p[:, None] - p) ** 2, axis=-1))  # CKCE_KERNEL
+    shift = n * regularization
+
+    def ckce(kept):
+        z = np.linalg.inv(k[np.ix_(kept, kept)] + shift * np.eye(len(kept))) @ e[kept]
+        return np.trace(z.T @ k[np.ix_(kept, kept)] @ z), z
+
+    inverse = np.linalg.inv(k + shift * np.eye(n))
+    between = inverse @ k @ inverse
+    leverages = np.diag(k @ inverse)
+    everything, _ = ckce(np.arange(n))
+    scores, without = np.empty(n), np.empty_like(e)
+    for i in range(n):
+        others = np.delete(np.arange(n), i)
+        value, z = ckce(others)
+        without[i] = e[i] - k[i, others] @ z
+        scores[i] = everything - value - between[i, i] * without[i] @ without[i]
+    bias = 0.0
+    for i in range(n):
+        held_by_others = (between @ e)[i] - between[i, i] * without[i]
+        bias += e[i] @ (between[i, i] * without[i] - 2 * leverages[i] * held_by_others)
+    influences = 2 * shift * np.sum((inverse @ e) * (between @ e), axis=1)
+    return {
+        "value": everything - bias, "plug_in": everything, "scores": scores, "influences": influences,
+        "pairs": between * (without @ without.T),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target_kernel", [None, np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])])
+def test_ckce_intervals_by_hand(target_kernel):
+    y, models = three_models(9)
+    n, q = 9, scipy.stats.norm.isf(0.05)
+    options = {"kernel": CKCE_KERNEL, "regularization": 0.3}
+    options |= {} if target_kernel is None else {"target_kernel": target_kernel}
+    result = kcalib.compare(y, models, metric="ckce", confidence_level=0.9, **options)
+    assert (result.regularization, result.kernel) == (0.3, str(CKCE_KERNEL))
+    matrix = np.eye(3) if target_kernel is None else target_kernel
+    literal = {name: literal_ckce(y, p, 0.3, matrix) for name, p in models.items()}
+    off = ~np.eye(n, dtype=bool)
+    for d in result.differences:
+        a, b = literal[d.first], literal[d.second]
+        jackknife = n * np.var(a["scores"] - b["scores"], ddof=1)
+        error = np.sqrt(jackknife + 2 * np.sum((a["pairs"] - b["pairs"])[off] ** 2))
+        assert d.difference == pytest.approx(a["value"] - b["value"], rel=1e-10)
+        assert d.standard_error == pytest.approx(error, rel=1e-10)
+        assert d.confidence_interval == pytest.approx((d.difference - q * error, d.difference + q * error), rel=1e-9)
+    for name, own in literal.items():
+        entry = result.model(name)
+        assert own["plug_in"] == pytest.approx(kcalib.ckce(y, models[name], **options), rel=1e-9)
+        degenerate = 2 * np.sum(own["pairs"][off] ** 2)
+        error = np.sqrt(max(0, n * np.var(own["scores"], ddof=1) - 2 * degenerate) + degenerate)
+        assert (entry.value, entry.standard_error) == pytest.approx((own["value"], error), rel=1e-10)
+        assert entry.confidence_interval.low == pytest.approx(entry.value - q * error, rel=1e-9)
+        slope = n * np.var(own["influences"], ddof=1) / own["plug_in"]
+
+        def excess(t, value=entry.value, slope=slope, degenerate=degenerate):
+            return t - value - q * np.sqrt(slope * max(0.0, t) + degenerate)
+
+        root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
+        assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+
+
+def test_ckce_of_calibrated_models_has_no_bias():
+    """The mean over all labels, each as often as the predictions say, is exactly 0; that of `kcalib.ckce` is not."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 4)
+    p[3] = p[2]
+    mean = plug_in = 0.0
+    for labels in itertools.product(range(3), repeat=4):
+        share = np.prod(p[np.arange(4), labels])
+        models = {"calibrated": p, "other": np.roll(p, 1, axis=0)}
+        result = kcalib.compare(np.array(labels), models, metric="ckce", kernel=CKCE_KERNEL)
+        mean += share * result.model("calibrated").value
+        plug_in += share * kcalib.ckce(np.array(labels), p, kernel=CKCE_KERNEL)
+    assert abs(mean) < 1e-15 < 0.01 < plug_in
+
+
+@pytest.mark.parametrize("m", [2, 3, 10])
+def test_ckce_by_a_factor_of_small_rank(monkeypatch, m):
+    """Beside a factor that is K: what is left out hardly matters, although it has a part of the bias."""
+    y, p = softmax_problem(600, m, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.5)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    low = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(ckce_expansion, "RANK", 600)
+    exact = kcalib.compare(y, models, **options)
+    for a, b in zip(low.models + low.differences, exact.models + exact.differences, strict=True):
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.02)
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.05 * b.standard_error)
+
+
+def test_ckce_by_the_pairs_of_some_samples(monkeypatch):
+    y, p = softmax_problem(800, 5, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.2)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    whole = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(compare_module, "CKCE_SAMPLES", 400)
+    first, second, again = (kcalib.compare(y, models, seed=seed, **options) for seed in (1, 2, 1))
+    assert (whole.seed, first.seed, second.seed) == (0, 1, 2)
+    assert first.differences == again.differences != second.differences
+    for some in (first, second):
+        for a, b in zip(some.models + some.differences, whole.models + whole.differences, strict=True):
+            assert a.standard_error == pytest.approx(b.standard_error, rel=0.1)
+            assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.3 * b.standard_error)
+
+
+def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch):
+    y, p = softmax_problem(300, 10, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.5)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL, "regularization": 1e-3}
+    monkeypatch.setattr(ckce_expansion, "RANK", 5)
+    low = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(ckce_expansion, "RANK", 300)
+    exact = kcalib.compare(y, models, **options)
+    for a, b in zip(low.models + low.differences, exact.models + exact.differences, strict=True):
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.05)
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.1 * b.standard_error)
 
 
 @pytest.mark.parametrize("metric", ["brier", "log_loss"])
@@ -269,7 +393,7 @@ def test_subset_of_many_samples(monkeypatch):
         assert a.standard_error == pytest.approx(b.standard_error, rel=0.2)
 
 
-@pytest.mark.parametrize("metric", ["skce", "ece"])
+@pytest.mark.parametrize("metric", ["skce", "ckce", "ece"])
 def test_same_bits_for_any_number_of_threads(metric):
     y, models = three_models(700)
     results = [kcalib.compare(y, models, metric=metric, threads=threads) for threads in (1, 2, 5)]
@@ -280,7 +404,7 @@ def test_same_bits_for_any_number_of_threads(metric):
 @pytest.mark.parametrize("metric", METRICS)
 def test_array_libraries(xp, metric):
     y, models = three_models(60)
-    options = {"kernel": KERNEL} if metric == "skce" else {}
+    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
     expected = kcalib.compare(y, models, metric=metric, **options)
     result = kcalib.compare(
         xp.asarray(y), {name: xp.asarray(p) for name, p in models.items()}, metric=metric, **options
@@ -368,7 +492,7 @@ def test_one_hot_and_right(metric):
     y = np.arange(40) % 3
     right = np.eye(3)[y]
     wrong = np.eye(3)[(y + 1) % 3]
-    options = {"kernel": KERNEL} if metric == "skce" else {}
+    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
     result = kcalib.compare(y, {"right": right, "as right": right, "wrong": wrong}, metric=metric, **options)
     entry = result.model("right")
     assert (entry.value, entry.standard_error, entry.confidence_interval) == (0.0, 0.0, (0.0, 0.0))
@@ -392,6 +516,9 @@ def test_kernel_that_may_be_indefinite():
     y, models = three_models(20)
     with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"):
         kcalib.compare(y, models, kernel=Gaussian(metric="cityblock"))
+    indefinite = pytest.raises(ValueError, match="K is not positive semi-definite")
+    with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"), indefinite:
+        kcalib.compare(y, models, metric="ckce", kernel=Gaussian(metric="cityblock"))
 
 
 def test_four_samples_are_enough():
@@ -405,13 +532,15 @@ def test_four_samples_are_enough():
 
 
 def test_unknown_metric_lists_what_there_is():
-    with pytest.raises(ValueError, match="`metric` is 'ckce', expected one of 'skce', 'ece', 'brier', 'log_loss'"):
-        kcalib.compare([0, 1], {}, metric="ckce")
+    with pytest.raises(
+        ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier', 'log_loss'"
+    ):
+        kcalib.compare([0, 1], {}, metric="mce")
 
 
 OPTIONS = {
-    "kernel": KERNEL, "target_kernel": "delta", "n_bins": 15, "n_resamples": 2000, "seed": 0, "dtype": "float64",
-    "threads": 1, "operator": "openmp",
+    "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 0,
+    "dtype": "float64", "threads": 1, "operator": "openmp",
 }  # fmt: skip
 
 
@@ -444,6 +573,11 @@ def test_no_option_is_ignored(metric, name):
         ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* for confidence_level=0.95"),
         ({"metric": "ece", "n_resamples": 2.5}, TypeError, "`n_resamples` is 2.5, expected an integer"),
         ({"metric": "ece", "n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1"),
+        ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive"),
+        ({"metric": "ckce", "regularization": np.nan}, ValueError, "`regularization` is nan, expected a positive"),
+        ({"metric": "ckce", "regularization": "x"}, TypeError, "`regularization` is 'x', expected a positive number"),
+        ({"metric": "ckce", "kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
+        ({"metric": "ckce", "operator": "fast"}, ValueError, "`operator` is 'fast'"),
         ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0"),
         ({"kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
         ({"operator": "fast"}, ValueError, "`operator` is 'fast'"),
@@ -487,6 +621,17 @@ class World:
         distances = np.sqrt(np.sum((p[:, None] - p[None]) ** 2, axis=-1))
         return float(np.sum(np.exp(-distances / KERNEL.bandwidth) * (gaps @ gaps.T)))
 
+    def ckce(self, name: str, n: int) -> float:
+        """|(C + lambda)^{-1} M|^2 with the default lambda of n samples, by Z = (W^(1/2) K W^(1/2) + lambda)^{-1} D."""
+        p, roots = self.models[name], np.sqrt(self.share)[:, None]
+        k = p @ p.T + np.exp(-2 * np.sum((p[:, None] - p[None]) ** 2, axis=-1))  # CKCE_KERNEL
+        k = roots * k * roots.T
+        z = np.linalg.solve(k + n**-0.25 * np.eye(len(p)), roots * (self.truth - p))
+        return float(np.trace(z.T @ k @ z))
+
+    def value(self, metric: str, name: str, n: int) -> float:
+        return self.ckce(name, n) if metric == "ckce" else float(getattr(self, metric)(name))
+
     def ece(self, name: str) -> float:
         p = self.models[name]
         confidence = p.max(axis=1)
@@ -501,10 +646,10 @@ class World:
         return float(np.sum(self.share[:, None] * self.truth * losses)) / (2 if p.shape[1] == 2 else 1)
 
 
-def general_world() -> World:
+def general_world(m: int = 3) -> World:
     """Calibrated models (the truth; the truth averaged over groups of inputs), and one wrong on either side."""
     rng = np.random.default_rng(0)
-    truth, share = rng.dirichlet(np.full(3, 0.5), 20), rng.uniform(0.5, 1.5, 20)
+    truth, share = rng.dirichlet(np.full(m, 0.5), 20), rng.uniform(0.5, 1.5, 20)
     share /= share.sum()
     groups = np.arange(20) // 4
     coarse = np.array([share[groups == g] @ truth[groups == g] / share[groups == g].sum() for g in groups])
@@ -513,11 +658,11 @@ def general_world() -> World:
     )
 
 
-def mirrored_world() -> World:
+def mirrored_world(m: int = 3) -> World:
     """Two different models of exactly equal miscalibration: wrong on inputs that are mirror images."""
     rng = np.random.default_rng(0)
-    half = rng.dirichlet(np.full(3, 0.5), 10)
-    truth = np.concatenate([half, half[:, [1, 0, 2]]])
+    half = rng.dirichlet(np.full(m, 0.5), 10)
+    truth = np.concatenate([half, half[:, [1, 0, *range(2, m)]]])
     wrong, first = powered(truth, 2.0), np.arange(20)[:, None] < 10
     models = {"left": np.where(first, wrong, truth), "right": np.where(first, truth, wrong)}
     return World(np.full(20, 1 / 20), truth, models)
@@ -528,14 +673,42 @@ def certain_world() -> World:
     return World(np.full(2, 0.5), np.eye(2), {"ignorant": np.full((2, 2), 0.5), "knowing": np.eye(2)})
 
 
+def shifted_world() -> World:
+    """Section 5.2 of the CKCE paper: the model sigmoid(5 x) where sigmoid(x) is right, of inputs near 0 and of others.
+
+    Given the label, the inputs of the two models are independent; in a law of mean 0 either label has probability 1/2.
+    """
+    x = np.linspace(-1, 1, 21)
+    right, said = (1 / (1 + np.exp(-slope * x)) for slope in (1, 5))
+    joint = np.zeros((2, 21, 21))  # of label and inputs
+    laws = [np.exp(-(x**2) / (2 * scale**2)) for scale in (0.25, 1.0)]
+    for label, given in enumerate((1 - right, right)):
+        joint[label] = np.outer(laws[0] * given, laws[1] * given)
+    share = joint.sum(axis=0).ravel() / joint.sum()
+    truth = (joint / joint.sum(axis=0)).reshape(2, -1).T
+    near, wide = (grid.ravel() for grid in np.meshgrid(said, said, indexing="ij"))
+    return World(share, truth, {name: np.stack([1 - p, p], axis=1) for name, p in (("near", near), ("wide", wide))})
+
+
 WORLDS = {"general": general_world(), "mirrored": mirrored_world(), "certain": certain_world()}
+CKCE_WORLDS = WORLDS | {
+    "binary": general_world(2),
+    "ten classes": general_world(10),
+    "mirrored, ten classes": mirrored_world(10),
+    "shifted": shifted_world(),
+}
 
 
 def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict, dict]:
     """Share of covered values and differences, and p-values of the pairs."""
     rng = np.random.default_rng(2024)
-    truth = {name: getattr(world, metric)(name) for name in world.models}
-    options = {"skce": {"kernel": KERNEL, "threads": 1}, "ece": {"n_resamples": 199, "threads": 1}, "brier": {}}[metric]
+    truth = {name: world.value(metric, name, n) for name in world.models}
+    options = {
+        "skce": {"kernel": KERNEL, "threads": 1},
+        "ckce": {"kernel": CKCE_KERNEL, "threads": 1},
+        "ece": {"n_resamples": 199, "threads": 1},
+        "brier": {},
+    }[metric]
     covered: dict = {}
     pvalues: dict = {}
     for i in range(repetitions):
@@ -554,14 +727,15 @@ def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict
     return {key: np.mean(values) for key, values in covered.items()}, {k: np.array(v) for k, v in pvalues.items()}
 
 
-def check_world(name: str, metric: str, n: int, repetitions: int) -> dict:
-    covered, pvalues = simulated(WORLDS[name], metric, n, repetitions)
-    least, _ = binomial_bounds(repetitions, 0.95)
+def check_world(name: str, metric: str, n: int, repetitions: int, level: float = 0.95) -> dict:
+    """That at least a share `level` of intervals at 0.95 cover, and no more p-values are small than should be."""
+    world = CKCE_WORLDS[name]
+    covered, pvalues = simulated(world, metric, n, repetitions)
+    least, _ = binomial_bounds(repetitions, level)
     for key, share in covered.items():
         assert share >= least, f"{key}: coverage {share}"
     for (first, second), values in pvalues.items():
-        world = WORLDS[name]
-        if abs(getattr(world, metric)(first) - getattr(world, metric)(second)) < 1e-12:
+        if abs(world.value(metric, first, n) - world.value(metric, second, n)) < 1e-12:
             for alpha in (0.01, 0.05, 0.1):
                 share = np.mean(values <= alpha)
                 assert share <= binomial_bounds(repetitions, alpha)[1], f"{first}, {second}: {share} at {alpha}"
@@ -574,12 +748,17 @@ def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)
 
 
+@pytest.mark.parametrize("name", CKCE_WORLDS)
+def test_ckce_coverage_and_type_one_error(name):
+    check_world(name, "ckce", 100, 100)
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_brier_coverage(name):
     check_world(name, "brier", 100, 500)
 
 
-@pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ece", 1000)])
+@pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ckce", 300), ("ece", 1000)])
 def test_power(metric, n):
     pvalues = check_world("general", metric, n, 100)
     for pair in (("true", "sharp"), ("coarse", "sharp")):
@@ -592,3 +771,23 @@ def test_power(metric, n):
 @pytest.mark.parametrize("n", [100, 250, 1000])
 def test_coverage_and_type_one_error_of_many_data_sets(name, metric, n):
     check_world(name, metric, n, 2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CKCE_WORLDS)
+@pytest.mark.parametrize(("n", "level", "repetitions"), [(100, 0.92, 2000), (300, 0.93, 1000), (1000, 0.94, 300)])
+def test_ckce_of_many_data_sets(name, n, level, repetitions):
+    check_world(name, "ckce", n, repetitions, level)
+
+
+def test_plain_ckce_would_tell_calibrated_models_apart():
+    """Why the bias is removed: with ten classes it is many standard errors, and not the same for two models."""
+    world, rng = CKCE_WORLDS["ten classes"], np.random.default_rng(0)
+    differences = []
+    for _ in range(30):
+        y, models = world.sample(100, rng)
+        plain = [kcalib.ckce(y, models[name], kernel=CKCE_KERNEL) for name in ("true", "coarse")]
+        result = kcalib.compare(y, models, metric="ckce", kernel=CKCE_KERNEL).difference("true", "coarse")
+        differences.append((plain[0] - plain[1], result.difference))
+    plain, unbiased = np.mean(differences, axis=0) / (np.std(differences, axis=0, ddof=1) / np.sqrt(30))
+    assert abs(plain) > 6 and abs(unbiased) < 4

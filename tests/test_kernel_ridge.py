@@ -95,17 +95,16 @@ def test_by_hand():
 
 
 def test_kkr_can_be_negative():
-    """Of two samples, the first certain and right: h of the first has the product of residuals 0, but the kernel mixes."""
-    y, p = np.array([0, 1]), np.array([[1.0, 0.0], [0.7, 0.3]])
-    fitted = KKR(0.1, kernel=Gaussian(bandwidth=0.5)).fit(y, p)
-    q = np.array([[0.3, 0.7], [1.0, 0.0]])
-    expected = literal_kkr(Gaussian(bandwidth=0.5), p, np.eye(2)[y] - p, q, 0.1)
-    assert np.allclose(fitted.h(q), expected, atol=1e-14)
-    lowest = min(
-        fitted.squared_error(row[None]) for row in np.stack([np.linspace(0, 1, 101)] * 2, 1) * [1, -1] + [0, 1]
-    )
-    assert lowest < 0
-    assert UKKR(0.1).fit(y, p).squared_error(q) > 0
+    """The first of two samples is certain and right: it has no residual, but the second one's kernel reaches it."""
+    y, p, kernel = np.array([0, 1]), np.array([[1.0, 0.0], [0.7, 0.3]]), Gaussian(bandwidth=0.5)
+    c = np.linspace(0, 1, 51)
+    rows = np.stack([c, 1 - c], axis=1)
+    kkr, ukkr = (function(0.1, kernel=kernel).fit(y, p) for function in FUNCTIONS)
+    errors = np.array([kkr.squared_error(row[None]) for row in rows])
+    expected = np.diag(literal_kkr(kernel, p, np.eye(2)[y] - p, rows, 0.1))
+    assert np.allclose(errors, expected, rtol=0, atol=1e-14)
+    assert errors.min() < -1e-4
+    assert min(ukkr.squared_error(row[None]) for row in rows) >= 0
 
 
 # Higher precision

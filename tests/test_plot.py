@@ -8,18 +8,23 @@ import pytest
 
 from kcalib import _plot
 from kcalib._inputs import prepare
-from kcalib.estimators.ece import reliability_bins
+from kcalib.estimators.reliability import diagram_of
+from kcalib.lenses import TopLabel
 
 
-def bins_of(n=300, power=1.0, n_bins=15):
+def diagram_for(y, p, n_bins=15):
+    return diagram_of(prepare(y, p, lens=TopLabel()), n_bins=n_bins)
+
+
+def some_diagram(n=300, power=1.0):
     rng = np.random.default_rng(0)
     p = rng.uniform(size=n)
-    return reliability_bins(prepare(rng.uniform(size=n) < p, p**power), n_bins)
+    return diagram_for(rng.uniform(size=n) < p, p**power)
 
 
-def panel(name="model", miscalibrated=False, bins=None):
+def panel(name="model", miscalibrated=False, diagram=None):
     verdict = "miscalibrated, over-confident" if miscalibrated else "no evidence against calibration"
-    return _plot.Panel(name, verdict, miscalibrated, ("ECE 0.0100", "p = 0.5"), bins or bins_of())
+    return _plot.Panel(name, verdict, miscalibrated, ("ECE 0.0100", "p = 0.5"), diagram or some_diagram())
 
 
 def png_size(path):
@@ -41,22 +46,18 @@ def test_size_grows_by_rows_of_at_most_four(tmp_path):
     assert eight[0] == four[0] and eight[1] == six[1]
 
 
-def test_draws_what_the_bins_say(tmp_path):
+def test_draws_what_the_diagram_says():
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    bins = bins_of(power=3.0)
+    diagram = some_diagram(power=3.0)
     top, bottom = Figure().subplots(2)
-    drawn = panel(miscalibrated=True, bins=bins)
-    _plot._draw_diagram(top, drawn)
-    _plot._draw_histogram(bottom, drawn)
-    used = bins.weight > 0
-    low, high = bins.accuracy_interval(0.95)
-    np.testing.assert_allclose(top.collections[0].get_offsets(), np.stack((bins.confidence, bins.accuracy), 1)[used])
-    bands = [(b.get_x(), b.get_y(), b.get_y() + b.get_height()) for b in top.patches]
-    np.testing.assert_allclose(bands, np.stack((bins.edges[:-1], low, high), 1)[used])
+    _plot._draw_panel(top, bottom, panel(miscalibrated=True, diagram=diagram))
+    used = diagram.count > 0
+    points = np.stack((diagram.confidence, diagram.frequency), axis=1)[used]
+    np.testing.assert_allclose(top.collections[1].get_offsets(), points)
     bars = [(b.get_x(), b.get_height()) for b in bottom.patches]
-    np.testing.assert_allclose(bars, np.stack((bins.edges[:-1], bins.weight / bins.weight.sum()), 1))
+    np.testing.assert_allclose(bars, np.stack((diagram.edges[:-1], diagram.weight / diagram.weight.sum()), 1))
     assert top.get_title() == "model"
     texts = [text.get_text() for text in top.texts]
     assert texts == ["miscalibrated, over-confident", "ECE 0.0100\np = 0.5"]
@@ -125,8 +126,8 @@ def test_settings_of_the_user_do_not_matter(tmp_path):
 @pytest.mark.parametrize("n_bins", [1, 2, 500])
 def test_few_samples_and_any_number_of_bins(tmp_path, n_bins):
     pytest.importorskip("matplotlib")
-    bins = reliability_bins(prepare([0, 1], [[1.0, 0.0], [1.0, 0.0]]), n_bins)
-    _plot.plot_reliability([panel(bins=bins)], tmp_path / "out.png")
+    diagram = diagram_for([0, 1], [[1.0, 0.0], [1.0, 0.0]], n_bins)
+    _plot.plot_reliability([panel(diagram=diagram)], tmp_path / "out.png")
     assert png_size(tmp_path / "out.png")[0] > 300
 
 

@@ -51,19 +51,6 @@ def test_ece_ignores_where_bin_edges_are_not_representable():
     assert bins.weight.tolist() == [0, 0, 1, 1, 1]
 
 
-def test_accuracy_interval_is_clopper_pearson():
-    scipy_stats = pytest.importorskip("scipy.stats")
-    y, p = softmax_problem(400, 3)
-    bins = reliability_bins(prepare(y, p), 10)
-    low, high = bins.accuracy_interval(0.95)
-    for b in np.flatnonzero(bins.weight):
-        hits = round(bins.weight[b] * bins.accuracy[b])
-        expected = scipy_stats.binomtest(hits, int(bins.weight[b])).proportion_ci(0.95, method="exact")
-        assert (low[b], high[b]) == pytest.approx((expected.low, expected.high), rel=1e-9)
-    empty = np.flatnonzero(bins.weight == 0)
-    assert (low[empty] == 0).all() and (high[empty] == 1).all()
-
-
 @pytest.mark.parametrize("m", [2, 3, 10])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_scores_agree_with_scikit_learn(m, weighted):

@@ -46,6 +46,29 @@ def test_median_heuristic_by_hand():
     assert median_distance(four_equal, "total_variation").value == 0.5
 
 
+def test_kernel_between_classes_that_are_numbers():
+    """On an ordinal scale: the matrix exp(-|a - b| / 2) of 0, 1, 2; of the classes given, where they are."""
+    y, p = np.array([0, 2, 1, 1]), np.random.default_rng(0).dirichlet(np.ones(3), size=4)
+    scale = np.array([0.0, 1.0, 2.0])
+    for classes in (None, [10, 20, 40]):
+        numbers = scale if classes is None else np.array(classes)
+        matrix = np.exp(-np.abs(numbers[:, None] - numbers[None, :]) / 2)
+        options = {"kernel": Exponential(bandwidth=1.0), "classes": classes}
+        labels = y if classes is None else numbers[y].astype(int)
+        expected = kcalib.skce(labels, p, target_kernel=matrix, **options)
+        assert kcalib.skce(labels, p, target_kernel=Exponential(bandwidth=2.0), **options) == pytest.approx(
+            expected, rel=1e-13
+        )
+        expected = kcalib.ckce(labels, p, target_kernel=matrix, **options)
+        assert kcalib.ckce(labels, p, target_kernel=Exponential(bandwidth=2.0), **options) == pytest.approx(
+            expected, rel=1e-12
+        )
+    with pytest.raises(ValueError, match="expected a number for its bandwidth"):
+        kcalib.skce(y, p, target_kernel=Exponential())
+    with pytest.raises(ValueError, match=r"a kernel between numbers, but the classes are \['a', 'b', 'c'\]"):
+        kcalib.skce(np.array(["a", "c", "b", "b"]), p, target_kernel=Exponential(bandwidth=1.0))
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("target", ["delta", "matrix"])
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 10), (5, 1000), (197, 3)])
@@ -274,7 +297,7 @@ def test_indefinite_kernels_are_named():
         (np.zeros((3, 3)), r"`target_kernel` has the largest entry 0, expected one between 1e-15 and 1e15"),
         (1e300 * np.eye(3), r"`target_kernel` has the largest entry 1e\+300"),
         (-np.eye(3), r"expected a positive semi-definite, non-zero matrix"),
-        ("identity", r"`target_kernel` is 'identity', expected 'delta' or"),
+        ("identity", r"`target_kernel` is 'identity', expected 'delta', a positive"),
     ],
 )
 def test_target_kernels_are_checked(matrix, message):

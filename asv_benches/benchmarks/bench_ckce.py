@@ -1,6 +1,5 @@
 """The CKCE by its methods, and random Fourier features beside the GEMM that forms their Gram matrix."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -47,18 +46,26 @@ def fourier_over_gram(n, threads):
         return ratios([compute], lambda: features.T @ features, threads, 3, warm=False, pause=PAUSE)[0]
 
 
+PROGRAM = """
+import re, time
+from benchmarks.bench_ckce import ckce_of
+compute = ckce_of({n}, "cg", {threads})
+begin = time.perf_counter()
+compute()
+peak = re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]
+print(time.perf_counter() - begin, 1024 * int(peak) / 1e6)
+"""
+
+
 def seconds_and_memory(n, threads):
     """Of conjugate gradients in a process of their own; megabytes of the whole process, Python and data included."""
-    program = (
-        "import json, resource, sys, time; from benchmarks.bench_ckce import ckce_of; "
-        f"compute = ckce_of({n}, 'cg', {threads}); begin = time.perf_counter(); compute(); "
-        "unit = 1 if sys.platform == 'darwin' else 1024; "
-        "print(json.dumps([time.perf_counter() - begin, "
-        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6]))"
-    )
+    if sys.platform != "linux":
+        raise NotImplementedError("reads the peak memory from /proc")
+    program = PROGRAM.format(n=n, threads=threads)
     folder = Path(__file__).resolve().parents[1]
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True, text=True)
-    return tuple(json.loads(done.stdout))
+    seconds, megabytes = done.stdout.split()
+    return float(seconds), float(megabytes)
 
 
 class FourierOverGram:

@@ -30,7 +30,10 @@ class System:
         return self.solvers.solve(self.operator, self.residuals, self.shift, method=method)
 
     def preconditioner(self, rank):
-        return self.solvers.pivoted_cholesky(self.operator, rank)
+        """What conjugate gradients do before the first product."""
+        from kcalib.solvers.conjugate_gradient import Preconditioner
+
+        return Preconditioner.of(self.operator, self.shift, rank, tol=0.0, seed=0)
 
     def sweep(self):
         """All pairs once: a product with one vector, which costs a sweep and little more."""

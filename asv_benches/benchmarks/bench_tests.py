@@ -283,6 +283,38 @@ def compare_over_skce(threads, n=N, rounds=9):
         return ratios([compare], skces, threads, rounds)[0]
 
 
+class CompareModelsByCKCE:
+    """Three models, beside the CKCE of three models, which has no standard error."""
+
+    params = [(2000, N), THREADS]
+    param_names = ["n", "threads"]
+    unit = "1"
+
+    def setup_cache(self):
+        pass
+
+    def track_time_over_ckce(self, n, threads):
+        return compare_over_ckce(threads, n)
+
+
+def compare_over_ckce(threads, n=N, rounds=9):
+    kcalib = require("compare", "ckce", "inference.ckce_expansion", "kernels.Gaussian")
+    kernel = kcalib.kernels.Linear() + kcalib.kernels.Gaussian(bandwidth=BANDWIDTH)
+    labels, p = cached_predictions(n, CLASSES)
+    models = {str(a): p**a / np.sum(p**a, axis=1, keepdims=True) for a in (1.0, 1.2, 1.5)}
+    options = {"kernel": kernel, "threads": threads}
+    compare = partial(kcalib.compare, labels, models, metric="ckce", **options)
+
+    def ckces():
+        return [kcalib.ckce(labels, q, **options) for q in models.values()]
+
+    # What compare removes is at most what residuals that are noise alone add.
+    for model, plain in zip(compare().models, ckces(), strict=True):
+        assert 0 < plain - model.value < plain + 2 * model.standard_error, (model, plain)
+    with limited_blas(threads):
+        return ratios([compare], ckces, threads, rounds)[0]
+
+
 class TestLocations:
     """UCME and the CME test with ten test locations, beside one `np.sum` of the predictions."""
 

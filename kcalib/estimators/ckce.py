@@ -26,6 +26,7 @@ from kcalib._packing import Packed
 from kcalib._warnings import warn
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
+from kcalib.lenses import Lens
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
 from kcalib.solvers.low_rank import (
@@ -37,13 +38,14 @@ from kcalib.solvers.low_rank import (
     row_blocks,
     squared_norm,
 )
-from kcalib.target_kernels import TargetKernel, matrix_root
+from kcalib.target_kernels import TargetKernel
 
 __all__ = ["ToleranceWarning", "ckce", "jkce"]
 
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # of the value, by dtype
 RANK = 200  # landmarks and pivots
 SMOOTH = {"gaussian", "rational_quadratic", "identity"}  # profiles whose kernels on a line have small rank
+ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of epsilon
 LINE_RANK, LINE_ROUNDING = 100, 1e-15  # rank that is tried there, until this share of the trace is left
 FEATURES = 100  # frequencies, as in the paper
 SMALLEST_VALUE = 1e-6  # relative to the largest possible: below, `tol` no longer follows the value
@@ -70,6 +72,7 @@ def ckce(
     seed: int = 0,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -92,8 +95,8 @@ def ckce(
     kernel : Kernel, optional
         Positive definite kernel on predictions, see `kcalib.kernels`. Default: equation 8 of [1]_,
         ``Linear() + Gaussian()`` with the median heuristic.
-    target_kernel : "delta" or array_like, shape (m, m)
-        Kernel on labels: Kronecker delta, or a symmetric positive semi-definite matrix.
+    target_kernel : "delta", array_like of shape (m, m), or Kernel
+        Kernel on labels, as in `kcalib.skce`.
     regularization : float, optional
         :math:`\lambda > 0`. Default: :math:`n^{-1/4}`, as in [1]_. Values with different ones are not comparable.
     method : {"auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky"}
@@ -118,6 +121,8 @@ def ckce(
         distinct labels.
     from_logits : bool
         `y_pred` holds logits: apply a softmax (a sigmoid for one column). Never guessed.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the kernel's entries. Sums are always float64.
     threads : int, optional
@@ -207,12 +212,12 @@ def ckce(
     start = time.perf_counter()
     check_choice("method", method, tuple(METHODS))
     options = _checked_options(method, tol, rank, n_features, max_memory, seed)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
     host = _on_host(data)
     kernel, source = _kernel(data, host, kernel)
     packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
-    packed = dataclasses.replace(packed, root=matrix_root(target_kernel, data.m))
+    packed = dataclasses.replace(packed, root=_packing.target_root(target_kernel, data))
     matrix = KernelOperator(packed, threads=threads, operator=operator)
     system = System(host, packed, matrix, shift, options)
     found = METHODS[method].compute(system)
@@ -242,6 +247,7 @@ def jkce(
     estimator: str = "unbiased",
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -256,6 +262,8 @@ def jkce(
     ----------
     y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, operator
         As in `kcalib.skce`.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     kernel : Kernel, optional
         Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic.
     estimator : {"unbiased", "biased"}
@@ -297,7 +305,7 @@ def jkce(
     True
     """
     check_choice("estimator", estimator, ("unbiased", "biased"))
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     kernel, source = _kernel(data, _on_host(data), kernel)
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:
@@ -572,8 +580,12 @@ def _nystrom(system: System) -> Found:
             yield block, system.residuals(rows)
 
     equations = NormalEquations.summed(blocks())
-    lost = float(np.sum(system.matrix.diagonal())) - kept[0]
-    return _from_factor(system, equations, lost, features.pivots, "nystrom", memory)
+    diagonal = system.matrix.diagonal()
+    lost = float(np.sum(diagonal)) - kept[0]
+    # A pivot is a difference of entries of K, and divides its column of F F^T.
+    of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / features.pivots)
+    rounding = ROUNDINGS * _epsilon(system) * float(np.sum(diagonal) + np.sum(of_columns))
+    return _from_factor(system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), "nystrom", memory)
 
 
 def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
@@ -587,22 +599,21 @@ def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
     factor = pivoted_cholesky(system.matrix, rank, tol=tol, seed=system.options.seed)
     equations = NormalEquations.summed([(factor.factor, system.residuals())])
     pivots = factor.factor[factor.pivots, np.arange(factor.rank)] ** 2
-    return _from_factor(system, equations, factor.trace_residual, pivots, "pivoted_cholesky", memory)
+    entry = ROUNDINGS * _epsilon(system) * float(np.max(system.matrix.diagonal()))
+    rounding = rounding_bound(equations, system.shift, entry, pivots)
+    lost = factor.trace_residual + math.sqrt(system.n) * entry
+    return _from_factor(system, equations, lost, rounding, factor.rank, "pivoted_cholesky", memory)
 
 
 def _from_factor(
-    system: System, equations: NormalEquations, lost: float, pivots: np.ndarray, method: str, memory: int
+    system: System, equations: NormalEquations, lost: float, rounding: float, rank: int, method: str, memory: int
 ) -> Found:
-    """The value of F F^T, and its error from the trace of K - F F^T."""
+    """The value of F F^T, and its error from the trace of K - F F^T and the rounding of the value."""
     solution = equations.solution(system.shift)
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
     if system.is_definite:
-        diagonal, epsilon = system.matrix.diagonal(), _epsilon(system)
-        # A pivot is a difference of entries of K, and divides its column of F F^T.
-        of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / pivots)
-        rounding = 10 * epsilon * float(np.sum(diagonal) + np.sum(of_columns))
-        bound = trace_bound(equations, solution, system.shift, max(lost, 0.0) + rounding) + system.rounding_of_target
+        bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
         kind = "trace"
     return Found(
         squared_norm(solution),
@@ -611,7 +622,7 @@ def _from_factor(
         method,
         "asked for by name",
         memory,
-        rank=len(pivots),
+        rank=rank,
         seed=system.options.seed,
     )
 
@@ -624,9 +635,28 @@ def trace_bound(equations: NormalEquations, solution: np.ndarray, shift: float, 
     bound. With Z that of F F^T, the residual is -D Z and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term
     between 0 and ||D Z||^2 / (4 s): the second.
     """
+    return lost * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + lost / (4 * shift)))
+
+
+def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivots: np.ndarray) -> float:
+    """What rounding changes the value of F F^T by, for errors `entry` of K's entries that add up like random numbers.
+
+    A pivot is a difference of entries of K, and its root divides its column F_c, whose errors H_c are so
+    entry / sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order,
+    in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
+    """
+    solution = equations.solution(shift)
+    z = math.sqrt(_z_squares(equations, solution, shift))
+    smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
+    sizes = 3 * np.linalg.norm(solution, axis=1) + 2 * np.linalg.norm(smoothed, axis=1)
+    first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
+    return first + 4 * np.finfo(np.float64).eps * squared_norm(solution)
+
+
+def _z_squares(equations: NormalEquations, solution: np.ndarray, shift: float) -> float:
+    """||Z||_F^2 of Z = (F F^T + shift I)^{-1} E."""
     squares = equations.squares - float(np.sum(equations.cross * solution)) - shift * squared_norm(solution)
-    z_squares = max(squares, 2.0**-50 * equations.squares) / shift**2
-    return lost * min(equations.squares / shift**2, z_squares * (1 + lost / (4 * shift)))
+    return max(squares, 2.0**-50 * equations.squares) / shift**2
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,103 @@
-"""Top-label expected calibration error, and the bins it is made of."""
+r"""Binned calibration errors: of the top label, of every class, and of the whole prediction.
+
+The public functions check their input and hand columns or rows to `kcalib.estimators.binning`, whose bins they
+turn into an `ECEResult`: `_of_columns` for those of probabilities one at a time, `canonical_ece` for those of rows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._inputs import Classification, prepare
-from kcalib._options import check_integer
-from kcalib.estimators.scores import top_label
+from kcalib._options import check_choice
+from kcalib._threads import resolve_threads
+from kcalib.estimators.binning import (
+    MAX_BINS,
+    Binning,
+    ReliabilityBins,
+    Risk,
+    bin_numbers,
+    class_columns,
+    column_bins,
+    n_bins_by_risk,
+    norm_of,
+    reliability_bins,
+    simplex_bins,
+    top_label_column,
+)
+from kcalib.lenses import Lens
 
-__all__ = ["ReliabilityBins", "top_label_ece"]
+__all__ = [
+    "MAX_BINS",
+    "ECEResult",
+    "ReliabilityBins",
+    "adaptive_calibration_error",
+    "bin_numbers",
+    "canonical_ece",
+    "class_wise_ece",
+    "debiased_ece",
+    "reliability_bins",
+    "static_calibration_error",
+    "top_label_ece",
+]
 
-MAX_BINS = 1_000_000
+NORMS = ("l1", "l2", "max")
+NOTIONS = ("top_label", "class_wise")
+DISTANCES = ("total_variation", "cityblock", "euclidean", "squared_euclidean")
+
+
+@dataclass(frozen=True)
+class ECEResult:
+    """A binned calibration error and the bins it is made of."""
+
+    value: float  #: the error
+    notion: str  #: "top_label", "class_wise" or "canonical"
+    norm: str  #: of the gaps of bins: "l1", "l2" or "max"
+    distance: str | None  #: of mean predictions and mean labels in a bin ("canonical")
+    square: float | None  #: the unbiased estimate whose root `value` is, may be negative (`kcalib.debiased_ece`)
+    binning: str  #: "uniform", "equal_mass" or "median_variance"
+    n_bins: int  #: bins asked for, or chosen by risk; of each column
+    n_bins_source: str  #: "given" or "risk"
+    risks: tuple[Risk, ...] | None  #: of the numbers of bins tried, as (n_bins, value)
+    min_bin_size: int | None  #: of median-variance bins
+    n_occupied: int  #: bins that hold samples, of all columns
+    bins: tuple[ReliabilityBins, ...] = field(repr=False)  #: of the confidence, or of each class; () for "canonical"
+    class_values: tuple[float, ...] | None = field(repr=False)  #: the error of each class ("class_wise")
+    class_weight: tuple[float, ...] | None = field(repr=False)  #: of the classes, sums to 1 ("class_wise")
+    bin_number: np.ndarray | None = field(repr=False)  #: of each sample, shape: (n,) ("canonical")
+    bin_weight: np.ndarray | None = field(repr=False)  #: sums of sample weights, shape: (n_occupied,) ("canonical")
+    bin_distance: np.ndarray | None = field(repr=False)  #: the gaps, shape: (n_occupied,) ("canonical")
+    n_samples: int  #: n
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+
+    def __float__(self) -> float:
+        return self.value
 
 
 def top_label_ece(
     y_true: Any,
     y_pred: Any,
     *,
-    n_bins: int = 15,
+    n_bins: int | str = 15,
+    norm: str = "l1",
+    binning: str = "uniform",
+    min_bin_size: int | None = None,
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
-) -> float:
-    """Expected calibration error of the top-label confidence.
+    lens: Lens | None = None,
+    threads: int | None = None,
+    full_output: bool = False,
+) -> float | ECEResult:
+    r"""Expected calibration error of the top-label confidence.
 
-    The mean over samples of ``|accuracy - mean confidence|`` of the bin that the confidence of
-    the predicted class falls into. Bins are of equal width and right-closed, (a, b], with
-    0 in the first; empty bins do not count. Of classes tied for the highest probability the
+    The mean over samples of \|accuracy - mean confidence\| of the bin that the confidence of
+    the predicted class falls into. Of classes tied for the highest probability the
     first is the predicted one. It looks at one class of each prediction, depends on
     the bins, and is biased upwards: see `kcalib.skce` for a number without these.
 
@@ -39,72 +105,576 @@ def top_label_ece(
     ----------
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`.
-    n_bins : int
-        Number of bins, 1 to 1,000,000.
+    n_bins : int or "risk"
+        Number of bins, 1 to 1,000,000; of median-variance bins the largest. "risk" takes, of 5, 10, ..., 100,
+        the number whose calibration-error estimation function has the smallest cross-validated risk.
+    norm : {"l1", "l2", "max"}
+        Of the gaps: their mean over samples, the root of the mean of their squares, or the largest gap
+        (the maximum calibration error).
+    binning : {"uniform", "equal_mass", "median_variance"}
+        How confidences are cut into bins, right-closed (a, b] with 0 in the first; see the notes. Empty bins do not
+        count.
+    min_bin_size : int, optional
+        "median_variance" only. Samples that every bin holds at least, 1 to n; default 10.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights.
+        Non-negative weights, for uniform bins: the others count samples.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector. The lens comes first: top labels and
+        classes are those of the induced problem.
+    threads : int, optional
+        Threads on the CPU, at least 1; default as in `kcalib.skce`. The result is the same bit for bit
+        for any number.
+    full_output : bool
+        Return an `ECEResult` with the bins instead of a float.
 
     Returns
     -------
-    float
-        The error, in [0, 1]. Time O(n (m + log n_bins)).
+    float or ECEResult
+        The error, in [0, 1].
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments, and if `n_bins` is out of range.
+        As `kcalib.skce` for its arguments; if `norm` or `binning` is something else; if `n_bins` or
+        `min_bin_size` is out of range, or above the number of samples (equal-mass bins, bin sizes); if an option is
+        given that the binning does not have; with "risk" and fewer than 10 samples.
+    MemoryError
+        If there is no memory for the sums of all bins.
+
+    Notes
+    -----
+    **uniform**: bins of equal width, edges ``numpy.linspace(0, 1, n_bins + 1)``.
+
+    **equal_mass**: with the confidences in ascending order the j-th of B bins ends with number
+    :math:`\lfloor (n - 1) j / B \rfloor + 1`: sizes that differ by one at most, the bins of the quantiles
+    that ``numpy.quantile`` interpolates. Equal confidences are never parted: a bin takes all samples that equal
+    its last one, and a bin that is left without samples is not made.
+
+    **median_variance**: starting with one bin, the bin of the largest variance is split into confidences
+    below its median and others, until there are `n_bins` or no bin can be split into two of `min_bin_size`
+    samples. A bin that its median does not split so is not split [2]_.
+
+    **n_bins="risk"**: the mean over 5 folds (seed 0) of the risk [3]_ (equation 20) of
+    h(p, p') = gap(p) gap(p') (equation 23), where gap(p) is that of p's bin in the other folds.
+
+    Time O(n m), sorting in O(n log n) for data-dependent bins; memory O(n) beside the input.
 
     References
     ----------
     .. [1] C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger. On calibration of modern neural
        networks. ICML 2017, equation 3.
+    .. [2] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
+       classification: A unifying framework. NeurIPS 2019.
+    .. [3] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. TMLR 2025.
 
     Examples
     --------
     >>> import kcalib
     >>> round(kcalib.top_label_ece([0, 1, 1], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]), 6)
     0.366667
+    >>> result = kcalib.top_label_ece([0, 1, 1], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]], n_bins=2, full_output=True)
+    >>> result.bins[0].weight.tolist(), result.bins[0].accuracy.round(4).tolist()
+    ([0.0, 3.0], [0.0, 0.6667])
     """
-    n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
-    return reliability_bins(data, n_bins).ece
+    data = prepare(
+        y_true,
+        y_pred,
+        classes=classes,
+        from_logits=from_logits,
+        lens=lens,
+        sample_weight=sample_weight,
+        threads=threads,
+    )
+    result = _of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads)
+    return result if full_output else result.value
 
 
-@dataclass(frozen=True)
-class ReliabilityBins:
-    """Confidence against accuracy, bin by bin: what a reliability diagram shows."""
+def class_wise_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = 15,
+    norm: str = "l1",
+    binning: str = "uniform",
+    min_bin_size: int | None = None,
+    class_weight: Any = None,
+    sample_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+    threads: int | None = None,
+    full_output: bool = False,
+) -> float | ECEResult:
+    r"""Expected calibration error of the probability of each class, averaged over classes.
 
-    edges: np.ndarray  # shape: (n_bins + 1,)
-    weight: np.ndarray  # sum of sample weights (samples without weights), shape: (n_bins,)
-    confidence: np.ndarray  # mean confidence; 0 in empty bins
-    accuracy: np.ndarray  # share of correct predictions; 0 in empty bins
+    For each class k the error of the binary problem "k or not" with the probability of k, in bins of its own. With
+    "l1" the value is :math:`\sum_k w_k \mathrm{ECE}_k`, with "l2" :math:`(\sum_k w_k \mathrm{ECE}_k^2)^{1/2}`, with
+    "max" the largest gap of all classes and bins. With many classes most probabilities are near 0, and so is the value.
 
-    @property
-    def ece(self) -> float:
-        return float(np.sum(self.weight * np.abs(self.accuracy - self.confidence)) / np.sum(self.weight))
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`. For a binary problem both classes are averaged.
+    n_bins, norm, binning, min_bin_size, sample_weight, lens, threads
+        As in `kcalib.top_label_ece`; "risk" chooses one number for all classes, by their weighted mean risk.
+    class_weight : array_like, shape (m,), optional
+        Weights of the classes, not negative, some positive; they are divided by their sum. Default: all equal.
+    full_output : bool
+        Return an `ECEResult` with the bins and the error of each class instead of a float.
 
-    def accuracy_interval(self, confidence_level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Clopper-Pearson limits of each bin's accuracy ([0, 1] in empty bins)."""
-        tail = (1 - confidence_level) / 2
-        hits = np.round(self.weight * self.accuracy)
-        misses = self.weight - hits
-        low = np.where(hits > 0, scipy.special.betaincinv(np.maximum(hits, 1), misses + 1, tail), 0.0)
-        high = np.where(misses > 0, scipy.special.betaincinv(hits + 1, np.maximum(misses, 1), 1 - tail), 1.0)
-        return low, high
+    Returns
+    -------
+    float or ECEResult
+        The error, in [0, 1].
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `kcalib.top_label_ece`; if `class_weight` has another shape, is negative, infinite or all zero,
+        or is given with "max", which has no weights.
+
+    See Also
+    --------
+    kcalib.static_calibration_error : The name that this has with uniform bins and "l1".
+    kcalib.adaptive_calibration_error : And with equal-mass bins.
+
+    Notes
+    -----
+    Uniform bins take one pass over the predictions, O(n m) time and O(n_bins m) memory; other bins sort each
+    column, O(n log(n) m) time and O(n) memory; "risk" takes O(n log(n) m) time for any bins.
+
+    References
+    ----------
+    .. [1] A. Kumar, P. Liang, T. Ma. Verified uncertainty calibration. NeurIPS 2019, definition 2.3.
+    .. [2] M. Kull et al. Beyond temperature scaling: Obtaining well-calibrated multiclass probabilities with Dirichlet
+       calibration. NeurIPS 2019.
+
+    Examples
+    --------
+    The first class has two bins, with gaps 0.4 (two samples) and 0.7; so has the second.
+
+    >>> import kcalib
+    >>> round(kcalib.class_wise_ece([0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]], n_bins=2), 6)
+    0.5
+    """
+    data = prepare(
+        y_true,
+        y_pred,
+        classes=classes,
+        from_logits=from_logits,
+        lens=lens,
+        sample_weight=sample_weight,
+        threads=threads,
+    )
+    result = _of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
+    return result if full_output else result.value
 
 
-def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
-    """Bins of equal width (a, b] over the top-label confidence."""
-    confidence, correct = (_arrays.to_host(a).astype(np.float64) for a in top_label(data))
-    weight = np.ones(data.n) if data.sample_weight is None else _arrays.to_host(data.sample_weight)
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    index = bin_numbers(confidence, n_bins)
-    sums = [np.bincount(index, weight * x, minlength=n_bins) for x in (np.ones(data.n), confidence, correct)]
-    share = np.where(sums[0] > 0, sums[0], 1.0)
-    return ReliabilityBins(edges, sums[0], sums[1] / share, sums[2] / share)
+def static_calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int = 15,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+    threads: int | None = None,
+) -> float:
+    """Static calibration error (SCE): `kcalib.class_wise_ece` with uniform bins, "l1" and equal class weights.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    n_bins : int
+        Number of bins of equal width, 1 to 1,000,000.
+    lens, threads
+        As in `kcalib.top_label_ece`.
+
+    Returns
+    -------
+    float
+        The error, in [0, 1]. Time O(n m).
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `kcalib.class_wise_ece`.
+
+    References
+    ----------
+    .. [1] J. Nixon, M. W. Dusenberry, L. Zhang, G. Jerfel, D. Tran. Measuring calibration in deep learning. CVPR
+       workshops 2019.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> round(kcalib.static_calibration_error([0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]], n_bins=2), 6)
+    0.5
+    """
+    return float(
+        class_wise_ece(
+            y_true, y_pred, n_bins=n_bins, classes=classes, from_logits=from_logits, lens=lens, threads=threads
+        )
+    )
 
 
-def bin_numbers(confidence: np.ndarray, n_bins: int) -> np.ndarray:
-    """The bin (a, b] of each confidence, 0 in the first."""
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+def adaptive_calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int = 15,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+    threads: int | None = None,
+) -> float:
+    """Adaptive calibration error (ACE): `kcalib.class_wise_ece` with equal-mass bins, "l1" and equal class weights.
+
+    Bins are weighted by their share of the samples, which is 1 / n_bins, as published, where `n_bins` divides n and no
+    equal probabilities meet at an edge.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    n_bins : int
+        Number of bins, 1 to n.
+    lens, threads
+        As in `kcalib.top_label_ece`.
+
+    Returns
+    -------
+    float
+        The error, in [0, 1]. Time O(n log(n) m).
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `kcalib.class_wise_ece`.
+
+    References
+    ----------
+    .. [1] J. Nixon, M. W. Dusenberry, L. Zhang, G. Jerfel, D. Tran. Measuring calibration in deep learning. CVPR
+       workshops 2019.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y_pred = [[0.1, 0.9], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]
+    >>> round(kcalib.adaptive_calibration_error([0, 1, 0, 1], y_pred, n_bins=2), 6)
+    0.25
+    """
+    return float(
+        class_wise_ece(
+            y_true,
+            y_pred,
+            n_bins=n_bins,
+            binning="equal_mass",
+            classes=classes,
+            from_logits=from_logits,
+            lens=lens,
+            threads=threads,
+        )
+    )
+
+
+def debiased_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    notion: str = "top_label",
+    n_bins: int | str = 15,
+    binning: str = "equal_mass",
+    min_bin_size: int | None = None,
+    class_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+    threads: int | None = None,
+    full_output: bool = False,
+) -> float | ECEResult:
+    r"""Binned "l2" calibration error without the part that noise in the labels adds.
+
+    For a bin of :math:`n_b` samples :math:`\mathrm{acc}(1 - \mathrm{acc}) / (n_b - 1)` is subtracted from the squared
+    gap, which makes the mean of squares an unbiased estimate of the binned error; the value is its root, 0 where it
+    is negative.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    notion : {"top_label", "class_wise"}
+        Of the confidence, or of the probability of each class (the marginal calibration error).
+    n_bins, binning, min_bin_size, lens, threads
+        As in `kcalib.top_label_ece`.
+    class_weight : array_like, shape (m,), optional
+        As in `kcalib.class_wise_ece`; "class_wise" only.
+    full_output : bool
+        Return an `ECEResult`, which has the unbiased square, too, instead of a float.
+
+    Returns
+    -------
+    float or ECEResult
+        The error, in [0, 1]. Time and memory as `kcalib.top_label_ece` and `kcalib.class_wise_ece`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As these functions; if `notion` is something else; if a bin holds a single sample, whose noise cannot be
+        estimated.
+
+    References
+    ----------
+    .. [1] A. Kumar, P. Liang, T. Ma. Verified uncertainty calibration. NeurIPS 2019, definition 4.1.
+
+    Examples
+    --------
+    One bin, confidence 0.9 and accuracy 3/4: the square 0.15^2 is less than the noise (3/4) (1/4) / 3 = 0.0625.
+
+    >>> import kcalib
+    >>> result = kcalib.debiased_ece([1, 1, 1, 0], [0.9, 0.9, 0.9, 0.9], n_bins=1, full_output=True)
+    >>> result.value, round(result.square, 6)
+    (0.0, -0.04)
+    """
+    check_choice("notion", notion, NOTIONS)
+    if notion == "top_label" and class_weight is not None:
+        raise ValueError("`class_weight` is given, but notion='top_label' has no such option; leave it out")
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    result = _of_columns(notion, data, "l2", binning, n_bins, min_bin_size, class_weight, threads, debiased=True)
+    return result if full_output else result.value
+
+
+def canonical_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int = 10,
+    norm: str = "l1",
+    distance: str = "total_variation",
+    binning: str = "uniform",
+    min_bin_size: int | None = None,
+    sample_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+    threads: int | None = None,
+    full_output: bool = False,
+) -> float | ECEResult:
+    r"""Expected calibration error of the whole prediction, by histogram regression on the simplex.
+
+    The mean over samples of the distance between mean prediction and mean one-hot label in the bin of the sample [1]_
+    (equation 5). The bins of m classes are many: with few samples in a bin the value is large whatever the model,
+    1 minus the probability of the label where every sample is alone. See `kcalib.skce` for a number without bins.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    n_bins : int
+        Uniform: bins of each of the m probabilities, 1 to 1,000,000. Median variance: bins at most.
+    norm : {"l1", "l2", "max"}
+        Of the distances: their mean over samples, the root of the mean of their squares, or the largest.
+    distance : {"total_variation", "cityblock", "euclidean", "squared_euclidean"}
+        Total variation is half of cityblock, so that for a binary problem it is \|a - b\| of the probabilities a, b of
+        the second class.
+    binning : {"uniform", "median_variance"}
+        Products of bins (a, b] of equal width, 0 in the first, as in `kcalib.top_label_ece`. Or, starting with
+        one bin: that in which a probability has the largest (unbiased) variance is split into values
+        below the median of that probability and others, until there are `n_bins` or no bin can be split. Of bins
+        with equal variances the first made is split first. Empty bins do not count.
+    min_bin_size : int, optional
+        "median_variance" only. Samples that every bin holds at least, 1 to n; default 10. A bin that the median
+        would split into a smaller one is not split.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights, for uniform bins.
+    lens, threads
+        As in `kcalib.top_label_ece`.
+    full_output : bool
+        Return an `ECEResult` with weight and distance of each bin instead of a float.
+
+    Returns
+    -------
+    float or ECEResult
+        The error, in [0, 1] for total variation.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.top_label_ece`; if `distance` is something else.
+    MemoryError
+        If there is no memory for O(n) numbers.
+
+    Notes
+    -----
+    Uniform bins take O(n m) time and 32 n bytes beside the input; samples are in one bin if 128-bit hashes of their m
+    bin numbers are equal. Median-variance bins take a pass over the predictions for each doubling of the
+    bins, O(n m log n_bins) time, and 32 n bytes. ``min_bin_size=10`` with a very large `n_bins` is the default
+    ``MedianVarianceBinning`` of the Julia package CalibrationErrors.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
+       classification: A unifying framework. NeurIPS 2019.
+    .. [2] J. Vaicenavicius, D. Widmann, C. Andersson, F. Lindsten, J. Roll, T. B. Schoen. Evaluating model
+       calibration in classification. AISTATS 2019.
+
+    Examples
+    --------
+    The first two samples share a bin: mean prediction (0.65, 0.25, 0.1), mean label (1/2, 1/2, 0).
+
+    >>> import kcalib
+    >>> y_pred = [[0.62, 0.28, 0.1], [0.68, 0.22, 0.1], [0.1, 0.1, 0.8]]
+    >>> round(kcalib.canonical_ece([0, 1, 2], y_pred, n_bins=10), 6)
+    0.233333
+    """
+    data = prepare(
+        y_true,
+        y_pred,
+        classes=classes,
+        from_logits=from_logits,
+        lens=lens,
+        sample_weight=sample_weight,
+        threads=threads,
+    )
+    check_choice("norm", norm, NORMS)
+    check_choice("distance", distance, DISTANCES)
+    threads = resolve_threads(threads)
+    how = Binning.checked(binning, n_bins, min_bin_size, data, ("uniform", "median_variance"))
+    kind = "euclidean" if "euclidean" in distance else "cityblock"
+    bins = simplex_bins(class_columns(data), how, kind, threads)
+    gaps = {"total_variation": bins.gap / 2, "squared_euclidean": bins.gap**2}.get(distance, bins.gap)
+    value = norm_of(gaps, bins.weight, norm)
+    if not full_output:
+        return value
+    return ECEResult(
+        value=value,
+        notion="canonical",
+        norm=norm,
+        distance=distance,
+        square=None,
+        **_described(how, "given", None),
+        n_occupied=int(np.count_nonzero(bins.weight)),
+        bins=(),
+        class_values=None,
+        class_weight=None,
+        bin_number=bins.number,
+        bin_weight=bins.weight,
+        bin_distance=gaps,
+        n_samples=data.n,
+        n_classes=data.m,
+        lens=str(data.lens),
+    )
+
+
+def _of_columns(
+    notion: str,
+    data: Classification,
+    norm: str,
+    binning: Any,
+    n_bins: Any,
+    min_bin_size: Any,
+    class_weight: Any,
+    threads: Any,
+    debiased: bool = False,
+) -> ECEResult:
+    check_choice("norm", norm, NORMS)
+    threads = resolve_threads(threads)
+    weights = None if notion == "top_label" else _class_weights(class_weight, data.m, norm)
+    by_risk = isinstance(n_bins, str)
+    if by_risk:
+        _check_risk(n_bins, data)
+    how = Binning.checked(binning, 1 if by_risk else n_bins, min_bin_size, data)
+    columns = top_label_column(data, threads) if notion == "top_label" else class_columns(data)
+    mixture = np.ones(1) if weights is None else weights
+    risks = None
+    if by_risk:
+        risks = tuple(n_bins_by_risk(columns, how.rule, how.min_bin_size, mixture, threads))
+        how = Binning(how.rule, min(risks, key=lambda risk: risk.value).n_bins, how.min_bin_size)
+    bins = column_bins(columns, how, threads)
+    square = None
+    if debiased:
+        _check_sizes(bins, notion)
+        squares = np.array([one.debiased_square() for one in bins])
+        square = float(mixture @ squares)
+        value, values = max(0.0, square) ** 0.5, np.sqrt(np.maximum(squares, 0.0))
+    else:
+        values = np.array([one.error(norm) for one in bins])
+        value = _mean(values, mixture, norm)
+    return ECEResult(
+        value=value,
+        notion=notion,
+        norm=norm,
+        distance=None,
+        square=square,
+        **_described(how, "risk" if by_risk else "given", risks),
+        n_occupied=sum(one.n_occupied for one in bins),
+        bins=bins,
+        class_values=None if weights is None else tuple(values.tolist()),
+        class_weight=None if weights is None else tuple(weights.tolist()),
+        bin_number=None,
+        bin_weight=None,
+        bin_distance=None,
+        n_samples=data.n,
+        n_classes=data.m,
+        lens=str(data.lens),
+    )
+
+
+def _described(how: Binning, source: str, risks: tuple[Risk, ...] | None) -> dict[str, Any]:
+    return {
+        "binning": how.rule,
+        "n_bins": how.n_bins,
+        "n_bins_source": source,
+        "risks": risks,
+        "min_bin_size": how.min_bin_size if how.rule == "median_variance" else None,
+    }
+
+
+def _mean(values: np.ndarray, weight: np.ndarray, norm: str) -> float:
+    """Of the errors of columns."""
+    if norm == "max":
+        return float(np.max(values))
+    return float(weight @ values) if norm == "l1" else float(np.sqrt(weight @ values**2))
+
+
+def _check_risk(n_bins: str, data: Classification) -> None:
+    if n_bins != "risk":
+        raise ValueError(f"`n_bins` is {n_bins!r}, expected an integer or 'risk'")
+    if data.sample_weight is not None:
+        raise ValueError("`sample_weight` has no meaning for n_bins='risk', which counts pairs; pass a number of bins")
+
+
+def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str) -> None:
+    for k, one in enumerate(bins):
+        alone = np.flatnonzero(one.weight == 1)
+        if len(alone):
+            low, high = one.edges[alone[0] : alone[0] + 2]
+            where = f" of class {k}" if notion == "class_wise" else ""
+            raise ValueError(
+                f"bin ({low:.6g}, {high:.6g}]{where} holds a single sample, whose noise cannot be estimated; "
+                "use fewer bins, or binning='median_variance' with min_bin_size of at least 2"
+            )
+
+
+def _class_weights(class_weight: Any, m: int, norm: str) -> np.ndarray:
+    if class_weight is None:
+        return np.full(m, 1 / m)
+    if norm == "max":
+        raise ValueError("`class_weight` is given, but norm='max' has no weights; leave it out")
+    weights = _arrays.to_host(_arrays.as_array(class_weight, "class_weight"))
+    if weights.dtype.kind not in "biuf":
+        raise TypeError(f"`class_weight` has dtype {weights.dtype}, expected numbers")
+    if weights.shape != (m,):
+        raise ValueError(f"`class_weight` has shape {weights.shape}, expected ({m},): one weight a class")
+    weights = weights.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        raise ValueError(
+            f"`class_weight[{wrong[0]}]` is {weights[wrong[0]]}, expected a finite weight >= 0; "
+            "pass 0 to leave a class out"
+        )
+    total = float(np.sum(weights))
+    if not 0 < total < float("inf"):
+        raise ValueError(f"`class_weight` sums to {total}, expected a positive number; give some class a weight")
+    return weights / total

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcalib import _arrays
+from kcalib import _arrays, _native
 from kcalib._arrays import Array
-from kcalib._inputs import Classification, prepare
+from kcalib._inputs import Classification, prepare, threads_for
 from kcalib._packing import points_and_residuals
+from kcalib.lenses import Lens
 
 __all__ = ["brier_score", "log_loss"]
 
@@ -19,6 +20,7 @@ def brier_score(
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     scale_by_half: bool | str = "auto",
 ) -> float:
     """Brier score: mean squared distance of the prediction from the one-hot label.
@@ -29,6 +31,8 @@ def brier_score(
         As in `kcalib.skce`.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     scale_by_half : bool or "auto"
         Halve the sum over classes. "auto", as in scikit-learn, halves it for binary problems,
         where the score is then the mean of (p - y)^2, in [0, 1]; otherwise it is in [0, 2].
@@ -49,14 +53,18 @@ def brier_score(
     >>> round(kcalib.brier_score([0, 1], [0.2, 0.6]), 6)
     0.1
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
-    if not (isinstance(scale_by_half, bool) or (isinstance(scale_by_half, str) and scale_by_half == "auto")):
-        raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
-    return brier_score_of(data, data.m == 2 if scale_by_half == "auto" else bool(scale_by_half))
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
+    return brier_score_of(data, is_halved(scale_by_half, data.m))
 
 
 def log_loss(
-    y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    y_true: Any,
+    y_pred: Any,
+    *,
+    sample_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
 ) -> float:
     """Mean negative log-likelihood of the labels, in nats.
 
@@ -69,6 +77,8 @@ def log_loss(
         As in `kcalib.skce`.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
 
     Returns
     -------
@@ -86,8 +96,15 @@ def log_loss(
     >>> round(kcalib.log_loss([0, 1], [[0.5, 0.5], [0.5, 0.5]]), 6)
     0.693147
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
     return log_loss_of(data)
+
+
+def is_halved(scale_by_half: bool | str, m: int) -> bool:
+    """Whether the Brier score of m classes is."""
+    if not (isinstance(scale_by_half, bool) or (isinstance(scale_by_half, str) and scale_by_half == "auto")):
+        raise ValueError(f"`scale_by_half` is {scale_by_half!r}, expected True, False or 'auto'")
+    return m == 2 if scale_by_half == "auto" else bool(scale_by_half)
 
 
 def brier_score_of(data: Classification, scale_by_half: bool) -> float:
@@ -117,9 +134,11 @@ def accuracy_of(data: Classification) -> float:
     return weighted_mean(data, top_label(data)[1])
 
 
-def top_label(data: Classification) -> tuple[Array, Array]:
+def top_label(data: Classification, threads: Any = None) -> tuple[Array, Array]:
     """Confidence (probability of the predicted class) and correctness (0 or 1), both (n,)."""
     xp, p = data.xp, data.probabilities
+    if _arrays.is_host(p):
+        return _native.top_labels(p, data.labels, threads_for(p.size, threads))
     predicted = xp.argmax(p, axis=1)
     return xp.max(p, axis=1), xp.astype(xp.astype(predicted, xp.int64) == data.labels, p.dtype)
 

@@ -18,6 +18,7 @@ from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
 from kcalib.solvers import KernelOperator
 from kcalib.target_kernels import TargetKernel
@@ -38,6 +39,7 @@ def skce(
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -59,9 +61,11 @@ def skce(
     kernel : Kernel, optional
         Kernel on predictions, see `kcalib.kernels`. Default: `kcalib.kernels.Exponential` with
         the median heuristic.
-    target_kernel : "delta" or array_like, shape (m, m)
-        Kernel on labels: Kronecker delta, or a symmetric positive semi-definite matrix M,
-        which makes the matrix-valued kernel k M.
+    target_kernel : "delta", array_like of shape (m, m), or Kernel
+        Kernel on labels: Kronecker delta; or a symmetric positive semi-definite matrix M, which makes the
+        matrix-valued kernel k M; or, for classes that are numbers (an ordinal scale), one of `kcalib.kernels` with
+        its bandwidth, between the numbers: those of `classes`, or 0..m-1. With a lens classes and m are those of the
+        induced problem, with the numbers 0..m-1.
     estimator : {"unbiased", "biased", "block", "linear"}
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of
@@ -77,6 +81,8 @@ def skce(
         distinct labels.
     from_logits : bool
         `y_pred` holds logits: apply a softmax (a sigmoid for one column). Never guessed.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the pairwise sweep. Sums are always float64.
     threads : int, optional
@@ -149,6 +155,7 @@ def skce(
         y_pred,
         classes=classes,
         from_logits=from_logits,
+        lens=lens,
         sample_weight=sample_weight,
         dtype=dtype,
         threads=threads,
@@ -239,6 +246,7 @@ def describe(data: Classification, packed: Packed, operator: Operator | KernelOp
     ]
     return {
         "n_classes": data.m,
+        "lens": str(data.lens),
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
         "target_kernel": "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}",

@@ -22,6 +22,7 @@ from kcalib._packing import Packed
 from kcalib._resampling import draw_labels
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
+from kcalib.lenses import Canonical, Lens
 from kcalib.results import UCMEResult
 from kcalib.target_kernels import TargetKernel
 
@@ -44,6 +45,7 @@ def ucme(
     target_kernel: TargetKernel = "delta",
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -65,11 +67,15 @@ def ucme(
     n_locations : int, optional
         Number J of random test locations, 1 to 100,000; default 10. Only without `test_predictions`.
     test_predictions : array_like, shape (J, m) or (J,), optional
-        The predictions of the test locations, in the form of `y_pred`. Choose them without looking at `y_true`.
+        The predictions of the test locations, in the form of `y_pred`; with a lens, probabilities of
+        the induced problem. Choose them without looking at `y_true`.
     test_labels : array_like, shape (J,) or (J, m), optional
-        The labels of the test locations, in the form of `y_true`; with `test_predictions` only.
+        The labels of the test locations, in the form of `y_true`; with a lens, classes of the induced
+        problem, 0, 1, ... With `test_predictions` only.
     seed : int, optional
         Seed of random locations; default 0. Only without `test_predictions`.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     full_output : bool
         Return a `UCMEResult` instead of a float.
 
@@ -84,7 +90,8 @@ def ucme(
     TypeError, ValueError
         As `kcalib.skce` for its arguments, and for `test_predictions` and `test_labels` as for `y_pred` and `y_true`;
         if only one of these two is given, if they have another number of classes than
-        `y_pred`, or if `n_locations` or `seed` is given beside them or out of range.
+        `y_pred` (with a lens, than the induced problem), if they are given with a lens and `from_logits`, or if
+        `n_locations` or `seed` is given beside them or out of range.
 
     Warns
     -----
@@ -131,7 +138,7 @@ def ucme(
     4
     """
     start = time.perf_counter()
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     options = PairOptions(kernel, target_kernel, operator, threads)
     locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
     differences, packed, used = differences_at(data, options, locations)
@@ -203,8 +210,16 @@ def _random_locations(data: Classification, count: int, seed: int) -> Classifica
 def _given_locations(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Classification:
     shape = _arrays.as_array(predictions, "test_predictions").shape
     columns = 2 if len(shape) == 1 or tuple(shape[1:]) == (1,) else int(shape[1]) if len(shape) == 2 else None
+    seen = "" if data.lens == Canonical() else f" through {data.lens}"
     if columns is not None and columns != data.m:
-        raise ValueError(f"`test_predictions` has {columns} classes, `y_pred` has {data.m}; expected the same classes")
+        raise ValueError(
+            f"`test_predictions` has {columns} classes, `y_pred` has {data.m}{seen}; expected the same classes"
+        )
+    if seen and from_logits:
+        raise ValueError(
+            f"`test_predictions` are given with from_logits=True, but{seen} they are probabilities; "
+            "pass probabilities for `y_pred`, too"
+        )
     try:
         given = prepare(labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype)
     except (TypeError, ValueError) as error:

@@ -31,6 +31,7 @@ from kcalib.inference.cme import cme_test
 from kcalib.inference.consistency import consistency_test
 from kcalib.inference.quadratic import NullLaw, QuadraticProblem
 from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
 from kcalib.results import CalibrationTestResult
 from kcalib.target_kernels import TargetKernel
 
@@ -76,6 +77,7 @@ def calibration_test(
     resample_predictions: bool | None = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     seed: int | None = None,
     threads: int | None = None,
@@ -96,7 +98,8 @@ def calibration_test(
         pairs would take long. ``result.method_reason`` says why.
     estimator : str or callable, optional
         For "distribution_free": "unbiased" (the default), "biased", "block" or "linear". For "consistency":
-        "ece" (the default), one of the former, "ucme", or a function ``estimator(y_true, y_pred) -> float``.
+        "ece" (the default), one of the former, "ucme", or a function ``estimator(y_true, y_pred) -> float``, which
+        gets labels 0..m-1 and probabilities as they look through the lens.
     block_size : int, optional
         Samples in a block, 2..n // 2, for "block", and for estimator="block" of the methods that take one. Larger
         blocks find more, but leave fewer of them for the normal law. Default: the larger of the integer square
@@ -128,6 +131,8 @@ def calibration_test(
         For "consistency" with "ece": number of bins, by default 15.
     resample_predictions : bool, optional
         For "consistency": draw the predictions again, too (the default, as published). With False the test is exact.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     seed : int, optional
         Of whatever is random. None draws one, which the result reports; but "block" and "linear" keep the order of the
         samples then. They form blocks of consecutive samples: unless their order is already random, permute them by
@@ -219,7 +224,7 @@ def calibration_test(
     >>> print(result.null_law)  # doctest: +ELLIPSIS
     chi-square variables weighted by ... leading eigenvalues, ... of the variance from the rest
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     given = {
         "estimator": estimator,
         "block_size": block_size,
@@ -326,7 +331,8 @@ class Task:
         """
         rest: dict[str, Any] = dict.fromkeys(OPTIONAL_FIELDS)
         rest |= {"n_samples": self.data.n, "n_samples_used": self.data.n, "n_classes": self.data.m}
-        rest |= {"dtype": self.data.dtype, "method": self.method, "method_reason": "asked for by name", "seconds": 0.0}
+        rest |= {"lens": str(self.data.lens), "dtype": self.data.dtype, "seconds": 0.0}
+        rest |= {"method": self.method, "method_reason": "asked for by name"}
         pvalue = math.exp(log_pvalue) if pvalue is None else pvalue
         return CalibrationTestResult(pvalue=pvalue, log_pvalue=log_pvalue, **(rest | fields))
 

@@ -16,7 +16,8 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,11 @@ from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
-from kcalib.kernels import SMALLEST, Exponential, Kernel
+from kcalib.inference.ckce_expansion import Expansion
+from kcalib.kernels import SMALLEST, Exponential, Gaussian, Kernel, Linear
+from kcalib.lenses import Lens
 from kcalib.results import Comparison, ConfidenceInterval, ModelDifference, ModelValue
+from kcalib.solvers import KernelOperator
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["compare"]
@@ -41,6 +45,7 @@ __all__ = ["compare"]
 N_BINS, N_RESAMPLES, SEED = 15, 2000, 0  # defaults of the options that not every metric has
 ROUNDINGS = 16  # a difference of at most so many roundings is none
 EPSILON = float(np.finfo(np.float64).eps)
+CKCE_SAMPLES = 1000  # whose pairs stand for all pairs
 STRIP = 128  # samples whose pairs with all others are in memory at once
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
 
@@ -53,11 +58,13 @@ def compare(
     confidence_level: float = 0.95,
     kernel: Kernel | None = None,
     target_kernel: TargetKernel | None = None,
+    regularization: float | None = None,
     n_bins: int | None = None,
     n_resamples: int | None = None,
     seed: int | None = None,
     classes: Any = None,
     from_logits: bool = False,
+    lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
@@ -70,20 +77,23 @@ def compare(
         Labels, the same for all models, as in `kcalib.skce`; n is at least 4.
     y_preds : mapping of str to array_like, shape (n, m) or (n,)
         Two or more models by name: the predicted probabilities of the same samples in the same order.
-    metric : {"skce", "ece", "brier", "log_loss"}
-        What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ece":
-        `kcalib.top_label_ece`; "brier": `kcalib.brier_score`; "log_loss": `kcalib.log_loss`. The last two measure
-        calibration and sharpness together.
+    metric : {"skce", "ckce", "ece", "brier", "log_loss"}
+        What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
+        `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier": `kcalib.brier_score`;
+        "log_loss": `kcalib.log_loss`. The last two measure calibration and sharpness together.
     confidence_level : float
         Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this.
     kernel : Kernel, optional
-        "skce" only. The one kernel on predictions of all models, since values under different kernels cannot be
-        compared. Default: `kcalib.kernels.Exponential`. A bandwidth that is not given is the median over the models
-        of the median distance between a model's predictions (the bandwidth that `kcalib.skce` would take); models
-        with identical predictions only have none and are left out of it.
+        "skce" and "ckce". The one kernel on predictions of all models, since values under different kernels cannot be
+        compared. Default: `kcalib.kernels.Exponential`, for "ckce" ``Linear() + Gaussian()``. A bandwidth that is not
+        given is the median over the models of the median distance between a model's predictions (the bandwidth that
+        `kcalib.skce` and `kcalib.ckce` would take); models with identical predictions only have none and are left out
+        of it.
     target_kernel : "delta" or array_like, shape (m, m), optional
-        "skce" only, as in `kcalib.skce`; default "delta".
+        "skce" and "ckce", as in `kcalib.skce`; default "delta".
+    regularization : float, optional
+        "ckce" only, as in `kcalib.ckce`: positive; default :math:`n^{-1/4}`.
     n_bins : int, optional
         "ece" only. Number of bins, 1 to 1,000,000; default 15.
     n_resamples : int, optional
@@ -91,14 +101,20 @@ def compare(
         2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
         number over 1 - confidence_level if this is more.
     seed : int, optional
-        "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which
-        part of the standard error of differences is estimated. Default 0.
+        "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which part of the standard
+        error of differences is estimated. "ckce": of pivots, and of such a subset of 1000 samples. Default 0.
     classes, from_logits
         As in `kcalib.skce`, the same for all models.
-    dtype, operator
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; default the whole vector. Each model is
+        seen through it by itself: with `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
+    dtype : {"float64", "float32"}, optional
         "skce" only, as in `kcalib.skce`.
+    operator : {"sorted_scan", "openmp", "generic"}, optional
+        "skce" and "ckce", as in `kcalib.skce`.
     threads : int, optional
-        "skce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any number.
+        "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any
+        number.
 
     Returns
     -------
@@ -113,13 +129,17 @@ def compare(
         If `y_preds` is no mapping or a name is no string; as `kcalib.skce` for its arguments.
     ValueError
         If there are fewer than two models or four samples, if models differ in shape, if `confidence_level`, `metric`,
-        `n_bins`, `n_resamples` or `seed` is out of range, if an option is given that the metric does not have;
-        as `kcalib.skce` for its arguments, the message naming the model.
+        `regularization`, `n_bins`, `n_resamples` or `seed` is out of range, if an option is given that the metric does
+        not have; as `kcalib.skce` and `kcalib.ckce` for their arguments, the message naming the model.
+    MemoryError
+        If the "ckce" of a model takes more memory than there is.
 
     Warns
     -----
     IndefiniteKernelWarning
         If the kernel is not known to be positive definite.
+    ConvergenceWarning
+        If the solver does not reach the accuracy of `kcalib.ckce` ("ckce", with a very small `regularization`).
 
     See Also
     --------
@@ -139,6 +159,28 @@ def compare(
     hypothetical SKCE, since an estimate that is too low by chance comes with a standard error that is too low. Near
     calibration the intervals are too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems
     O(n log n), as in `kcalib.skce`), memory O(n m).
+
+    *CKCE.* The interval is for the population value :math:`\|(C + \lambda I)^{-1} M\|^2` at the kernel and the
+    regularization used, with :math:`C = \mathrm{E}\, k_P \otimes k_P` and
+    :math:`M = \mathrm{E}\, k_P \otimes (\delta_Y - P)` [4]_: 0 for a calibrated model, and with the default
+    regularization a number that depends on n. `kcalib.ckce` is the same for the empirical law. It is biased upwards by
+    noise in the labels, more for many classes and predictions that are spread out, so that its differences would tell
+    calibrated models apart. With :math:`s = n \lambda`, :math:`B = K (K + s I)^{-2}`, b = B E, the leverages l (the
+    diagonal of :math:`K (K + s I)^{-1}`) and the residual of a regression without sample i,
+    :math:`r_i = s Z_i / (1 - l_i)`, what is compared is
+
+    .. math:: \operatorname{tr}(Z^\top K Z) - \sum_i \langle e_i, B_{ii} r_i - 2 l_i (b_i - B_{ii} r_i)\rangle ,
+
+    which has no bias to first order in 1 / n, and none at all if the model is calibrated; it may be negative. The
+    variance has two terms, as for the SKCE: that of the jackknife, from :math:`2 \langle r_i, b_i - B_{ii}
+    r_i\rangle`, and that of the noise alone, :math:`2 \sum_{i \ne j} (B_{ij} \langle r_i, r_j\rangle)^2`. Intervals
+    are made of them as for the SKCE, and near calibration they are too wide rather than too narrow. For two models
+    that differ, such as a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in
+    small samples: at level 0.95 they held it in 91 % to 95 % of simulated data sets for n = 100, in 93 % to 96 % for n
+    = 300. The bandwidth is taken as given. The value and b come from two solves with the matrix of `kcalib.ckce`;
+    diagonals from a low-rank factor, enlarged until what it leaves out has eigenvalues of at most about 0.01 s. Time
+    for each model two to three times that of `kcalib.ckce` and O(n r^2), memory for each model O(n (m + r)), with r
+    the rank of the factor, mostly 100.
 
     *ECE.* The interval is for :math:`\theta = \sum_b |\mu_b|`, with :math:`\mu_b` the expected gap between
     correctness and confidence in bin b, times the bin's probability: the population value with *these* bins. Its
@@ -167,6 +209,8 @@ def compare(
     .. [2] D. W. K. Andrews, G. Soares. Inference for parameters defined by moment inequalities using generalized
        moment selection. Econometrica 78, 2010.
     .. [3] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
+    .. [4] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
+       conditional mean operators.
 
     Examples
     --------
@@ -182,8 +226,8 @@ def compare(
     """
     check_choice("metric", metric, tuple(METRICS))
     given = {
-        "kernel": kernel, "target_kernel": target_kernel, "n_bins": n_bins, "n_resamples": n_resamples, "seed": seed,
-        "dtype": dtype, "threads": threads, "operator": operator,
+        "kernel": kernel, "target_kernel": target_kernel, "regularization": regularization, "n_bins": n_bins,
+        "n_resamples": n_resamples, "seed": seed, "dtype": dtype, "threads": threads, "operator": operator,
     }  # fmt: skip
     options = Options(**given)
     options.check(metric, confidence_level)
@@ -195,7 +239,7 @@ def compare(
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
             models[str(name)] = prepare(
-                y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads
+                y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads
             )
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -209,6 +253,7 @@ class Options:
 
     kernel: Kernel | None = None
     target_kernel: TargetKernel | None = None
+    regularization: float | None = None
     n_bins: int | None = None
     n_resamples: int | None = None
     seed: int | None = None
@@ -226,6 +271,8 @@ class Options:
                 raise ValueError(
                     f"`{name}` has no meaning for metric={metric!r}, only for {', '.join(having)}; leave it out"
                 )
+        if self.regularization is not None:
+            _check_regularization(self.regularization)
         if self.n_bins is not None:
             check_integer("n_bins", self.n_bins, 1, MAX_BINS)
         if self.seed is not None:
@@ -233,6 +280,13 @@ class Options:
         if self.n_resamples is not None:
             least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
             check_integer("n_resamples", self.n_resamples, least, 2**32, f" for confidence_level={confidence_level}")
+
+
+def _check_regularization(value: Any) -> None:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise TypeError(f"`regularization` is {value!r}, expected a positive number")
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"`regularization` is {value}, expected a positive finite number; leave it out for n**-0.25")
 
 
 @dataclass(frozen=True)
@@ -268,7 +322,8 @@ def comparison_of(
     differences = _adjusted(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
-        "kernel", "bandwidth_source", "target_kernel", "n_bins", "n_resamples", "seed", "dtype", "operator", "threads"
+        "kernel", "bandwidth_source", "target_kernel", "regularization", "n_bins", "n_resamples", "seed", "dtype",
+        "operator", "threads",
     ))  # fmt: skip
     return Comparison(
         metric=metric,
@@ -280,7 +335,7 @@ def comparison_of(
         differences=differences,
         n_samples=data[0].n,
         n_classes=data[0].m,
-        **{**undescribed, **measured.described},
+        **{**undescribed, **measured.described, "lens": str(data[0].lens)},
         seconds=time.perf_counter() - start,
     )
 
@@ -367,13 +422,13 @@ def _symmetric(
 
 
 def _skce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    kernel, medians = _common_kernel(data, options)
+    kernel, medians = _common_kernel(data, options, Exponential())
     target_kernel: TargetKernel = "delta" if options.target_kernel is None else options.target_kernel
     packed = [_packing.pack(one, kernel, target_kernel, threads=options.threads) for one in data]
     operators = [operator_for(p.problem, operator=options.operator, threads=options.threads) for p in packed]
     moments = [_host_moments(operator) for operator in operators]
     n = data[0].n
-    rows, seed = _subset(n, SEED if options.seed is None else int(options.seed))
+    rows, seed = _subset(n, MAX_SAMPLES, SEED if options.seed is None else int(options.seed))
     squares = _square_differences(operators, rows)
     pairs = itertools.combinations(range(len(data)), 2)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
@@ -395,7 +450,9 @@ def _skce(data: Sequence[Classification], confidence_level: float, options: Opti
     )
 
 
-def _common_kernel(data: Sequence[Classification], options: Options) -> tuple[Any, dict[str, list[MedianDistance]]]:
+def _common_kernel(
+    data: Sequence[Classification], options: Options, default: Kernel
+) -> tuple[Any, dict[str, list[MedianDistance]]]:
     """The kernel with one bandwidth for all models, and the medians it comes from."""
     medians: dict[str, list[MedianDistance]] = {}
 
@@ -404,7 +461,7 @@ def _common_kernel(data: Sequence[Classification], options: Options) -> tuple[An
             medians[metric] = list(_medians(data, metric, options.threads))
         return max(statistics.median(m.value for m in medians[metric]), SMALLEST)
 
-    kernel = Exponential() if options.kernel is None else options.kernel
+    kernel = default if options.kernel is None else options.kernel
     if isinstance(kernel, Kernel):  # what is none is told so by `pack`
         kernel = kernel.resolve(bandwidth)
     return kernel, medians
@@ -460,10 +517,10 @@ def _skce_difference(moments: Moments, confidence_level: float, resolution: floa
     return _symmetric(value, error, confidence_level, resolution=resolution)
 
 
-def _subset(n: int, seed: int) -> tuple[np.ndarray, int | None]:
-    if n <= MAX_SAMPLES:
+def _subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:
+    if n <= most:
         return np.arange(n), None
-    return np.sort(np.random.default_rng(seed).choice(n, MAX_SAMPLES, replace=False)), seed
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False)), seed
 
 
 def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.ndarray:
@@ -478,6 +535,73 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
             tiles.append(tile.astype(np.float64))
             tiles[-1][np.arange(len(some)), begin + np.arange(len(some))] = 0.0
         for i, j in itertools.combinations(range(len(operators)), 2):
+            sums[i, j] += np.sum((tiles[i] - tiles[j]) ** 2)
+    return sums / (len(rows) * (len(rows) - 1))
+
+
+# -- CKCE --------------------------------------------------------------------------------------
+
+
+def _ckce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
+    kernel, medians = _common_kernel(data, options, Linear() + Gaussian())
+    kernel = _packing.check_kernel(kernel, data[0].m)
+    root = _packing.target_root("delta" if options.target_kernel is None else options.target_kernel, data[0])
+    n = data[0].n
+    regularization = float(n**-0.25 if options.regularization is None else options.regularization)
+    seed = SEED if options.seed is None else int(options.seed)
+    rows, _ = _subset(n, CKCE_SAMPLES, seed)
+    packed = [_packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads) for one in data]
+    matrices = [KernelOperator(p, threads=options.threads, operator=options.operator) for p in packed]
+    expansions = []
+    for one, matrix in zip(data, matrices, strict=True):
+        residuals = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
+        residuals = residuals if root is None else residuals @ root
+        expansions.append(Expansion.of(matrix, residuals, n * regularization, rows, seed=seed))
+    degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
+    described = describe(data[0], replace(packed[0], root=root), matrices[0])
+    del described["n_classes"], described["operator_reason"]
+    described |= {"regularization": regularization, "dtype": "float64", "threads": matrices[0].threads, "seed": seed}
+    if medians:
+        described["bandwidth_source"] = _source(medians)
+    pairs = itertools.combinations(range(len(data)), 2)
+    return Measured(
+        values=[_ckce_value(e, degenerate[i, i], confidence_level) for i, e in enumerate(expansions)],
+        differences=[
+            _ckce_difference(expansions[i], expansions[j], degenerate[i, j], confidence_level) for i, j in pairs
+        ],
+        estimator="CKCE without its bias",
+        intervals="normal, differences paired, upper limits of values from a score interval",
+        described=described,
+    )
+
+
+def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float) -> Estimate:
+    """`degenerate`: the part of the variance that noise alone has."""
+    n = len(expansion.scores)
+    linear = max(0.0, n * float(np.var(expansion.scores, ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
+    error = math.sqrt(linear + degenerate)
+    slope = n * float(np.var(expansion.influences, ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
+    quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
+    high = _statistics.ScoreVariance(slope, degenerate).upper_limit(expansion.value, quantile)
+    return Estimate(expansion.value, error, ConfidenceInterval(expansion.value - quantile * error, high))
+
+
+def _ckce_difference(a: Expansion, b: Expansion, degenerate: float, confidence_level: float) -> Estimate:
+    jackknife = len(a.scores) * float(np.var(a.scores - b.scores, ddof=1))
+    error = math.sqrt(jackknife + degenerate)
+    return _symmetric(a.value - b.value, error, confidence_level, resolution=a.error_bound + b.error_bound)
+
+
+def _pair_squares(expansions: Sequence[Expansion], rows: np.ndarray) -> np.ndarray:
+    """Mean squares over the pairs i != j of `rows`: of models in the diagonal, elsewhere of differences of two."""
+    sums = np.zeros((len(expansions), len(expansions)))
+    for begin in range(0, len(rows), STRIP):
+        some = rows[begin : begin + STRIP]
+        tiles = [expansion.pairs(some, rows) for expansion in expansions]
+        for i, tile in enumerate(tiles):
+            tile[np.arange(len(some)), begin + np.arange(len(some))] = 0.0
+            sums[i, i] += np.sum(tile**2)
+        for i, j in itertools.combinations(range(len(tiles)), 2):
             sums[i, j] += np.sum((tiles[i] - tiles[j]) ** 2)
     return sums / (len(rows) * (len(rows) - 1))
 
@@ -648,6 +772,7 @@ class Metric:
 
 METRICS = {
     "skce": Metric(_skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"})),
+    "ckce": Metric(_ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"})),
     "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(_brier, frozenset()),
     "log_loss": Metric(_log_loss, frozenset()),

@@ -123,8 +123,8 @@ class Expansion:
         if spectrum.values[0] < -NEGATIVE * spectrum.values[-1]:
             raise ValueError(
                 "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
-                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, such as Gaussian() with "
-                "metric='euclidean'"
+                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, "
+                "such as Gaussian() with metric='euclidean'"
             )
         kept, vectors = _kept(spectrum)
         roots = np.sqrt(kept)

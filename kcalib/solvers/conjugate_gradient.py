@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 from kcalib.solvers._operators import SymmetricOperator
-from kcalib.solvers.pivoted_cholesky import partial_cholesky
+from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
 
 Stop = Callable[[np.ndarray, np.ndarray], bool]
 
@@ -38,9 +38,10 @@ SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns sav
 
 @dataclass(frozen=True)
 class Preconditioner:
-    """(F F^T + shift I)^{-1} = (I - W W^T) / shift with W W^T = F (shift I + F^T F)^{-1} F^T."""
+    """(F F^T + shift I)^{-1} = (I - F (shift I + F^T F)^{-1} F^T) / shift."""
 
-    basis: np.ndarray  # W, shape (n, rank)
+    factor: np.ndarray  # F, shape (n, rank)
+    gram: tuple[np.ndarray, bool]  # Cholesky factor of shift I + F^T F
     shift: float
 
     @classmethod
@@ -48,16 +49,15 @@ class Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
         gram = factor.T @ factor
         gram[np.diag_indices(len(gram))] += shift
-        root = scipy.linalg.cholesky(gram, lower=True, check_finite=False)
-        basis = scipy.linalg.solve_triangular(root, factor.T, lower=True, overwrite_b=True, check_finite=False).T
-        return cls(basis, shift)
+        return cls(factor, scipy.linalg.cho_factor(gram, lower=True, check_finite=False), shift)
 
     @property
     def rank(self) -> int:
-        return self.basis.shape[1]
+        return self.factor.shape[1]
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        return (vectors - self.basis @ (self.basis.T @ vectors)) / self.shift
+        inner = scipy.linalg.cho_solve(self.gram, self.factor.T @ vectors, check_finite=False)
+        return (vectors - self.factor @ inner) / self.shift
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def columns_at_once(n: int) -> int:
 
 
 def memory_of_cg(n: int, c: int, rank: int, *, together: bool) -> int:
-    """Bytes: solution and residual, seven arrays of the size of the columns solved at once, two of the factor's."""
+    """Bytes: solution and residual, eight arrays of the size of the columns solved at once, the factor."""
     columns = c if together else min(c, columns_at_once(n))
-    return 8 * n * (2 * c + 7 * columns + 2 * rank)
+    return 8 * n * (2 * c + 8 * columns + rank + 4 * automatic_block(rank))
 
 
 def conjugate_gradient_solve(

@@ -51,6 +51,10 @@ class NormalEquations:
         ValueError
             If `shift` is lost in the rounding of F^T F.
         """
+        return self.solved(self.cross, shift)
+
+    def solved(self, right_sides: np.ndarray, shift: float) -> np.ndarray:
+        """(F^T F + shift I)^{-1} right_sides, of r rows; raises as `solution` does."""
         trace = float(np.trace(self.gram))
         if shift < SMALLEST_SHIFT * trace:
             raise ValueError(
@@ -59,7 +63,7 @@ class NormalEquations:
                 "method='cholesky'"
             )
         shifted = self.gram + shift * np.eye(len(self.gram))
-        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(shifted, lower=True), self.cross)
+        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(shifted, lower=True), right_sides)
 
     def scaled(self, scales: np.ndarray) -> NormalEquations:
         """Of the features times `scales`, those at scale 0 left out."""

@@ -128,14 +128,14 @@ def partial_cholesky(
     """`pivoted_cholesky` of checked arguments.
 
     With `to_rounding` the end is where D = K - F F^T is small beside the rounding of an eigendecomposition of F^T F: by
-    its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the mean square
-    of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves; where these decay slowly that
-    is far less than the trace.
+    its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the mean
+    square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves; where these decay
+    slowly that is far less than the trace.
     """
     own = _diagonal(operator)
     trace, largest = float(np.sum(own)), float(own.max())
-    rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else operator.n) * EPSILON * trace)
-    block = 1 if greedy else block_size or min(64, max(1, rank // 10))
+    rest, least = own.copy(), max(tol, (ROUNDINGS if to_rounding else 1) * EPSILON) * trace
+    block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
     random = np.random.default_rng(seed)
     while len(pivots) < rank and float(np.sum(rest)) > least:
@@ -161,6 +161,11 @@ def partial_cholesky(
             break
     factor = factor[:, : len(pivots)]
     return LowRank(factor, pivots, math.fsum(rest), len(pivots))
+
+
+def automatic_block(rank: int) -> int:
+    """Pivots that are proposed at once."""
+    return min(64, max(1, rank // 10))
 
 
 def _diagonal(operator: SymmetricOperator) -> np.ndarray:

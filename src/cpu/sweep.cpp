@@ -3,45 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstddef>
-#include <new>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "aligned.h"
 #include "team.h"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
-#include <sys/mman.h>
 #endif
 
 namespace kcalib {
 namespace {
-
-template <class T> class AlignedBuffer {
- public:
-  explicit AlignedBuffer(long size)
-      : bytes_(sizeof(T) * std::size_t(std::max(size, 1L))),
-        alignment_(std::align_val_t(bytes_ < HUGE_PAGE ? 64 : HUGE_PAGE)),
-        data_(static_cast<T*>(::operator new(bytes_, alignment_))) {
-#ifdef MADV_HUGEPAGE
-    // Touching fresh memory page by page takes longer than packing into it.
-    if (bytes_ >= HUGE_PAGE) madvise(data_, bytes_, MADV_HUGEPAGE);
-#endif
-  }
-  ~AlignedBuffer() { ::operator delete(data_, alignment_); }
-  AlignedBuffer(const AlignedBuffer&) = delete;
-  AlignedBuffer& operator=(const AlignedBuffer&) = delete;
-  T* get() const { return data_; }
-  T& operator[](long i) const { return data_[i]; }
-
- private:
-  static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21;
-  std::size_t bytes_;
-  std::align_val_t alignment_;
-  T* data_;
-};
 
 // Rows (and columns) of a block: whole panels of columns on every instruction set, and no more than a
 // second-level cache holds of the products' rows, which pass by once for each panel. Depends on the

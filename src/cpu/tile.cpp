@@ -9,12 +9,10 @@
 // AVX-512 must not be the copy that the linker keeps for everyone.
 #include "tile.h"
 
-#include "pack.h"
+#include "register_tile.h"
 
 namespace kcalib {
 namespace {
-
-constexpr int TILE = ROWS * VECTORS;
 
 // Up to this many features the squared distance comes from differences; beyond it
 // from |x|^2 + |x'|^2 - 2 x.x', with pairs nearer than NEAR recomputed by differences,
@@ -24,18 +22,8 @@ constexpr double NEAR = 1e-3;
 // The same for pairs of different labels, whose distance is the sum of terms of size 1.
 constexpr double NEAR_OTHERS = 4e-3;
 
-// Features whose part of a panel stays in L1 while all rows of a block pass by.
-constexpr long FEATURES_AT_ONCE = 64;
-
 constexpr long MAX_BLOCK_ROWS = 192;
 
-template <class T> constexpr int WIDTH = VECTORS * LANES<Pack<T>>;  // columns of a panel
-
-#define KCALIB_INLINE __attribute__((always_inline))
-
-struct Product {
-  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return a * b + sum; }
-};
 struct SquaredDifference {
   template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) {
     const V d = a - b;
@@ -61,48 +49,6 @@ template <class T> struct StridedRows {
   long stride;
   KCALIB_FN T operator()(long k, int r) const { return at[r * stride + k]; }
 };
-
-// finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r < COUNT: the loop where the
-// time goes. The sums never leave the registers unless `finish` stores them; they are added to
-// `so_far` if that is given.
-template <class Step, class V, int COUNT = ROWS, class Rows, class Finish>
-KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr) {
-  V sum[COUNT][VECTORS] = {};
-  if (so_far)
-    for (int r = 0; r < COUNT; ++r)
-      for (int v = 0; v < VECTORS; ++v) sum[r][v] = so_far[r * VECTORS + v];
-#pragma GCC unroll 1
-  for (long k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
-    V column[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) column[v] = load<V>(panel + v * LANES<V>);
-#pragma GCC unroll 6
-    for (int r = 0; r < COUNT; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) sum[r][v] = Step::template step<V>(sum[r][v], rows(k, r), column[v]);
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < COUNT; ++r) finish(r, sum[r]);
-}
-
-// Asks for `bytes` that will be needed next, a share of them with each of `steps` steps: the hardware
-// does not look as far ahead as the next panel.
-class Prefetch {
- public:
-  Prefetch(const void* next, long bytes, long steps) : next_(static_cast<const char*>(next)), lines_(bytes / 64), steps_(steps) {}
-  KCALIB_FN void step(long i) const {
-    for (long line = i * lines_ / steps_; line < (i + 1) * lines_ / steps_; ++line) __builtin_prefetch(next_ + line * 64);
-  }
-
- private:
-  const char* next_;
-  long lines_, steps_;
-};
-
-template <class V> KCALIB_FN auto storing(V* tile) {
-  return [tile](int r, const V* sum) KCALIB_INLINE {
-    for (int v = 0; v < VECTORS; ++v) tile[r * VECTORS + v] = sum[v];
-  };
-}
 
 // WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
 // with labels, |e|^2 and the labels (as integers of the lane's size).
@@ -953,9 +899,10 @@ template <class T> constexpr TileFunctions<T> table_of() {
 
 extern const WeightTable KCALIB_WEIGHTS;
 extern const LineFunctions KCALIB_LINE;
+extern const DirichletTable KCALIB_DIRICHLET;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add, &KCALIB_WEIGHTS, &KCALIB_LINE,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add, &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET,
 };
 
 }  // namespace kcalib

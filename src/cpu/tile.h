@@ -3,6 +3,7 @@
 // table for each; cpu_level.cpp picks the table the machine can run.
 #pragma once
 
+#include "dirichlet_kernels.h"
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
 #include "weights.h"
@@ -109,6 +110,7 @@ struct TileTable {
   void (*add)(const double* x, long n, double* sums);
   const WeightTable* weights;
   const LineFunctions* line;
+  const DirichletTable* dirichlet;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

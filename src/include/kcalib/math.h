@@ -94,7 +94,7 @@ template <class V> KCALIB_FN V exp(V x) {
   return exp_reduced((x - n * C::ln2_high) - n * C::ln2_low, shifted);
 }
 
-// exp(-x) for x >= 0, x clamped to 708 (float: 87): what kernels need, a few instructions less.
+// exp(-x) for x >= -709 (float: -88), x clamped to 708 (87): what kernels need, a few instructions less.
 template <class V> KCALIB_FN V exp_minus(V x) {
   using C = Constants<Real<V>>;
   x = at_most(x, -C::exp_low);

@@ -1,0 +1,80 @@
+"""Binned calibration errors beside one np.sum over the predictions, which reads them once.
+
+np.sum runs on one thread, whatever kcalib has. What has to sort is compared with np.sum and np.sort of as many
+doubles, on one thread, too.
+"""
+
+import numpy as np
+
+from .common import ROUNDS, SEED, THREADS, cached_predictions, ratios, require
+
+N, CLASSES = 1_000_000, 100
+MMCE_SAMPLES = 10_000_000
+# Function, options, and the columns that are to be sorted: none, the confidences, or all.
+CASES = {
+    "top_label_ece": ("top_label_ece", {}, "none"),
+    "top_label_ece, equal mass": ("top_label_ece", {"binning": "equal_mass"}, "confidence"),
+    "top_label_ece, median variance": ("top_label_ece", {"binning": "median_variance"}, "confidence"),
+    "debiased_ece": ("debiased_ece", {}, "confidence"),
+    "class_wise_ece": ("class_wise_ece", {}, "none"),
+    "class_wise_ece, equal mass": ("class_wise_ece", {"binning": "equal_mass"}, "all"),
+    "class_wise_ece, median variance": ("class_wise_ece", {"binning": "median_variance"}, "all"),
+    "canonical_ece": ("canonical_ece", {}, "confidence"),
+    "canonical_ece, median variance": ("canonical_ece", {"binning": "median_variance", "n_bins": 16}, "confidence"),
+}
+
+
+def yardstick(p, sorts):
+    """np.sum, and np.sort of a column that lies in one piece as often as columns are sorted."""
+    column = p.max(axis=1)
+    count = {"none": 0, "confidence": 1, "all": p.shape[1]}[sorts]
+
+    def run():
+        p.sum()
+        for _ in range(count):
+            np.sort(column)
+
+    return run
+
+
+def over_sum(case, n, m, threads, rounds=ROUNDS):
+    """Time of the whole public call over that of its yardstick."""
+    name, options, sorts = CASES[case]
+    function = getattr(require(name), name)
+    labels, p = cached_predictions(n, m)
+    return ratios([lambda: function(labels, p, threads=threads, **options)], yardstick(p, sorts), threads, rounds)[0]
+
+
+def mmce_over_sort(n, threads, rounds=ROUNDS):
+    """Time of `kcalib.mmce` of a binary problem over that of one np.sort (one thread) of as many doubles."""
+    mmce = require("mmce").mmce
+    rng = np.random.default_rng([SEED, n])
+    p = rng.random(n)
+    labels = (rng.random(n) < p).astype(np.int64)
+    return ratios([lambda: mmce(labels, p, threads=threads)], lambda: np.sort(p), threads, rounds)[0]
+
+
+class Binned:
+    params = [list(CASES), THREADS]
+    param_names = ["case", "threads"]
+    unit = "sums"
+    timeout = 600
+
+    def setup_cache(self):
+        pass
+
+    def track_time_over_sum(self, case, threads):
+        return over_sum(case, N, CLASSES, threads)
+
+
+class MMCE:
+    params = [(100_000, MMCE_SAMPLES), THREADS]
+    param_names = ["n", "threads"]
+    unit = "sorts"
+    timeout = 600
+
+    def setup_cache(self):
+        pass
+
+    def track_time_over_sort(self, n, threads):
+        return mmce_over_sort(n, threads)

@@ -1,0 +1,120 @@
+"""The Dirichlet kernel density ratio at all samples, from all samples, beside NumPy with as many threads.
+
+    numpy_dense      the formula on whole n x n matrices
+    numpy_by_class   as published for more than 60 classes: a log-sum-exp of an n x n matrix for each class
+    numpy_strips     the formula for strips of predictions, whose temporaries stay in the cache
+
+And beside the machine's own limit: the exponentials and multiply-adds alone.
+"""
+
+import numpy as np
+
+from .common import PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require
+
+CLASSES = (10, 100)
+SAMPLES = 10_000
+BANDWIDTH = 0.1
+STRIP = 32
+
+
+def log_normalisers_of(p):
+    from scipy.special import gammaln
+
+    parameters = p / BANDWIDTH + 1
+    return gammaln(parameters.sum(axis=1)) - gammaln(parameters).sum(axis=1)
+
+
+class Ratio:
+    """n predictions of m classes."""
+
+    def __init__(self, n, m, threads, dtype="float64"):
+        require("regression.DirichletKDE")
+        from kcalib.regression import DirichletKDE
+
+        self.labels, self.p = cached_predictions(n, m)
+        self.kde = DirichletKDE(BANDWIDTH, dtype=dtype, threads=threads).fit(self.labels, self.p)
+        self.threads = threads
+
+    def kcalib(self):
+        """h(p_i, p_i) for all samples: their shares, and O(n m) more."""
+        return self.kde.squared_error(self.p)
+
+    def numpy_dense(self):
+        return self.numpy_strips(len(self.p))
+
+    def numpy_by_class(self):
+        from scipy.special import logsumexp
+
+        log_weights = np.log(self.p) @ (self.p / BANDWIDTH).T + log_normalisers_of(self.p)
+        total = logsumexp(log_weights, axis=1)
+        masks = [np.where(self.labels == k, 0.0, -np.inf) for k in range(self.p.shape[1])]
+        return np.stack([np.exp(logsumexp(log_weights + mask, axis=1) - total) for mask in masks], axis=1)
+
+    def numpy_strips(self, strip=STRIP):
+        p, powers = self.p, (self.p / BANDWIDTH).T.copy()
+        log_normalisers, classes = log_normalisers_of(p), np.eye(p.shape[1])[self.labels]
+        shares = np.empty_like(p)
+        for begin in range(0, len(p), strip):
+            log_weights = np.log(p[begin : begin + strip]) @ powers
+            log_weights += log_normalisers
+            log_weights -= log_weights.max(axis=1, keepdims=True)
+            weights = np.exp(log_weights, out=log_weights)
+            shares[begin : begin + strip] = (weights @ classes) / weights.sum(axis=1, keepdims=True)
+        return shares
+
+    def over_kcalib(self, name, rounds=3):
+        """Time of NumPy's `name` over ours."""
+        import scipy.linalg  # noqa: F401  # its BLAS must be there before it is limited
+
+        with limited_blas(self.threads):
+            return ratios([getattr(self, name)], self.kcalib, self.threads, rounds, pause=PAUSE)[0]
+
+    def seconds(self, rounds=3):
+        return float(np.median(alternated([self.kcalib], self.threads, rounds)))
+
+
+def fraction_of_limit(n, m, dtype, threads, rounds=5):
+    """Time of the exponentials and multiply-adds alone, at the machine's own rate, over that of the ratio."""
+    native = require("_native.probe")._native
+    sweep, ratio = native.Sweep(threads), Ratio(n, m, threads, dtype)
+    counts = {}
+
+    def probe(what):
+        def run():
+            counts[what] = native.probe(what, dtype, 200_000, sweep)
+
+        return run
+
+    times = alternated((ratio.kcalib, probe("fma"), probe("exp")), threads, rounds)
+    limit = n * n * (m * times[:, 1] / counts["fma"] + times[:, 2] / counts["exp"])
+    return float(np.median(limit / times[:, 0]))
+
+
+class NumPyOverKDE:
+    """Times of NumPy over ours."""
+
+    params = [CLASSES, THREADS, ("numpy_dense", "numpy_by_class", "numpy_strips")]
+    param_names = ["m", "threads", "implementation"]
+    unit = "times"
+    timeout = 600
+
+    def setup_cache(self):
+        pass
+
+    def setup(self, m, threads, implementation):
+        self.ratio = Ratio(3000, m, threads)
+
+    def track_speedup(self, m, threads, implementation):
+        return self.ratio.over_kcalib(implementation)
+
+
+class FractionOfLimit:
+    params = [(2, *CLASSES), ("float64", "float32"), THREADS]
+    param_names = ["m", "dtype", "threads"]
+    unit = "fraction"
+
+    def setup_cache(self):
+        pass
+
+    def track_fraction(self, m, dtype, threads):
+        return fraction_of_limit(SAMPLES, m, dtype, threads)

@@ -1,0 +1,338 @@
+r"""Bins over predicted probabilities: where their edges are, what they hold, and how many there should be.
+
+A *column* is one probability of every sample with a label that says which samples hit: the top-label confidence, or
+the probability of one class. `column_bins` makes `ReliabilityBins` of each column, in one compiled pass over all of
+them or by sorting each; `simplex_bins` bins whole rows; `n_bins_by_risk` chooses a number of bins. Called by
+`kcalib.estimators.ece`, and for its `ReliabilityBins` by whoever shows a reliability diagram.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib import _arrays, _native
+from kcalib._inputs import Classification, threads_for
+from kcalib._memory import check_memory
+from kcalib._options import check_choice, check_integer
+from kcalib.estimators.scores import top_label
+
+__all__ = ["ReliabilityBins"]
+
+MAX_BINS = 1_000_000
+BINNINGS = ("uniform", "equal_mass", "median_variance")
+MIN_BIN_SIZE = 10
+RISK_GRID = tuple(range(5, 101, 5))
+FOLDS = 5
+FOLD_SEED = 0
+COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """Confidence against accuracy, bin by bin: what a reliability diagram shows."""
+
+    edges: np.ndarray  #: bins are (a, b], 0 in the first; shape: (n_bins + 1,)
+    weight: np.ndarray  #: sum of sample weights (samples without weights), shape: (n_bins,)
+    confidence: np.ndarray  #: mean confidence; 0 in empty bins
+    accuracy: np.ndarray  #: share of samples that hit; 0 in empty bins
+
+    @property
+    def n_occupied(self) -> int:
+        """Bins that hold samples."""
+        return int(np.count_nonzero(self.weight))
+
+    @property
+    def ece(self) -> float:
+        """Mean over samples of the gap of their bin."""
+        return self.error("l1")
+
+    def error(self, norm: str) -> float:
+        """Norm over samples ("l1", "l2" or "max") of the gaps between accuracy and confidence."""
+        return norm_of(np.abs(self.accuracy - self.confidence), self.weight, norm)
+
+    def debiased_square(self) -> float:
+        """Mean over samples of the squared gap of their bin, less what noise in the labels adds on average.
+
+        Of unweighted samples, at least two in every bin that holds any.
+        """
+        used = self.weight > 0
+        count, accuracy = self.weight[used], self.accuracy[used]
+        noise = accuracy * (1 - accuracy) / (count - 1)
+        return float(np.sum(count * ((accuracy - self.confidence[used]) ** 2 - noise)) / np.sum(count))
+
+
+def norm_of(gaps: np.ndarray, weight: np.ndarray, norm: str) -> float:
+    """Of the gaps of bins over the samples, of which a bin holds `weight`."""
+    if norm == "max":
+        return float(np.max(gaps[weight > 0]))
+    total = float(np.sum(weight))
+    if norm == "l1":
+        return float(np.sum(weight * gaps)) / total
+    return float(np.sqrt(np.sum(weight * gaps**2) / total))
+
+
+@dataclass(frozen=True)
+class Binning:
+    """How to bin: a rule, and what it needs to know."""
+
+    rule: str  # one of BINNINGS
+    n_bins: int
+    min_bin_size: int = MIN_BIN_SIZE  # of median-variance bins
+
+    @classmethod
+    def checked(
+        cls, rule: Any, n_bins: Any, min_bin_size: Any, data: Classification, rules: tuple[str, ...] = BINNINGS
+    ) -> Binning:
+        """For these samples."""
+        check_choice("binning", rule, rules)
+        n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
+        if rule != "median_variance":
+            if min_bin_size is not None:
+                raise ValueError(f"`min_bin_size` is {min_bin_size!r}, but binning={rule!r} has no such option")
+            if rule == "equal_mass" and n_bins > data.n:
+                raise ValueError(
+                    f"`n_bins` is {n_bins}, but there are {data.n} samples; pass at most as many bins as samples"
+                )
+            min_bin_size = 1
+        size = check_integer("min_bin_size", MIN_BIN_SIZE if min_bin_size is None else min_bin_size, 1)
+        if data.n < size:
+            raise ValueError(f"`min_bin_size` is {size}, but there are {data.n} samples; pass a smaller one")
+        if rule != "uniform" and data.sample_weight is not None:
+            raise ValueError(
+                f"`sample_weight` has no meaning for binning={rule!r}, which counts samples; use binning='uniform'"
+            )
+        return cls(rule, n_bins, size)
+
+    def edges(self, ascending: np.ndarray) -> np.ndarray:
+        """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform."""
+        if self.rule == "uniform":
+            return np.linspace(0.0, 1.0, self.n_bins + 1)
+        inner = self._equal_mass(ascending) if self.rule == "equal_mass" else self._median_variance(ascending)
+        return np.concatenate([[0.0], inner[inner < ascending[-1]], [1.0]])
+
+    def _equal_mass(self, ascending: np.ndarray) -> np.ndarray:
+        below = (len(ascending) - 1) * np.arange(1, self.n_bins) // self.n_bins
+        return np.unique(ascending[below])
+
+    def _median_variance(self, ascending: np.ndarray) -> np.ndarray:
+        """The recursion of `median_variance_cells` in src/cpu/bins.h; here every cell is a slice."""
+        made = itertools.count()
+
+        def cell(begin: int, end: int) -> tuple[float, int, int, int]:
+            return -float(np.var(ascending[begin:end], ddof=1)), next(made), begin, end
+
+        def can_be_split(begin: int, end: int) -> bool:
+            return end - begin >= 2 * self.min_bin_size
+
+        inner: list[float] = []
+        n = len(ascending)
+        queue = [cell(0, n)] if can_be_split(0, n) else []
+        while queue and len(inner) + 1 < self.n_bins:
+            _, _, begin, end = heapq.heappop(queue)
+            median = ascending[begin + (end - begin) // 2]
+            middle = begin + int(np.searchsorted(ascending[begin:end], median))
+            if min(middle - begin, end - middle) < self.min_bin_size:
+                continue
+            inner.append(ascending[middle - 1])
+            for part in ((begin, middle), (middle, end)):
+                if can_be_split(*part):
+                    heapq.heappush(queue, cell(*part))
+        return np.sort(np.array(inner))
+
+
+class Columns(NamedTuple):
+    """Probabilities whose bins are wanted, one column at a time."""
+
+    values: np.ndarray  # float64, C-contiguous, shape: (n, columns)
+    labels: np.ndarray  # int64: the column that the sample hits; -1 for none; shape: (n,)
+    weight: np.ndarray | None  # shape: (n,)
+
+
+def top_label_column(data: Classification, threads: Any = None) -> Columns:
+    confidence, correct = (_arrays.to_host(a).astype(np.float64, copy=False) for a in top_label(data, threads))
+    return Columns(confidence[:, None], np.where(correct > 0, 0, -1), _host_weight(data))
+
+
+def class_columns(data: Classification) -> Columns:
+    values = np.ascontiguousarray(_arrays.to_host(data.probabilities), dtype=np.float64)
+    labels = np.ascontiguousarray(_arrays.to_host(data.labels), dtype=np.int64)
+    return Columns(values, labels, _host_weight(data))
+
+
+def _host_weight(data: Classification) -> np.ndarray | None:
+    if data.sample_weight is None:
+        return None
+    return np.ascontiguousarray(_arrays.to_host(data.sample_weight), dtype=np.float64)
+
+
+def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
+    """Bins of equal width (a, b] over the top-label confidence."""
+    return column_bins(top_label_column(data), Binning("uniform", n_bins))[0]
+
+
+def bin_numbers(confidence: np.ndarray, n_bins: int) -> np.ndarray:
+    """The bin (a, b] of each confidence, 0 in the first."""
+    edges = np.linspace(0.0, 1.0, n_bins + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+
+
+def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tuple[ReliabilityBins, ...]:
+    """The bins of each column."""
+    if binning.rule == "uniform":
+        return bins_of_width(columns, binning, threads)
+    hits = _hits(columns)
+    return tuple(
+        _over_columns(columns, lambda j, ascending: _sorted_bins(np.sort(ascending), hits(j), binning), threads)
+    )
+
+
+def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
+    values, labels, weight = columns
+    n_columns = values.shape[1]
+    check_memory(
+        48 * n_columns * binning.n_bins, None, f"sums of {n_columns} x {binning.n_bins} bins", "use fewer bins"
+    )
+    team = threads_for(values.size, threads)
+    entries, weights, hits = _native.uniform_bins(values, labels, weight, binning.n_bins, team)
+    divisor = np.where(weights > 0, weights, 1.0)
+    edges = np.linspace(0.0, 1.0, binning.n_bins + 1)
+    return tuple(ReliabilityBins(edges, *rows) for rows in zip(weights, entries / divisor, hits / divisor, strict=True))
+
+
+def _sorted_bins(ascending: np.ndarray, hits: np.ndarray, binning: Binning) -> ReliabilityBins:
+    """Of a sorted column, and its values of the samples that hit."""
+    edges = binning.edges(ascending)
+    ends = _ends(ascending, edges)
+    begins = np.concatenate([[0], ends[:-1]])
+    count = ends - begins
+    confidence = np.add.reduceat(ascending, begins) / count
+    accuracy = np.bincount(np.searchsorted(edges[1:-1], hits), minlength=len(count)) / count
+    return ReliabilityBins(edges, count.astype(np.float64), confidence, accuracy)
+
+
+def _ends(ascending: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Where in a sorted column the bins end, shape (n_bins,)."""
+    return np.append(np.searchsorted(ascending, edges[1:-1], side="right"), len(ascending))
+
+
+def _hits(columns: Columns) -> Callable[[int], np.ndarray]:
+    """A function that gives the values of a column of the samples that hit it."""
+    small = columns.labels.astype(np.int16) if columns.values.shape[1] < 2**15 else columns.labels
+    order = np.argsort(small, kind="stable")  # of small integers by radix
+    starts = np.searchsorted(small[order], np.arange(columns.values.shape[1] + 1))
+    return lambda j: columns.values[order[starts[j] : starts[j + 1]], j]
+
+
+def _over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threads: Any) -> Iterator[Any]:
+    """work(j, a copy of column j) for every column, in threads."""
+    n_columns = columns.values.shape[1]
+
+    def some(begin: int) -> list[Any]:
+        copies = columns.values[:, begin : begin + COLUMNS_AT_ONCE].T.copy()
+        return [work(begin + k, copy) for k, copy in enumerate(copies)]
+
+    team = min(threads_for(columns.values.size, threads), -(-n_columns // COLUMNS_AT_ONCE))
+    begins = range(0, n_columns, COLUMNS_AT_ONCE)
+    if team == 1:
+        return itertools.chain.from_iterable(map(some, begins))
+    with ThreadPoolExecutor(team) as pool:
+        return itertools.chain.from_iterable(list(pool.map(some, begins)))
+
+
+class SimplexBins(NamedTuple):
+    """Bins of whole predictions."""
+
+    number: np.ndarray  # of each sample's bin, shape: (n,)
+    weight: np.ndarray  # sum of sample weights (samples without weights), shape: (n_bins,)
+    gap: np.ndarray  # norm of mean prediction minus mean one-hot label, shape: (n_bins,)
+
+
+def simplex_bins(columns: Columns, binning: Binning, norm: str, threads: Any = None) -> SimplexBins:
+    """With the gaps in the norm "cityblock" or "euclidean"; for columns that are all classes."""
+    values, labels, weight = columns
+    team = threads_for(values.size, threads)
+    if binning.rule == "uniform":
+        number, count = _native.uniform_cells(values, binning.n_bins, team)
+    else:
+        number, count = _native.median_variance_cells(values, binning.n_bins, binning.min_bin_size, team)
+    return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, norm, team))
+
+
+class Risk(NamedTuple):
+    n_bins: int
+    value: float  # mean over folds, and over columns by their weight
+
+
+def n_bins_by_risk(
+    columns: Columns, rule: str, min_bin_size: int, column_weight: np.ndarray, threads: Any
+) -> list[Risk]:
+    r"""The risk of h(p, p') = gap(p) gap(p') for each number of bins of the grid, by cross-validation.
+
+    gap(p) is the mean of label minus probability in p's bin among the samples of the other folds, or of all of these
+    where the bin holds none. The risk is the mean over pairs of different samples of the fold of
+    (r_i r_j - gap_i gap_j)^2, r = label - probability. It is a function of sums within bins, which
+    come from cumulative sums over the sorted column: O(n log n) for all numbers of bins.
+    """
+    n = len(columns.values)
+    if n < 2 * FOLDS:
+        raise ValueError(f"n_bins='risk' needs at least {2 * FOLDS} samples, there are {n}; pass a number of bins")
+    fold = np.random.default_rng(FOLD_SEED).permutation(n) % FOLDS
+    smallest = n - int(np.max(np.bincount(fold)))
+    grid = [b for b in RISK_GRID if rule != "equal_mass" or b <= smallest]
+
+    def risks(j: int, values: np.ndarray) -> list[float]:
+        order = np.argsort(values, kind="stable")
+        residuals = ((columns.labels == j) - values)[order]
+        return _column_risks(values[order], residuals, fold[order], [Binning(rule, b, min_bin_size) for b in grid])
+
+    table = np.array(list(_over_columns(columns, risks, threads)))
+    return [Risk(b, float(value)) for b, value in zip(grid, column_weight @ table, strict=True)]
+
+
+def _column_risks(
+    ascending: np.ndarray, residuals: np.ndarray, fold: np.ndarray, binnings: Sequence[Binning]
+) -> list[float]:
+    totals = np.zeros(len(binnings))
+    for k in range(FOLDS):
+        own = fold == k
+        train, test = (_Sorted.of(ascending[rows], residuals[rows]) for rows in (~own, own))
+        for i, binning in enumerate(binnings):
+            totals[i] += test.risk_of_gaps_from(train, binning.edges(train.values))
+    return (totals / FOLDS).tolist()
+
+
+class _Sorted(NamedTuple):
+    """A sorted column with cumulative sums of residuals and of their squares."""
+
+    values: np.ndarray
+    sums: np.ndarray  # with a leading 0, shape: (n + 1,)
+    squares: np.ndarray
+    fourth: float  # sum of fourth powers
+
+    @classmethod
+    def of(cls, values: np.ndarray, residuals: np.ndarray) -> _Sorted:
+        squares = residuals**2
+        cumulative, of_squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (residuals, squares))
+        return cls(values, cumulative, of_squares, float(squares @ squares))
+
+    def risk_of_gaps_from(self, train: _Sorted, edges: np.ndarray) -> float:
+        count, sums, _ = train._in_bins(edges)
+        overall = train.sums[-1] / len(train.values)
+        gap = np.where(count > 0, sums / np.maximum(count, 1), overall)
+        count, sums, squares = self._in_bins(edges)
+        n = len(self.values)
+        # Sums over all pairs, less those of a sample with itself.
+        pairs = self.squares[-1] ** 2 - 2 * float(gap @ sums) ** 2 + float(count @ gap**2) ** 2
+        own = self.fourth - 2 * float(gap**2 @ squares) + float(count @ gap**4)
+        return (float(pairs) - own) / (n * (n - 1))
+
+    def _in_bins(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ends = np.concatenate([[0], _ends(self.values, edges)])
+        return np.diff(ends), np.diff(self.sums[ends]), np.diff(self.squares[ends])

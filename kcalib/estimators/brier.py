@@ -1,0 +1,273 @@
+"""The Brier score taken apart: calibration and sharpness; reliability, resolution and uncertainty.
+
+`brier_decomposition` groups the samples, by bins of the confidence or by isotonic regression
+(`kcalib.estimators.reliability.cut`) or by cells of the simplex (`_cells`); `_terms` is the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._inputs import Classification, prepare
+from kcalib._options import check_choice
+from kcalib._warnings import warn
+from kcalib.estimators.reliability import Sample, check_binning, cut
+from kcalib.estimators.scores import brier_score_of, is_halved
+from kcalib.lenses import Lens
+
+__all__ = ["BrierDecomposition", "brier_decomposition"]
+
+GROUPINGS = ("classwise", "canonical")
+
+
+@dataclass(frozen=True)
+class BrierDecomposition:
+    """The Brier score as a sum of terms, all on the scale of the score.
+
+    score = miscalibration - discrimination + uncertainty + within_variance - within_covariance
+    """
+
+    score: float  #: `kcalib.brier_score`
+    miscalibration: float  #: also reliability, REL, MCB: what recalibration would gain; 0 is best
+    discrimination: float  #: also resolution, RES, DSC: what the groups tell about the labels; more is better
+    uncertainty: float  #: UNC: the score of the class frequencies as a constant prediction
+    within_variance: float  #: WBV: of the predictions within a group; 0 for "isotonic"
+    within_covariance: float  #: WBC: twice that of predictions and labels within a group; 0 for "isotonic"
+    noise: float | None  #: estimate of what noise adds to miscalibration and to discrimination; None for "isotonic"
+    binning: str  #: "uniform", "equal_mass" or "isotonic"
+    grouping: str  #: "classwise" or "canonical"
+    n_bins: int | None  #: bins asked for, of each probability; None for "isotonic"
+    n_groups: int  #: groups that hold samples, of all classes together
+    n_singletons: int  #: groups of one sample, which `noise` leaves out
+    scale_by_half: bool  #: whether the sum over classes is halved
+    lens: str  #: one of `kcalib.lenses`: what the predictions were seen through
+    n_samples: int  #: samples given
+    n_classes: int  #: classes that the lens leaves
+
+    def __float__(self) -> float:
+        return self.score
+
+    @property
+    def refinement(self) -> float:
+        """The sharpness term: uncertainty - discrimination; 0 if each group has labels of one class only."""
+        return self.uncertainty - self.discrimination
+
+
+def brier_decomposition(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    lens: Lens | None = None,
+    grouping: str | None = None,
+    binning: str = "uniform",
+    n_bins: int | None = None,
+    sample_weight: Any = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    scale_by_half: bool | str = "auto",
+) -> BrierDecomposition:
+    r"""Calibration and sharpness in the Brier score.
+
+    For the predictions P and one-hot labels E, by [1]_, [2]_
+
+    .. math:: \operatorname{E} \lVert P - E \rVert^2 = \operatorname{E} \lVert P - \operatorname{E}[E \mid P] \rVert^2
+              + \operatorname{E} \lVert E - \operatorname{E}[E \mid P] \rVert^2 ,
+
+    a calibration term and a sharpness term (refinement), which is uncertainty minus resolution. What is
+    expected given the prediction is estimated by the mean label of samples with similar predictions, a group.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    lens : Lens, optional
+        One of ``kcalib.lenses``: the score is that of the problem it induces. Default: ``Canonical()``.
+    grouping : {"classwise", "canonical"}, optional
+        For more than two classes, what similar is. "classwise" (default): the score is a sum over classes, and
+        each has groups of its own, by its probability; miscalibration is then that of each class by itself,
+        E[E_k | P_k] in place of E[E_k | P]. "canonical": cells of the simplex in which every probability has its
+        bin. For two classes both are bins of the second class's probability.
+    binning : {"uniform", "equal_mass", "isotonic"}
+        Bins of each probability, as in `kcalib.reliability`. "isotonic", not for cells, is the CORP
+        decomposition [3]_.
+    n_bins : int, optional
+        Bins of each probability, 1 to 1,000,000; default 15. Not for "isotonic".
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights. Samples of weight 0 are left out.
+    scale_by_half : bool or "auto"
+        As in `kcalib.brier_score`.
+
+    Returns
+    -------
+    BrierDecomposition
+        With the fields of `kcalib.BrierDecomposition`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments; if an argument is out of range; for `n_bins`, or canonical cells, of
+        isotonic regression.
+
+    Warns
+    -----
+    UserWarning
+        If more than half of the cells of ``grouping="canonical"`` hold one sample.
+
+    Notes
+    -----
+    With the means :math:`\bar p_g, \bar e_g` of a group, its share :math:`s_g` of the weight and the mean label
+    :math:`\bar e` [4]_, [5]_
+
+    .. math:: \mathrm{score} = \underbrace{\sum_g s_g \lVert \bar p_g - \bar e_g \rVert^2}_{\text{miscalibration}}
+              - \underbrace{\sum_g s_g \lVert \bar e_g - \bar e \rVert^2}_{\text{discrimination}}
+              + \underbrace{1 - \lVert \bar e \rVert^2}_{\text{uncertainty}}
+              + \underbrace{\langle \lVert p - \bar p_g \rVert^2 \rangle}_{\text{within variance}}
+              - \underbrace{2 \langle (e - \bar e_g) \cdot (p - \bar p_g) \rangle}_{\text{within covariance}} ,
+
+    exactly; angle brackets are means over samples. For "isotonic" the recalibrated score takes the place of
+    means over groups: miscalibration is the score minus that of the recalibrated predictions and never negative,
+    discrimination is uncertainty minus the latter, and nothing is left within groups. With many classes each is
+    recalibrated by itself.
+
+    **Bias.** The frequencies of a group are not the true ones. Their variance is added, on average, to miscalibration
+    and to discrimination alike; `noise` estimates it [6]_ by :math:`\sum_g s_g \sum_k \bar e_{gk} (1 - \bar e_{gk})
+    / (n_g - 1)`. Miscalibration minus `noise` is nearly unbiased for the groups at hand, but for groups of one
+    sample, which give no estimate. If all groups hold one sample, miscalibration is the score and nothing has been
+    learnt: with 10 classes and 15 bins "canonical" is not far from it. On the other hand bins average over predictions
+    that are not equal: wide ones hide miscalibration. Isotonic regression is biased upwards, too.
+
+    Time O(n m log n); memory O(n m).
+
+    References
+    ----------
+    .. [1] J. Broecker. Reliability, sufficiency, and the decomposition of proper scores. QJRMS 135, 2009.
+    .. [2] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. 2024,
+       equation 5.
+    .. [3] T. Dimitriadis, T. Gneiting, A. I. Jordan. Stable reliability diagrams for probabilistic
+       classifiers. PNAS 118(8), 2021.
+    .. [4] A. H. Murphy. A new vector partition of the probability score. Journal of Applied Meteorology 12, 1973.
+    .. [5] D. B. Stephenson, C. A. S. Coelho, I. T. Jolliffe. Two extra components in the Brier score
+       decomposition. Weather and Forecasting 23, 2008.
+    .. [6] C. A. T. Ferro, T. E. Fricker. A bias-corrected decomposition of the Brier score. QJRMS 138, 2012.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> parts = kcalib.brier_decomposition([0, 1, 1, 0], [0.2, 0.2, 0.8, 0.8], n_bins=2)
+    >>> round(parts.score, 6), round(parts.miscalibration, 6), round(parts.discrimination, 6), parts.uncertainty
+    (0.34, 0.09, 0.0, 0.25)
+    """
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, lens=lens)
+    n_bins = check_binning(binning, n_bins)
+    grouping = check_choice("grouping", "classwise" if grouping is None else grouping, GROUPINGS)
+    is_half = is_halved(scale_by_half, data.m)
+    if grouping == "canonical" and binning == "isotonic" and data.m > 2:
+        raise ValueError(
+            f"`binning` is 'isotonic', which needs an order, but grouping='canonical' compares vectors of {data.m} "
+            "probabilities; use grouping='classwise' or another binning"
+        )
+    terms = [_terms(*part) for part in _parts(data, grouping, binning, n_bins)]
+    total = _Terms(*(sum(column) for column in zip(*terms, strict=True)))
+    if grouping == "canonical" and data.m > 2 and total.n_singletons > total.n_groups / 2:
+        warn(
+            f"{total.n_singletons} of {total.n_groups} cells hold one sample, whose label alone makes up the "
+            "calibration term there; use fewer n_bins or grouping='classwise'",
+            UserWarning,
+        )
+    scale = 0.5 if is_half else 1.0
+    miscalibration, variance, covariance = total.miscalibration, total.within_variance, total.within_covariance
+    if binning == "isotonic":  # never negative but for rounding
+        miscalibration, variance, covariance = max(0.0, miscalibration + variance - covariance), 0.0, 0.0
+    return BrierDecomposition(
+        score=brier_score_of(data, is_half),
+        miscalibration=scale * miscalibration,
+        discrimination=scale * total.discrimination,
+        uncertainty=scale * total.uncertainty,
+        within_variance=scale * variance,
+        within_covariance=scale * covariance,
+        noise=None if binning == "isotonic" else scale * total.noise,
+        binning=binning,
+        grouping=grouping,
+        n_bins=n_bins,
+        n_groups=total.n_groups,
+        n_singletons=total.n_singletons,
+        scale_by_half=is_half,
+        lens=str(data.lens),
+        n_samples=data.n,
+        n_classes=data.m,
+    )
+
+
+class _Terms(NamedTuple):
+    """Sums over classes."""
+
+    miscalibration: float
+    discrimination: float
+    uncertainty: float
+    within_variance: float
+    within_covariance: float
+    noise: float
+    n_groups: int
+    n_singletons: int
+
+
+class _Part(NamedTuple):
+    """Some of the classes, and the groups of the samples for these; on the host, without samples of weight 0."""
+
+    probabilities: np.ndarray  # shape: (n, classes)
+    events: np.ndarray  # 0 or 1, the same shape
+    weight: np.ndarray  # shape: (n,)
+    group: np.ndarray  # integers from 0, shape: (n,)
+
+
+def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None) -> Iterator[_Part]:
+    p = _arrays.to_host(data.probabilities).astype(np.float64)
+    labels = _arrays.to_host(data.labels)
+    weight = np.ones(data.n) if data.sample_weight is None else _arrays.to_host(data.sample_weight).astype(np.float64)
+    used = weight > 0
+    p, labels, weight = p[used], labels[used], weight[used]
+    events = np.equal(labels[:, None], np.arange(data.m)).astype(np.float64)
+
+    def groups(k: int) -> np.ndarray:
+        return cut(Sample(p[:, k], events[:, k], weight), binning, n_bins)[1]
+
+    if data.m == 2:
+        yield _Part(p, events, weight, groups(1))
+    elif grouping == "canonical":
+        bins = np.stack([groups(k) for k in range(data.m)], axis=1)
+        cells = np.unique(bins, axis=0, return_inverse=True)[1]
+        yield _Part(p, events, weight, cells)
+    else:
+        for k in range(data.m):
+            yield _Part(p[:, k : k + 1], events[:, k : k + 1], weight, groups(k))
+
+
+def _terms(p: np.ndarray, events: np.ndarray, weight: np.ndarray, group: np.ndarray) -> _Terms:
+    group = np.unique(group, return_inverse=True)[1]  # without empty ones
+    size = np.bincount(group)
+    total = np.sum(weight)
+    sums, squares = np.bincount(group, weight), np.bincount(group, weight * weight)
+    # Variance of a weighted mean: this share of that of one sample.
+    share = squares / sums**2
+    loss = np.where(size > 1, share / np.where(size > 1, 1 - share, 1.0), 0.0)
+    terms = np.zeros(6)
+    for p_k, e_k in zip(p.T, events.T, strict=True):
+        mean_p = np.bincount(group, weight * p_k) / sums
+        mean_e = np.bincount(group, weight * e_k) / sums
+        overall = np.sum(weight * e_k) / total
+        within_p, within_e = p_k - mean_p[group], e_k - mean_e[group]
+        terms += (
+            np.sum(sums * (mean_p - mean_e) ** 2) / total,
+            np.sum(sums * (mean_e - overall) ** 2) / total,
+            overall * (1 - overall),
+            np.sum(weight * within_p**2) / total,
+            2 * np.sum(weight * within_e * within_p) / total,
+            np.sum(sums * mean_e * (1 - mean_e) * loss) / total,
+        )
+    rel, res, unc, variance, covariance, noise = (float(term) for term in terms)
+    return _Terms(rel, res, unc, variance, covariance, noise, len(size), int(np.sum(size == 1)))

@@ -1,0 +1,198 @@
+r"""The CKCE as a function of its samples, to second order: its bias removed, and what its variance is made of.
+
+With n lambda = s, residuals e_i in the rows of E, :math:`B = K (K + s I)^{-2}` and b = B E, the CKCE is
+:math:`\sum_{ij} B_{ij} \langle e_i, e_j\rangle`. With the leverages l, the diagonal of :math:`K (K + s I)^{-1}`, and
+the residual of a regression without the sample itself, :math:`r_i = s Z_i / (1 - l_i)`, leaving out sample i (at the
+same s) lowers it by
+
+.. math:: 2 \langle r_i, b_i - B_{ii} r_i\rangle + B_{ii} |r_i|^2 .
+
+The first term is the sample's score. The second is noise that the sample shares with itself only, and belongs to the
+bias, which by the jackknife at fixed lambda is :math:`\sum_i B_{ii} |r_i|^2 - 2 l_i \langle r_i, b_i\rangle`. What is
+taken off instead,
+
+.. math:: \sum_i \langle e_i, B_{ii} r_i - 2 l_i (b_i - B_{ii} r_i)\rangle ,
+
+is the same to first order, and for a calibrated model has exactly the expectation of the CKCE, given the predictions,
+for any n: :math:`b_i - B_{ii} r_i` does not depend on e_i, nor does :math:`r_i - e_i`.
+
+`compare` calls `Expansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a `Factor`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from kcalib._memory import check_memory
+from kcalib.estimators.ckce import TOLERANCES, Certificate, trace_bound
+from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
+from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations, squared_norm
+
+RANK = 100  # of the factor that is tried first
+SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, at which a factor is good enough
+STRIP = 128  # rows of pairs that are in memory at once
+TOLERANCE = 1e-6  # relative residual of b
+EPSILON = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A model's CKCE, and what each sample and each pair of samples have to do with it."""
+
+    value: float  # the CKCE without its bias
+    plug_in: float  # the CKCE
+    error_bound: float  # of the CKCE, from the solver
+    scores: np.ndarray  # what a sample adds together with others, shape (n,)
+    influences: np.ndarray  # what it adds to first order, its own noise included; but for a constant, shape (n,)
+    residuals: np.ndarray  # r, shape (n, c)
+    factor: Factor
+
+    @classmethod
+    def of(
+        cls, matrix: KernelOperator, residuals: np.ndarray, shift: float, rows: np.ndarray, *, seed: int
+    ) -> Expansion:
+        """Of the kernel matrix K, the residuals E, shape (n, c), and n lambda; pairs of `rows` stand for all pairs.
+
+        Raises
+        ------
+        ValueError
+            If K + shift I is not positive definite.
+        MemoryError
+            If a factor of K takes more memory than there is.
+        """
+        factor = Factor.of(matrix, shift, rows, seed=seed)
+        solved = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
+        leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
+        # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
+        own = np.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
+        without = shift * solved.z / own[:, None]
+        others = solved.b - diagonal[:, None] * without
+        bias = np.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * others))
+        return cls(
+            value=solved.value - float(bias),
+            plug_in=solved.value,
+            error_bound=solved.bound,
+            scores=2 * np.einsum("ij,ij->i", without, others),
+            influences=2 * shift * np.einsum("ij,ij->i", solved.z, solved.b),
+            residuals=without,
+            factor=factor,
+        )
+
+    def pairs(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """B_ij <r_i, r_j>, shape (rows, columns)."""
+        return self.factor.tile(2, rows, columns) * (self.residuals[rows] @ self.residuals[columns].T)
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    r"""K = P P^T + D with orthogonal columns of P, and D small beside s I: functions of K by their diagonals and tiles.
+
+    These are :math:`f(K) = K (K + s I)^{-p}`. To first order in D its trace is that of :math:`f(P P^\top)`, and
+    :math:`f'(\gamma_k) \langle u_k, D u_k\rangle` for each direction :math:`u_k` of P with eigenvalue
+    :math:`\gamma_k`, and f of what is left of D outside of P, whose eigenvalues are taken to be all the same. All
+    entries of D are weighted with the number that gives this trace.
+    """
+
+    matrix: KernelOperator
+    shift: float
+    vectors: np.ndarray  # P, shape (n, rank)
+    eigenvalues: np.ndarray  # of P P^T, shape (rank,)
+    rest: np.ndarray  # diagonal of D, shape (n,)
+    inside: np.ndarray  # <u_k, D u_k>, shape (rank,)
+    mean_eigenvalue: float  # of D, weighted with the eigenvalues
+    is_exact: bool  # whether D is rounding
+
+    @classmethod
+    def of(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, *, seed: int) -> Factor:
+        """Of as many columns as it takes; D is looked at between `rows`."""
+        rank = min(matrix.n, RANK)
+        while True:
+            check_memory(16 * matrix.n * rank, None, f"a factor of K with {rank} columns", "enlarge `regularization`")
+            factor = cls._of_rank(matrix, shift, rows, rank, seed)
+            if factor.is_exact or rank == matrix.n or factor.mean_eigenvalue <= SMALL_REST * shift:
+                return factor
+            rank = min(matrix.n, 2 * rank)
+
+    @classmethod
+    def _of_rank(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
+        found = pivoted_cholesky(matrix, rank, seed=seed)
+        eigenvalues, rotation = scipy.linalg.eigh(found.factor.T @ found.factor, check_finite=False)
+        kept = eigenvalues > EPSILON * eigenvalues[-1]
+        vectors, eigenvalues = found.factor @ rotation[:, kept], eigenvalues[kept]
+        diagonal = matrix.diagonal()
+        rest = np.maximum(diagonal - np.einsum("ij,ij->i", vectors, vectors), 0.0)
+        trace = float(np.sum(diagonal))
+        exact = found.trace_residual <= 2 * matrix.n * EPSILON * trace and shift >= SMALLEST_SHIFT * trace
+        inside, mean_eigenvalue = np.zeros(len(eigenvalues)), 0.0
+        if not exact:
+            inside, mean_eigenvalue = _of_rest(matrix, vectors, eigenvalues, rest, rows)
+        return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, exact)
+
+    def diagonal(self, power: int) -> np.ndarray:
+        """Of K (K + s I)^{-power}, shape (n,)."""
+        return self.vectors**2 @ (self.eigenvalues + self.shift) ** -power + self._weight(power) * self.rest
+
+    def tile(self, power: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Of K (K + s I)^{-power}, shape (rows, columns)."""
+        weight = self._weight(power)
+        scales = (self.eigenvalues + self.shift) ** -power - weight
+        tile = (self.vectors[rows] * scales) @ self.vectors[columns].T
+        return tile + weight * self.matrix.tile(rows, columns)
+
+    def _weight(self, power: int) -> float:
+        trace = float(np.sum(self.rest))
+        if trace == 0:
+            return 0.0
+        shifted = self.eigenvalues + self.shift
+        slopes = (self.shift + (1 - power) * self.eigenvalues) / shifted ** (power + 1)
+        outside = trace - float(np.sum(self.inside))
+        return float(self.inside @ slopes + outside / (self.shift + self.mean_eigenvalue) ** power) / trace
+
+
+def _of_rest(
+    matrix: KernelOperator, vectors: np.ndarray, eigenvalues: np.ndarray, rest: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """<u_k, D u_k>, and the mean eigenvalue, from the pairs of `rows`."""
+    n, k = matrix.n, len(rows)
+    of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
+    own = vectors[rows]
+    products, squares = np.zeros(len(eigenvalues)), 0.0
+    for begin in range(0, k, STRIP):
+        some = rows[begin : begin + STRIP]
+        tile = matrix.tile(some, rows) - vectors[some] @ own.T
+        tile[np.arange(len(some)), begin + np.arange(len(some))] = 0.0
+        products += np.einsum("ij,ij->j", vectors[some], tile @ own)
+        squares += squared_norm(tile)
+    inside = (of_pairs * products + of_samples * (rest[rows] @ own**2)) / eigenvalues
+    total = of_pairs * squares + of_samples * squared_norm(rest[rows])
+    trace = float(np.sum(rest))
+    return inside, total / trace if trace > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    z: np.ndarray  # (K + s I)^{-1} E
+    b: np.ndarray  # K (K + s I)^{-2} E
+    value: float  # <E, b>
+    bound: float  # of its error
+
+
+def _by_factor(factor: Factor, residuals: np.ndarray) -> _Solved:
+    cross = factor.vectors.T @ residuals
+    solution = cross / (factor.eigenvalues + factor.shift)[:, None]
+    z = (residuals - factor.vectors @ solution) / factor.shift
+    b = factor.vectors @ (solution / (factor.eigenvalues + factor.shift)[:, None])
+    equations = NormalEquations(np.diag(factor.eigenvalues), cross, squared_norm(residuals))
+    lost = float(np.sum(factor.rest)) + EPSILON * float(np.sum(factor.matrix.diagonal()))
+    return _Solved(z, b, squared_norm(solution), trace_bound(equations, solution, factor.shift, lost))
+
+
+def _by_solver(matrix: KernelOperator, residuals: np.ndarray, shift: float, seed: int) -> _Solved:
+    certificate = Certificate(matrix, residuals, shift, TOLERANCES["float64"])
+    solution = solve(matrix, residuals, shift, accept=certificate, seed=seed)
+    value, bound = certificate.of(solution.values, solution.residual)
+    b = solution.values - shift * solve(matrix, solution.values, shift, tol=TOLERANCE, seed=seed).values
+    return _Solved(solution.values, b, value, bound)

@@ -1,0 +1,373 @@
+r"""The Dirichlet kernel density ratio (Popordanoska et al., 2022): each class's share of the density at a prediction.
+
+    DirichletKDE            as an estimation function, with its risk
+    kde_calibration_error   as the published number, leave-one-out over the samples themselves
+
+Both ask a `Ratio`, which holds the training samples, for the shares
+
+.. math:: r(q) = \frac{\sum_i \mathrm{onehot}(y_i)\, w_i(q)}{\sum_i w_i(q)}
+
+which takes the sums from the compiled sweep (src/cpu/dirichlet.cpp), of weights
+:math:`w_i(q) = \exp(-\langle b_i, a_q\rangle - d_i)`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._inputs import DTYPES, prepare
+from kcalib._options import check_choice, check_integer
+from kcalib._threads import resolve_threads, terminal_progress
+from kcalib.lenses import Canonical, Lens
+from kcalib.regression._function import CalibrationFunction, Problem, risk_of
+from kcalib.results import KDEResult
+
+__all__ = ["BANDWIDTHS", "DirichletKDE", "kde_calibration_error"]
+
+# Of Popordanoska's code, and of Gruber and Bach's appendix B: 15 from 1e-5 to 0.1 at equal ratios, and 5 up to 1.
+BANDWIDTHS: tuple[float, ...] = (*(10.0 ** (-5 + 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
+CRITERIA = ("likelihood", "loo_risk")
+ORIENTATIONS = ("training", "query")
+Progress = Callable[[float], None]
+
+SMALLEST = 2.0**-1022  # the smallest normal number: what the logarithm of a smaller probability is taken of
+ROUNDING = 10.0  # bandwidths are above so many machine epsilons: exponents are of the size of 1 / bandwidth
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Training samples, in the order of their labels, and how their weights are computed."""
+
+    simplex: np.ndarray  # shape: (n, m)
+    labels: np.ndarray  # int32, ascending, shape: (n,)
+    order: np.ndarray  # the number of each in the order given, shape: (n,)
+    orientation: str
+    dtype: str
+    threads: int | None
+
+    @classmethod
+    def of(cls, problem: Problem, orientation: str, dtype: str, threads: int | None) -> Ratio:
+        order = np.argsort(problem.labels, kind="stable")
+        labels = problem.labels[order].astype(np.int32)
+        return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
+
+    def shares(self, simplex: np.ndarray, bandwidth: float) -> np.ndarray:
+        """Shape (number of queries, m); rows sum to 1."""
+        with terminal_progress() as progress:
+            return self._shares(simplex, bandwidth, False, progress)[0]
+
+    def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[np.ndarray, float]:
+        """Shares at the training samples from all others, in the order given, and the mean of their log densities."""
+        n = len(self.simplex)
+        if n < 2:
+            raise ValueError(f"leave-one-out needs at least 2 samples, there are {n}; pass a number as `bandwidth`")
+        shares, log_sums = self._shares(self.simplex, bandwidth, True, progress)
+        if self.orientation == "query":
+            log_sums += self._log_normalisers(self.simplex / bandwidth)
+        result = np.empty_like(shares)
+        result[self.order] = shares
+        return result, float(np.mean(log_sums)) - math.log(n - 1)
+
+    def _shares(
+        self, queries: np.ndarray, bandwidth: float, leave_one_out: bool, progress: Progress | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The shares, and the logarithms of the sums of weights."""
+        offsets = np.zeros(len(self.simplex), dtype=self.dtype)
+        if self.orientation == "training":
+            powers = self.simplex / bandwidth
+            offsets[:] = -self._log_normalisers(powers)
+            left, right = _information(queries), powers
+        else:
+            left, right = queries / bandwidth, _information(self.simplex)
+        left, right = self._packed(left), self._packed(right)
+        n_classes = self.simplex.shape[1]
+        return _native.class_shares(left, right, offsets, self.labels, n_classes, leave_one_out, self._sweep(progress))
+
+    def _packed(self, values: np.ndarray) -> np.ndarray:
+        values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0  # denormals take long, and their products vanish
+        return values.astype(self.dtype, copy=False)
+
+    def _log_normalisers(self, powers: np.ndarray) -> np.ndarray:
+        return _native.log_normalisers(powers, self._sweep(None))
+
+    def _sweep(self, progress: Progress | None) -> _native.Sweep:
+        return _native.Sweep(resolve_threads(self.threads), None, progress)
+
+
+def _information(simplex: np.ndarray) -> np.ndarray:
+    """-log p."""
+    return -np.log(np.maximum(simplex, SMALLEST))
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """A bandwidth, and how it was found."""
+
+    value: float
+    source: str
+    criteria: dict[float, float] | None  # of each bandwidth tried; None if it was given
+
+    @classmethod
+    def found(cls, ratio: Ratio, problem: Problem, bandwidth: Any) -> Bandwidth:
+        """`bandwidth` if it is a number; otherwise the one of BANDWIDTHS that is best by the criterion it names."""
+        if not isinstance(bandwidth, str):
+            return cls(_check_bandwidth(bandwidth, ratio.dtype), "given", None)
+        check_choice("bandwidth", bandwidth, CRITERIA)
+        log_likelihoods, risks = {}, {}
+        with terminal_progress() as bar:
+            for i, candidate in enumerate(BANDWIDTHS):
+                progress = None if bar is None else partial(_show_share, bar, i)
+                shares, log_likelihoods[candidate] = ratio.leave_one_out(candidate, progress)
+                risks[candidate] = risk_of(problem.residuals, _phi(problem, shares), None)
+        if bandwidth == "likelihood":
+            best = max(BANDWIDTHS, key=lambda b: log_likelihoods[b])
+            return cls(best, f"best leave-one-out log-likelihood of {len(BANDWIDTHS)}", log_likelihoods)
+        best = min(BANDWIDTHS, key=lambda b: risks[b])
+        return cls(best, f"best leave-one-out risk of {len(BANDWIDTHS)}", risks)
+
+
+def _show_share(bar: Progress, sweeps: int, done: float) -> None:
+    """Of all bandwidths, after so many sweeps and a part of the next."""
+    bar((sweeps + done) / len(BANDWIDTHS))
+
+
+def _check_bandwidth(bandwidth: Any, dtype: str) -> float:
+    if isinstance(bandwidth, (bool, np.bool_)) or not isinstance(bandwidth, Real):
+        raise TypeError(f"`bandwidth` is {bandwidth!r}, expected a positive number, or one of {', '.join(CRITERIA)}")
+    value, lowest = float(bandwidth), ROUNDING * float(np.finfo(dtype).eps)
+    if not 0 < value < math.inf:
+        raise ValueError(f"`bandwidth` is {bandwidth}, expected a positive, finite number")
+    if value < lowest:
+        raise ValueError(
+            f"`bandwidth` is {bandwidth}, expected at least {lowest:.2g} in {dtype}: below, rounding decides the "
+            "weights; take a larger one"
+        )
+    return value
+
+
+def _phi(problem: Problem, shares: np.ndarray) -> np.ndarray:
+    """p - r(p), shape (n, m); of a scalar lens c - r(c), shape (n, 1), from the smaller one of c and 1 - c."""
+    difference = problem.simplex - shares
+    if not problem.is_scalar:
+        return difference
+    return np.where(problem.simplex[:, 1:] > 0.5, -difference[:, :1], difference[:, 1:])
+
+
+class DirichletKDE(CalibrationFunction):
+    r"""Calibration error by the ratio of Dirichlet kernel densities, one for each class.
+
+    Where the training samples near a prediction p have labels in other shares r(p) than p says, the model is
+    miscalibrated there: h(p, p') = <p - r(p), p' - r(p')>. Fit it to one set and evaluate it on another.
+
+    Parameters
+    ----------
+    bandwidth : float or {"loo_risk", "likelihood"}
+        A positive number, at least 2.2e-15 (1.2e-6 in float32): small ones look at the nearest training samples only,
+        large ones at all. Otherwise the best of 20 between 1e-5 and 1 (appendix B of [2]_): by the risk
+        (equation 20 of [2]_) of the leave-one-out function on the training set, or by the leave-one-out likelihood of
+        the density of the predictions, as in the code of [1]_, which does not look at the labels.
+    orientation : {"training", "query"}
+        Whose Dirichlet density it is, see the notes.
+    lens : Lens, optional
+        The notion of calibration, see ``kcalib.lenses``; the canonical one by default. For a top label or one class
+        against the others the kernel is the beta kernel on the confidence.
+    dtype : {"float64", "float32"}
+        Arithmetic of the weights; their sums are always float64. In float32 a weight has a relative error of about
+        1e-7 / bandwidth.
+    threads : int, optional
+        Threads, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process may use.
+
+    Attributes
+    ----------
+    bandwidth_ : float
+        The bandwidth.
+    criteria_ : dict of float to float, or None
+        For each bandwidth tried the leave-one-out risk (lower is better), or the mean leave-one-out log-likelihood
+        (higher is better). None if the bandwidth was given.
+    n_samples_, n_classes_ : int
+        Of the training set, as the lens shows it.
+
+    See Also
+    --------
+    kde_calibration_error : The published number, of one set of samples.
+
+    Notes
+    -----
+    With training samples :math:`(p_i, y_i)` and bandwidth :math:`b`,
+
+    .. math:: r(q) = \frac{\sum_i \mathrm{onehot}(y_i)\, w_i(q)}{\sum_i w_i(q)}, \qquad
+              w_i(q) = \begin{cases} \mathrm{Dir}(q;\, p_i / b + 1) & \text{training} \\
+                                     \mathrm{Dir}(p_i;\, q / b + 1) & \text{query} \end{cases}
+
+    ([2]_, equations 11 and 25). "training", the default, has a density around each training sample, as the published
+    codes have; "query" a density around the prediction that is evaluated, as in [3]_ and in equation 11 read literally.
+
+    Logarithms are taken of probabilities of at least :math:`2^{-1022}`, the smallest normal number, so that
+    every weight is positive and nothing is NaN. A probability of 0 in a prediction that is evaluated ("training")
+    so counts only training samples where this class has next to none, those with least of it if all have some; one
+    in a training sample ("query") takes this sample out wherever the evaluated prediction gives the class some. In
+    the other place a 0 is a factor of 1: 0 log 0 = 0.
+
+    Weights are computed relative to each other: a prediction far from all training samples has the shares of the
+    nearest. Those below :math:`2^{-1021}` (float32: :math:`2^{-125}`) of the largest may count as that.
+
+    Time O(n n' m) for n' evaluated predictions, memory O((n + n') m); to choose a bandwidth 20 times the time for
+    n' = n. Results do not depend on the number of threads, nor those of a prediction on the others.
+
+    References
+    ----------
+    .. [1] T. Popordanoska, R. Sayer, M. B. Blaschko. A consistent and differentiable Lp canonical calibration error
+       estimator. NeurIPS 2022.
+    .. [2] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. TMLR 2025.
+    .. [3] F. Ouimet, R. Tolosana-Delgado. Asymptotic properties of Dirichlet kernel density estimators. Journal of
+       Multivariate Analysis 187, 2022.
+
+    Examples
+    --------
+    One training sample of each class, mirror images of each other: half-way between them r is (1/2, 1/2).
+
+    >>> from kcalib.regression import DirichletKDE
+    >>> kde = DirichletKDE(bandwidth=0.1).fit([0, 1], [[0.8, 0.2], [0.2, 0.8]])
+    >>> kde.h([[0.5, 0.5]])
+    array([[0.]])
+
+    At (0.8, 0.2) the odds are (0.8 / 0.2)^((0.8 - 0.2) / 0.1) = 4096 to 1, and h = 2 (0.8 - 4096 / 4097)^2.
+
+    >>> round(kde.squared_error([[0.8, 0.2]]), 6)
+    0.079805
+    """
+
+    def __init__(
+        self,
+        bandwidth: float | str = "loo_risk",
+        *,
+        orientation: str = "training",
+        lens: Lens | None = None,
+        dtype: str = "float64",
+        threads: int | None = None,
+    ) -> None:
+        self.bandwidth = bandwidth
+        self.orientation = orientation
+        self.lens = lens
+        self.dtype = dtype
+        self.threads = threads
+
+    def _fit(self, problem: Problem) -> None:
+        check_choice("orientation", self.orientation, ORIENTATIONS)
+        check_choice("dtype", self.dtype, DTYPES)
+        self._ratio = Ratio.of(problem, self.orientation, self.dtype, self.threads)
+        found = Bandwidth.found(self._ratio, problem, self.bandwidth)
+        self.bandwidth_, self.criteria_ = found.value, found.criteria
+
+    def _features(self, problem: Problem) -> np.ndarray:
+        return _phi(problem, self._ratio.shares(problem.simplex, self.bandwidth_))
+
+
+def kde_calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    bandwidth: float | str = "likelihood",
+    norm: int = 1,
+    orientation: str = "training",
+    lens: Lens | None = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    dtype: Any = None,
+    threads: int | None = None,
+    full_output: bool = False,
+) -> float | KDEResult:
+    r"""Calibration error by Dirichlet kernel densities, each sample seen by all others.
+
+    The mean over samples of the p-th power of the distance, in the p-norm, between the prediction and the shares of
+    the labels near it. It is a plug-in estimate: biased upwards, positive for calibrated models, and
+    dependent on the bandwidth. `kcalib.regression.DirichletKDE` has a risk beside it that says what to trust.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`; arrays on other devices are copied to the host. At least 2 samples.
+    bandwidth : float or {"likelihood", "loo_risk"}
+        A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; the default is the choice of [1]_'s code.
+    norm : {1, 2}
+        p. With 2 the estimate is a mean squared Euclidean distance: its root is not taken.
+    orientation, lens, dtype, threads
+        As in `kcalib.regression.DirichletKDE`. With a lens of one probability distances are
+        :math:`|c - r(c)|^p`, c the confidence.
+    full_output : bool
+        Return a `KDEResult` instead of a float.
+
+    Returns
+    -------
+    float or KDEResult
+        The estimate; with `full_output` also the bandwidth, how it was found, and sizes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments, and if `bandwidth` is not positive, below 2.2e-15 (1.2e-6 in
+        float32) or no number; if `norm` or `orientation` is none of those listed; if there is one sample only.
+
+    See Also
+    --------
+    kcalib.regression.DirichletKDE : Fitted to one set, evaluated on another, with a risk.
+
+    Notes
+    -----
+    With :math:`r_{-i}` the ratio of `kcalib.regression.DirichletKDE` of all samples but the i-th it is [1]_
+
+    .. math:: \widehat{\mathrm{CE}}_p^p = \frac1n \sum_{i=1}^n \| p_i - r_{-i}(p_i) \|_p^p .
+
+    Time O(n^2 m), 20 times that to choose the bandwidth; memory O(n m).
+
+    The class-wise error is the mean of those of ``lens=ClassWise(k)`` over the classes k.
+
+    References
+    ----------
+    .. [1] T. Popordanoska, R. Sayer, M. B. Blaschko. A consistent and differentiable Lp canonical calibration error
+       estimator. NeurIPS 2022.
+
+    Examples
+    --------
+    Of two samples each sees the other one's label only: r is (0, 1) at (0.8, 0.2) and (1, 0) at (0.4, 0.6).
+
+    >>> import kcalib
+    >>> round(kcalib.kde_calibration_error([0, 1], [[0.8, 0.2], [0.4, 0.6]], bandwidth=0.1), 6)
+    1.4
+    """
+    start = time.perf_counter()
+    norm = check_integer("norm", norm, 1, 2)
+    check_choice("orientation", orientation, ORIENTATIONS)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads, lens=lens)
+    lens = Canonical() if lens is None else lens
+    problem = Problem.of(data, lens)
+    ratio = Ratio.of(problem, orientation, data.dtype, threads)
+    found = Bandwidth.found(ratio, problem, bandwidth)
+    with terminal_progress() as progress:
+        shares, log_likelihood = ratio.leave_one_out(found.value, progress)
+    value = float(np.mean(np.sum(np.abs(_phi(problem, shares)) ** norm, axis=1)))
+    if not full_output:
+        return value
+    return KDEResult(
+        value=value,
+        norm=norm,
+        bandwidth=found.value,
+        bandwidth_source=found.source,
+        log_likelihood=log_likelihood,
+        orientation=orientation,
+        lens=str(lens),
+        n_samples=problem.n,
+        n_classes=problem.simplex.shape[1],
+        dtype=data.dtype,
+        threads=resolve_threads(threads),
+        seconds=time.perf_counter() - start,
+    )

@@ -1,0 +1,442 @@
+#include "bins.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <queue>
+#include <type_traits>
+#include <vector>
+
+#include "team.h"
+
+// The compiler makes a copy for each instruction set and the loader chooses; results differ in no more than the order in
+// which one row's entries are added.
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define KCALIB_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define KCALIB_CLONES
+#endif
+
+namespace kcalib {
+namespace {
+
+constexpr long PART = 1 << 16;         // entries that a thread takes at a time: half a megabyte
+constexpr long MOST_PARTIALS = 64;     // copies of all sums, merged at the end
+constexpr long PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
+
+long ceil_divide(long a, long b) { return (a + b - 1) / b; }
+
+long rows_in_part(long m) { return std::max(1L, PART / m); }
+
+int team_of(int threads, long tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }
+
+// pass(begin, end) for parts of 0..n, each of `length`.
+template <class Pass> void for_parts(long n, long length, double work, int threads, Pass pass) {
+  const long parts = ceil_divide(n, length);
+  const int team = team_of(threads, parts, work);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
+  for (long part = 0; part < parts; ++part) pass(part * length, std::min(n, (part + 1) * length), part);
+}
+
+double weight_of(const Predictions& data, long i) { return data.weight ? data.weight[i] : 1.0; }
+
+KCALIB_CLONES double highest_of(const double* x, long count) {
+  constexpr long LANES = 8;
+  double lanes[LANES];
+  for (long k = 0; k < LANES; ++k) lanes[k] = x[k < count ? k : 0];
+  long i = LANES;
+  for (; i + LANES <= count; i += LANES)
+    for (long k = 0; k < LANES; ++k) lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
+  for (; i < count; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  double highest = lanes[0];
+  for (long k = 1; k < LANES; ++k) highest = lanes[k] > highest ? lanes[k] : highest;
+  return highest;
+}
+
+// -- Bins of equal width ----------------------------------------------------------------------
+
+// out[i] = the bin of x[i]. The edges are k / n_bins in floating point, as k * (1 / n_bins); a bin found by
+// arithmetic may be one off and is compared with them.
+KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int32_t* out) {
+  const double width = 1 / n_bins, last = n_bins - 1;
+  for (long i = 0; i < count; ++i) {
+    const double guess = double(std::int32_t(x[i] * n_bins));
+    double bin = x[i] <= guess * width ? guess - 1 : guess;
+    bin = x[i] > (guess + 1) * width ? guess + 1 : bin;
+    bin = bin < 0 ? 0 : bin;
+    out[i] = std::int32_t(bin > last ? last : bin);
+  }
+}
+
+// Rows of which bins are found at once.
+long rows_in_strip(long m) { return std::max(1L, 2048 / m); }
+
+// Sums of some of the rows, each at column * n_bins + bin. Without sample weights these are small integers, which
+// are counted faster than doubles are added.
+template <class Weight> struct ColumnSums {
+  std::vector<double> entries, hits;
+  std::vector<Weight> weights;
+  explicit ColumnSums(long size) : entries(std::size_t(size)), hits(std::size_t(size)), weights(std::size_t(size)) {}
+};
+
+template <class Weight>
+void add_rows(const Predictions& data, long n_bins, long begin, long end, std::int32_t* bins, ColumnSums<Weight>& out) {
+  constexpr bool WEIGHTED = std::is_same_v<Weight, double>;
+  const long m = data.m, strip = rows_in_strip(m);
+  double* const entries = out.entries.data();
+  Weight* const weights = out.weights.data();
+  for (long first = begin; first < end; first += strip) {
+    const long rows = std::min(strip, end - first);
+    bins_of(data.p + first * m, rows * m, double(n_bins), bins);
+    for (long r = 0; r < rows; ++r) {
+      const Weight weight = WEIGHTED ? Weight(data.weight[first + r]) : Weight(1);
+      const std::int32_t* row_bins = bins + r * m;
+      const double* row = data.p + (first + r) * m;
+      for (long j = 0, column = 0; j < m; ++j, column += n_bins) {
+        entries[column + row_bins[j]] += WEIGHTED ? double(weight) * row[j] : row[j];
+        weights[column + row_bins[j]] += weight;
+      }
+      const std::int64_t label = data.labels[first + r];
+      if (label >= 0 && label < m) out.hits[std::size_t(label * n_bins + row_bins[label])] += double(weight);
+    }
+  }
+}
+
+template <class Weight> void add_columns(const Predictions& data, long n_bins, int threads, double* sums) {
+  const long m = data.m, size = m * n_bins;
+  const long room = std::max(1L, PARTIAL_BYTES / (size * 24));
+  const long parts = std::min({ceil_divide(data.n, rows_in_part(m)), MOST_PARTIALS, room});
+  const ColumnSums<Weight> zeros(size);
+  std::vector<ColumnSums<Weight>> found(std::size_t(parts), zeros);
+  const long strip = rows_in_strip(m) * m;
+  std::vector<std::int32_t> bins(std::size_t(parts * strip));
+  for_parts(data.n, ceil_divide(data.n, parts), 4.0 * double(data.n) * double(m), threads,
+            [&](long begin, long end, long part) {
+              add_rows(data, n_bins, begin, end, bins.data() + part * strip, found[std::size_t(part)]);
+            });
+  std::fill_n(sums, 3 * size, 0.0);
+  for (const ColumnSums<Weight>& part : found)
+    for (long k = 0; k < size; ++k) {
+      sums[k] += part.entries[std::size_t(k)];
+      sums[size + k] += double(part.weights[std::size_t(k)]);
+      sums[2 * size + k] += part.hits[std::size_t(k)];
+    }
+}
+
+// -- Groups of rows -----------------------------------------------------------------------------
+
+std::uint64_t mixed(std::uint64_t x) {  // splitmix64's last step
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+struct Hash {
+  std::uint64_t first, second;
+  bool operator==(const Hash& other) const { return (first == other.first) & (second == other.second); }
+};
+
+KCALIB_CLONES void hash_of(const std::int32_t* bins, const std::uint64_t* factors, long m, Hash* out) {
+  std::uint64_t first = 0, second = 0;
+  for (long j = 0; j < m; ++j) {
+    first += std::uint64_t(bins[j]) * factors[j];
+    second += std::uint64_t(bins[j]) * factors[m + j];
+  }
+  *out = {first, second};
+}
+
+// Numbers of different hashes, in the order in which they are first seen.
+class Numbers {
+ public:
+  std::int64_t of(const Hash& hash) {
+    if (2 * first_.size() >= slots_.size()) grow();
+    const std::size_t slot = find(hash);
+    if (slots_[slot] < 0) {
+      slots_[slot] = std::int64_t(first_.size());
+      first_.push_back(hash);
+    }
+    return slots_[slot];
+  }
+  long count() const { return long(first_.size()); }
+
+ private:
+  std::size_t find(const Hash& hash) const {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t slot = mixed(hash.first) & mask;
+    while (slots_[slot] >= 0 && !(first_[std::size_t(slots_[slot])] == hash)) slot = (slot + 1) & mask;
+    return slot;
+  }
+  void grow() {
+    slots_.assign(4 * slots_.size(), -1);
+    for (std::size_t k = 0; k < first_.size(); ++k) slots_[find(first_[k])] = std::int64_t(k);
+  }
+
+  std::vector<Hash> first_;
+  std::vector<std::int64_t> slots_ = std::vector<std::int64_t>(1 << 10, -1);
+};
+
+// Samples in the order of their groups, and where each group begins.
+struct Grouped {
+  std::vector<std::int64_t> rows, begins;
+
+  Grouped(const std::int64_t* group, long n, long n_groups) : rows(std::size_t(n)), begins(std::size_t(n_groups) + 1) {
+    for (long i = 0; i < n; ++i) ++begins[std::size_t(group[i]) + 1];
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    std::vector<std::int64_t> next(begins.begin(), begins.end() - 1);
+    for (long i = 0; i < n; ++i) rows[std::size_t(next[std::size_t(group[i])]++)] = i;
+  }
+};
+
+// gap[0..m) = sum of the weighted (prediction - one-hot label) of rows[begin..end), not empty; returns their weight.
+KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int64_t* rows, long begin, long end, double* gap) {
+  double weight = 0;
+  for (long i = begin; i < end; ++i) {
+    const double w = weight_of(data, rows[i]);
+    const double* row = data.p + rows[i] * data.m;
+    if (i == begin)
+      for (long j = 0; j < data.m; ++j) gap[j] = w * row[j];
+    else
+      for (long j = 0; j < data.m; ++j) gap[j] += w * row[j];
+    gap[data.labels[rows[i]]] -= w;
+    weight += w;
+  }
+  return weight;
+}
+
+// In eight sums, so that additions need not wait for each other.
+KCALIB_CLONES double norm_of(const double* gap, long m, GapNorm norm) {
+  double lanes[8] = {};
+  long j = 0;
+  if (norm == GapNorm::CITYBLOCK)
+    for (; j + 8 <= m; j += 8)
+      for (long k = 0; k < 8; ++k) lanes[k] += std::abs(gap[j + k]);
+  else
+    for (; j + 8 <= m; j += 8)
+      for (long k = 0; k < 8; ++k) lanes[k] += gap[j + k] * gap[j + k];
+  double sum = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  for (; j < m; ++j) sum += norm == GapNorm::CITYBLOCK ? std::abs(gap[j]) : gap[j] * gap[j];
+  return norm == GapNorm::CITYBLOCK ? sum : std::sqrt(sum);
+}
+
+// -- Median-variance bins -----------------------------------------------------------------------
+
+// sums[0..m) += x - shift, sums[m..2m) += (x - shift)^2 of these rows x.
+KCALIB_CLONES void add_differences(const Predictions& data, const std::int64_t* rows, long count, const double* shift,
+                                   double* sums) {
+  const long m = data.m;
+  for (long i = 0; i < count; ++i) {
+    const double* row = data.p + rows[i] * m;
+    for (long j = 0; j < m; ++j) {
+      const double d = row[j] - shift[j];
+      sums[j] += d;
+      sums[m + j] += d * d;
+    }
+  }
+}
+
+struct Cell {
+  long begin, end;  // of the rows in the splitter's order
+  double variance;  // the largest of an entry
+  long column;      // that entry
+  long number;      // in the order in which cells were made
+  long size() const { return end - begin; }
+};
+
+// The largest variance first, of equal ones the older cell.
+bool comes_later(const Cell& a, const Cell& b) {
+  return a.variance < b.variance || (a.variance == b.variance && a.number > b.number);
+}
+
+class Splitter {
+ public:
+  Splitter(const Predictions& data, int threads)
+      : data_(data), threads_(threads), rows_(std::size_t(data.n)), spare_(std::size_t(data.n)), values_(std::size_t(data.n)),
+        selected_(std::size_t(data.n)), sums_(std::size_t(ceil_divide(data.n, rows_in_part(data.m)) * 2 * data.m)) {
+    std::iota(rows_.begin(), rows_.end(), 0);
+  }
+
+  const std::vector<std::int64_t>& rows() const { return rows_; }
+
+  // The cell of rows [begin, end) with its largest variance, of sums of differences from the first row.
+  Cell cell(long begin, long end) {
+    const long m = data_.m, length = rows_in_part(m);
+    const double* shift = data_.p + rows_[std::size_t(begin)] * m;
+    for_parts(end - begin, length, 4.0 * double(end - begin) * double(m), threads_, [&](long first, long last, long part) {
+      double* sums = sums_.data() + part * 2 * m;
+      std::fill_n(sums, 2 * m, 0.0);
+      add_differences(data_, rows_.data() + begin + first, last - first, shift, sums);
+    });
+    double* total = sums_.data();
+    for (long part = 1; part < ceil_divide(end - begin, length); ++part)
+      for (long j = 0; j < 2 * m; ++j) total[j] += sums_[std::size_t(part * 2 * m + j)];
+    const double n = double(end - begin);
+    Cell found{begin, end, -1, 0, made_++};
+    for (long j = 0; j < m; ++j) {
+      const double variance = std::max(0.0, (total[m + j] - total[j] * total[j] / n) / (n - 1));
+      if (variance > found.variance) found.variance = variance, found.column = j;
+    }
+    return found;
+  }
+
+  // Puts the rows below the median of the cell's column first and returns where the others begin.
+  long split(const Cell& cell) {
+    const long m = data_.m, size = cell.size();
+    const double* column = data_.p + cell.column;
+    for_parts(size, PART / 8, 8.0 * double(size), threads_, [&](long first, long last, long) {
+      for (long i = first; i < last; ++i)
+        values_[std::size_t(i)] = selected_[std::size_t(i)] = column[rows_[std::size_t(cell.begin + i)] * m];
+    });
+    const auto middle = selected_.begin() + size / 2;
+    std::nth_element(selected_.begin(), middle, selected_.begin() + size);
+    const double median = *middle;
+    long below = 0, others = 0;
+    std::int64_t* rows = rows_.data() + cell.begin;
+    for (long i = 0; i < size; ++i) {
+      const bool is_below = values_[std::size_t(i)] < median;
+      spare_[std::size_t(others)] = rows[i];
+      rows[below] = rows[i];
+      below += is_below;
+      others += !is_below;
+    }
+    std::copy_n(spare_.begin(), others, rows + below);
+    return cell.begin + below;
+  }
+
+ private:
+  const Predictions& data_;
+  const int threads_;
+  std::vector<std::int64_t> rows_, spare_;
+  std::vector<double> values_, selected_, sums_;
+  long made_ = 0;
+};
+
+}  // namespace
+
+void top_labels(const Predictions& data, int threads, double* confidence, double* correct) {
+  const long m = data.m;
+  for_parts(data.n, rows_in_part(m), 4.0 * double(data.n) * double(m), threads, [&](long begin, long end, long) {
+    for (long i = begin; i < end; ++i) {
+      const double* row = data.p + i * m;
+      const double highest = highest_of(row, m);
+      long first = 0;
+      while (row[first] != highest) ++first;
+      confidence[i] = highest;
+      correct[i] = first == data.labels[i];
+    }
+  });
+}
+
+void uniform_bins(const Predictions& data, long n_bins, int threads, double* sums) {
+  if (data.weight) add_columns<double>(data, n_bins, threads, sums);
+  else add_columns<std::uint32_t>(data, n_bins, threads, sums);
+}
+
+long uniform_cells(const Predictions& data, long n_bins, int threads, std::int64_t* group) {
+  const long m = data.m, length = rows_in_part(m);
+  std::vector<std::uint64_t> factors(std::size_t(2 * m));
+  for (std::size_t j = 0; j < factors.size(); ++j) factors[j] = mixed((j + 1) * 0x9e3779b97f4a7c15u);
+  std::vector<Hash> hashes(std::size_t(data.n));
+  const int team = team_of(threads, ceil_divide(data.n, length), 6.0 * double(data.n) * double(m));
+  const long strip = rows_in_strip(m);
+  std::vector<std::int32_t> all_bins(std::size_t(team * strip * m));
+  for_parts(data.n, length, 6.0 * double(data.n) * double(m), team, [&](long begin, long end, long) {
+    std::int32_t* bins = all_bins.data() + thread_number() * strip * m;
+    for (long first = begin; first < end; first += strip) {
+      const long rows = std::min(strip, end - first);
+      bins_of(data.p + first * m, rows * m, double(n_bins), bins);
+      for (long r = 0; r < rows; ++r) hash_of(bins + r * m, factors.data(), m, &hashes[std::size_t(first + r)]);
+    }
+  });
+  Numbers numbers;
+  for (long i = 0; i < data.n; ++i) group[i] = numbers.of(hashes[std::size_t(i)]);
+  return numbers.count();
+}
+
+long median_variance_cells(const Predictions& data, long max_bins, long min_size, int threads, std::int64_t* group) {
+  Splitter splitter(data, threads);
+  std::priority_queue<Cell, std::vector<Cell>, decltype(&comes_later)> queue(&comes_later);
+  std::vector<Cell> done;
+  // Cells too small to be split need no variance.
+  const auto add = [&](long begin, long end) {
+    if (end - begin < 2 * min_size) done.push_back({begin, end, 0, 0, 0});
+    else queue.push(splitter.cell(begin, end));
+  };
+  if (max_bins == 1) done.push_back({0, data.n, 0, 0, 0});
+  else add(0, data.n);
+  for (long cells = 1; cells < max_bins && !queue.empty();) {
+    const Cell cell = queue.top();
+    queue.pop();
+    const long middle = splitter.split(cell);
+    if (middle - cell.begin < min_size || cell.end - middle < min_size) {
+      done.push_back(cell);
+      continue;
+    }
+    ++cells;
+    add(cell.begin, middle);
+    add(middle, cell.end);
+  }
+  for (; !queue.empty(); queue.pop()) done.push_back(queue.top());
+  std::vector<std::int64_t> cell_of_row(std::size_t(data.n));
+  for (std::size_t k = 0; k < done.size(); ++k)
+    for (long i = done[k].begin; i < done[k].end; ++i)
+      cell_of_row[std::size_t(splitter.rows()[std::size_t(i)])] = std::int64_t(k);
+  std::vector<std::int64_t> number(done.size(), -1);
+  std::int64_t count = 0;
+  for (long i = 0; i < data.n; ++i) {
+    std::int64_t& own = number[std::size_t(cell_of_row[std::size_t(i)])];
+    if (own < 0) own = count++;
+    group[i] = own;
+  }
+  return count;
+}
+
+void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, GapNorm norm, int threads,
+                double* weight, double* gap) {
+  struct Segment {
+    long group, begin, end, partial;  // partial: where its sums go if the group has several, else -1
+  };
+  const long m = data.m, length = 4 * rows_in_part(m);
+  const Grouped grouped(group, data.n, n_groups);
+  std::vector<Segment> segments;
+  long partials = 0;
+  for (long g = 0; g < n_groups; ++g) {
+    const long first = grouped.begins[std::size_t(g)], last = grouped.begins[std::size_t(g) + 1];
+    const bool whole = last - first <= length;
+    for (long begin = first; begin < last; begin += length)
+      segments.push_back({g, begin, std::min(last, begin + length), whole ? -1 : partials++});
+  }
+  const double work = 4.0 * double(data.n) * double(m);
+  const long tasks = long(segments.size());
+  const int team = team_of(threads, tasks, work);
+  std::vector<double> buffers(std::size_t(team * m)), sums(std::size_t(partials * m)), weights(std::size_t(partials), 0.0);
+#pragma omp parallel for schedule(dynamic, 16) num_threads(team)
+  for (long s = 0; s < tasks; ++s) {
+    const Segment& at = segments[std::size_t(s)];
+    double* own = at.partial < 0 ? buffers.data() + thread_number() * m : sums.data() + at.partial * m;
+    const double total = sum_residuals(data, grouped.rows.data(), at.begin, at.end, own);
+    if (at.partial < 0) {
+      weight[at.group] = total;
+      gap[at.group] = total > 0 ? norm_of(own, m, norm) / total : 0.0;
+    } else {
+      weights[std::size_t(at.partial)] = total;
+    }
+  }
+  for (long s = 0; s < tasks;) {
+    const Segment& first = segments[std::size_t(s)];
+    if (first.partial < 0) {
+      ++s;
+      continue;
+    }
+    double* own = sums.data() + first.partial * m;
+    double total = weights[std::size_t(first.partial)];
+    for (++s; s < tasks && segments[std::size_t(s)].group == first.group; ++s) {
+      const long partial = segments[std::size_t(s)].partial;
+      for (long j = 0; j < m; ++j) own[j] += sums[std::size_t(partial * m + j)];
+      total += weights[std::size_t(partial)];
+    }
+    weight[first.group] = total;
+    gap[first.group] = total > 0 ? norm_of(own, m, norm) / total : 0.0;
+  }
+}
+
+}  // namespace kcalib

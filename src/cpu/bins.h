@@ -1,0 +1,44 @@
+// Passes over predictions for binned calibration errors: top labels, sums in bins of equal width, bins of whole rows
+// on the simplex, and median-variance bins. Called by kcalib/estimators/binning.py through _native.
+//
+// Sums are made of parts of the samples whose size depends on the sizes of the arrays alone, and merged in
+// order: results have the same bits for any number of threads.
+#pragma once
+
+#include <cstdint>
+
+namespace kcalib {
+
+// n predictions of m classes, row-major, entries from 0 to 1 but for rounding, with a label each; `weight` may be null.
+struct Predictions {
+  const double* p;
+  const std::int64_t* labels;
+  const double* weight;
+  long n, m;
+};
+
+// confidence[i] = largest entry of row i; correct[i] = whether the first entry of that size is the label's, 1 or 0.
+void top_labels(const Predictions& data, int threads, double* confidence, double* correct);
+
+// For each column j and bin b of `n_bins` of equal width, (edge b, edge b + 1] with 0 in the first, at j * n_bins + b
+// of three arrays (m x n_bins) in a row: sums of the weighted entries; of weights; of the weights of samples whose
+// label is j. Labels that are no column count nowhere. Edges are those of numpy.linspace(0, 1, n_bins + 1).
+void uniform_bins(const Predictions& data, long n_bins, int threads, double* sums);
+
+// group[i] = number of the product of uniform bins that row i is in, counted from 0 in the order of first rows; returns
+// how many products hold samples. Rows are compared by 128 bits of a hash of their bins.
+long uniform_cells(const Predictions& data, long n_bins, int threads, std::int64_t* group);
+
+// The same for at most `max_bins` median-variance bins of at least `min_size` samples: the bin in which some entry has
+// the largest variance is split into values below the median of that entry and others, as long as both have the size.
+// A bin that cannot be split so is left as it is.
+long median_variance_cells(const Predictions& data, long max_bins, long min_size, int threads, std::int64_t* group);
+
+enum class GapNorm { CITYBLOCK, EUCLIDEAN };
+
+// For each group: weight[g] = its sum of weights (samples), gap[g] = norm of the difference between its mean prediction
+// and its mean one-hot label; 0 where the weight is 0.
+void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, GapNorm norm, int threads,
+                double* weight, double* gap);
+
+}  // namespace kcalib

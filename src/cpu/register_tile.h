@@ -1,0 +1,66 @@
+// The register tile: ROWS rows by VECTORS packs of columns, whose sums stay in registers while the features pass by.
+// Included by tile.cpp and dirichlet_kernels.cpp, once per instruction set, as pack.h is.
+#pragma once
+
+#include "pack.h"
+
+namespace kcalib {
+namespace {
+
+constexpr int TILE = ROWS * VECTORS;
+
+template <class T> constexpr int WIDTH = VECTORS * LANES<Pack<T>>;  // columns of a panel
+
+// Features whose part of a panel stays in L1 while all rows of a block pass by.
+constexpr long FEATURES_AT_ONCE = 64;
+
+#define KCALIB_INLINE __attribute__((always_inline))
+
+struct Product {
+  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return a * b + sum; }
+};
+
+// finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r < COUNT: the loop where the
+// time goes. The sums never leave the registers unless `finish` stores them; they are added to
+// `so_far` if that is given.
+template <class Step, class V, int COUNT = ROWS, class Rows, class Finish>
+KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr) {
+  V sum[COUNT][VECTORS] = {};
+  if (so_far)
+    for (int r = 0; r < COUNT; ++r)
+      for (int v = 0; v < VECTORS; ++v) sum[r][v] = so_far[r * VECTORS + v];
+#pragma GCC unroll 1
+  for (long k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
+    V column[VECTORS];
+    for (int v = 0; v < VECTORS; ++v) column[v] = load<V>(panel + v * LANES<V>);
+#pragma GCC unroll 6
+    for (int r = 0; r < COUNT; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) sum[r][v] = Step::template step<V>(sum[r][v], rows(k, r), column[v]);
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < COUNT; ++r) finish(r, sum[r]);
+}
+
+// Asks for `bytes` that will be needed next, a share of them with each of `steps` steps: the hardware
+// does not look as far ahead as the next panel.
+class Prefetch {
+ public:
+  Prefetch(const void* next, long bytes, long steps) : next_(static_cast<const char*>(next)), lines_(bytes / 64), steps_(steps) {}
+  KCALIB_FN void step(long i) const {
+    for (long line = i * lines_ / steps_; line < (i + 1) * lines_ / steps_; ++line) __builtin_prefetch(next_ + line * 64);
+  }
+
+ private:
+  const char* next_;
+  long lines_, steps_;
+};
+
+template <class V> KCALIB_FN auto storing(V* tile) {
+  return [tile](int r, const V* sum) KCALIB_INLINE {
+    for (int v = 0; v < VECTORS; ++v) tile[r * VECTORS + v] = sum[v];
+  };
+}
+
+}  // namespace
+}  // namespace kcalib

@@ -151,7 +151,9 @@ def top_labels(p: np.ndarray, labels: np.ndarray, threads: int) -> tuple[np.ndar
 def uniform_bins(
     p: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, n_bins: int, threads: int
 ) -> np.ndarray: ...
-def uniform_cells(p: np.ndarray, n_bins: int, threads: int) -> tuple[np.ndarray, int]: ...
+def uniform_cells(
+    p: np.ndarray, labels: np.ndarray, n_bins: int, norm: str, threads: int
+) -> tuple[np.ndarray, int, np.ndarray]: ...
 def median_variance_cells(p: np.ndarray, max_bins: int, min_size: int, threads: int) -> tuple[np.ndarray, int]: ...
 def group_gaps(
     p: np.ndarray,
@@ -159,6 +161,7 @@ def group_gaps(
     weight: np.ndarray | None,
     group: np.ndarray,
     n_groups: int,
+    row_gap: np.ndarray | None,
     norm: str,
     threads: int,
 ) -> tuple[np.ndarray, np.ndarray]: ...

@@ -252,7 +252,9 @@ def test_compiled_bins_have_exactly_the_edges_of_linspace(n_bins):
     expected = np.bincount(binning.bin_numbers(c, n_bins), minlength=n_bins)
     assert sums[1, 0].tolist() == expected.tolist()
     assert sums[2, 0].tolist() == expected.tolist()
-    number, count = _native.uniform_cells(np.stack([c, c], axis=1), n_bins, 1)
+    points, labels = np.stack([c, c], axis=1), np.zeros(len(c), np.int64)
+    number, count, row_gap = _native.uniform_cells(points, labels, n_bins, "cityblock", 1)
+    assert row_gap.tolist() == (np.abs(c - 1) + c).tolist()
     assert count == np.count_nonzero(expected)
     assert len(np.unique(number * n_bins + binning.bin_numbers(c, n_bins))) == count
 

@@ -258,11 +258,12 @@ def simplex_bins(columns: Columns, binning: Binning, norm: str, threads: Any = N
     """With the gaps in the norm "cityblock" or "euclidean"; for columns that are all classes."""
     values, labels, weight = columns
     team = threads_for(values.size, threads)
+    row_gap = None
     if binning.rule == "uniform":
-        number, count = _native.uniform_cells(values, binning.n_bins, team)
+        number, count, row_gap = _native.uniform_cells(values, labels, binning.n_bins, norm, team)
     else:
         number, count = _native.median_variance_cells(values, binning.n_bins, binning.min_bin_size, team)
-    return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, norm, team))
+    return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, row_gap, norm, team))
 
 
 class Risk(NamedTuple):

@@ -23,6 +23,7 @@ namespace {
 constexpr long PART = 1 << 16;         // entries that a thread takes at a time: half a megabyte
 constexpr long MOST_PARTIALS = 64;     // copies of all sums, merged at the end
 constexpr long PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
+constexpr long AHEAD = 16;             // hashes looked up while memory answers
 
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 
@@ -145,34 +146,41 @@ KCALIB_CLONES void hash_of(const std::int32_t* bins, const std::uint64_t* factor
   *out = {first, second};
 }
 
-// Numbers of different hashes, in the order in which they are first seen.
+// Numbers of different hashes, in the order in which they are first seen; at most `most` of them.
 class Numbers {
  public:
+  explicit Numbers(long most) : slots_(slots_for(most)), mask_(slots_.size() - 1) {}
+
+  // What `of` will read: far more than the caches hold, unless it is asked for in time.
+  void prefetch(const Hash& hash) const { __builtin_prefetch(&slots_[mixed(hash.first) & mask_], 1); }
+
   std::int64_t of(const Hash& hash) {
-    if (2 * first_.size() >= slots_.size()) grow();
-    const std::size_t slot = find(hash);
-    if (slots_[slot] < 0) {
-      slots_[slot] = std::int64_t(first_.size());
-      first_.push_back(hash);
-    }
-    return slots_[slot];
+    const std::uint64_t place = mixed(hash.first);
+    const auto tag = std::uint32_t(place >> 32);
+    std::size_t at = place & mask_;
+    for (; slots_[at].number >= 0; at = (at + 1) & mask_)
+      if (slots_[at].tag == tag && first_[std::size_t(slots_[at].number)] == hash) return slots_[at].number;
+    slots_[at] = {tag, std::int32_t(first_.size())};
+    first_.push_back(hash);
+    return slots_[at].number;
   }
+
   long count() const { return long(first_.size()); }
 
  private:
-  std::size_t find(const Hash& hash) const {
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t slot = mixed(hash.first) & mask;
-    while (slots_[slot] >= 0 && !(first_[std::size_t(slots_[slot])] == hash)) slot = (slot + 1) & mask;
-    return slot;
-  }
-  void grow() {
-    slots_.assign(4 * slots_.size(), -1);
-    for (std::size_t k = 0; k < first_.size(); ++k) slots_[find(first_[k])] = std::int64_t(k);
+  struct Slot {
+    std::uint32_t tag = 0;  // of most other hashes another one, which spares a look at the whole
+    std::int32_t number = -1;
+  };
+  static std::size_t slots_for(long most) {
+    std::size_t size = 16;
+    while (size < 2 * std::size_t(most)) size *= 2;
+    return size;
   }
 
   std::vector<Hash> first_;
-  std::vector<std::int64_t> slots_ = std::vector<std::int64_t>(1 << 10, -1);
+  std::vector<Slot> slots_;
+  const std::size_t mask_;
 };
 
 // Samples in the order of their groups, and where each group begins.
@@ -331,7 +339,7 @@ void uniform_bins(const Predictions& data, long n_bins, int threads, double* sum
   else add_columns<std::uint32_t>(data, n_bins, threads, sums);
 }
 
-long uniform_cells(const Predictions& data, long n_bins, int threads, std::int64_t* group) {
+long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threads, std::int64_t* group, double* row_gap) {
   const long m = data.m, length = rows_in_part(m);
   std::vector<std::uint64_t> factors(std::size_t(2 * m));
   for (std::size_t j = 0; j < factors.size(); ++j) factors[j] = mixed((j + 1) * 0x9e3779b97f4a7c15u);
@@ -339,16 +347,26 @@ long uniform_cells(const Predictions& data, long n_bins, int threads, std::int64
   const int team = team_of(threads, ceil_divide(data.n, length), 6.0 * double(data.n) * double(m));
   const long strip = rows_in_strip(m);
   std::vector<std::int32_t> all_bins(std::size_t(team * strip * m));
+  std::vector<double> residuals(std::size_t(team * m));
   for_parts(data.n, length, 6.0 * double(data.n) * double(m), team, [&](long begin, long end, long) {
     std::int32_t* bins = all_bins.data() + thread_number() * strip * m;
+    double* residual = residuals.data() + thread_number() * m;
     for (long first = begin; first < end; first += strip) {
       const long rows = std::min(strip, end - first);
       bins_of(data.p + first * m, rows * m, double(n_bins), bins);
-      for (long r = 0; r < rows; ++r) hash_of(bins + r * m, factors.data(), m, &hashes[std::size_t(first + r)]);
+      for (long r = 0; r < rows; ++r) {
+        hash_of(bins + r * m, factors.data(), m, &hashes[std::size_t(first + r)]);
+        std::copy_n(data.p + (first + r) * m, m, residual);
+        residual[data.labels[first + r]] -= 1;
+        row_gap[first + r] = norm_of(residual, m, norm);
+      }
     }
   });
-  Numbers numbers;
-  for (long i = 0; i < data.n; ++i) group[i] = numbers.of(hashes[std::size_t(i)]);
+  Numbers numbers(data.n);
+  for (long i = 0; i < data.n; ++i) {
+    if (i + AHEAD < data.n) numbers.prefetch(hashes[std::size_t(i + AHEAD)]);
+    group[i] = numbers.of(hashes[std::size_t(i)]);
+  }
   return numbers.count();
 }
 
@@ -390,8 +408,8 @@ long median_variance_cells(const Predictions& data, long max_bins, long min_size
   return count;
 }
 
-void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, GapNorm norm, int threads,
-                double* weight, double* gap) {
+void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, const double* row_gap, GapNorm norm,
+                int threads, double* weight, double* gap) {
   struct Segment {
     long group, begin, end, partial;  // partial: where its sums go if the group has several, else -1
   };
@@ -401,6 +419,12 @@ void group_gaps(const Predictions& data, const std::int64_t* group, long n_group
   long partials = 0;
   for (long g = 0; g < n_groups; ++g) {
     const long first = grouped.begins[std::size_t(g)], last = grouped.begins[std::size_t(g) + 1];
+    if (row_gap && last - first == 1) {
+      const std::int64_t row = grouped.rows[std::size_t(first)];
+      weight[g] = weight_of(data, row);
+      gap[g] = weight[g] > 0 ? row_gap[row] : 0.0;
+      continue;
+    }
     const bool whole = last - first <= length;
     for (long begin = first; begin < last; begin += length)
       segments.push_back({g, begin, std::min(last, begin + length), whole ? -1 : partials++});

@@ -25,20 +25,21 @@ void top_labels(const Predictions& data, int threads, double* confidence, double
 // label is j. Labels that are no column count nowhere. Edges are those of numpy.linspace(0, 1, n_bins + 1).
 void uniform_bins(const Predictions& data, long n_bins, int threads, double* sums);
 
-// group[i] = number of the product of uniform bins that row i is in, counted from 0 in the order of first rows; returns
-// how many products hold samples. Rows are compared by 128 bits of a hash of their bins.
-long uniform_cells(const Predictions& data, long n_bins, int threads, std::int64_t* group);
+enum class GapNorm { CITYBLOCK, EUCLIDEAN };
 
-// The same for at most `max_bins` median-variance bins of at least `min_size` samples: the bin in which some entry has
+// group[i] = number of the product of uniform bins that row i is in, counted from 0 in the order of first rows; returns
+// how many products hold samples. Rows are compared by 128 bits of a hash of their bins; there are less than 2^31.
+// row_gap[i] = norm of row i's residual, which is the gap of a group of one.
+long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threads, std::int64_t* group, double* row_gap);
+
+// group[i] of at most `max_bins` median-variance bins of at least `min_size` samples: the bin in which some entry has
 // the largest variance is split into values below the median of that entry and others, as long as both have the size.
 // A bin that cannot be split so is left as it is.
 long median_variance_cells(const Predictions& data, long max_bins, long min_size, int threads, std::int64_t* group);
 
-enum class GapNorm { CITYBLOCK, EUCLIDEAN };
-
 // For each group: weight[g] = its sum of weights (samples), gap[g] = norm of the difference between its mean prediction
-// and its mean one-hot label; 0 where the weight is 0.
-void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, GapNorm norm, int threads,
-                double* weight, double* gap);
+// and its mean one-hot label; 0 where the weight is 0. `row_gap` of `uniform_cells`, or null.
+void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, const double* row_gap, GapNorm norm,
+                int threads, double* weight, double* gap);
 
 }  // namespace kcalib

@@ -304,6 +304,17 @@ def test_factor_to_rounding_is_the_matrix(kernel):
     assert found.rank <= 180
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kernel", [SHARP, 1e15 * Gaussian(bandwidth=1.0), 1e-15 * Gaussian(bandwidth=1.0)])
+def test_extreme_regularizations_are_finite(function, kernel):
+    y, p = softmax_problem(300, 2, 0)
+    problem = function()._problem(y, p, None, False)
+    settings = [{"regularization": r, "kernel": kernel} for r in (1e-100, 1.0, 1e100)]
+    tried = list(function()._tried(settings, problem, problem))
+    assert np.all(np.isfinite([risk for _, risk in tried]))
+    assert np.all(np.abs(tried[2].function.h(p[:5])) < 1e-20)
+
+
 # Unusual problems
 
 
@@ -334,6 +345,8 @@ def test_one_sample(function):
     assert fitted.squared_error([[0.5, 0.5]]) == pytest.approx(0.5 / (2 if function is KKR else 4), rel=1e-14)
     with pytest.raises(ValueError, match="at least 2 samples"):
         fitted.risk([1], [[0.5, 0.5]])
+    # Nothing is left out of a matrix of one entry: no warning.
+    assert function(1e-100).fit([1], [[0.5, 0.5]]).squared_error([[0.5, 0.5]]) == pytest.approx(0.5, rel=1e-14)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -403,8 +416,8 @@ def test_parameters_clone_and_pickle(function):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_bad_regularization(function):
     y, p = softmax_problem(10, 3, 0)
-    for value in (0, -1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match=r"`regularization` is .*, expected a positive finite number; regul"):
+    for value in (0, -1.0, np.inf, np.nan, 1e-101):
+        with pytest.raises(ValueError, match=r"`regularization` is .*, expected a number between 1e-100 and 1e\+100"):
             function(value).fit(y, p)
     for value in ("1", True, [1.0], 1j):
         with pytest.raises(TypeError, match="`regularization` is .*, expected a positive number or None"):

@@ -28,7 +28,7 @@ class KroneckerSolution:
 
     values: np.ndarray  #: x, float64, of the shape of b; for a path of shifts with one more axis before
     shift: float | np.ndarray  #: s as given, float64
-    relative_residual: float | np.ndarray  #: |b - (A (x) B + s I) x| / |b|, the largest of all b; one for each shift
+    relative_residual: float | np.ndarray  #: norm of the residual over that of b, the largest of all b; for each shift
     method: str  #: "eigendecompositions" or "schur"
     truncated: tuple[int, int]  #: eigenvalues of A and of B below rounding, taken as 0
 

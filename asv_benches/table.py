@@ -220,6 +220,21 @@ def ckce(quick: bool) -> Iterator[Row]:
     yield Row(f"cg, n = {n}, {label}, megabytes of the whole process", megabytes, 1000)
 
 
+def regression(quick: bool) -> Iterator[Row]:
+    """Kernel ridge regression, 18 regularizations and their risks on 2000 samples (--quick: smaller), beside eigh"""
+    n, n_dense = (10_000, 1000) if quick else (bench_regression.LINE, bench_regression.LINE_DENSE)
+    for threads in thread_counts():
+        for name in bench_regression.FUNCTIONS:
+            value = bench_regression.dense_over_line(name, n, n_dense, threads)
+            what = f"eigh (n^3, from {n_dense}) over {name}, top-label, n = {n}, {threads_label(threads)}"
+            yield Row(what, value, 1000 if name == "KKR" else None, at_least=True)
+    n = 2000 if quick else bench_regression.SIMPLEX
+    for threads in thread_counts():
+        found = bench_regression.simplex_over_dense(n, threads)
+        for name, value in zip(bench_regression.FUNCTIONS, found, strict=True):
+            yield Row(f"{name} over eigh, m = 10, n = {n}, {threads_label(threads)}", value, None if quick else 1)
+
+
 def kde(quick: bool) -> Iterator[Row]:
     """Dirichlet kernel density ratio at n = 10,000 samples (--quick: 3000), bandwidth 0.1"""
     n = 3000 if quick else bench_kde.SAMPLES
@@ -250,23 +265,8 @@ def ece(quick: bool) -> Iterator[Row]:
         yield Row(f"mmce, n = {n:.0e}, {threads_label(threads)}", bench_ece.mmce_over_sort(n, threads, 3))
 
 
-def regression(quick: bool) -> Iterator[Row]:
-    """Kernel ridge regression, 18 regularizations and their risks on 2000 samples (--quick: smaller), beside eigh"""
-    n, n_dense = (10_000, 1000) if quick else (bench_regression.LINE, bench_regression.LINE_DENSE)
-    for threads in thread_counts():
-        for name in bench_regression.FUNCTIONS:
-            value = bench_regression.dense_over_line(name, n, n_dense, threads)
-            what = f"eigh (n^3, from {n_dense}) over {name}, top-label, n = {n}, {threads_label(threads)}"
-            yield Row(what, value, 1000 if name == "KKR" else None, at_least=True)
-    n = 2000 if quick else bench_regression.SIMPLEX
-    for threads in thread_counts():
-        found = bench_regression.simplex_over_dense(n, threads)
-        for name, value in zip(bench_regression.FUNCTIONS, found, strict=True):
-            yield Row(f"{name} over eigh, m = 10, n = {n}, {threads_label(threads)}", value, None if quick else 1)
-
-
 SECTIONS = {
-    f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, kde, ece, regression)
+    f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece)
 }
 
 

@@ -3,6 +3,7 @@
     skce               squared kernel calibration error            estimators/skce.py
     ckce, jkce         conditional kernel calibration error        estimators/ckce.py
     ucme               calibration errors at test locations        estimators/ucme.py
+    calibration_error  by the estimator of the lowest risk         regression/cross_validation.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
     reliability        reliability diagrams with bands             estimators/reliability.py
@@ -48,6 +49,7 @@ from kcalib.evaluation import evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
+from kcalib.regression.cross_validation import calibration_error
 from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
@@ -87,6 +89,7 @@ __all__ = [
     "bandwidth",
     "brier_decomposition",
     "brier_score",
+    "calibration_error",
     "calibration_test",
     "canonical_ece",
     "ckce",

@@ -94,10 +94,10 @@ class ProgressBar:
 
 
 @contextmanager
-def terminal_progress() -> Iterator[ProgressBar | None]:
+def terminal_progress(label: str = "kcalib") -> Iterator[ProgressBar | None]:
     """A progress bar if standard error is a terminal, else None; cleared at the end."""
     stream = sys.stderr
-    bar = ProgressBar(stream=stream) if stream is not None and stream.isatty() else None
+    bar = ProgressBar(label, stream) if stream is not None and stream.isatty() else None
     try:
         yield bar
     finally:

@@ -1,12 +1,37 @@
 """Calibration errors by regression: which estimator should I trust, decided by a risk (Gruber and Bach, 2025).
 
-    DirichletKDE    Dirichlet kernel density ratio       dirichlet_kde.py
-    KKR, UKKR       kernel ridge regression              kernel_ridge.py
+    BinnedCalibration        gaps of bins                                  binned.py
+    DirichletKDE             Dirichlet kernel densities                    dirichlet_kde.py
+    KKR, UKKR                kernel ridge regression                       kernel_ridge.py
+    TemperatureCalibration   predictions at another temperature            temperature.py
+    CalibrationErrorCV       chooses among them by risk, and estimates     cross_validation.py
+                             which names and grids it knows                _candidates.py
+                             what all estimation functions share           _function.py
 
-What all estimation functions share, h(p, p') and its risk among it, is in `_function`.
+An estimation function h(p, p') is fitted to labels and predictions; the mean of h(p, p) estimates the squared
+calibration error, and its risk on other samples says how far to trust it.
 """
 
+from kcalib.regression.binned import BinnedCalibration
+from kcalib.regression.cross_validation import (
+    CalibrationErrorCV,
+    CalibrationErrorResult,
+    EstimatorRisk,
+    calibration_error,
+)
 from kcalib.regression.dirichlet_kde import DirichletKDE
 from kcalib.regression.kernel_ridge import KKR, UKKR, RegularizationWarning
+from kcalib.regression.temperature import TemperatureCalibration
 
-__all__ = ["KKR", "UKKR", "DirichletKDE", "RegularizationWarning"]
+__all__ = [
+    "KKR",
+    "UKKR",
+    "BinnedCalibration",
+    "CalibrationErrorCV",
+    "CalibrationErrorResult",
+    "DirichletKDE",
+    "EstimatorRisk",
+    "RegularizationWarning",
+    "TemperatureCalibration",
+    "calibration_error",
+]

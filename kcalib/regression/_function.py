@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -66,17 +66,105 @@ class Tried(NamedTuple):
     risk: float
 
 
-class CalibrationFunction:
-    """Base of the estimation functions; parameters are the arguments of the constructor, stored as they are."""
+class Parametrised:
+    """Parameters in the manner of scikit-learn: the arguments of the constructor, stored as they are."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor by name, as scikit-learn has them.
+
+        Parameters
+        ----------
+        deep : bool
+            For scikit-learn; there are no parameters of parameters.
+
+        Returns
+        -------
+        dict
+            Names and values.
+        """
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name; what was fitted is forgotten.
+
+        Parameters
+        ----------
+        **params
+            Names and values, checked by `fit`; ValueError for other names than the constructor has.
+
+        Returns
+        -------
+        object
+            Itself.
+        """
+        known = self._parameter_names()
+        for name in params:
+            if name not in known:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        for fitted in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, fitted)
+        return self
+
+    def clone(self) -> Any:
+        """One with the same parameters that is not fitted.
+
+        Returns
+        -------
+        object
+            A new one, without copies of the values.
+        """
+        return type(self)(**self.get_params())
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        shown = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    @classmethod
+    def _parameter_names(cls) -> tuple[str, ...]:
+        return tuple(inspect.signature(cls).parameters)
+
+
+class CalibrationFunction(Parametrised):
+    """Base of the estimation functions."""
 
     lens: Lens | None
 
+    # Functions that `_tried` yields for settings of this parameter alone share what is large.
+    _path: ClassVar[str | None] = None
+
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
-        """Fit the function to labels and predictions, as `kcalib.skce` takes them; returns itself."""
+        """Fit the function to labels and predictions.
+
+        Parameters
+        ----------
+        y_true, y_pred, classes, from_logits
+            As in `kcalib.skce`.
+
+        Returns
+        -------
+        CalibrationFunction
+            Itself.
+        """
         return self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
 
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> np.ndarray:
-        """The function of all pairs of predictions, shape (n, n'); `q` is `p` if left out."""
+        """The function of all pairs of predictions.
+
+        Parameters
+        ----------
+        p, q : array_like, shape (n, m) and (n', m)
+            Predictions, as `y_pred` in `kcalib.skce`; `q` is `p` if left out.
+        from_logits : bool
+            Whether both are logits.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n')
+            The values h(p_i, q_j).
+        """
         self._check_fitted()
         left = self._evaluated(self._points(p, from_logits, "p"))
         right = left if q is None else self._evaluated(self._points(q, from_logits, "q"))
@@ -84,36 +172,37 @@ class CalibrationFunction:
         return (left if core is None else left @ core) @ right.T
 
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
-        """The estimated squared calibration error: the mean of h(p_i, p_i) over predictions (GB equation 21)."""
+        """The estimated squared calibration error of predictions (Gruber and Bach, equation 21).
+
+        Parameters
+        ----------
+        y_pred, from_logits
+            As in `kcalib.skce`; not those of the fit, where the estimate would be too large.
+
+        Returns
+        -------
+        float
+            The mean of h(p_i, p_i), in time linear in n.
+        """
         self._check_fitted()
         return self._squared_error(self._points(y_pred, from_logits, "y_pred"))
 
     def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
-        """The unbiased estimate of the mean squared error of h, plus a constant (GB equation 20); lower is better."""
+        """How wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
+
+        Parameters
+        ----------
+        y_true, y_pred, classes, from_logits
+            As in `kcalib.skce`; not those of the fit, where the risk would be too low.
+
+        Returns
+        -------
+        float
+            The mean of (<e_i, e_j> - h(p_i, p_j))^2 over pairs of different samples, in time linear in n; lower is
+            better. The constant is the same for all functions.
+        """
         self._check_fitted()
         return self._risk(self._problem(y_true, y_pred, classes, from_logits))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor by name, as scikit-learn does."""
-        return {name: getattr(self, name) for name in self._parameter_names()}
-
-    def set_params(self, **params: Any) -> Any:
-        """Set parameters by name; returns itself, not fitted any more if it was."""
-        known = self._parameter_names()
-        for name, value in params.items():
-            if name not in known:
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
-            setattr(self, name, value)
-        return self
-
-    def clone(self) -> Any:
-        """A function with the same parameters that is not fitted."""
-        return type(self)(**self.get_params())
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        shown = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
     # What a subclass has.
 
@@ -177,10 +266,6 @@ class CalibrationFunction:
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
-
-    @classmethod
-    def _parameter_names(cls) -> tuple[str, ...]:
-        return tuple(inspect.signature(cls).parameters)
 
 
 def diagonal(features: np.ndarray, core: np.ndarray | None) -> np.ndarray:

@@ -72,6 +72,11 @@ class KernelOperator:
         """Threads used at most; None where the array library decides."""
         return self._operator.threads
 
+    @property
+    def epsilon(self) -> float:
+        """Machine epsilon of the arithmetic that entries are made in."""
+        return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
+
     def matmul(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
         single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
         operator = self._single if single else self._operator

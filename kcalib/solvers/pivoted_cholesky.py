@@ -20,6 +20,7 @@ from kcalib._options import check_choice, check_integer
 from kcalib.solvers._operators import SymmetricOperator, as_operator
 
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
+NEGATIVE_ROUNDINGS = 100  # or this many roundings of K's entries, if that is more
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 8  # the least trace of the residual that `to_rounding` asks for, in epsilon times that of K
 SMALL = 0.25  # the mean square of the newest columns that are small, in rank times epsilon times the trace
@@ -127,14 +128,15 @@ def partial_cholesky(
 ) -> LowRank:
     """`pivoted_cholesky` of checked arguments.
 
-    With `to_rounding` the end is where D = K - F F^T is small beside the rounding of an eigendecomposition of F^T F: by
-    its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the mean
+    With `to_rounding` the end is where D = K - F F^T is small beside the rounding of an eigendecomposition of F^T F:
+    by its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the mean
     square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves; where these decay
     slowly that is far less than the trace.
     """
     own = _diagonal(operator)
     trace, largest = float(np.sum(own)), float(own.max())
-    rest, least = own.copy(), max(tol, (ROUNDINGS if to_rounding else 1) * EPSILON) * trace
+    epsilon = getattr(operator, "epsilon", EPSILON)
+    rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
     random = np.random.default_rng(seed)
@@ -143,7 +145,7 @@ def partial_cholesky(
         proposed = np.array([rest.argmax()]) if greedy else _drawn(rest, size, random)
         known = factor[:, :count]
         square = operator.tile(proposed, proposed) - known[proposed] @ known[proposed].T
-        accepted, root = _accepted(square, largest, random)
+        accepted, root = _accepted(square, epsilon * largest, random)
         if not accepted:  # of these rows rounding is left
             rest[proposed] = 0.0
             continue
@@ -154,10 +156,10 @@ def partial_cholesky(
         pivots = np.append(pivots, new)
         rest -= np.einsum("ij,ij->i", columns, columns)
         rest[new] = 0.0
-        _check_rest(rest, largest, operator)
+        _check_rest(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
         np.maximum(rest, 0.0, out=rest)
         newest = factor[:, max(0, len(pivots) - NEWEST) : len(pivots)]
-        if to_rounding and np.sum(newest * newest) <= SMALL * len(pivots) * EPSILON * trace * NEWEST:
+        if to_rounding and np.sum(newest * newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
             break
     factor = factor[:, : len(pivots)]
     return LowRank(factor, pivots, math.fsum(rest), len(pivots))
@@ -187,7 +189,7 @@ def _drawn(weights: np.ndarray, count: int, random: np.random.Generator) -> np.n
     return np.minimum(places, int(np.flatnonzero(weights)[-1]))
 
 
-def _accepted(square: np.ndarray, largest: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
+def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
     """Which proposals become pivots, and the Cholesky factor of their part of the residual.
 
     A proposal is accepted with the probability that its residual, after those accepted before it, has of what it was
@@ -198,16 +200,16 @@ def _accepted(square: np.ndarray, largest: float, random: np.random.Generator) -
     for i in range(len(square)):
         row = root[i, : len(accepted)]
         left = before[i] - row @ row
-        if left > max(random.random() * before[i], EPSILON * largest):
+        if left > max(random.random() * before[i], rounding):
             k = len(accepted)
             root[:, k] = (square[:, i] - root[:, :k] @ row) / math.sqrt(left)
             accepted.append(i)
     return accepted, root[np.ix_(accepted, range(len(accepted)))]
 
 
-def _check_rest(rest: np.ndarray, largest: float, operator: SymmetricOperator) -> None:
+def _check_rest(rest: np.ndarray, tolerance: float, operator: SymmetricOperator) -> None:
     worst = int(rest.argmin())
-    if rest[worst] < -NEGATIVE * largest:
+    if rest[worst] < -tolerance:
         raise ValueError(
             "K is not positive semi-definite: the residual of its partial Cholesky factorisation has "
             f"{rest[worst]:.3g} in row {worst} of the diagonal, and K is {operator!r}; take a kernel that is positive "

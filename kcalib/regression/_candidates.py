@@ -1,0 +1,133 @@
+"""The estimation functions that `cross_validation` tries: their names, and the settings of each.
+
+The default grids are those of Gruber and Bach, appendix B, with the kernel and the ridge of the code behind their
+tables.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib.kernels import Gaussian
+from kcalib.lenses import Lens
+from kcalib.regression._function import CalibrationFunction
+from kcalib.regression.binned import BinnedCalibration
+from kcalib.regression.dirichlet_kde import BANDWIDTHS, DirichletKDE
+from kcalib.regression.kernel_ridge import KKR, UKKR, KernelRidge
+from kcalib.regression.temperature import TemperatureCalibration
+
+Grid = Mapping[str, Iterable[Any]]
+
+
+class Named(NamedTuple):
+    make: Callable[[Lens], Any]  # a CalibrationFunction
+    grid: Callable[[Any, int], Grid]  # for that function, and so many samples to fit
+
+
+def _regularizations(function: KernelRidge, n: int) -> Grid:
+    return {"regularization": function.regularization_grid(n, convention="code")}
+
+
+PUBLISHED = Gaussian(bandwidth=0.5**0.5)  # exp(-|p - p'|^2)
+
+BY_NAME = {
+    "bins": Named(lambda lens: BinnedCalibration(lens=lens), lambda function, n: {"n_bins": range(5, 101, 5)}),
+    "temperature": Named(lambda lens: TemperatureCalibration(lens=lens), lambda function, n: {}),
+    "kde": Named(lambda lens: DirichletKDE(lens=lens), lambda function, n: {"bandwidth": BANDWIDTHS}),
+    "kkr": Named(lambda lens: KKR(kernel=PUBLISHED, lens=lens), _regularizations),
+    "ukkr": Named(lambda lens: UKKR(kernel=PUBLISHED, lens=lens), _regularizations),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimation function and the settings of its parameters to choose from."""
+
+    name: str  # as the user calls it
+    function: CalibrationFunction  # not fitted
+    settings: tuple[dict[str, Any], ...]
+
+    def groups(self) -> list[list[int]]:
+        """Numbers of settings that share work; each setting alone for functions that share none."""
+        path = self.function._path
+        groups: dict[Any, list[int]] = {}
+        for number, setting in enumerate(self.settings):
+            others = tuple((name, id(value)) for name, value in setting.items() if name != path)
+            groups.setdefault(number if path is None else others, []).append(number)
+        return list(groups.values())
+
+
+def candidates_of(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> list[Candidate]:
+    """What the user's `estimators` stand for; None for all that apply to points of so many columns.
+
+    A fold's functions are fitted to about `n_fit` samples.
+    """
+    if estimators is None:
+        estimators = [name for name in BY_NAME if name != "bins" or n_columns <= 2]
+    elif isinstance(estimators, (str, CalibrationFunction)) or _is_pair(estimators):
+        estimators = [estimators]
+    elif not isinstance(estimators, Sequence) or not estimators:
+        raise TypeError(f"`estimators` is {estimators!r}, expected one estimator or a list of them: {_EXPECTED}")
+    candidates = [_candidate(estimator, lens, n_fit) for estimator in estimators]
+    names = [candidate.name for candidate in candidates]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"`estimators` has {name} twice; merge their grids into a list of grids")
+    return candidates
+
+
+_EXPECTED = (
+    f"a name ({', '.join(map(repr, BY_NAME))}), an estimation function of kcalib.regression, or a pair of such a "
+    "function and a grid"
+)
+
+
+def _is_pair(estimator: Any) -> bool:
+    return isinstance(estimator, tuple) and len(estimator) == 2 and isinstance(estimator[0], CalibrationFunction)
+
+
+def _candidate(estimator: Any, lens: Lens, n_fit: int) -> Candidate:
+    if isinstance(estimator, str):
+        if estimator not in BY_NAME:
+            raise ValueError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
+        named = BY_NAME[estimator]
+        function = named.make(lens)
+        return Candidate(estimator, function, _settings(named.grid(function, n_fit), function))
+    function, grid = estimator if _is_pair(estimator) else (estimator, {})
+    if not isinstance(function, CalibrationFunction):
+        raise TypeError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
+    usual = inspect.signature(type(function)).parameters["lens"].default
+    if function.lens not in (None, usual, lens):
+        raise ValueError(f"`estimators` has {function!r}, but `lens` is {lens!r}; give the lens once, as `lens`")
+    return Candidate(repr(function), function.clone().set_params(lens=lens), _settings(grid, function))
+
+
+def _settings(grid: Any, function: CalibrationFunction) -> tuple[dict[str, Any], ...]:
+    """All combinations of a grid's values, or of several grids', as scikit-learn's ParameterGrid has them."""
+    parts = [grid] if isinstance(grid, Mapping) else grid
+    if not isinstance(parts, Sequence) or not all(isinstance(part, Mapping) for part in parts):
+        raise TypeError(f"the grid of {function!r} is {grid!r}, expected a dictionary of lists, or a list of these")
+    if not parts:
+        raise ValueError(f"the grid of {function!r} is empty; leave it out to try {function!r} as it is")
+    return tuple(setting for part in parts for setting in _combinations(part, function))
+
+
+def _combinations(grid: Grid, function: CalibrationFunction) -> Iterator[dict[str, Any]]:
+    lists = []
+    for name, values in grid.items():
+        known = [key for key in function.get_params() if key != "lens"]
+        if name not in known:
+            raise ValueError(f"the grid of {function!r} has {name!r}; its parameters are {', '.join(known)}")
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError(f"the grid of {function!r} has {name}={values!r}, expected a list of values to try")
+        lists.append(list(values.tolist() if isinstance(values, np.ndarray) else values))
+        if not lists[-1]:
+            raise ValueError(f"the grid of {function!r} has no values of {name} to try")
+    for combination in itertools.product(*lists):
+        yield dict(zip(grid, combination, strict=True))

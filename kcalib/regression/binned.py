@@ -1,0 +1,116 @@
+"""Calibration errors by bins: the usual estimator, as an estimation function.
+
+`BinnedCalibration` fits the mean residual of each bin of the probability; evaluation and risk are those of
+`_function`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcalib._options import check_choice, check_integer
+from kcalib.estimators.binning import MAX_BINS, Binning
+from kcalib.lenses import Lens, TopLabel
+from kcalib.regression._function import CalibrationFunction, Problem
+
+__all__ = ["BinnedCalibration"]
+
+TOP_LABEL = TopLabel()
+
+
+class BinnedCalibration(CalibrationFunction):
+    r"""Estimation function by bins: the square of confidence minus accuracy in the bin.
+
+    With the gap :math:`\mathrm{conf} - \mathrm{acc}` of each bin of the training samples,
+
+    .. math:: h(p, p') = \mathrm{gap}(\mathrm{bin}(p))\, \mathrm{gap}(\mathrm{bin}(p')) ,
+
+    so that `squared_error` of the training samples themselves is the squared binned L2 error, and of other samples an
+    estimate that is not as optimistic. A bin without training samples has the gap of all samples together.
+
+    Parameters
+    ----------
+    n_bins : int
+        Number of bins, 1 to 1,000,000.
+    binning : {"uniform", "equal_mass"}
+        Bins of equal width, or with equally many training samples up to one: those of `kcalib.top_label_ece`. They are
+        right-closed, (a, b], and 0 is in the first. Samples of equal probability share a bin, so that "equal_mass"
+        makes fewer bins where there are many of them: see `n_bins_`.
+    lens : Lens, optional
+        Notion of calibration, one of `kcalib.lenses`: bins are of one probability, by default the confidence in the
+        predicted class. None, all classes together, is possible for two classes only; then bins are of the
+        probability of the second class, and `h` is twice that of ``ClassWise(1)``.
+
+    Attributes
+    ----------
+    n_bins_ : int
+        Bins that there are.
+    edges_ : ndarray of float64, shape (b - 1,)
+        The edges between these b bins, ascending.
+    gaps_ : ndarray of float64, shape (b, 1), or (b, 2) for two classes without a lens
+        Confidence minus accuracy.
+    counts_ : ndarray of int64, shape (b,)
+        Training samples in each bin.
+
+    See Also
+    --------
+    kcalib.top_label_ece : The L1 error with the same bins.
+    kcalib.regression.CalibrationErrorCV : Chooses the number of bins by risk.
+
+    Notes
+    -----
+    Fitting takes a sort of n probabilities, evaluation O(n log n_bins) time. `fit` raises ValueError if there are more
+    than two classes without a lens, and with "equal_mass" if there are more bins than samples; TypeError or ValueError
+    if a parameter is out of range.
+
+    References
+    ----------
+    .. [1] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. 2025,
+       equation 23.
+
+    Examples
+    --------
+    >>> from kcalib.regression import BinnedCalibration
+    >>> y, p = [0, 1, 1, 0], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7], [0.4, 0.6]]
+    >>> function = BinnedCalibration(n_bins=5).fit(y, p)
+    >>> function.counts_.tolist()
+    [0, 0, 1, 1, 2]
+    >>> function.gaps_.ravel().round(6).tolist()
+    [0.275, 0.275, 0.6, -0.3, 0.4]
+    >>> round(function.squared_error(p), 6)
+    0.1925
+    """
+
+    def __init__(self, n_bins: int = 15, *, binning: str = "uniform", lens: Lens | None = TOP_LABEL) -> None:
+        self.n_bins = n_bins
+        self.binning = binning
+        self.lens = lens
+
+    def _fit(self, problem: Problem) -> None:
+        n_bins = check_integer("n_bins", self.n_bins, 1, MAX_BINS)
+        check_choice("binning", self.binning, ("uniform", "equal_mass"))
+        if problem.points.shape[1] > 2:
+            raise ValueError(
+                f"BinnedCalibration has no bins for {problem.points.shape[1]} classes together; pass a lens with one "
+                "probability, such as lens=kcalib.lenses.TopLabel() or ClassWise(0), or use another estimator"
+            )
+        if self.binning == "equal_mass" and n_bins > problem.n:
+            raise ValueError(
+                f"`n_bins` is {n_bins}, there are {problem.n} samples to fit; bins of equal mass need at least one "
+                "each: pass fewer bins, or binning='uniform'"
+            )
+        self.edges_ = Binning(self.binning, n_bins).edges(np.sort(problem.points[:, -1]))[1:-1]
+        self.n_bins_ = len(self.edges_) + 1
+        index = self._bins(problem)
+        self.counts_ = np.bincount(index, minlength=self.n_bins_)
+        gaps = -problem.residuals
+        sums = np.stack([np.bincount(index, gap, self.n_bins_) for gap in gaps.T], axis=1)
+        filled = self.counts_[:, None] > 0
+        self.gaps_ = np.where(filled, sums / np.maximum(self.counts_[:, None], 1), gaps.mean(axis=0))
+
+    def _features(self, problem: Problem) -> np.ndarray:
+        features: np.ndarray = self.gaps_[self._bins(problem)]
+        return features
+
+    def _bins(self, problem: Problem) -> np.ndarray:
+        return np.searchsorted(self.edges_, problem.points[:, -1], side="left")

@@ -1,0 +1,543 @@
+"""Which estimator of the calibration error, with which parameters: the pipeline of Gruber and Bach, section 3.2.2.
+
+    calibration_error     one call; also the mean over classes
+    CalibrationErrorCV    the same as an estimator in the manner of scikit-learn
+
+Part of the samples tune: each candidate of `_candidates`, an estimation function with parameters, is fitted to all
+folds but one and has its risk on that one. The functions of the lowest mean risk, one of each fold, together estimate
+the calibration error of the other samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._inputs import prepare
+from kcalib._options import check_integer
+from kcalib._threads import terminal_progress
+from kcalib.lenses import Canonical, ClassWise, Lens
+from kcalib.regression._candidates import Candidate, candidates_of
+from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, null_risk_of
+from kcalib.results import aligned
+
+Progress = Callable[[float], None]
+
+__all__ = ["CalibrationErrorCV", "CalibrationErrorResult", "EstimatorRisk", "calibration_error"]
+
+
+@dataclass(frozen=True)
+class EstimatorRisk:
+    """One estimator with its best parameters: what it estimates, and how far it is to be trusted.
+
+    Standard errors are over folds: the standard deviation by the square root of the number of folds.
+    """
+
+    estimator: str  #: as it was given
+    parameters: dict[str, Any] | None  #: the best setting; None where classes have different ones
+    value: float  #: estimate of the squared calibration error, on the samples not used for tuning
+    standard_error: float  #: of `value`
+    root: float  #: square root of `value`, with its sign
+    risk: float  #: mean over folds
+    risk_standard_error: float  #: of `risk`
+    root_risk: float  #: mean over folds of the root of the risk, as Gruber and Bach print it
+    root_risk_standard_error: float  #: of `root_risk`
+    risk_minus_null: float  #: mean over folds of the risk minus that of h = 0; negative where something was learned
+    risk_minus_null_standard_error: float  #: of `risk_minus_null`, whose folds are paired
+    fold_values: tuple[float, ...]  #: the estimate by the function of each fold
+    fold_risks: tuple[float, ...]  #: the risk on each fold
+
+
+@dataclass(frozen=True)
+class CalibrationErrorResult:
+    """A squared calibration error, estimated by the estimator of the lowest risk.
+
+    Standard errors are over folds; they do not know that other samples would have been evaluated.
+    """
+
+    value: float  #: estimate of the squared calibration error; may be negative
+    standard_error: float  #: of `value`, over folds
+    root: float  #: square root of `value`, with its sign
+    estimator: str  #: the estimator of the lowest risk, as it was given
+    parameters: dict[str, Any] | None  #: its best parameters; None where classes have different ones
+    risk: float  #: its risk, mean over folds
+    risk_standard_error: float  #: of `risk`
+    null_risk: float  #: the risk of h = 0, mean over folds
+    null_risk_standard_error: float  #: of `null_risk`
+    risk_minus_null: float  #: mean over folds of the difference; above 0: no estimator was better than none
+    risk_minus_null_standard_error: float  #: of `risk_minus_null`
+    estimators: tuple[EstimatorRisk, ...]  #: all that were tried, by rising risk
+    fold_null_risks: tuple[float, ...]  #: the risk of h = 0 on each fold
+    lens: str  #: notion of calibration
+    by_class: tuple[Any, ...] | None  #: one such result for each class; None but for lens="class_wise"
+    n_samples: int  #: samples given
+    n_tuning: int  #: samples of the folds
+    n_test: int  #: samples that `value` is a mean over
+    n_folds: int  #: folds
+    n_classes: int  #: m
+    seed: int | None  #: of the permutation; None where the samples kept their order
+    seconds: float  #: wall time
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        """The table of all estimators, by rising risk."""
+        rows = [["estimator", "parameters", "squared error", "std. error", "risk minus null", "std. error"]]
+        for entry in self.estimators:
+            shown = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in _items(entry))
+            numbers = (entry.value, entry.standard_error, entry.risk_minus_null, entry.risk_minus_null_standard_error)
+            rows.append([entry.estimator, shown, *(f"{number:.2e}" for number in numbers)])
+        return "\n".join(aligned(rows, [True, True, False, False, False, False]))
+
+
+def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:
+    return [] if entry.parameters is None else list(entry.parameters.items())
+
+
+def calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    lens: Lens | str | None = None,
+    estimators: Any = None,
+    n_folds: int = 5,
+    test_size: float = 0.2,
+    shuffle: bool = True,
+    seed: int = 0,
+    classes: Any = None,
+    from_logits: bool = False,
+) -> CalibrationErrorResult:
+    """Squared calibration error by the estimator of the lowest risk.
+
+    Estimators differ, and so do their parameters. The risk says which to trust:
+    `kcalib.regression.CalibrationErrorCV`, which this calls, has it by cross-validation, and estimates with the best on
+    samples that were not used for that.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        As in `kcalib.skce`.
+    lens : Lens or "class_wise", optional
+        Notion of calibration, one of `kcalib.lenses`; by default all classes together. "class_wise": the means over
+        all classes of what ``ClassWise(k)`` gives; each class has its own parameters, all have the same estimator.
+    estimators, n_folds, test_size, shuffle, seed
+        As in `kcalib.regression.CalibrationErrorCV`.
+
+    Returns
+    -------
+    CalibrationErrorResult
+        With `value`, the squared error, its `root`, the `risk`, and a table of all `estimators`; ``print`` shows it.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `kcalib.regression.CalibrationErrorCV`.
+
+    See Also
+    --------
+    kcalib.skce : A kernel calibration error, which needs no fit and has an unbiased estimate.
+
+    References
+    ----------
+    .. [1] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. 2025.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kcalib
+    >>> rng = np.random.default_rng(0)
+    >>> true = rng.uniform(size=5000)
+    >>> y = rng.uniform(size=5000) < true
+    >>> p = true**2 / (true**2 + (1 - true)**2)
+    >>> result = kcalib.calibration_error(y, p, lens=kcalib.lenses.ClassWise(1), estimators="bins")
+    >>> bool(abs(result.root - np.sqrt(np.mean((p - true)**2))) < 0.01)
+    True
+    """
+    options: dict[str, Any] = {"n_folds": n_folds, "test_size": test_size, "shuffle": shuffle, "seed": seed}
+    if not isinstance(lens, str):
+        cv = CalibrationErrorCV(estimators, lens=lens, **options)
+        return cv.fit(y_true, y_pred, classes=classes, from_logits=from_logits).result_
+    if lens != "class_wise":
+        raise ValueError(f"`lens` is {lens!r}, expected one of kcalib.lenses, or 'class_wise'")
+    start, results = time.perf_counter(), []
+    m = prepare(y_true, y_pred, classes=classes, from_logits=from_logits).m
+    with terminal_progress("kcalib cross-validation") as bar:
+        for k in range(m):
+            cv = CalibrationErrorCV(estimators, lens=ClassWise(k), **options)
+            share = None if bar is None else partial(_show, bar, k, m)
+            results.append(cv._fit(y_true, y_pred, classes, from_logits, share).result_)
+    return _mean_over_classes(results, time.perf_counter() - start)
+
+
+def _show(bar: Progress, k: int, m: int, done: float) -> None:
+    bar((k + done) / m)
+
+
+class CalibrationErrorCV(Parametrised):
+    """Estimator of the squared calibration error, chosen with its parameters by cross-validated risk.
+
+    ``1 - test_size`` of the samples are for tuning, in `n_folds` folds. Each candidate, an estimation function with
+    parameters, is fitted to all folds but one, and its risk evaluated on that one; the lowest mean risk wins. Its
+    functions, one of each fold, estimate the calibration error on the remaining samples; the estimate is their mean,
+    and the spread over folds its standard error.
+
+    Parameters
+    ----------
+    estimators : str, estimation function, pair, or list of these, optional
+        What to choose from: a name, for an estimator with its default grid of parameters; an estimation function of
+        `kcalib.regression` as it is; or a pair of one and a grid, a dictionary of lists of values (or a list of such)
+        as in scikit-learn's ``GridSearchCV``. By default all names that apply. Names: "bins" (one probability or two
+        classes only), "temperature", "kde", "kkr", "ukkr".
+    lens : Lens, optional
+        Notion of calibration, one of `kcalib.lenses`; by default all classes together. It is given to all estimators.
+    n_folds : int
+        Folds, at least 2.
+    test_size : float
+        Share of the samples that are not for tuning, in (0, 1); rounded to whole samples.
+    shuffle : bool
+        Permute the samples first. If False, the first samples are for tuning, the last for the estimate.
+    seed : int
+        Of ``numpy.random.default_rng(seed).permutation(n)``, at least 0. Folds are contiguous in that order, the first
+        ones larger by one sample where the division leaves a rest.
+
+    Attributes
+    ----------
+    result_ : CalibrationErrorResult
+        The estimate, its risk and that of h = 0, and a table of all estimators.
+    estimators_ : list of estimation functions
+        The winner fitted for each fold: the ensemble.
+    best_params_ : dict
+        Its parameters, of those in the grid.
+    best_index_ : int
+        Its place in `cv_results_`.
+    best_risk_ : float
+        Its mean risk.
+    cv_results_ : dict of arrays
+        A row for each setting of each estimator, as in ``GridSearchCV``: "estimator", "params", "param_NAME" (masked
+        where the estimator has no such), "split0_risk", "split1_risk", ..., "mean_risk", "standard_error_risk",
+        "mean_root_risk", "mean_risk_minus_null" and "rank_risk".
+
+    See Also
+    --------
+    kcalib.calibration_error : All of this in one call.
+
+    Notes
+    -----
+    Risks are of samples that the fit has not seen, but the lowest of many is optimistic; it serves to choose. The
+    risk has a part that no estimator can change: compare estimators by risk minus null risk, not by risk.
+
+    Time: for each setting and fold a fit and an evaluation, except that settings of one parameter that share work
+    are fitted together. Memory: the samples, and functions, one for each fold, of the best estimator so far, of the
+    best setting so far of the next, and of the setting at hand (or of those that share work).
+
+    A label that occurs in no fold but one is no problem: its probability is then estimated as for a class that does not
+    occur. Interrupting `fit` leaves the object as it was.
+
+    `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, if a parameter or a grid is out of
+    range, if a fold has less than two samples, and as the estimators do: "bins" if the lens leaves more than two
+    classes, "equal_mass" bins if the folds have fewer samples than bins. MemoryError as the estimators.
+
+    References
+    ----------
+    .. [1] S. G. Gruber, F. Bach. Optimizing estimators of squared calibration errors in classification. 2025,
+       sections 3.2.2 and 5.2, appendix B.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.lenses import TopLabel
+    >>> from kcalib.regression import BinnedCalibration, CalibrationErrorCV, TemperatureCalibration
+    >>> rng = np.random.default_rng(0)
+    >>> true = rng.dirichlet(np.ones(3), size=4000)
+    >>> y = (rng.uniform(size=(4000, 1)) > true.cumsum(axis=1)).sum(axis=1)
+    >>> p = true**2 / np.sum(true**2, axis=1, keepdims=True)
+    >>> few = BinnedCalibration(), {"n_bins": [2, 4, 8, 16]}
+    >>> cv = CalibrationErrorCV([few, TemperatureCalibration()], lens=TopLabel()).fit(y, p)
+    >>> cv.result_.estimator, cv.result_.n_test
+    ('TemperatureCalibration()', 800)
+    >>> cv.cv_results_["rank_risk"].tolist()
+    [5, 3, 2, 4, 1]
+    """
+
+    def __init__(
+        self,
+        estimators: Any = None,
+        *,
+        lens: Lens | None = None,
+        n_folds: int = 5,
+        test_size: float = 0.2,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.estimators = estimators
+        self.lens = lens
+        self.n_folds = n_folds
+        self.test_size = test_size
+        self.shuffle = shuffle
+        self.seed = seed
+
+    def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> CalibrationErrorCV:
+        """Run the pipeline.
+
+        Parameters
+        ----------
+        y_true, y_pred, classes, from_logits
+            As in `kcalib.skce`.
+
+        Returns
+        -------
+        CalibrationErrorCV
+            Itself, fitted.
+        """
+        with terminal_progress("kcalib cross-validation") as bar:
+            return self._fit(y_true, y_pred, classes, from_logits, bar)
+
+    def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> np.ndarray:
+        """The ensemble's function of all pairs of predictions: the mean of those of the folds.
+
+        Parameters
+        ----------
+        p, q : array_like, shape (n, m) and (n', m)
+            Predictions; `q` is `p` if left out.
+        from_logits : bool
+            Whether both are logits.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n')
+            The values.
+        """
+        functions = self._ensemble()
+        return np.asarray(sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions))
+
+    def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
+        """The squared calibration error on other predictions, by the ensemble.
+
+        Parameters
+        ----------
+        y_pred, from_logits
+            As in `kcalib.skce`.
+
+        Returns
+        -------
+        float
+            The mean over folds and predictions of h(p, p).
+        """
+        return float(np.mean([f.squared_error(y_pred, from_logits=from_logits) for f in self._ensemble()]))
+
+    def _ensemble(self) -> list[CalibrationFunction]:
+        if not hasattr(self, "estimators_"):
+            raise ValueError("this CalibrationErrorCV is not fitted; call fit(y_true, y_pred) first")
+        return self.estimators_
+
+    def _fit(
+        self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool, progress: Progress | None
+    ) -> CalibrationErrorCV:
+        start = time.perf_counter()
+        lens = Canonical() if self.lens is None else self.lens
+        problem = Problem.of(prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens), lens)
+        split = self._split(problem.n)
+        candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
+        searches = _searched(candidates, problem, split, progress)
+        null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in split.folds])
+        winner = min(searches, key=lambda search: search.risk)
+        # Only now, so that an interrupted fit changes nothing.
+        self.result_ = _result(
+            [
+                _entry(s.candidate.name, s.candidate.settings[s.best], s.values, s.risks[s.best], null_risks)
+                for s in searches
+            ],
+            null_risks,
+            lens=str(lens),
+            by_class=None,
+            n_samples=problem.n,
+            n_tuning=problem.n - len(split.test),
+            n_test=len(split.test),
+            n_folds=len(split.folds),
+            n_classes=problem.simplex.shape[1],
+            seed=int(self.seed) if self.shuffle else None,
+            seconds=time.perf_counter() - start,
+        )
+        self.cv_results_ = _cv_results(searches, null_risks)
+        self.estimators_ = winner.functions
+        self.best_params_ = winner.candidate.settings[winner.best]
+        before = itertools.takewhile(lambda search: search is not winner, searches)
+        self.best_index_ = sum(len(search.risks) for search in before) + winner.best
+        self.best_risk_ = winner.risk
+        return self
+
+    def _split(self, n: int) -> Split:
+        n_folds = check_integer("n_folds", self.n_folds, 2)
+        seed = check_integer("seed", self.seed, 0)
+        if not isinstance(self.shuffle, (bool, np.bool_)):
+            raise TypeError(f"`shuffle` is {self.shuffle!r}, expected True or False")
+        if not self.shuffle and seed != 0:
+            raise ValueError(f"`seed` is {seed} but `shuffle` is False: nothing is random; leave one of them out")
+        if isinstance(self.test_size, bool) or not isinstance(self.test_size, numbers.Real):
+            raise TypeError(f"`test_size` is {self.test_size!r}, expected a share of the samples between 0 and 1")
+        if not 0 < self.test_size < 1:
+            raise ValueError(f"`test_size` is {self.test_size}, expected a share of the samples between 0 and 1")
+        n_test = round(self.test_size * n)
+        if n_test < 1 or n - n_test < 2 * n_folds:
+            raise ValueError(
+                f"`y_pred` has {n} predictions, of which test_size={self.test_size} leaves {n_test} for the estimate "
+                f"and {n - n_test} for {n_folds} folds; at least 1 and 2 a fold are needed: pass more samples, or "
+                "another `test_size` or `n_folds`"
+            )
+        order = np.random.default_rng(seed).permutation(n) if self.shuffle else np.arange(n)
+        return Split(np.array_split(order[: n - n_test], n_folds), order[n - n_test :])
+
+
+class Split(NamedTuple):
+    folds: list[np.ndarray]  # rows of the samples for tuning
+    test: np.ndarray  # rows of the others
+
+    def without(self, k: int) -> np.ndarray:
+        """The rows of all folds but the k-th."""
+        return np.concatenate([fold for number, fold in enumerate(self.folds) if number != k])
+
+
+class Search(NamedTuple):
+    candidate: Candidate
+    risks: np.ndarray  # shape: (settings, folds)
+    best: int  # the setting of the lowest mean risk
+    functions: list[CalibrationFunction]  # with that setting, one of each fold; empty if another candidate is better
+    values: np.ndarray  # their estimates on the test samples, shape: (folds,)
+
+    @property
+    def risk(self) -> float:
+        return float(self.risks[self.best].mean())
+
+
+def _searched(
+    candidates: Sequence[Candidate], problem: Problem, split: Split, progress: Progress | None
+) -> list[Search]:
+    fits = sum(len(candidate.settings) for candidate in candidates) * len(split.folds)
+    done = itertools.count(1)
+
+    def advance() -> None:
+        if progress is not None:
+            progress(next(done) / fits)
+
+    searches: list[Search] = []
+    for candidate in candidates:
+        searches.append(_search(candidate, problem, split, advance))
+        best = min(searches, key=lambda search: search.risk)
+        searches = [search if search is best else search._replace(functions=[]) for search in searches]
+    return searches
+
+
+def _search(candidate: Candidate, problem: Problem, split: Split, advance: Callable[[], None]) -> Search:
+    """The risks of all settings; only functions of the best so far and of the group at hand are kept."""
+    risks = np.full((len(candidate.settings), len(split.folds)), np.inf)
+    best, functions = 0, []
+    for group in candidate.groups():
+        settings = [candidate.settings[i] for i in group]
+        fitted: dict[int, list[CalibrationFunction]] = {i: [] for i in group}
+        for k, fold in enumerate(split.folds):
+            tried = candidate.function._tried(settings, problem.take(split.without(k)), problem.take(fold))
+            for i, (function, risk) in zip(group, tried, strict=True):
+                risks[i, k] = risk
+                fitted[i].append(function)
+                advance()
+        lowest = int(np.argmin(risks.mean(axis=1)))
+        if lowest in fitted:
+            best, functions = lowest, fitted[lowest]
+    test = problem.take(split.test)
+    return Search(candidate, risks, best, functions, np.array([f._squared_error(test) for f in functions]))
+
+
+def _entry(
+    name: str, parameters: dict[str, Any] | None, values: np.ndarray, risks: np.ndarray, null_risks: np.ndarray
+) -> EstimatorRisk:
+    value = float(np.mean(values))
+    roots = np.sqrt(np.maximum(risks, 0.0))  # rounding may have made a risk of 0 negative
+    return EstimatorRisk(
+        name,
+        parameters,
+        value,
+        _standard_error(values),
+        math.copysign(math.sqrt(abs(value)), value),
+        float(np.mean(risks)),
+        _standard_error(risks),
+        float(np.mean(roots)),
+        _standard_error(roots),
+        float(np.mean(risks - null_risks)),
+        _standard_error(risks - null_risks),
+        tuple(values.tolist()),
+        tuple(risks.tolist()),
+    )
+
+
+def _standard_error(values: np.ndarray) -> float:
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def _result(entries: list[EstimatorRisk], null_risks: np.ndarray, **what_was_done: Any) -> CalibrationErrorResult:
+    entries = sorted(entries, key=lambda entry: entry.risk)
+    first = entries[0]
+    return CalibrationErrorResult(
+        value=first.value,
+        standard_error=first.standard_error,
+        root=first.root,
+        estimator=first.estimator,
+        parameters=first.parameters,
+        risk=first.risk,
+        risk_standard_error=first.risk_standard_error,
+        null_risk=float(np.mean(null_risks)),
+        null_risk_standard_error=_standard_error(null_risks),
+        risk_minus_null=first.risk_minus_null,
+        risk_minus_null_standard_error=first.risk_minus_null_standard_error,
+        estimators=tuple(entries),
+        fold_null_risks=tuple(null_risks.tolist()),
+        **what_was_done,
+    )
+
+
+def _mean_over_classes(results: Sequence[CalibrationErrorResult], seconds: float) -> CalibrationErrorResult:
+    """Fold by fold the means over classes; the folds are the same samples for every class."""
+    null_risks = np.mean([result.fold_null_risks for result in results], axis=0)
+    entries = []
+    for name in (entry.estimator for entry in results[0].estimators):
+        same = [entry for result in results for entry in result.estimators if entry.estimator == name]
+        values, risks = (np.mean([getattr(e, of) for e in same], axis=0) for of in ("fold_values", "fold_risks"))
+        entries.append(_entry(name, None, values, risks, null_risks))
+    sizes = {name: getattr(results[0], name) for name in ("n_samples", "n_tuning", "n_test", "n_folds", "seed")}
+    return _result(
+        entries,
+        null_risks,
+        lens=f"mean over ClassWise(0..{len(results) - 1})",
+        by_class=tuple(results),
+        n_classes=len(results),
+        seconds=seconds,
+        **sizes,
+    )
+
+
+def _cv_results(searches: Sequence[Search], null_risks: np.ndarray) -> dict[str, Any]:
+    """A row for each setting, with the keys of scikit-learn's GridSearchCV as far as they fit."""
+    settings = [setting for search in searches for setting in search.candidate.settings]
+    risks = np.concatenate([search.risks for search in searches])
+    names = [search.candidate.name for search in searches for _ in search.candidate.settings]
+    results: dict[str, Any] = {"estimator": np.array(names, dtype=object), "params": settings}
+    for name in sorted({name for setting in settings for name in setting}):
+        column = np.array([setting.get(name) for setting in settings], dtype=object)
+        results[f"param_{name}"] = np.ma.array(column, mask=[name not in setting for setting in settings])
+    results |= {f"split{k}_risk": column.copy() for k, column in enumerate(risks.T)}
+    means = risks.mean(axis=1)
+    return results | {
+        "mean_risk": means,
+        "standard_error_risk": risks.std(axis=1, ddof=1) / math.sqrt(risks.shape[1]),
+        "mean_root_risk": np.sqrt(np.maximum(risks, 0.0)).mean(axis=1),
+        "mean_risk_minus_null": (risks - null_risks).mean(axis=1),
+        "rank_risk": np.array([1 + int(np.sum(means < mean)) for mean in means]),
+    }

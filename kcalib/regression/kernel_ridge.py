@@ -201,6 +201,7 @@ class KernelRidge(CalibrationFunction):
         Returns
         -------
         list of float
+            18 values, or with a lens of one probability 9.
 
         Raises
         ------

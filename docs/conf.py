@@ -58,7 +58,8 @@ RESULTS = (
     "CalibrationTestResult", "Comparison", "ConfidenceInterval", "Evaluation", "MedianDistance", "ModelDifference",
     "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "ECEResult", "ReliabilityBins", "MMCEResult",
     "ReliabilityDiagram", "Band", "BrierDecomposition", "Solution", "LowRank", "SymmetricOperator", "KernelOperator",
-    "CalibrationErrorResult", "EstimatorRisk", "Kronecker", "KroneckerSolution",
+    "Kronecker", "KroneckerSolution",
+    "CalibrationErrorResult", "EstimatorRisk",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 

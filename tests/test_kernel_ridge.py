@@ -95,17 +95,16 @@ def test_by_hand():
 
 
 def test_kkr_can_be_negative():
-    """Of two samples, the first certain and right: h of the first has residuals of product 0, but K mixes."""
-    y, p = np.array([0, 1]), np.array([[1.0, 0.0], [0.7, 0.3]])
-    fitted = KKR(0.1, kernel=Gaussian(bandwidth=0.5)).fit(y, p)
-    q = np.array([[0.3, 0.7], [1.0, 0.0]])
-    expected = literal_kkr(Gaussian(bandwidth=0.5), p, np.eye(2)[y] - p, q, 0.1)
-    assert np.allclose(fitted.h(q), expected, atol=1e-14)
-    lowest = min(
-        fitted.squared_error(row[None]) for row in np.stack([np.linspace(0, 1, 101)] * 2, 1) * [1, -1] + [0, 1]
-    )
-    assert lowest < 0
-    assert UKKR(0.1).fit(y, p).squared_error(q) > 0
+    """The first of two samples is certain and right: it has no residual, but the second one's kernel reaches it."""
+    y, p, kernel = np.array([0, 1]), np.array([[1.0, 0.0], [0.7, 0.3]]), Gaussian(bandwidth=0.5)
+    c = np.linspace(0, 1, 51)
+    rows = np.stack([c, 1 - c], axis=1)
+    kkr, ukkr = (function(0.1, kernel=kernel).fit(y, p) for function in FUNCTIONS)
+    errors = np.array([kkr.squared_error(row[None]) for row in rows])
+    expected = np.diag(literal_kkr(kernel, p, np.eye(2)[y] - p, rows, 0.1))
+    assert np.allclose(errors, expected, rtol=0, atol=1e-14)
+    assert errors.min() < -1e-4
+    assert min(ukkr.squared_error(row[None]) for row in rows) >= 0
 
 
 # Higher precision
@@ -305,6 +304,17 @@ def test_factor_to_rounding_is_the_matrix(kernel):
     assert found.rank <= 180
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kernel", [SHARP, 1e15 * Gaussian(bandwidth=1.0), 1e-15 * Gaussian(bandwidth=1.0)])
+def test_extreme_regularizations_are_finite(function, kernel):
+    y, p = softmax_problem(300, 2, 0)
+    problem = function()._problem(y, p, None, False)
+    settings = [{"regularization": r, "kernel": kernel} for r in (1e-100, 1.0, 1e100)]
+    tried = list(function()._tried(settings, problem, problem))
+    assert np.all(np.isfinite([risk for _, risk in tried]))
+    assert np.all(np.abs(tried[2].function.h(p[:5])) < 1e-20)
+
+
 # Unusual problems
 
 
@@ -335,6 +345,8 @@ def test_one_sample(function):
     assert fitted.squared_error([[0.5, 0.5]]) == pytest.approx(0.5 / (2 if function is KKR else 4), rel=1e-14)
     with pytest.raises(ValueError, match="at least 2 samples"):
         fitted.risk([1], [[0.5, 0.5]])
+    # Nothing is left out of a matrix of one entry: no warning.
+    assert function(1e-100).fit([1], [[0.5, 0.5]]).squared_error([[0.5, 0.5]]) == pytest.approx(0.5, rel=1e-14)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -404,8 +416,8 @@ def test_parameters_clone_and_pickle(function):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_bad_regularization(function):
     y, p = softmax_problem(10, 3, 0)
-    for value in (0, -1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match=r"`regularization` is .*, expected a positive finite number; regul"):
+    for value in (0, -1.0, np.inf, np.nan, 1e-101):
+        with pytest.raises(ValueError, match=r"`regularization` is .*, expected a number between 1e-100 and 1e\+100"):
             function(value).fit(y, p)
     for value in ("1", True, [1.0], 1j):
         with pytest.raises(TypeError, match="`regularization` is .*, expected a positive number or None"):

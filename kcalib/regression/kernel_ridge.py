@@ -14,7 +14,6 @@ regularizations takes one decomposition, and one evaluation of features.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -39,6 +38,7 @@ from kcalib.solvers.pivoted_cholesky import partial_cholesky
 __all__ = ["KKR", "UKKR", "RegularizationWarning"]
 
 LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
+SMALLEST, LARGEST = 1e-100, 1e100  # regularization: no square or quotient leaves the range of float64
 NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
 FACTORED_FROM = 100  # rank; S is then taken as a sum of fewer squares, where they are fewer
 CONVENTIONS = ("printed", "code")
@@ -52,6 +52,7 @@ class RegularizationWarning(UserWarning):
 class Expansion:
     """psi(p) = map^T k(landmarks, p) of training samples, their eigenvalues and moments with the residuals."""
 
+    n_samples: int
     kernel: Kernel  # with its bandwidths as numbers
     landmarks: np.ndarray  # points, shape (q, d)
     map: np.ndarray  # shape (q, r)
@@ -103,6 +104,7 @@ class Expansion:
         kept, vectors = _kept(spectrum)
         root = np.tril(factor[pivots])
         return cls(
+            n_samples=problem.n,
             kernel=operator.kernel,
             landmarks=problem.points[pivots],
             map=scipy.linalg.solve_triangular(root, vectors, trans="T", lower=True, check_finite=False),
@@ -123,12 +125,13 @@ class Expansion:
         if spectrum.values[0] < -NEGATIVE * spectrum.values[-1]:
             raise ValueError(
                 "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
-                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive "
-                "definite, such as Gaussian() with metric='euclidean'"
+                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, "
+                "such as Gaussian() with metric='euclidean'"
             )
         kept, vectors = _kept(spectrum)
         roots = np.sqrt(kept)
         return cls(
+            n_samples=problem.n,
             kernel=operator.kernel,
             landmarks=problem.points,
             map=vectors / roots,
@@ -198,6 +201,7 @@ class KernelRidge(CalibrationFunction):
         Returns
         -------
         list of float
+            18 values, or with a lens of one probability 9.
 
         Raises
         ------
@@ -213,7 +217,12 @@ class KernelRidge(CalibrationFunction):
         shift = self._shift(problem.n)
         self._take(self._expansion(problem), shift)
         if self.truncation_matters_:
-            self._warn(problem.n)
+            warn(
+                f"`regularization` {shift / problem.n**self._power_of_shift:.3g} is below rounding: eigenvalues of the "
+                f"kernel matrix below {self.rounding_:.3g} are left out ({self.n_truncated_} of those computed), which "
+                "changes the estimate more than `regularization` does; take a larger one",
+                RegularizationWarning,
+            )
 
     def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
         """A path of regularizations shares a decomposition, and what evaluation begins with.
@@ -246,9 +255,10 @@ class KernelRidge(CalibrationFunction):
             return self._default * n**self._power_of_code
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
             raise TypeError(f"`regularization` is {value!r}, expected a positive number or None")
-        if not 0 < value < math.inf:
+        if not SMALLEST <= value <= LARGEST:
             raise ValueError(
-                f"`regularization` is {value}, expected a positive finite number; regularization_grid() has some"
+                f"`regularization` is {value}, expected a number between {SMALLEST:g} and {LARGEST:g}; "
+                "regularization_grid() has some"
             )
         return float(value) * n**self._power_of_shift
 
@@ -263,17 +273,9 @@ class KernelRidge(CalibrationFunction):
         self.rank_, self.n_truncated_ = expansion.rank, expansion.n_truncated
         self.rounding_ = expansion.rounding
         self.shift_ = shift
-        self.truncation_matters_ = shift < self._rounding_of_shift(expansion)
+        is_truncated = expansion.rank < expansion.n_samples
+        self.truncation_matters_ = is_truncated and shift < self._rounding_of_shift(expansion)
         self._keep(expansion)
-
-    def _warn(self, n: int) -> None:
-        smallest = self.shift_ / n**self._power_of_shift
-        warn(
-            f"`regularization` {smallest:.3g} is below rounding: eigenvalues of the kernel matrix below "
-            f"{self.rounding_:.3g} are left out ({self.n_truncated_} of those computed), which changes the estimate "
-            "more than `regularization` does; take a larger one",
-            RegularizationWarning,
-        )
 
     # What KKR and UKKR differ in.
 
@@ -307,7 +309,7 @@ class UKKR(KernelRidge):
     Parameters
     ----------
     regularization : float, optional
-        The number :math:`\lambda > 0` of the formula. Default: :math:`10^{-3}\, n^{-1/4}`.
+        The number :math:`\lambda` of the formula, 1e-100 to 1e100. Default: :math:`10^{-3}\, n^{-1/4}`.
         `regularization_grid` has the values that Gruber and Bach try.
     kernel : Kernel, optional
         Positive definite kernel, see `kcalib.kernels`, on predictions, or with a scalar lens on confidences. Default:
@@ -335,8 +337,8 @@ class UKKR(KernelRidge):
     shift_ : float
         :math:`\lambda n`, added to eigenvalues.
     truncation_matters_ : bool
-        Whether `shift_` is below `rounding_`: then what is left out changes the
-        estimate more than `regularization` does.
+        Whether `shift_` is below `rounding_`, and anything is left out: that then changes the estimate more than
+        `regularization` does.
     kernel_ : Kernel
         The kernel with its bandwidths as numbers.
     n_samples_, n_classes_ : int
@@ -350,19 +352,19 @@ class UKKR(KernelRidge):
     Notes
     -----
     The kernel matrix is factorised by pivoted Cholesky, :math:`K \approx F F^\top`, until the columns are below
-    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`. Confidences and the Gaussian
-    kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K is decomposed as a whole.
+    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`, and evaluation needs the kernel
+    at the pivots only. Confidences and the Gaussian kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K
+    is decomposed as a whole.
 
     Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{3/2}`; the code behind its
     tables adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
 
-    Time of fitting, for n samples, m classes and rank r: O(n r (r + m)), or O(n^3) if dense; of evaluation
-    O(n' q m) with q = r landmarks (n if dense);
-    memory 8 (n r + 4 r^2) bytes, or 24 n^2 if dense. A path of regularizations takes one such decomposition
-    (`kcalib.regression.CalibrationErrorCV`).
+    For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
+    24 n^2 if dense; a cross-validated path of regularizations takes one decomposition for each fold. Evaluation takes
+    O(n' q m) time with q = r pivots, or q = n if dense.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
-    not positive and finite or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
+    out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
     `RegularizationWarning` if `truncation_matters_`. The other methods raise ValueError before `fit`, and for
     predictions with another number of classes.
 
@@ -415,7 +417,7 @@ class KKR(KernelRidge):
     Parameters
     ----------
     regularization : float, optional
-        The number :math:`\lambda > 0` of the formula. Default: :math:`10^{-4}\, n^{-1/2}`.
+        The number :math:`\lambda` of the formula, 1e-100 to 1e100. Default: :math:`10^{-4}\, n^{-1/2}`.
         `regularization_grid` has the values that Gruber and Bach try.
     kernel : Kernel, optional
         Positive definite kernel, see `kcalib.kernels`, on predictions, or with a scalar lens on confidences. Default:
@@ -443,8 +445,8 @@ class KKR(KernelRidge):
     shift_ : float
         :math:`\lambda n^2`, added to products of two eigenvalues.
     truncation_matters_ : bool
-        Whether `shift_` is below `rounding_` times the largest eigenvalue: then what is left out changes the
-        estimate more than `regularization` does.
+        Whether `shift_` is below `rounding_` times the largest eigenvalue, and anything is left out: that then changes
+        the estimate more than `regularization` does.
     kernel_ : Kernel
         The kernel with its bandwidths as numbers.
     n_samples_, n_classes_ : int
@@ -459,19 +461,19 @@ class KKR(KernelRidge):
     Notes
     -----
     The kernel matrix is factorised by pivoted Cholesky, :math:`K \approx F F^\top`, until the columns are below
-    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`. Confidences and the Gaussian
-    kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K is decomposed as a whole.
+    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`, and evaluation needs the kernel
+    at the pivots only. Confidences and the Gaussian kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K
+    is decomposed as a whole.
 
     Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{5/2}`; the code behind its
     tables adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
 
-    Time of fitting, for n samples, m classes and rank r: O(n r (r + m)), or O(n^3) if dense; of evaluation
-    O(n' q r + n' r^2) with q = r landmarks (n if dense);
-    memory 8 (n r + 4 r^2) bytes, or 24 n^2 if dense. A path of regularizations takes one such decomposition
-    (`kcalib.regression.CalibrationErrorCV`).
+    For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
+    24 n^2 if dense; a cross-validated path of regularizations takes one decomposition for each fold. Evaluation takes
+    O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
-    not positive and finite or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
+    out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
     `RegularizationWarning` if `truncation_matters_`. The other methods raise ValueError before `fit`, and for
     predictions with another number of classes.
 

@@ -28,7 +28,7 @@ class KroneckerSolution:
 
     values: np.ndarray  #: x, float64, of the shape of b; for a path of shifts with one more axis before
     shift: float | np.ndarray  #: s as given, float64
-    relative_residual: float | np.ndarray  #: |b - (A (x) B + s I) x| / |b|, the largest of all b; one for each shift
+    relative_residual: float | np.ndarray  #: norm of the residual over that of b, the largest of all b; for each shift
     method: str  #: "eigendecompositions" or "schur"
     truncated: tuple[int, int]  #: eigenvalues of A and of B below rounding, taken as 0
 
@@ -247,8 +247,8 @@ def signed_factors(values: np.ndarray, shift: float) -> SignedFactors:
     so that with one :math:`\lambda` after the other
 
     .. math:: \frac{1}{xy + s} = \sum_k (-1)^k (\lambda_k^2 + s)\, a_k(x)\, a_k(y)
-              + (-1)^K \frac{T_K(x) T_K(y)}{xy + s},
-              \qquad a_k(x) = \frac{T_k(x)}{\lambda_k x + s}, \qquad T_k(x) = \prod_{q < k} t_q(x) .
+              + (-1)^K \frac{T_K(x) T_K(y)}{xy + s}, \qquad
+              a_k(x) = \frac{T_k(x)}{\lambda_k x + s}, \qquad T_k(x) = \prod_{q < k} t_q(x) .
 
     Each :math:`\lambda` is the l at which the last term, times :math:`l_i l_j`, is largest in the diagonal, which keeps
     the terms small. The end is where :math:`l_i l_j` times the last term is below epsilon times the largest

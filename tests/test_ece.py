@@ -259,6 +259,24 @@ def test_compiled_bins_have_exactly_the_edges_of_linspace(n_bins):
     assert len(np.unique(number * n_bins + binning.bin_numbers(c, n_bins))) == count
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("m", "n_bins"), [(20, 5), (67, 15), (100, 26)])
+def test_sums_of_columns_that_are_mostly_in_the_first_bin(m, n_bins, weighted):
+    rng = np.random.default_rng(m)
+    n = 4000
+    p = rng.dirichlet(np.full(m, 0.05), size=n)
+    p[:3] = np.eye(m)[[0, 1, m - 1]]
+    labels = rng.integers(0, m, size=n)
+    weight = rng.uniform(size=n) if weighted else np.ones(n)
+    found = _native.uniform_bins(p, labels, weight if weighted else None, n_bins, 2)
+    number = binning.bin_numbers(p, n_bins)
+    for j in range(m):
+        hits = weight * (labels == j)
+        for row, values in zip(found[:, j], (weight * p[:, j], weight, hits), strict=True):
+            expected = np.bincount(number[:, j], values, minlength=n_bins)
+            assert row == pytest.approx(expected, rel=n * 2.0**-52, abs=0)
+
+
 def test_probabilities_above_1_by_rounding_are_in_the_last_bin():
     p = np.array([[-0.0, 1 + 5e-7], [0.0, 1.0]])
     assert kcalib.top_label_ece([1, 1], p, n_bins=1_000_000) == pytest.approx(0, abs=1e-6)

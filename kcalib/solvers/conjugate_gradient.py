@@ -281,7 +281,7 @@ def _orthonormal(vectors: np.ndarray) -> np.ndarray | None:
         vectors = vectors[:, sizes > 0] / sizes[sizes > 0]
         if vectors.shape[1] == 0:
             return None
-        values, rotation = scipy.linalg.eigh(vectors.T @ vectors, check_finite=False)
+        values, rotation = scipy.linalg.eigh(vectors.T @ vectors, check_finite=False, driver="ev")
         kept = values > threshold**2 * values[-1]
         vectors = vectors @ (rotation[:, kept] / np.sqrt(values[kept]))
     return vectors

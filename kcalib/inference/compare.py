@@ -176,10 +176,10 @@ def compare(
     r_i\rangle`, and that of the noise alone, :math:`2 \sum_{i \ne j} (B_{ij} \langle r_i, r_j\rangle)^2`. Intervals
     are made of them as for the SKCE, and near calibration they are too wide rather than too narrow. For two models
     that differ, such as a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in
-    samples of some hundred. The bandwidth is taken as given. The value and b come from two solves with the matrix of `kcalib.ckce`;
-    diagonals from a low-rank factor, enlarged until what it leaves out has eigenvalues of at most about 0.01 s. Time
-    for each model two to three times that of `kcalib.ckce` and O(n r^2), memory for each model O(n (m + r)), with r
-    the rank of the factor, mostly 100.
+    samples of some hundred. The bandwidth is taken as given. The value and b come from two solves with the matrix of
+    `kcalib.ckce`; diagonals from a low-rank factor, enlarged until what it leaves out has eigenvalues of at most about
+    0.01 s. Time for each model two to three times that of `kcalib.ckce` and O(n r^2), memory for each model
+    O(n (m + r)), with r the rank of the factor, mostly 100.
 
     *ECE.* The interval is for :math:`\theta = \sum_b |\mu_b|`, with :math:`\mu_b` the expected gap between
     correctness and confidence in bin b, times the bin's probability: the population value with *these* bins. Its

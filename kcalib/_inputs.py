@@ -101,7 +101,7 @@ def prepare(
     ValueError
         If a value, a shape or a length is wrong; the message names it and the remedy.
     """
-    target = _dtype_name(dtype)
+    target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
     true = _arrays.as_array(y_true, "y_true")
@@ -122,7 +122,7 @@ def prepare(
     else:
         xp = _arrays.namespace(probabilities)
         labels = xp.astype(labels, xp.int64, copy=False)
-    weights = None if sample_weight is None else _weights(sample_weight, n, probabilities)
+    weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
     data = Classification(labels, probabilities, weights, names, epsilon, target)
     return data if lens is None else lens.induced(data)
 
@@ -134,13 +134,13 @@ def threads_for(values: int, threads: Any) -> int:
 
 def check_points(points: Array, name: str) -> Array:
     """Finite numbers of shape (n, m), as float64 where the library has it."""
-    if _kind(points) not in "biuf":
+    if kind_of(points) not in "biuf":
         raise TypeError(f"`{name}` has dtype {points.dtype}, expected numbers")
     if points.ndim != 2 or points.shape[1] == 0:
         raise ValueError(f"`{name}` has shape {tuple(points.shape)}, expected (n, m) with at least one column")
     xp = _arrays.namespace(points)
-    points = _cast(xp, points, "float64", or_else="float32")
-    _reject(
+    points = cast(xp, points, "float64", or_else="float32")
+    reject(
         points,
         ~xp.isfinite(points),
         lambda at, x: f"`{name}{at}` is {x}, expected a finite number; drop or repair such rows first",
@@ -148,7 +148,7 @@ def check_points(points: Array, name: str) -> Array:
     return points
 
 
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
     if dtype is None:
         return "float64"
     try:
@@ -160,7 +160,7 @@ def _dtype_name(dtype: Any) -> str:
     return name
 
 
-def _kind(array: Array) -> str:
+def kind_of(array: Array) -> str:
     """One letter like NumPy's dtype.kind, for any library."""
     if _arrays.is_host(array):
         return str(array.dtype.kind)
@@ -176,7 +176,7 @@ def _epsilon(y_pred: Any, pred: Array) -> float:
     if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 by now
         return 2.0**-7
     xp = _arrays.namespace(pred)
-    return float(xp.finfo(pred.dtype if _kind(pred) == "f" else xp.float64).eps)
+    return float(xp.finfo(pred.dtype if kind_of(pred) == "f" else xp.float64).eps)
 
 
 def _is_column(array: Array) -> bool:
@@ -185,7 +185,7 @@ def _is_column(array: Array) -> bool:
 
 def _check_swapped(true: Array, pred: Array) -> None:
     """The order is (y_true, y_pred); say so where the two are plainly the other way round."""
-    if _kind(true) != "f" or _kind(pred) not in "iubU" or not _is_column(pred):
+    if kind_of(true) != "f" or kind_of(pred) not in "iubU" or not _is_column(pred):
         return
     if _is_column(true):
         swapped = bool(_arrays.namespace(true).any((true > 0) & (true < 1)))
@@ -199,7 +199,7 @@ def _check_swapped(true: Array, pred: Array) -> None:
 
 
 def _check_pred_type(pred: Array) -> None:
-    kind = _kind(pred)
+    kind = kind_of(pred)
     if kind == "c":
         raise TypeError("`y_pred` is complex, expected real probabilities; pass y_pred.real if that is what you mean")
     if kind == "U":
@@ -224,7 +224,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         raise ValueError(f"`y_pred` has shape {tuple(pred.shape)}, expected at least one column")
     xp = _arrays.namespace(pred)
     if from_logits:
-        pred = _softmax(xp, _cast(xp, pred, "float64", or_else=target))
+        pred = _softmax(xp, cast(xp, pred, "float64", or_else=target))
     binary = _is_column(pred)
     # Rounding of the entries, and of sums of m of them in float32.
     tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
@@ -233,15 +233,15 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads))
         if checked is not None:
             return checked
-    pred = _cast(xp, pred, "float64", or_else=target)
+    pred = cast(xp, pred, "float64", or_else=target)
     # Two passes without temporaries; a NaN fails them, too. Only then look for the culprit.
     if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1 + tolerance):
-        _reject(
+        reject(
             pred,
             ~xp.isfinite(pred),
             lambda at, x: f"`y_pred{at}` is {x}, expected a finite probability; drop or repair such rows first",
         )
-        _reject(
+        reject(
             pred,
             (pred < 0) | (pred > 1 + tolerance),
             lambda at, x: (
@@ -254,7 +254,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         pred = xp.stack((1 - second, second), axis=1)
     else:
         sums = xp.sum(pred, axis=1)
-        _reject(
+        reject(
             sums,
             xp.abs(sums - 1) > tolerance,
             lambda at, x: (
@@ -271,7 +271,7 @@ _FLOAT64_EPSILON = 2.0**-52
 
 def _softmax(xp: Any, logits: Array) -> Array:
     """Softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
-    _reject(
+    reject(
         logits,
         xp.isnan(logits) | (logits == xp.inf),
         lambda at, x: f"`y_pred{at}` is {x}, expected a logit below infinity; drop or repair such rows first",
@@ -280,7 +280,7 @@ def _softmax(xp: Any, logits: Array) -> Array:
         small = xp.exp(-xp.abs(logits))
         return xp.where(logits < 0, small / (1 + small), 1 / (1 + small))
     highest = xp.max(logits, axis=1, keepdims=True)
-    _reject(
+    reject(
         highest[:, 0],
         highest[:, 0] == -xp.inf,
         lambda at, x: f"`y_pred{at}` has only logits of -inf, expected at least one finite logit a row",
@@ -289,7 +289,7 @@ def _softmax(xp: Any, logits: Array) -> Array:
     return powers / xp.sum(powers, axis=1, keepdims=True)
 
 
-def _cast(xp: Any, array: Array, name: str, or_else: str | None = None) -> Array:
+def cast(xp: Any, array: Array, name: str, or_else: str | None = None) -> Array:
     """`array` in dtype `name`, or in `or_else` where the library has no such dtype."""
     dtype = getattr(xp, name)
     if array.dtype == dtype:
@@ -305,7 +305,7 @@ def _cast(xp: Any, array: Array, name: str, or_else: str | None = None) -> Array
 
 def _labels(true: Array, n: int, m: int, classes: Any, threads: Any) -> tuple[Array, tuple[Any, ...] | None]:
     """Labels as positions 0..m-1 of the classes, and the classes; None for 0..m-1."""
-    kind = _kind(true)
+    kind = kind_of(true)
     if kind == "c":
         raise TypeError("`y_true` is complex, expected class labels")
     if kind not in "biufU":
@@ -360,7 +360,7 @@ def _one_hot_labels(true: Array, m: int) -> Array:
 
 def _is_one_hot(array: Array) -> bool:
     xp = _arrays.namespace(array)
-    if _kind(array) == "b":
+    if kind_of(array) == "b":
         array = xp.astype(array, xp.int8)
     ones = array == 1
     return bool(xp.all(ones | (array == 0))) and bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
@@ -371,7 +371,7 @@ def _positions(true: np.ndarray, names: np.ndarray) -> np.ndarray:
         raise TypeError(f"`classes` holds {names.dtype} and `y_true` {true.dtype}, expected labels of one type")
     order = np.argsort(names)
     found = order[np.minimum(np.searchsorted(names[order], true), len(names) - 1)]
-    _reject(
+    reject(
         true,
         names[found] != true,
         lambda at, x: (
@@ -390,13 +390,13 @@ def _integer_labels(true: Array, m: int, threads: Any) -> Array:
         if checked is not None:
             return checked
     xp = _arrays.namespace(true)
-    if _kind(true) == "f":
-        _reject(
+    if kind_of(true) == "f":
+        reject(
             true,
             ~xp.isfinite(true),
             lambda at, x: f"`y_true{at}` is {x}, expected a class label; drop such rows first",
         )
-        _reject(
+        reject(
             true,
             xp.floor(true) != true,
             lambda at, x: (
@@ -412,7 +412,7 @@ def _integer_labels(true: Array, m: int, threads: Any) -> Array:
         remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
     elif lowest == -1 and highest == 1 and m == 2:
         remedy = "for labels -1 and 1 pass classes=[-1, 1]"
-    _reject(
+    reject(
         true,
         (true < 0) | (true >= m),
         lambda at, x: f"`y_true{at}` is {x:.0f}, expected a label 0..{m - 1}; {remedy}",
@@ -433,16 +433,16 @@ def _check_column_names(y_pred: Any, names: tuple[Any, ...] | None, m: int) -> N
         )
 
 
-def _weights(sample_weight: Any, n: int, reference: Array) -> Array:
+def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
     weights = _arrays.as_array(sample_weight, "sample_weight")
-    if _kind(weights) not in "biuf":
+    if kind_of(weights) not in "biuf":
         raise TypeError(f"`sample_weight` has dtype {weights.dtype}, expected numbers")
     if tuple(weights.shape) != (n,):
         raise ValueError(f"`sample_weight` has shape {tuple(weights.shape)}, expected ({n},): one weight a sample")
     weights = _arrays.beside(weights, reference)
     xp = _arrays.namespace(weights)
-    weights = _cast(xp, weights, "float64")
-    _reject(
+    weights = cast(xp, weights, "float64")
+    reject(
         weights,
         ~(xp.isfinite(weights) & (weights >= 0)),
         lambda at, x: f"`sample_weight{at}` is {x}, expected a finite weight >= 0; drop such rows first",
@@ -455,7 +455,7 @@ def _weights(sample_weight: Any, n: int, reference: Array) -> Array:
     return weights
 
 
-def _reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None:
+def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None:
     """Raise for the first entry where `bad` holds."""
     xp = _arrays.namespace(array)
     if not bool(xp.any(bad)):

@@ -13,6 +13,8 @@ import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._forecast_packing import pack_forecasts
+from kcalib._forecasts import Data, Forecasts
 from kcalib._inputs import Classification, threads_for
 from kcalib._operators.generic import GenericOperator
 from kcalib._problem import PairProblem, Side, Term
@@ -34,6 +36,7 @@ class Packed:
     kernel: Kernel  # with its bandwidths as numbers
     medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
     root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, rank); None for the Kronecker delta
+    target_kernel: Kernel | None = None  # of distributions, with its bandwidths as numbers
 
     @property
     def matrix(self) -> np.ndarray | None:
@@ -41,10 +44,11 @@ class Packed:
         return None if self.root is None else self.root @ self.root.T
 
 
-def pack(
-    data: Classification, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None
-) -> Packed:
-    """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals."""
+def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
+    """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals; distributions: see `Mixtures`."""
+    if isinstance(data, Forecasts):
+        problem, resolved, target, medians = pack_forecasts(data, kernel, target_kernel, threads)
+        return Packed(problem, resolved, medians, None, target)
     resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
     root = target_root(target_kernel, data)
     problem = PairProblem(_sample_side(data, root, threads), None, _terms(resolved))

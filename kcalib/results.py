@@ -50,7 +50,7 @@ class SKCEResult:
     block_size: int | None  #: samples in a block, None without blocks
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it

@@ -66,7 +66,7 @@ def test_good_rows_need_one_pass_and_come_out_the_same(
     def unexpected(*_: Any, **__: Any) -> None:
         raise AssertionError("good values went the way of bad ones")
 
-    monkeypatch.setattr(_inputs, "_reject", unexpected)
+    monkeypatch.setattr(_inputs, "reject", unexpected)
     for threads in THREADS:
         assert outcome(y, p, threads=threads) == expected
     if m > 1 and dtype == np.float64:

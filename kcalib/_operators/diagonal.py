@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._mixtures import own_products
 from kcalib._problem import PairProblem
 
 
@@ -16,6 +17,8 @@ def diagonal(problem: PairProblem, threads: int = 1) -> Array:
             if factor.profile == "identity":
                 value = value * (square_norms(problem.left.points, threads) if factor.metric == "dot" else 0.0)
         kernel = kernel + value
+    if problem.target is not None:
+        return kernel * own_products(problem.target, problem.left.marks)
     return kernel * square_norms(problem.left.marks, threads)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._mixtures import inner_products
 from kcalib._operators.diagonal import diagonal
 from kcalib._options import check_choice
 from kcalib._problem import Factor, Moments, PairProblem, Side
@@ -60,7 +62,7 @@ class GenericOperator:
         sums = []
         for b in range(n_blocks):
             block = left.take(slice(b * size, (b + 1) * size))
-            operator = GenericOperator(PairProblem(block, None, self.problem.kernel))
+            operator = GenericOperator(replace(self.problem, left=block, right=None))
             sums.append(xp.sum(operator.moments().row_sums))
         return xp.stack(sums)
 
@@ -152,7 +154,10 @@ class GenericOperator:
                 product = value if product is None else product * value
             product = product if term.coefficient == 1 else term.coefficient * product
             kernel = product if kernel is None else kernel + product
-        h = kernel * (left.marks @ xp.matrix_transpose(right.marks))
+        if self.problem.target is None:
+            h = kernel * (left.marks @ xp.matrix_transpose(right.marks))
+        else:
+            h = kernel * inner_products(self.problem.target, left.marks, right.marks)
         return xp.astype(h, xp.float64, copy=False)
 
     def _profile(self, factor: Factor, left: Side, right: Side, quantities: dict[str, Array]) -> Array:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kcalib import _packing, _statistics
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import Classification, prepare
+from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib.kernels import Kernel
@@ -184,7 +184,7 @@ class Computed(NamedTuple):
     operator: Operator
 
 
-def estimate(data: Classification, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
+def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
     """The SKCE of checked data, its standard error, and how they were computed."""
     start = time.perf_counter()
     value, error, block_size, packed, operator = compute(data, options, estimator, block_size, with_error=True)
@@ -202,9 +202,7 @@ def estimate(data: Classification, options: PairOptions, estimator: str, block_s
     )
 
 
-def compute(
-    data: Classification, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool
-) -> Computed:
+def compute(data: Data, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool) -> Computed:
     block_size = check_estimator(data, estimator, block_size)
     packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
     operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
@@ -212,7 +210,7 @@ def compute(
     return Computed(value, error, block_size, packed, operator)
 
 
-def check_estimator(data: Classification, estimator: str, block_size: int | None) -> int | None:
+def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
     """The samples in a block, None for estimators without blocks."""
     check_choice("estimator", estimator, ESTIMATORS)
     if data.n < 2 and estimator != "biased":
@@ -221,7 +219,7 @@ def check_estimator(data: Classification, estimator: str, block_size: int | None
 
 
 def value_and_error(
-    data: Classification, operator: Operator, estimator: str, block_size: int | None, *, with_error: bool
+    data: Data, operator: Operator, estimator: str, block_size: int | None, *, with_error: bool
 ) -> tuple[float, float | None]:
     """The estimate; its standard error costs a sum of squares more."""
     if block_size is not None:
@@ -237,7 +235,7 @@ def block_estimates(operator: Operator, block_size: int) -> Array:
     return operator.block_sums(block_size) / (block_size * (block_size - 1))
 
 
-def describe(data: Classification, packed: Packed, operator: Operator | KernelOperator) -> dict[str, Any]:
+def describe(data: Data, packed: Packed, operator: Operator | KernelOperator) -> dict[str, Any]:
     """What every result says about how it was computed."""
     sources = [
         f"median {m.metric} distance of "
@@ -245,17 +243,23 @@ def describe(data: Classification, packed: Packed, operator: Operator | KernelOp
         for m in packed.medians
     ]
     return {
-        "n_classes": data.m,
+        "n_classes": None if isinstance(data, Forecasts) else data.m,
         "lens": str(data.lens),
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
-        "target_kernel": "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}",
+        "target_kernel": _describe_target(packed),
         "operator": operator.name,
         "operator_reason": operator.reason,
     }
 
 
-def _block_size(data: Classification, estimator: str, block_size: int | None) -> int | None:
+def _describe_target(packed: Packed) -> str:
+    if packed.target_kernel is not None:
+        return str(packed.target_kernel)
+    return "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}"
+
+
+def _block_size(data: Data, estimator: str, block_size: int | None) -> int | None:
     if estimator != "block" and block_size is not None:
         raise ValueError(
             f"`block_size` is {block_size}, but estimator={estimator!r} has no block size; use estimator='block'"

@@ -23,6 +23,8 @@ LAYERS = [
     ["_inputs", "_problem", "laws"],
     ["distributions._checks", "distributions._distribution", "kernels", "_statistics"],
     ["distributions.normal", "target_kernels", "results", "_mixtures", "_resampling"],
+    ["distributions.bures", "distributions.transport"],
+    ["distributions.distances"],
     ["distributions"],
     ["_forecasts"],
     ["_operators.diagonal"],

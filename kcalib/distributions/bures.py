@@ -28,9 +28,11 @@ def squared_distances(roots: np.ndarray, others: np.ndarray) -> np.ndarray:
         return ((roots - others) ** 2)[..., 0, 0]
     products = np.swapaxes(roots, -1, -2) @ others
     if d == 2:
-        return _squared_of_two(roots, others, products)
-    left, _, right = np.linalg.svd(products)
-    return np.sum((roots @ left - others @ np.swapaxes(right, -1, -2)) ** 2, axis=(-1, -2))
+        squares = _squared_of_two(roots, others, products)
+    else:
+        left, _, right = np.linalg.svd(products)
+        squares = np.sum((roots @ left - others @ np.swapaxes(right, -1, -2)) ** 2, axis=(-1, -2))
+    return np.where(np.all(roots == others, axis=(-1, -2)), 0.0, squares)
 
 
 def _squared_of_two(roots: np.ndarray, others: np.ndarray, products: np.ndarray) -> np.ndarray:
@@ -41,6 +43,6 @@ def _squared_of_two(roots: np.ndarray, others: np.ndarray, products: np.ndarray)
     apart = size == 0  # of matrices with orthogonal ranges; then every U is optimal
     size = np.where(apart, 1.0, size)
     cosine, sine = np.where(apart, 1.0, cosine) / size, sine / size
-    first = roots[..., :, 0] - cosine[..., None] * others[..., :, 0] + sine[..., None] * others[..., :, 1]
-    second = roots[..., :, 1] - sine[..., None] * others[..., :, 0] - cosine[..., None] * others[..., :, 1]
+    first = roots[..., :, 0] - cosine[..., None] * others[..., :, 0] - sine[..., None] * others[..., :, 1]
+    second = roots[..., :, 1] + sine[..., None] * others[..., :, 0] - cosine[..., None] * others[..., :, 1]
     return np.sum(first**2 + second**2, axis=-1)

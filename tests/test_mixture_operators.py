@@ -308,3 +308,226 @@ class TestPrimitives:
             np.testing.assert_array_equal(other.moments(trace=False).row_sums, moments.row_sums)
             assert other.moments(rows=False, trace=False).total == moments.total
             np.testing.assert_array_equal(other.matmul(w), product)
+
+
+def points_problem(mixtures: Mixtures, parts: list[Part], profile: str, dtype: str = "float64") -> PairProblem:
+    """Points that are mixtures, all marks 1."""
+    points = np.concatenate([component_columns(mixtures.family, part) for part in parts], axis=1).astype(dtype)
+    kernel = (Term(1.0, (Factor(profile, "mmd", 1.0),)),)
+    return PairProblem(Side(points, np.ones((len(points), 1), dtype)), None, kernel, None, mixtures)
+
+
+def squared_distances(mixtures: Mixtures, parts: list[Part]) -> np.ndarray:
+    """<P - P', P - P'>: parts with an observation of weight 0, and the products of each with each."""
+    bare = [replace(part, u=np.ones_like(part.u), c=np.zeros_like(part.c)) for part in parts]
+    products, _ = target_factors(mixtures, bare, bare)
+    own = np.diag(products)
+    return own[:, None] + own[None] - 2 * products
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("level", instruction_sets())
+def test_mmd_distances(level, name, dtype):
+    mixtures, n = MIXTURES[name][0], 19
+    rng = np.random.default_rng(n)
+    parts = [
+        random_part(mixtures.family, n, mixtures.n_dims, mixtures.n_components, rng) for _ in range(mixtures.n_terms)
+    ]
+    d2 = squared_distances(mixtures, parts)
+    # d^2 is off by a tolerance of its terms, of which each is at most the kernel of equal points.
+    size = 4 * mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
+    found = OpenMPOperator(points_problem(mixtures, parts, "gaussian", dtype), level=level).tile(ALL, ALL)
+    assert np.max(np.abs(found - np.exp(-d2))) <= TOLERANCE[dtype] * size
+    operator = OpenMPOperator(points_problem(mixtures, parts, "identity", dtype), level=level)
+    distances = operator.tile(ALL, ALL)
+    assert (distances >= 0).all()
+    points = operator.problem.left.points
+    equal = (points[:, None] == points[None]).all(axis=2)
+    assert equal.sum() > n
+    np.testing.assert_array_equal(distances[equal], 0.0)
+    np.testing.assert_allclose(distances**2, d2.astype(float), rtol=0, atol=TOLERANCE[dtype] * size)
+
+
+@pytest.mark.parametrize("d", [1, 3, 20])
+@pytest.mark.parametrize("level", instruction_sets())
+def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly_the_same(level, d):
+    rng = np.random.default_rng(d)
+    m, s = rng.normal(size=(1, 1, d)), np.exp(rng.normal(size=(1, 1, d)))
+    shifts = 10.0 ** -np.arange(1.0, 9.0)[:, None, None]
+    n = len(shifts)
+    m, s = m * (1 + shifts * rng.normal(size=(n, 1, d))), s * (1 + shifts * rng.normal(size=(n, 1, d)))
+    part = Part(np.ones(n), np.ones(n), m[:, 0], np.ones((n, 1)), m, s)
+    mixtures = Mixtures("normal", d, 1)
+    problem = points_problem(mixtures, [part], "identity")
+    found = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    h = problem.left.points[:, 2 + d : 2 + 2 * d]  # what rounding left of the variances
+    with mpmath.workdps(60):
+
+        def product(i: int, j: int) -> mpmath.mpf:
+            a = [mpmath.mpf(x) + mpmath.mpf(y) for x, y in zip(h[i], h[j], strict=True)]
+            c = [mpmath.mpf(x) - mpmath.mpf(y) for x, y in zip(m[i, 0], m[j, 0], strict=True)]
+            exponent = mpmath.fsum(x * x / y for x, y in zip(c, a, strict=True))
+            return mpmath.exp(-exponent) / mpmath.sqrt(mpmath.fprod(a))
+
+        for i in range(n):
+            for j in range(n):
+                d2 = product(i, i) + product(j, j) - 2 * product(i, j)
+                # Differences of rounded numbers are exact here, but those of r = prod (2 h)^(-1/4), from logarithms:
+                # each is off by some 1e-16, and so is the distance.
+                assert abs(found[i, j] - float(mpmath.sqrt(d2))) <= 1e-12 * float(mpmath.sqrt(d2)) + 4e-16
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("other", [0, 13])
+def test_distances_in_a_table(level, dtype, other):
+    rng = np.random.default_rng(0)
+    places = rng.normal(size=(300, 2))
+    table = np.sqrt(np.sum((places[:, None] - places[None]) ** 2, axis=2))
+    wide = np.full((300, 400), np.nan)
+    wide[:, :300] = table
+    table = wide[:, :300]  # rows with a stride
+    at, marks = rng.integers(300, size=150), rng.normal(size=(150, 3))
+    n = 150 - other
+    side = Side(at[:, None].astype(dtype), marks.astype(dtype))
+    kernel = (
+        Term(0.5, (Factor("matern_5_2", "table", 0.7), Factor("gaussian", "table", 0.2))),
+        Term(1.0, (Factor("exponential", "table", 0.4),)),
+    )
+    right = side.take(slice(n, None)) if other else None
+    problem = PairProblem(side.take(slice(0, n)), right, kernel, table=table)
+    columns = slice(n, None) if other else slice(0, n)
+    d = table[np.ix_(at[:n], at[columns])]
+    k = 0.5 * (1 + 0.7 * d + (0.7 * d) ** 2 / 3) * np.exp(-0.7 * d - 0.2 * d * d) + np.exp(-0.4 * d)
+    expected, size = k * (marks[:n] @ marks[columns].T), k * (np.abs(marks[:n]) @ np.abs(marks[columns].T))
+    tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
+    operator = OpenMPOperator(problem, level=level)
+    assert (np.abs(operator.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
+    w = rng.normal(size=(expected.shape[1], 2))
+    assert (np.abs(operator.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
+    if not other:
+        np.fill_diagonal(expected, 0)
+    assert abs(operator.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()
+
+
+SCALES = (1.0, 1 + 2**-52, 1 - 2**-53, 1 + 1e-6, 0.5, 2.0, 1e-3, 1e3, 1e-15, 1e15, 0.9375, 1.07)
+DELTAS = (0.0, 1e-300, 1e-17, 1e-8, 1e-3, 0.06, 0.07, 0.4, 1.0, 3.0, 40.0, 700.0)
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+def test_laplace_products_keep_their_digits_for_any_scales(level):
+    """Scales equal to the kernel's, to each other, one unit in the last place beside, and far from them."""
+    rows = [(0.0, b) for b in SCALES]
+    columns = [(delta, c) for delta in DELTAS for b in SCALES for c in (b, b * (1 + 2**-52), 1.0)]
+    columns += [(delta, 0.0) for delta in DELTAS]  # observations alone
+    left, right = (np.zeros((len(points), 6)) for points in (rows, columns))
+    left[:, 0], left[:, 3], left[:, 4:] = 1, 1, rows
+    right[:, 0], right[:, 4:] = 1, columns
+    right[:, 1] = right[:, 5] == 0
+    right[:, 2], right[:, 3] = right[:, 4], 1 - right[:, 1]
+    ones = [np.ones((len(points), 1)) for points in (rows, columns)]
+    kernel = (Term(1.0, (Factor("identity", "dot"),)),)
+    problem = PairProblem(Side(ones[0], left), Side(ones[1], right), kernel, Mixtures("laplace", 1, 1))
+    found = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    with mpmath.workdps(140):
+        for i, (_, b) in enumerate(rows):
+            for j, (delta, c) in enumerate(columns):
+                expected = float(laplace_product(delta, b, c)) * (1 if c else -1)
+                # exp is clamped at exp(-708).
+                assert abs(found[i, j] - expected) <= 1e-12 * abs(expected) + 1e-306, (delta, b, c)
+
+
+def test_a_laplace_product_by_quadrature():
+    """E exp(-|Z - Z'|): the oracle itself, which shares its partial fractions with nothing else."""
+    with mpmath.workdps(20):
+        for delta, b, c in ((0.0, 0.7, 0.7), (0.8, 1.0, 0.4), (2.0, 3.0, 1.0)):
+
+            def density(x: mpmath.mpf, scale: float) -> mpmath.mpf:
+                return mpmath.exp(-abs(x) / scale) / (2 * scale)
+
+            def smoothed(z: mpmath.mpf, b: float = b, delta: float = delta) -> mpmath.mpf:  # E exp(-|Z - z|)
+                ends = sorted([-mpmath.inf, mpmath.mpf(delta), z, mpmath.inf])
+                return mpmath.quad(lambda x: density(x - delta, b) * mpmath.exp(-abs(x - z)), ends)
+
+            ends = sorted({-mpmath.inf, mpmath.mpf(0), mpmath.mpf(delta), mpmath.inf})
+            value = mpmath.quad(lambda z, c=c: density(z, c) * smoothed(z), ends, maxdegree=5)
+            assert float(laplace_product(delta, b, c)) == pytest.approx(float(value), rel=1e-6)
+            assert float(laplace_product(delta, b, 0)) == pytest.approx(float(smoothed(mpmath.mpf(0))), rel=1e-12)
+
+
+def test_a_product_of_normals_by_hand():
+    """y = 0, P = N(0, 1/4) and y' = 1, P' = N(1, 3/4), no weights: A = 1 + 2 (1/4 + 3/4) = 3, others 3/2 and 5/2."""
+    marks = np.array([[1.0, 1, 0, 1, 1.5**-0.5, 0, 1.0, 1 / 1.5], [1.0, 1, 1, 1, 2.5**-0.5, 1, 2.0, 1 / 2.5]])
+    points = np.ones((2, 1))
+    kernel = (Term(1.0, (Factor("identity", "dot"),)),)
+    problem = PairProblem(Side(points, marks), None, kernel, Mixtures("normal", 1, 1))
+    found = OpenMPOperator(problem).tile(ALL, ALL)
+    own = 1 - 2 / np.sqrt(1.5) + 1 / np.sqrt(2)  # 2 (1/4 + 1/4) + 1
+    other = 1 - 2 / np.sqrt(2.5) + 1 / np.sqrt(4)
+    between = np.exp(-1) - np.exp(-1 / 1.5) / np.sqrt(1.5) - np.exp(-1 / 2.5) / np.sqrt(2.5) + np.exp(-1 / 3) / np.sqrt(3)
+    np.testing.assert_allclose(found, [[own, between], [between, other]], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("level", instruction_sets())
+def test_numbers_of_any_size_give_numbers(level, name, dtype):
+    """Predictions as certain, as wide and as far away as a float can say: entries are finite, and at most 4 u u'."""
+    mixtures, n = MIXTURES[name][0], 40
+    rng = np.random.default_rng(1)
+    most = float(np.sqrt(np.finfo(dtype).max)) / 8
+    parts = []
+    for _ in range(mixtures.n_terms):
+        part = random_part(mixtures.family, n, mixtures.n_dims, mixtures.n_components, rng)
+        part.u[:] = 1
+        part.y[::3] *= most
+        part.m[1::5] *= most
+        part.s[::4] *= most / 4
+        part.s[1::4] *= 1e-30
+        if mixtures.family == "laplace":
+            part.s[2::4] = 0
+        parts.append(part)
+    marks = mark_columns(mixtures.family, parts).astype(dtype)
+    points = np.concatenate([component_columns(mixtures.family, part) for part in parts], axis=1).astype(dtype)
+    size = mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
+    kernel = (Term(1.0, (Factor("exponential", "mmd", 1.0),)),)
+    problem = PairProblem(Side(points, marks), None, kernel, mixtures, mixtures)
+    entries = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    assert np.isfinite(entries).all()
+    assert np.max(np.abs(entries)) <= 4 * size * (1 + 1e-6)
+
+
+def test_which_operator_is_chosen():
+    case = Case(Mixtures("normal", 1, 1), 600, "float64")
+    chosen = operator_for(case.problem)
+    assert chosen.name == "openmp"
+    assert OpenMPOperator.unsuitable(case.problem) is None
+    assert "distributions" in SortedScanOperator.unsuitable(case.problem)
+    with pytest.raises(ValueError, match="operator='sorted_scan' cannot take this problem: the predictions are distr"):
+        operator_for(case.problem, operator="sorted_scan")
+    generic = GenericOperator(case.problem).tile(ALL, ALL)
+    np.testing.assert_allclose(chosen.tile(ALL, ALL), generic, rtol=0, atol=1e-12)
+    assert chosen.moments().trace == pytest.approx(np.trace(generic), rel=1e-12)
+
+
+def test_covariances_of_many_dimensions_are_the_generic_operators():
+    mixtures = Mixtures("normal_full", 17, 1)
+    part = random_part("normal_full", 3, 17, 1, np.random.default_rng(0))
+    side = Side(part.y, mark_columns("normal_full", [part]))
+    problem = PairProblem(side, None, (Term(1.0, (Factor("exponential", "euclidean", 0.5),)),), mixtures)
+    chosen = operator_for(problem)
+    assert chosen.name == "generic"
+    assert "17 dimensions, more than 16" in chosen.reason
+    with pytest.raises(ValueError, match="operator='openmp' cannot take this problem: normals with full covariances"):
+        operator_for(problem, operator="openmp")
+
+
+def test_bounded_rows_keep_their_weights():
+    mixtures = Mixtures("laplace", 1, 2, 2)
+    rows = np.full((1, mixtures.mark_columns), 2.0**125)
+    bounded = openmp._bounded(mixtures, rows, 3)
+    weights = [0, 1, 3, 6, 9, 10, 12, 15]
+    np.testing.assert_array_equal(np.flatnonzero(bounded[0] == 2.0**125), weights)
+    points = openmp._bounded(mixtures, np.full((1, mixtures.point_columns), 2.0**125), 0)
+    np.testing.assert_array_equal(np.flatnonzero(points[0] == 2.0**125), [0, 3, 6, 9])

@@ -222,12 +222,16 @@ def _bounded(mixtures: Mixtures, rows: np.ndarray, first: int) -> np.ndarray:
     bound = BOUNDS[mixtures.family][rows.dtype.name]
     if max(rows.max(), -rows.min()) <= bound:
         return rows
-    bounded = np.clip(rows, -bound, bound)
-    weights = [0, 1] if first else []  # of the row, and of the observation
-    weights += [first + k * mixtures.component_columns for k in range(mixtures.n_components)]
-    for column in weights:
-        step = first + mixtures.n_components * mixtures.component_columns
-        bounded[:, column::step] = rows[:, column::step]
+    bounded, width, d = np.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
+    for term in range(0, rows.shape[1], first + mixtures.n_components * width):
+        components = [term + first + k * width for k in range(mixtures.n_components)]
+        weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
+        bounded[:, weights] = rows[:, weights]
+        if mixtures.family == "normal_full":
+            for begin in components:  # matrices as a whole: they stay positive definite
+                matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
+                size = np.max(np.abs(rows[:, matrix]), axis=1, keepdims=True)
+                bounded[:, matrix] = rows[:, matrix] * (bound / np.maximum(size, bound))
     return bounded
 
 

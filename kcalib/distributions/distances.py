@@ -28,8 +28,9 @@ from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
 from kcalib._threads import resolve_threads, terminal_progress
-from kcalib.distributions import bures, transport
 from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions.bures import covariance_roots, squared_distances
+from kcalib.distributions.transport import cheapest, line_costs, releases_lock
 from kcalib.kernels import Gaussian
 
 __all__ = ["mmd_distance", "wasserstein_distance", "wasserstein_table"]
@@ -127,7 +128,7 @@ def wasserstein_distance(
     if points is not None and (order == 2 or (components is not None and components.weights.shape[1] == 1)):
         return _euclidean_table(*points, max_memory, threads)
     components = _needed_components("prediction", prediction)
-    others = other and _needed_components("other", other)
+    others = None if other is None else _needed_components("other", other)
     return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)
 
 
@@ -185,8 +186,8 @@ def mmd_distance(
     --------
     >>> from kcalib.distributions import Normal, mmd_distance
     >>> mmd_distance(Normal([0.0, 3.0], [1.0, 5.0]), bandwidth=1.0).round(4)
-    array([[0.    , 0.6104],
-           [0.6104, 0.    ]])
+    array([[0.    , 0.6258],
+           [0.6258, 0.    ]])
     """
     _check_distribution("prediction", prediction)
     if other is not None:
@@ -195,7 +196,8 @@ def mmd_distance(
         raise TypeError(f"`bandwidth` is {bandwidth!r}, expected a positive number")
     if not 0 < bandwidth < math.inf:
         raise ValueError(f"`bandwidth` is {bandwidth}, expected a positive, finite number")
-    sides = _sides(_needed_components("prediction", prediction), other and _needed_components("other", other))
+    others = None if other is None else _needed_components("other", other)
+    sides = _sides(_needed_components("prediction", prediction), others)
     terms = Gaussian(bandwidth=float(bandwidth)).terms()
     scale = _mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
     if scale is None:
@@ -246,9 +248,10 @@ def _check_distribution(name: str, value: Any) -> None:
 def _check_order(order: Any) -> float:
     if isinstance(order, (bool, np.bool_)) or not isinstance(order, Real):
         raise TypeError(f"`order` is {order!r}, expected a number of at least 1")
-    if not 1 <= order < math.inf:
+    number = float(order)
+    if not 1 <= number < math.inf:
         raise ValueError(f"`order` is {order}, expected a finite number of at least 1; below it is no distance")
-    return float(order)
+    return number
 
 
 def _check_table(n: int, n_others: int, max_memory: Any) -> None:
@@ -420,7 +423,7 @@ def _roots(covariances: np.ndarray) -> np.ndarray:
         lowest < -PSD * np.abs(values[..., -1]),
         lambda at, x: f"`scales{at}` of components has the eigenvalue {x:.6g}, expected a positive semidefinite matrix",
     )
-    return bures.covariance_roots(symmetric)
+    return covariance_roots(symmetric)
 
 
 @dataclass(frozen=True)
@@ -450,7 +453,7 @@ class _Job:
 
     def threads(self, threads: int | None) -> int:
         count, K, L = resolve_threads(threads), self.left.n_components, self.right.n_components
-        in_arrays = self.left.on_a_line or transport.releases_lock(K, L, self._equal_weights)
+        in_arrays = self.left.on_a_line or releases_lock(K, L, self._equal_weights)
         return count if in_arrays else 1
 
     def blocks(self) -> Iterator[Block]:
@@ -485,7 +488,7 @@ class _Job:
             if self._equal_weights:
                 costs = np.mean(np.abs(x - y) ** self.order, axis=1)
             else:
-                costs = transport.line_costs(x, w, y, v, self.order)
+                costs = line_costs(x, w, y, v, self.order)
             return scale * costs ** (1 / self.order)
         distances = _between_components(left, right, i, j)
         if distances.shape[1:] == (1, 1):
@@ -493,7 +496,7 @@ class _Job:
         largest = np.max(distances, axis=(1, 2))
         scale = np.where(largest > 0, largest, 1.0)
         costs = (distances / scale[:, None, None]) ** self.order
-        return scale * transport.cheapest(costs, w, v, self._equal_weights) ** (1 / self.order)
+        return scale * cheapest(costs, w, v, self._equal_weights) ** (1 / self.order)
 
 
 def _between_components(left: _Group, right: _Group, i: np.ndarray, j: np.ndarray) -> np.ndarray:
@@ -503,5 +506,5 @@ def _between_components(left: _Group, right: _Group, i: np.ndarray, j: np.ndarra
     for a, b in zip(np.moveaxis(x, 2, 0), np.moveaxis(y, 2, 0), strict=True):
         squares += (a[:, :, None] - b[:, None, :]) ** 2
     if left.roots is not None and right.roots is not None:
-        squares += bures.squared_distances(left.roots[i][:, :, None], right.roots[j][:, None])
+        squares += squared_distances(left.roots[i][:, :, None], right.roots[j][:, None])
     return np.sqrt(squares)

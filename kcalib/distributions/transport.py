@@ -66,8 +66,8 @@ def _only_coupling(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -
 def _permutations(costs: np.ndarray) -> np.ndarray:
     K = costs.shape[1]
     rows = range(K)
-    sums = [sum(costs[:, k, chosen[k]] for k in rows) for chosen in itertools.permutations(rows)]
-    return np.minimum.reduce(sums) / K
+    sums = [np.sum(costs[:, rows, chosen], axis=1) for chosen in itertools.permutations(rows)]
+    return np.min(sums, axis=0) / K
 
 
 def _assignments(costs: np.ndarray) -> np.ndarray:

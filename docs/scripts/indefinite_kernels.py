@@ -3,9 +3,9 @@
     python docs/scripts/indefinite_kernels.py [--predictions 60] [--seeds 20]
 
 Draws predictions at random, divides their distances by the median, and prints for each family and kernel the smallest
-eigenvalue of the kernel matrix (its diagonal is 1), the lowest over the seeds. Rounding makes it -1e-12 at most; where it
-is clearly lower the kernel is not positive definite. Where it is not, that proves nothing, but for these: W2 of Normal,
-W2 and MW_2 of one-dimensional predictions with fixed equal weights of points, and MMD always.
+eigenvalue of the kernel matrix (its diagonal is 1), the lowest over the seeds. Rounding makes it -1e-12 at most: where
+it is clearly lower the kernel is not positive definite. Where it is not, that proves nothing; the kernels of W2 of
+Normal and of Samples of numbers, and of all MMD, are proven to be positive definite.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ SEARCHED = 16  # size up to which shortest paths are faster than linear programm
 NO_MASS = 1e-15  # weights are sums of few numbers up to 1: less is rounding
 GAP = 1e-12  # between the cost found and the lower bound, where the largest cost is 1
 ROUNDING = 1e-14  # of sums of costs: paths that are shorter by less would have loops
+TOLERANCE = 1e-10  # of linear programmes, HiGHS's least
 AT_ONCE = 2**14  # variables of one linear programme
 
 
@@ -114,7 +115,7 @@ def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) 
     Successive shortest paths, in all pairs side by side: mass flows from rows with some left to the column with room
     that is the nearest in the residual graph, until none is left. The pairs are the last axis of all arrays in here.
     """
-    C, left, room = (np.ascontiguousarray(np.moveaxis(a, 0, -1)) for a in (costs, weights, others))
+    C, left, room = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, others))  # copies
     K, L, P = C.shape
     potentials, flow = np.zeros((K, P)), np.zeros((K, L, P))
     _fill_from_nearest(C, left, room, flow)
@@ -166,8 +167,8 @@ def _augment(
         if not np.any(_shorten(to_row, column_before, to_column, backward) & active):
             break
     goal = np.argmin(np.where(room > 0, to_column, np.inf), axis=0)
-    farthest = to_column[goal, at]
-    potentials[:, active] = np.minimum(to_row, farthest)[:, active]
+    reached = active & np.isfinite(to_row)
+    potentials[reached] = to_row[reached]
     path, amount = [], np.where(active, room[goal, at], 0.0)
     column, walking = goal, active
     for _ in range(K):
@@ -217,7 +218,11 @@ def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarra
         c = costs[begin : begin + step]
         totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step]], axis=1)
         found = scipy.optimize.linprog(
-            c.ravel(), A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"), b_eq=totals.ravel(), method="highs-ds"
+            c.ravel(),
+            A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"),
+            b_eq=totals.ravel(),
+            method="highs-ds",
+            options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
         )
         if found.status != 0:
             raise RuntimeError(f"a linear programme of optimal transport was not solved: {found.message}")

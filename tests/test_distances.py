@@ -354,12 +354,12 @@ class TestTransport:
         assert transport.cheapest(costs, weights, others, False) == pytest.approx(expected, abs=1e-9)
 
     def test_large_ones(self):
-        costs, weights, others = self.problem(3, 18, 17)
+        costs, weights, others = self.problem(3, 22, 21)
         found = transport.cheapest(costs, weights, others, False)
         assert found == pytest.approx(transport._shortest_paths(costs, weights, others)[0], abs=1e-9)
 
     def test_a_failure_is_said(self, monkeypatch):
-        costs, weights, others = self.problem(1, 18, 17)
+        costs, weights, others = self.problem(1, 22, 21)
         with pytest.raises(RuntimeError, match="linear programme of optimal transport was not solved"):
             transport.cheapest(costs, weights, 2 * others, False)
 
@@ -449,6 +449,7 @@ class TestOptions:
     @pytest.mark.parametrize("kind", ["euclidean", "bures", "assignment", "general", "line"])
     def test_threads_do_not_change_bits(self, kind, monkeypatch):
         monkeypatch.setattr(distances, "BLOCK", 2**9)  # several blocks
+        monkeypatch.setattr(distances, "SEARCH_BLOCK", 2**9)
         rng = np.random.default_rng(0)
         prediction = {
             "euclidean": lambda: Normal(rng.standard_normal(60), rng.gamma(2.0, size=60)),

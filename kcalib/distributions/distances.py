@@ -30,12 +30,12 @@ from kcalib._problem import Mixtures
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.distributions._distribution import Components, Distribution
 from kcalib.distributions.bures import covariance_roots, squared_distances
-from kcalib.distributions.transport import cheapest, line_costs, releases_lock
+from kcalib.distributions.transport import Way, cheapest, line_costs, way
 from kcalib.kernels import Gaussian
 
 __all__ = ["mmd_distance", "wasserstein_distance", "wasserstein_table"]
 
-BLOCK = 2**16  # numbers in the largest arrays of one block of pairs
+BLOCK, SEARCH_BLOCK = 2**15, 2**18  # numbers in the largest arrays of one block of pairs
 EQUAL = 1e-13  # weights that differ by less are equal: so little mass hardly costs
 PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the largest: rounding
 Block = Callable[[], int]  # does its part and returns the number of pairs in it
@@ -451,15 +451,21 @@ class _Job:
             self.left.equal_weights and self.right.equal_weights and self.left.n_components == self.right.n_components
         )
 
+    @property
+    def _way(self) -> Way | None:
+        if self.left.on_a_line:
+            return None
+        return way(self.left.n_components, self.right.n_components, self._equal_weights)
+
     def threads(self, threads: int | None) -> int:
-        count, K, L = resolve_threads(threads), self.left.n_components, self.right.n_components
-        in_arrays = self.left.on_a_line or releases_lock(K, L, self._equal_weights)
-        return count if in_arrays else 1
+        count = resolve_threads(threads)
+        return 1 if self._way == "assignments" else count  # these hold the interpreter's lock
 
     def blocks(self) -> Iterator[Block]:
         K, L, d = self.left.n_components, self.right.n_components, self.left.points.shape[2]
         width = K + L if self.left.on_a_line else K * L * (1 if self.left.roots is None else d * d)
-        step = max(32, BLOCK // width)
+        # Shortest paths take many small steps, for all pairs side by side.
+        step = max(32, (SEARCH_BLOCK if self._way == "shortest_paths" else BLOCK) // width)
         for begin in range(0, self.n_pairs, step):
             yield partial(self._fill, begin, min(begin + step, self.n_pairs))
 

@@ -1,26 +1,32 @@
 """Predictions that are distributions: families of predicted distributions, as arrays of parameters.
 
-What each family has: components, which target kernels have exact expectations for (others stand for themselves by
-quasi Monte Carlo draws or, where targets are counts or classes, by all probabilities), and the distance that the
-default kernel on predictions takes.
+What each family has: target kernels that have exact expectations (other families stand for themselves by draws of
+quasi Monte Carlo), and the distance that the default kernel on predictions takes.
 
-    family               targets   exact with target kernel        default distance        file
-    Normal               R, R^d    Gaussian                        Wasserstein             normal.py
-    MultivariateNormal   R^d       Gaussian                        MMD                     multivariate_normal.py
-    Laplace              R         Exponential                     Wasserstein             laplace.py
-    Mixture, Ensemble    R, R^d    that of the components          MMD                     mixture.py
-    Samples              R         any radial kernel               Wasserstein, equal weights; else MMD
-    Samples              R^d       any radial kernel               MMD                     samples.py
-    Poisson              counts    any, to 1e-15 of the mass       Wasserstein, 128 cells  poisson.py
-    NegativeBinomial     counts    any, to 1e-15 of the mass       Wasserstein, 128 cells  negative_binomial.py
-    Categorical          classes   any: this is classification     as class probabilities  categorical.py
-    PowerExponential     R         none                            MMD of draws            power_exponential.py
-    Beta                 [0, 1]    none                            MMD of draws            beta.py
-    Dirichlet            simplex   none                            MMD of draws            dirichlet.py
-    one of your own                none                            MMD of draws            _distribution.py
+====================================== =============== ========================= =========================
+family                                 targets         exact for target kernels  default distance
+====================================== =============== ========================= =========================
+`Normal`                               numbers,        Gaussian                  Wasserstein
+                                       vectors
+`MultivariateNormal`                   vectors         Gaussian                  MMD
+`Laplace`                              numbers         Exponential               Wasserstein
+`Mixture`, `Ensemble`                  of components   of components             MMD
+`Samples`                              numbers         any                       Wasserstein;
+                                                                                 MMD for unequal weights
+`Samples`                              vectors         any                       MMD
+`Poisson`, `NegativeBinomial`          counts          any, but for 1e-15        Wasserstein, by 128
+                                                       of the mass               quantiles
+`Categorical`                          classes         any                       that of class
+                                                                                 probabilities
+`PowerExponential`                     numbers         none                      MMD
+`Beta`                                 numbers from    none                      MMD
+                                       0 to 1
+`Dirichlet`                            probability     none                      MMD
+                                       vectors
+====================================== =============== ========================= =========================
 
-What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` (adapters.py) takes the
-distribution objects of SciPy, PyTorch, NumPyro and TensorFlow Probability.
+What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` takes the distribution
+objects of SciPy, PyTorch, NumPyro and TensorFlow Probability.
 """
 
 from kcalib.distributions._distribution import Components, Distribution

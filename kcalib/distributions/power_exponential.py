@@ -28,7 +28,7 @@ from kcalib.distributions._quasi import random_points
 
 __all__ = ["PowerExponential"]
 
-LOWEST_SHAPE, HIGHEST_SHAPE = 0.05, 100.0
+LOWEST_SHAPE, HIGHEST_SHAPE = 0.1, 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class PowerExponential(Distribution):
     scale : array_like, shape (n,)
         Scales, from 1e-15 to 1e15; the standard deviation for shape 1.
     shape : array_like, shape (n,)
-        Shapes, from 0.05 (heavy tails) to 100 (nearly uniform). Some of the three may be single numbers, for all.
+        Shapes, from 0.1 (heavy tails) to 100 (nearly uniform). Some of the three may be single numbers, for all.
 
     Raises
     ------

@@ -347,7 +347,7 @@ def _run(blocks: Iterator[Block], threads: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Mixtures of equally many components of positive weight."""
+    """Mixtures of equally many components of positive weight (on a line, unless weights are equal: up to so many)."""
 
     rows: np.ndarray  # their numbers, shape: (n,)
     weights: np.ndarray  # shape: (n, K)
@@ -400,17 +400,23 @@ class _Mixtures:
         return len(self.weights)
 
     def groups(self) -> list[_Group]:
-        order = np.argsort(self.weights == 0, axis=1, kind="stable")
+        absent, K = self.weights == 0, self.weights.shape[1]
+        counts = K - np.count_nonzero(absent, axis=1)
+        equal = np.max(np.abs(self.weights * counts[:, None] - 1) * ~absent, axis=1) <= EQUAL
+        order = np.argsort(absent, axis=1, kind="stable")
         if self.on_a_line:
-            order = np.lexsort((self.points[:, :, 0], self.weights == 0), axis=1)
-        counts = np.count_nonzero(self.weights, axis=1)
-        equal = np.max(np.abs(self.weights * counts[:, None] - 1) * (self.weights > 0), axis=1) <= EQUAL
+            order = np.lexsort((self.points[:, :, 0], absent), axis=1)
+            counts[~equal] = K  # what has no weight does no harm there
         found = []
         for count, is_equal in sorted(set(zip(counts.tolist(), equal.tolist(), strict=True))):
             rows = np.flatnonzero((counts == count) & (equal == is_equal))
             at = (rows[:, None], order[rows, :count])
+            weights, points = self.weights[at], self.points[at]
+            if self.on_a_line:
+                highest = np.max(np.where(weights > 0, points[:, :, 0], -np.inf), axis=1)
+                points = np.where(weights > 0, points[:, :, 0], highest[:, None])[:, :, None]
             roots = None if self.roots is None else self.roots[at]
-            found.append(_Group(rows, self.weights[at], is_equal, self.points[at], roots, self.on_a_line))
+            found.append(_Group(rows, weights, is_equal, points, roots, self.on_a_line))
         return found
 
 

@@ -18,6 +18,7 @@ from kcalib.distributions import (
     Mixture,
     MultivariateNormal,
     Normal,
+    Poisson,
     Samples,
     distances,
     mmd_distance,
@@ -260,6 +261,20 @@ class TestMixtures:
             )
             assert table[i, j] == pytest.approx(expected, rel=1e-12)
 
+    def test_numbers_with_weights_of_zero(self):
+        """Sides whose numbers of values differ from row to row, some of equal weights."""
+        rng = np.random.default_rng(7)
+        values, weights = rng.standard_normal((6, 9)), rng.dirichlet(np.ones(9), size=6)
+        weights[rng.random((6, 9)) < 0.4] = 0
+        weights[4:] = weights[4:] > 0
+        weights /= weights.sum(axis=1, keepdims=True)
+        for order in (1, 2):
+            table = wasserstein_distance(Samples(values, weights=weights), order=order)
+            for i, j in itertools.combinations(range(6), 2):
+                costs = np.abs(values[i][:, None] - values[j]) ** order
+                expected = literal_transport(costs, weights[i], weights[j]) ** (1 / order)
+                assert table[i, j] == pytest.approx(expected, rel=1e-9)
+
     def test_numbers_of_equal_weights(self):
         """By the sorted values; through the points of `Samples`, the components, and weights that are given."""
         rng = np.random.default_rng(6)
@@ -490,6 +505,9 @@ class TestOptions:
             (([0.0, 1.0],), {}, TypeError, "`prediction` is list, expected a distribution"),
             ((Normal([0.0], [1.0]), [0.0]), {}, TypeError, "`other` is list, expected a distribution"),
             ((Normal([0.0], [1.0]),), {"order": 0.5}, ValueError, "`order` is 0.5, expected a finite number"),
+            ((Poisson([1.0]),), {"order": 1}, ValueError, "`order` is 1.0, expected 2: of Poisson"),
+            ((Poisson([1.0]), Normal([0.0], [1.0])), {}, TypeError, "`prediction` is Poisson, which has no components"),
+            ((Normal([0.0], [1.0]), Poisson([1.0])), {}, TypeError, "`other` is Poisson, which has no components"),
             ((Normal([0.0], [1.0]),), {"order": math.nan}, ValueError, "`order` is nan"),
             ((Normal([0.0], [1.0]),), {"order": True}, TypeError, "`order` is True"),
             ((Normal([0.0], [1.0]),), {"order": "2"}, TypeError, "`order` is '2'"),

@@ -58,7 +58,7 @@ def wasserstein_distance(
     .. math:: \mathrm{MW}_s(P, P') = \Bigl(\min_w \sum_{kl} w_{kl} W_2(P_k, P'_l)^s\Bigr)^{1/s}
 
     over the couplings w of the weights of P and of P'. Between samples, whose components are points, that is the
-    Wasserstein distance of order s, under the Euclidean distance.
+    Wasserstein distance of order s, under the Euclidean distance. That of counts is by 128 quantiles.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def wasserstein_distance(
     other : Distribution, optional
         n' others of the same kind; by default the predictions themselves.
     order : float
-        s, at least 1. One component each has the same distance for every s.
+        s, at least 1; 2 for distributions without components. One component each has the same distance for every s.
     max_memory : float, optional
         Bytes that the table may take. Default: what the machine has available.
     threads : int, optional
@@ -127,6 +127,8 @@ def wasserstein_distance(
     points, components = _points(prediction, other), prediction.components()
     if points is not None and (order == 2 or (components is not None and components.weights.shape[1] == 1)):
         return _euclidean_table(*points, max_memory, threads)
+    if points is not None and components is None:
+        raise ValueError(f"`order` is {order}, expected 2: of {type(prediction).__name__} there is no other distance")
     components = _needed_components("prediction", prediction)
     others = None if other is None else _needed_components("other", other)
     return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)

@@ -101,8 +101,8 @@ def wasserstein_distance(
     independent entries (or commuting covariances), for Laplace distributions, for counts and for samples of numbers;
     :math:`\exp(-\lambda W_1^\nu)` of these for :math:`\nu \le 1`. They need not be for normal distributions with full
     covariances, nor those of :math:`\mathrm{MW}_s` for mixtures and for samples of vectors: theorem D.1 of [1]_ does
-    not hold in general. With an indefinite kernel an estimate may be negative, or zero although a model is not calibrated.
-    ``docs/scripts/indefinite_kernels.py`` prints smallest eigenvalues.
+    not hold in general. With an indefinite kernel an estimate may be negative, or zero although a model is not
+    calibrated. ``docs/scripts/indefinite_kernels.py`` prints smallest eigenvalues.
 
     Time: n n' times (half of it without `other`) what a pair takes, for K and L components in d dimensions
     :math:`O(K L d)`, or :math:`O(K L d^3)` for full covariances, and the search of the coupling: :math:`O(K^3)` for
@@ -212,7 +212,7 @@ def mmd_distance(
             "take `Samples` of it"
         )
     n, n_others = (int(side.weights.shape[0]) for side in (sides[0], sides[-1]))
-    _check_table(2 * n, n_others, max_memory)
+    _check_table(n, n_others, max_memory, copies=2)
     count = max(int(side.weights.shape[1]) for side in sides)
     sides = [_mixtures.padded(side, count) for side in sides]
     family, d = sides[0].family, int(sides[0].locations.shape[2])
@@ -260,9 +260,9 @@ def _check_order(order: Any) -> float:
     return number
 
 
-def _check_table(n: int, n_others: int, max_memory: Any) -> None:
+def _check_table(n: int, n_others: int, max_memory: Any, copies: int = 1) -> None:
     check_memory(
-        8 * n * n_others,
+        copies * 8 * n * n_others,
         max_memory,
         f"distances between {n} and {n_others} predictions",
         "take fewer predictions, or a metric whose distances are not stored",

@@ -63,11 +63,12 @@ def wasserstein_distance(
     Parameters
     ----------
     prediction : Distribution
-        n predicted distributions.
+        Predicted distributions, n of them.
     other : Distribution, optional
-        n' others of the same kind; by default the predictions themselves.
+        Others of the same kind, n' of them; by default the predictions themselves.
     order : float
-        s, at least 1; 2 for distributions without components. One component each has the same distance for every s.
+        The s above, at least 1; 2 for distributions without components. Of one component each the distance is the same
+        for every s.
     max_memory : float, optional
         Bytes that the table may take. Default: what the machine has available.
     threads : int, optional
@@ -152,9 +153,9 @@ def mmd_distance(
     Parameters
     ----------
     prediction : Distribution
-        n predicted distributions: normal ones, samples, or mixtures of these.
+        Predicted distributions, n of them: normal ones, samples, or mixtures of these.
     other : Distribution, optional
-        n' others of the same kind; by default the predictions themselves.
+        Others of the same kind, n' of them; by default the predictions themselves.
     bandwidth : float
         Of the Gaussian kernel, positive.
     max_memory : float, optional

@@ -248,6 +248,22 @@ def test_quantiles_of_counts_are_the_smallest(mean, dispersion):
     assert (q[:, 1:] >= q[:, :-1]).all()
 
 
+@pytest.mark.parametrize(
+    "d",
+    [
+        Poisson([1e-9, 0.7, 30.0, 5000.0, 3e9, 1e13]),
+        NegativeBinomial([1e-9, 0.7, 30.0, 5000.0, 3e9, 12.0], [1.0, 20.0, 0.3, 1e-12, 1e-6, 500.0]),
+    ],
+    ids=type,
+)
+def test_quantiles_of_counts_by_sums_are_those_by_search(d):
+    """Draws and Wasserstein points take the sums; neither path's rounding comes near these probabilities."""
+    p = (np.arange(128) + 0.5) / 128 + 1e-7
+    np.testing.assert_array_equal(d._inverse_cdf(p[None, :]), d.quantile(p))
+    far = np.array([2.0**-64, 1e-13, 1 - 1e-10])
+    np.testing.assert_allclose(d._inverse_cdf(far[None, :]), d.quantile(far), rtol=0.01, atol=1)
+
+
 def test_negative_binomial_by_number_and_probability():
     d = NegativeBinomial.from_number_and_probability([3.0, 0.5], [0.25, 0.9])
     law = scipy.stats.nbinom([3.0, 0.5], [0.25, 0.9])

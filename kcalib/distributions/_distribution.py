@@ -10,7 +10,7 @@ for the rest.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -326,6 +326,19 @@ def take_rows(array: Array, rows: Any) -> Array:
         )
     taken = _arrays.namespace(array).take(array, _arrays.beside(rows, array), axis=0)
     return read_only(taken)
+
+
+def choose(mask: np.ndarray, first: Callable[[Any], np.ndarray], second: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
+    if np.all(mask):
+        return first(...)
+    if not np.any(mask):
+        return second(...)
+    yes, no = np.nonzero(mask), np.nonzero(~mask)
+    found = first(yes)
+    result = np.empty(mask.shape, dtype=found.dtype)
+    result[yes], result[no] = found, second(no)
+    return result
 
 
 def row_blocks(n: int, width: int) -> Iterator[slice]:

@@ -65,6 +65,9 @@ class Distribution:
     rest has defaults that work with draws, by quasi Monte Carlo where the family can. Families with closed forms
     also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``.
 
+    The families of kcalib hold NumPy arrays where parameters come from the CPU, without a copy where there needs to be
+    none, and leave arrays on other devices there.
+
     Attributes
     ----------
     support : {"real", "count", "class", "unit", "simplex"}

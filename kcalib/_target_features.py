@@ -38,6 +38,7 @@ FEATURES_PER_EVALUATION = 16
 # Pivots are taken in rounds, each over all points, until no residual exceeds this share of the round before: a pivot
 # divides by the root of its residual, which must not be far below that of other points, or roundings would grow.
 ROUND = 1e-3
+NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite kernel, relative to the kernel's largest
 SLACK = 8  # between the residual where pivots stop, and that of all points in the end
 SAMPLE = 4096  # points that the first pivots come from
 BLOCK_ELEMENTS = 2**19
@@ -71,7 +72,14 @@ class FeatureMap:
             return np.empty((len(points), 0)), own
         between = _matrix(self.kernel, points, self.pivots).T
         phi = scipy.linalg.solve_triangular(self.root, between, lower=True, overwrite_b=True, check_finite=False).T
-        return phi, np.maximum(own - np.einsum("ij,ij->i", phi, phi), 0.0)
+        residual = own - np.einsum("ij,ij->i", phi, phi)
+        if len(residual) and residual.min() < -NEGATIVE * self.largest:
+            raise ValueError(
+                "the target kernel is not positive definite: the residual of its partial Cholesky factorisation has "
+                f"{residual.min():.3g} in the diagonal; take one that is, such as Exponential(), or one with "
+                "metric='euclidean'"
+            )
+        return phi, np.maximum(residual, 0.0)
 
     def points(self, points: Any) -> tuple[np.ndarray, np.ndarray]:
         """phi of points of shape (n, d), and bounds on |delta_x - its image|: the residual's roots, shape (n,)."""
@@ -179,6 +187,13 @@ def target_features(
     -------
     TargetFeatures or None
         Where `exact` is false the caller has the choice between the error and atoms on the pair engine.
+
+    Raises
+    ------
+    ValueError
+        If the kernel turns out to be indefinite.
+    MemoryError
+        If marks and means take more than `max_memory`, or than there is.
 
     Notes
     -----

@@ -201,3 +201,13 @@ def test_duplicates_and_memory():
     assert feature_map(atoms[0], kernel).rank == 1
     with pytest.raises(MemoryError, match="target features of 5 predictions"):
         target_features(y, atoms, None, kernel, max_memory=8)
+
+
+def test_indefinite_kernel():
+    """The Gaussian of the cityblock distance, in six dimensions, has negative eigenvalues on these points."""
+    points = np.concatenate([np.eye(6), -np.eye(6), np.zeros((1, 6))])
+    kernel = Gaussian(bandwidth=2.0, metric="cityblock")
+    matrix = np.exp(-(np.abs(points[:, None] - points).sum(axis=2) ** 2) / 8)
+    assert np.linalg.eigvalsh(matrix)[0] < -0.01
+    with pytest.raises(ValueError, match="target kernel is not positive definite"):
+        target_features(points, points[:, None], None, kernel.terms())

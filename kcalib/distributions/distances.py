@@ -99,8 +99,8 @@ def wasserstein_distance(
     moves components as wholes. The two agree for samples, and for one component each if s = 2.
 
     Kernels :math:`\exp(-\lambda W_2^\nu)`, :math:`0 < \nu \le 2`, are positive definite for normal distributions of
-    independent entries (or commuting covariances), for Laplace distributions, for counts and for samples of numbers;
-    :math:`\exp(-\lambda W_1^\nu)` of these for :math:`\nu \le 1`. They need not be for normal distributions with full
+    independent entries (or commuting covariances), for Laplace distributions, for counts and for samples of numbers; of
+    the latter :math:`\exp(-\lambda W_1^\nu)` for :math:`\nu \le 1`. They need not be for normal distributions with full
     covariances, nor those of :math:`\mathrm{MW}_s` for mixtures and for samples of vectors: theorem D.1 of [1]_ does
     not hold in general. With an indefinite kernel an estimate may be negative, or zero although a model is not
     calibrated. ``docs/scripts/indefinite_kernels.py`` prints smallest eigenvalues.

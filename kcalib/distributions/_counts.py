@@ -1,7 +1,7 @@
 """What Poisson and negative binomial distributions share: a Poisson law is a negative binomial one of dispersion 0.
 
-`log_pmf` is Loader's saddle-point form (Fast and accurate computation of binomial probabilities, 2000), which has no
-differences of large terms, written in the mean and the dispersion so that it holds for dispersions down to 0.
+`log_pmf` is in the saddle-point form of `_saddle_point`, written in the mean and the dispersion so that it holds for
+dispersions down to 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
-from kcalib.distributions._distribution import Distribution, row_blocks
+from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
+from kcalib.distributions._saddle_point import deviance, stirling_error
 
+_WIDEST = 2**15  # counts that are summed one by one
+_BLOCK = 2**19
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
-class Counts(Distribution):
+class Counts(Density, Quantiles):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 
     support = "count"
@@ -82,9 +85,8 @@ class Counts(Distribution):
         if not (isinstance(tolerance, (float, np.floating)) and 0 < tolerance < 1):
             raise ValueError(f"`tolerance` is {tolerance!r}, expected a number above 0 and below 1")
         mean, dispersion = self._shapes()
-        last = smallest(
-            lambda k, at: self._tails(k, at)[1] <= tolerance, self._guess(-scipy.special.ndtri(np.array([[tolerance]])))
-        )
+        level = np.full((self.n, 1), -scipy.special.ndtri(tolerance))
+        last = smallest(lambda k, at: self._upper(k, at) <= tolerance, self._guess(level, np.arange(self.n)))
         n_counts = int(np.max(last)) + 1
         check_memory(
             self.n * n_counts * 8,
@@ -98,42 +100,81 @@ class Counts(Distribution):
         return self._like(table)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the probability of one count for each sample, shape (n,)."""
         y = _arrays.to_host(events(y, self._array(), self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
         y = numbers(y, self.n, (), "cdf")
         columns = np.floor(y.reshape(self.n, -1))
         rows = np.broadcast_to(np.arange(self.n)[:, None], columns.shape)
-        return np.where(columns < 0, 0.0, self._tails(np.maximum(columns, 0.0), rows)[0]).reshape(y.shape)
+        return np.where(columns < 0, 0.0, self._lower(np.maximum(columns, 0.0), rows)).reshape(y.shape)
 
     @abstractmethod
-    def _tails(self, k: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P(Z <= k) and P(Z > k) for counts k >= 0 of these rows, both to relative accuracy."""
+    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """P(Z <= k) for counts k >= 0 of these rows, to relative accuracy."""
+
+    @abstractmethod
+    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """P(Z > k), to relative accuracy."""
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Smallest counts with a cdf of at least the probabilities, shape (n, m), on the host."""
-        return self._inverse_cdf(probability_row(probability, ()))
+        p = np.broadcast_to(probability_row(probability, ()), (self.n, np.size(probability)))
+        return self._searched(p, np.arange(self.n))
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        p = np.broadcast_to(p, (self.n, p.shape[1]))
-        flat = p.reshape(-1)
-        rows = np.repeat(np.arange(self.n), p.shape[1])
+    def _searched(self, p: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Quantiles of these rows, as the tails have them; p: (n rows, m)."""
+        flat, at_rows = p.reshape(-1), np.repeat(rows, p.shape[1])
 
         def reached(k: np.ndarray, at: np.ndarray) -> np.ndarray:
-            lower, upper = self._tails(k, rows[at])
+            level, row = flat[at], at_rows[at]
             # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
-            return np.where(flat[at] < 0.5, lower >= flat[at], upper <= 1 - flat[at])
+            return choose(
+                level < 0.5,
+                lambda i: self._lower(k[i], row[i]) >= level[i],
+                lambda i: self._upper(k[i], row[i]) <= 1 - level[i],
+            )
 
-        return smallest(reached, self._guess(scipy.special.ndtri(p))).reshape(p.shape)
+        return smallest(reached, self._guess(scipy.special.ndtri(p), rows)).reshape(p.shape)
 
-    def _guess(self, z: np.ndarray) -> np.ndarray:
-        """Quantiles at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
-        mean, dispersion = self._shapes()
+    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+        """Quantiles, shape (n, m), of probabilities (1, m) or (n, m): those of probabilities within 1e-12 of these.
+
+        From sums of probabilities in order, where these are not too many; that is many times faster than a search.
+        """
+        p = np.broadcast_to(p, (self.n, p.shape[1]))
+        rows = np.arange(self.n)
+        # What uniform numbers of 53 bits cannot reach has mass 1e-20 at either end.
+        bounds = self._guess(np.full((self.n, 1), -9.3), rows), self._guess(np.full((self.n, 1), 9.3), rows)
+        first = smallest(lambda k, at: self._lower(k, at) >= 1e-20, bounds[0])
+        width = smallest(lambda k, at: self._upper(k, at) <= 1e-20, bounds[1]) - first + 1
+        result = np.empty(p.shape)
+        wide = rows[width > _WIDEST]
+        result[wide] = self._searched(p[wide], wide)
+        order = np.argsort(width)[: self.n - wide.size]  # rows of nearly the same width together
+        done = 0
+        while done < order.size:
+            size = max(int(_BLOCK // width[order[done]]), 1)
+            block = order[done : done + size]
+            block = block[width[block] <= 2 * width[block[0]]]
+            done += block.size
+            sums = self._sums(first[block], int(width[block[-1]]), block)
+            for row, cumulative in zip(block, sums, strict=True):
+                result[row] = first[row] + np.searchsorted(cumulative[:-1], p[row])
+        return result
+
+    def _sums(self, first: np.ndarray, width: int, rows: np.ndarray) -> np.ndarray:
+        """Cumulative probabilities of counts from the first ones on, by the ratios of neighbours."""
+        mean, dispersion = (shape[rows] for shape in self._shapes())
+        k = first[:, None] + np.arange(width)
+        terms = (mean / (1 + dispersion * mean)) * ((1 + dispersion * (k - 1)) / np.maximum(k, 1.0))
+        terms[:, 0] = np.exp(log_pmf(first, mean[:, 0], dispersion[:, 0]))
+        return np.cumsum(np.cumprod(terms, axis=1), axis=1)
+
+    def _guess(self, z: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Quantiles of rows at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
+        mean, dispersion = (shape[rows] for shape in self._shapes())
         variance = mean * (1 + dispersion * mean)
         skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
         return np.maximum(np.floor(mean + np.sqrt(variance) * z + skewed), 0.0).reshape(-1)
@@ -175,35 +216,15 @@ def log_pmf(k: np.ndarray, mean: np.ndarray, dispersion: np.ndarray) -> np.ndarr
     per_size = 1 + dispersion * k  # total / size
     positive = np.maximum(k, 1.0)
     gap = (mean - k) / spread  # size less its expectation total / spread, and minus that of k
-    result = -_stirling_error(positive) - _deviance(positive, mean * per_size / spread, -gap)
+    result = -stirling_error(positive) - deviance(positive, mean * per_size / spread, -gap)
     result += -0.5 * np.log(2 * math.pi * positive) - 0.5 * np.log(per_size)
     over = dispersion > 0
     if np.any(over):
         size = 1 / np.where(over, dispersion, 1.0)
         total = size + k
-        part = _stirling_error(total) - _stirling_error(size) - _deviance(size, total / spread, gap)
+        part = stirling_error(total) - stirling_error(size) - deviance(size, total / spread, gap)
         result = np.where(over, result + part, result)
         none = np.where(over, -np.log1p(dispersion * mean) * size, -mean)
     else:
         none = -mean
     return np.where(k == 0, none, result)
-
-
-def _deviance(x: np.ndarray, m: np.ndarray, difference: np.ndarray) -> np.ndarray:
-    """x log(x / m) - x + m, where x - m is `difference`."""
-    t = difference / m
-    small = np.where(np.abs(t) < 0.1, t, 0.0)
-    series = np.zeros_like(small)
-    for j in range(18, 1, -1):
-        series = (1 if j % 2 == 0 else -1) / (j * (j - 1)) + small * series
-    return np.where(np.abs(t) < 0.1, m * small * small * series, x * np.log(x / m) - difference)
-
-
-def _stirling_error(x: np.ndarray) -> np.ndarray:
-    """log Gamma(x + 1) less Stirling's approximation, for x > 0."""
-    large = np.maximum(x, 16.0)
-    r = 1 / (large * large)
-    series = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / large
-    small = np.minimum(x, 16.0)
-    direct = scipy.special.gammaln(small + 1) - (small + 0.5) * np.log(small) + small - 0.5 * math.log(2 * math.pi)
-    return np.where(x < 16, direct, series)

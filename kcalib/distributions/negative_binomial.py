@@ -20,6 +20,7 @@ from kcalib.distributions._checks import (
     real_array,
 )
 from kcalib.distributions._counts import Counts
+from kcalib.distributions._distribution import choose
 
 __all__ = ["NegativeBinomial"]
 
@@ -35,8 +36,8 @@ class NegativeBinomial(Counts):
     mean : array_like, shape (n,)
         Expected counts, from 1e-15 to 1e15.
     dispersion : array_like, shape (n,)
-        Dispersions, from 1e-15; mean * dispersion is at most 1e15. One of the two may be a single number, for all.
-        (It is 1 / theta of R's glm.nb, alpha of statsmodels, 1 / n of `scipy.stats.nbinom`.)
+        Dispersions, from 1e-15; mean * dispersion is at most 1e15. This is 1 / theta of R's glm.nb, alpha of
+        statsmodels, and 1 / n of ``scipy.stats.nbinom``. One of the two may be a single number, for all.
 
     Raises
     ------
@@ -81,7 +82,7 @@ class NegativeBinomial(Counts):
 
     @classmethod
     def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
-        """Distributions of the number of failures before the n-th success, as `scipy.stats.nbinom` has them.
+        """Distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
 
         Parameters
         ----------
@@ -126,16 +127,21 @@ class NegativeBinomial(Counts):
         mean, dispersion = (_arrays.to_host(a).astype(np.float64)[:, None] for a in (self.mean, self.dispersion))
         return mean, dispersion
 
-    def _tails(self, k: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._tail(k, rows, scipy.special.betaincc, scipy.special.betainc)
+
+    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._tail(k, rows, scipy.special.betainc, scipy.special.betaincc)
+
+    def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
         mean, dispersion = _arrays.to_host(self.mean)[rows], _arrays.to_host(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
-        success, failure = 1 / (1 + ratio), ratio / (1 + ratio)
-        near, far = scipy.special.betainc, scipy.special.betaincc
         # The smaller of the two probabilities is the one that is known to relative accuracy.
-        common = failure < 0.5
-        lower = np.where(common, far(k + 1, size, failure), near(size, k + 1, success))
-        upper = np.where(common, near(k + 1, size, failure), far(size, k + 1, success))
-        return lower, upper
+        return choose(
+            ratio < 1,
+            lambda i: of_failure(k[i] + 1, size[i], ratio[i] / (1 + ratio[i])),
+            lambda i: of_success(size[i], k[i] + 1, 1 / (1 + ratio[i])),
+        )
 
 
 def at_index(at: str) -> int:

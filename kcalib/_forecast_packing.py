@@ -91,6 +91,16 @@ def pack_forecast_locations(
     return dataclasses.replace(packed, problem=problem)
 
 
+def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
+    """K_ij = k(P_i, P_j), without targets: all marks are 1."""
+    expected = prediction.expected_value()
+    resolved = resolve([Forecasts(expected, prediction, None)], kernel, Gaussian(bandwidth=1.0), threads)
+    points = resolved.points[0]
+    ones = _arrays.namespace(points.values).ones_like(points.values[:, :1])
+    side = Side(_compact(points.values), ones)
+    return PairProblem(side, None, points.terms(resolved.kernel), None, points.predicted, points.table)
+
+
 def side_of(data: Forecasts, points: Array, marks: Array) -> Side:
     xp = data.xp
     dtype = getattr(xp, data.dtype)

@@ -196,7 +196,11 @@ def _deviance(x: np.ndarray, m: np.ndarray, difference: np.ndarray) -> np.ndarra
     series = np.zeros_like(small)
     for j in range(18, 1, -1):
         series = (1 if j % 2 == 0 else -1) / (j * (j - 1)) + small * series
-    return np.where(np.abs(t) < 0.1, m * small * small * series, x * np.log(x / m) - difference)
+    # Rounding of x / m is multiplied by x below, that of t by little.
+    middle = np.where((t > -0.9) & (t < 1), t, 0.0)
+    near = m * ((1 + middle) * np.log1p(middle) - middle)
+    far = np.where(middle == t, near, x * np.log(x / m) - difference)
+    return np.where(small == t, m * small * small * series, far)
 
 
 def _stirling_error(x: np.ndarray) -> np.ndarray:

@@ -373,7 +373,7 @@ def log_score_values(data: Forecasts) -> np.ndarray:
 def pinball_values(data: Forecasts, levels: np.ndarray) -> np.ndarray:
     """Pinball loss of each sample, averaged over levels, shape (n,)."""
     y = _numbers(data, "the pinball loss is")[:, None]
-    gap = y - _quantiles(data, levels)
+    gap = y - quantiles_of(data, levels)
     return np.mean(np.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)
 
 
@@ -508,7 +508,7 @@ def _samples(data: Forecasts) -> Components | None:
     return None if hasattr(data.prediction, "cdf") else _atoms(_draws(data))
 
 
-def _quantiles(data: Forecasts, levels: np.ndarray) -> np.ndarray:
+def quantiles_of(data: Forecasts, levels: np.ndarray) -> np.ndarray:
     """inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
         return np.asarray(_arrays.to_host(data.prediction.quantile(levels)), dtype=np.float64)
@@ -646,7 +646,8 @@ def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> 
     y = _host_targets(data)[:, 0]
     f = np.exp(_arrays.to_host(prediction.log_density(data.y[:, 0])))
     if isinstance(prediction, Poisson):
-        m, a = _arrays.to_host(prediction.rate), 0.0
+        m = _arrays.to_host(prediction.rate)
+        a = np.zeros_like(m)
         half = m * (scipy.special.i0e(2 * m) + scipy.special.i1e(2 * m))
     else:
         m, a = _arrays.to_host(prediction.mean), _arrays.to_host(prediction.dispersion)
@@ -680,7 +681,7 @@ def _half_gap_of_negative_binomial(m: np.ndarray, a: np.ndarray) -> np.ndarray:
 def _crps_by_quadrature(data: Forecasts) -> np.ndarray:
     """int (F(x) - 1{y <= x})^2 dx by Gauss and Legendre's rule between quantiles, cut at the target."""
     y = _host_targets(data)[:, 0]
-    knots = _quantiles(data, np.asarray(KNOTS))
+    knots = quantiles_of(data, np.asarray(KNOTS))
     knots = np.column_stack((np.minimum(knots[:, 0], y), knots, np.maximum(knots[:, -1], y)))
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     total = np.zeros(data.n)

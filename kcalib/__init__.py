@@ -11,11 +11,14 @@
     top_label_ece, class_wise_ece, canonical_ece, ...   binned errors   estimators/ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
+    crps, log_score, pinball_loss, ...   scores of distributions   estimators/forecast_scores.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
+    target_kernels     kernels on targets of distributions         target_kernels.py
+    smallest_eigenvalue   is a kernel positive definite?           definiteness.py
     lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
@@ -26,9 +29,10 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers
+from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers, target_kernels
 from kcalib._version import __version__
 from kcalib._warnings import IndefiniteKernelWarning
+from kcalib.definiteness import smallest_eigenvalue
 from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
@@ -41,12 +45,20 @@ from kcalib.estimators.ece import (
     static_calibration_error,
     top_label_ece,
 )
+from kcalib.estimators.forecast_scores import (
+    QuantileCalibration,
+    crps,
+    log_score,
+    pinball_loss,
+    pit_values,
+    quantile_calibration,
+)
 from kcalib.estimators.mmce import MMCEResult, mmce
 from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
-from kcalib.evaluation import evaluate
+from kcalib.evaluation import ForecastEvaluation, evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
@@ -75,11 +87,13 @@ __all__ = [
     "ConfidenceInterval",
     "ECEResult",
     "Evaluation",
+    "ForecastEvaluation",
     "IndefiniteKernelWarning",
     "KDEResult",
     "MMCEResult",
     "ModelDifference",
     "ModelValue",
+    "QuantileCalibration",
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
@@ -96,6 +110,7 @@ __all__ = [
     "ckce",
     "class_wise_ece",
     "compare",
+    "crps",
     "debiased_ece",
     "distributions",
     "evaluate",
@@ -105,12 +120,18 @@ __all__ = [
     "laws",
     "lenses",
     "log_loss",
+    "log_score",
     "mmce",
+    "pinball_loss",
+    "pit_values",
+    "quantile_calibration",
     "regression",
     "reliability",
     "skce",
+    "smallest_eigenvalue",
     "solvers",
     "static_calibration_error",
+    "target_kernels",
     "top_label_ece",
     "ucme",
 ]

@@ -1,4 +1,8 @@
-"""The CPU operator: hands contiguous NumPy arrays to the compiled sweeps in `_native`."""
+"""The CPU operator: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
+
+Residuals of class labels, signed measures (`_problem.Mixtures`; src/cpu/mixture_kernels.cpp has their products), and
+distances of points, of mixtures, and from a table.
+"""
 
 from __future__ import annotations
 
@@ -139,8 +143,8 @@ class OpenMPOperator:
         if self.problem.predicted is not None:
             points = self._predictions(self.problem.predicted, points)
         if self.problem.target is not None:
-            marks = _bounded(self.problem.target, np.ascontiguousarray(side.marks), 2 + self.problem.target.n_dims)
-            return Prepared(points, marks, None, None)
+            bounded = _bounded(self.problem.target, np.ascontiguousarray(side.marks), 2 + self.problem.target.n_dims)
+            return Prepared(points, bounded, None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)

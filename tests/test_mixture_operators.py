@@ -342,6 +342,8 @@ def test_mmd_distances(level, name, dtype):
     assert equal.sum() > n
     np.testing.assert_array_equal(distances[equal], 0.0)
     np.testing.assert_allclose(distances**2, d2.astype(float), rtol=0, atol=TOLERANCE[dtype] * size)
+    sums = operator.moments(trace=False).row_sums  # distances of one side with itself
+    np.testing.assert_allclose(sums, distances.sum(axis=1), rtol=1e-14 if dtype == "float64" else 1e-6)
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])

@@ -5,7 +5,7 @@
 // part, a number, b(k, v) that of the columns' in pack v. All are sums of positive terms: nothing cancels but between
 // the parts. cpu/mixture_kernels.cpp adds the parts up.
 //
-// `reciprocal_root`, `reciprocal`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h.
+// `reciprocal_root`, `reciprocal`, `magnitude`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h.
 //
 // Columns of zeros alone, which fill up panels, give finite numbers. Numbers that enter squares and products are within
 // Bounds, others finite: kcalib/_operators/openmp.py sees to it.

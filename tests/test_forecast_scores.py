@@ -457,6 +457,20 @@ def test_plot_of_the_curve(tmp_path):
     assert len(curve.plot(histogram=False, legend=False, color="k").figure.axes) == 1
 
 
+def test_arrays_of_every_library(xp):
+    expected = [f(Y, Normal(MEAN, STD)) for f in (kcalib.crps, kcalib.log_score, kcalib.pinball_loss)]
+    y, prediction = xp.asarray(Y), Normal(xp.asarray(MEAN), xp.asarray(STD))
+    found = [f(y, prediction) for f in (kcalib.crps, kcalib.log_score, kcalib.pinball_loss)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(kcalib.pit_values(y, prediction), kcalib.pit_values(Y, Normal(MEAN, STD)), rtol=1e-12)
+    samples = np.random.default_rng(0).normal(size=(4, 5))
+    assert kcalib.crps(y, Samples(xp.asarray(samples))) == pytest.approx(kcalib.crps(Y, Samples(samples)), rel=1e-12)
+    counts, rate = np.arange(4.0), np.array([1.0, 2.0, 0.5, 9.0])
+    for function in (kcalib.crps, kcalib.log_score, kcalib.pinball_loss):
+        found = function(xp.asarray(counts), Poisson(xp.asarray(rate)))
+        assert found == pytest.approx(function(counts, Poisson(rate)), rel=1e-12)
+
+
 # -- bad input
 
 

@@ -14,6 +14,7 @@
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
+    recalibration      temperature scaling                         recalibration.py
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
     lenses             notions of calibration                      lenses.py
@@ -26,7 +27,7 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers
+from kcalib import bandwidth, distributions, kernels, laws, lenses, recalibration, regression, solvers
 from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.estimators.binning import ReliabilityBins
@@ -106,6 +107,7 @@ __all__ = [
     "lenses",
     "log_loss",
     "mmce",
+    "recalibration",
     "regression",
     "reliability",
     "skce",

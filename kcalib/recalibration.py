@@ -78,6 +78,9 @@ class TemperatureScaling(Parametrised):
         closed form, as for `Normal`.
     confidence_level : float
         Of the confidence interval, between 0 and 1.
+    smallest_probability : float
+        Smaller predicted probabilities of classes are raised to it before they are scaled, from 0 to 0.1. With 0 zeros
+        stay zeros, and the likelihood cannot be fitted if one is that of a label. Not for logits.
     kernel, target_kernel : optional
         For "skce", as in `kcalib.skce`, with its defaults.
     threads : int, optional
@@ -90,8 +93,8 @@ class TemperatureScaling(Parametrised):
     standard_error_ : float or None
         Of T. None at a bound, for "skce" with weights, and for fewer than two samples.
     confidence_interval_ : ConfidenceInterval or None
-        Limits ``low`` and ``high`` for T; None where there is no standard error. If ``high`` is infinite, no temperature
-        is too high.
+        Limits ``low`` and ``high`` for T; None where there is no standard error. ``high`` is infinite if no
+        temperature is too high.
     criterion_before_, criterion_after_ : float
         Mean negative log-likelihood in nats, or the biased SKCE, at T = 1 and at `temperature_`, on the samples of the
         fit. That after is optimistic: evaluate on other samples.
@@ -134,7 +137,7 @@ class TemperatureScaling(Parametrised):
     far apart that no pair has weight. It takes about 40 estimates, each in O(n^2 m) time, and the memory of two. The
     standard error is that of an M-estimator, with derivatives by differences, and the interval symmetric in log(T).
 
-    Standard errors and intervals are asymptotic: too narrow for fewer than some 50 samples. After rounding, at a high T,
+    Standard errors and intervals are asymptotic, that is too narrow for few samples. After rounding, at a high T,
     different probabilities can become equal.
 
     References
@@ -173,6 +176,7 @@ class TemperatureScaling(Parametrised):
         criterion: str = "likelihood",
         bounds: tuple[float, float] | None = None,
         confidence_level: float = 0.95,
+        smallest_probability: float = 0.0,
         kernel: Kernel | None = None,
         target_kernel: TargetKernel | None = None,
         threads: int | None = None,
@@ -180,6 +184,7 @@ class TemperatureScaling(Parametrised):
         self.criterion = criterion
         self.bounds = bounds
         self.confidence_level = confidence_level
+        self.smallest_probability = smallest_probability
         self.kernel = kernel
         self.target_kernel = target_kernel
         self.threads = threads
@@ -217,12 +222,13 @@ class TemperatureScaling(Parametrised):
         """
         check_choice("criterion", self.criterion, CRITERIA)
         bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
+        self._check_smallest(y_pred, from_logits)
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
         data = prepare(
             y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
         )
-        logits = None if isinstance(data, Forecasts) else _logits(data, y_pred, from_logits)
+        logits = None if isinstance(data, Forecasts) else self._logits(data, y_pred, from_logits)
         names = None, None
         if self.criterion == "likelihood":
             found = _highest(_likelihood(data, logits), bounds, level)
@@ -262,6 +268,7 @@ class TemperatureScaling(Parametrised):
         """
         if not hasattr(self, "temperature_"):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
+        self._check_smallest(y_pred, from_logits)
         if isinstance(y_pred, Distribution):
             if from_logits:
                 raise ValueError("`from_logits` is for arrays, but `y_pred` is a distribution; leave it out")
@@ -269,7 +276,7 @@ class TemperatureScaling(Parametrised):
             return tempered(y_pred, self.temperature_)
         data = _unlabelled(y_pred, from_logits)
         self._check_family(_family_of(data))
-        return _returned(at_temperature(_logits(data, y_pred, from_logits), self.temperature_), y_pred)
+        return _returned(at_temperature(self._logits(data, y_pred, from_logits), self.temperature_), y_pred)
 
     def fit_transform(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
@@ -288,6 +295,19 @@ class TemperatureScaling(Parametrised):
         """
         self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
         return self.transform(y_pred, from_logits=from_logits)
+
+    def _logits(self, data: Classification, y_pred: Any, from_logits: bool) -> Array:
+        return logits_given(data, y_pred) if from_logits else logits_of(_raised(data, self.smallest_probability))
+
+    def _check_smallest(self, y_pred: Any, from_logits: bool) -> None:
+        smallest = self.smallest_probability
+        if isinstance(smallest, (bool, np.bool_)) or not isinstance(smallest, (int, float, np.number)):
+            raise TypeError(f"`smallest_probability` is {smallest!r}, expected a number, such as 1e-7")
+        if not 0 <= smallest <= 0.1:
+            raise ValueError(f"`smallest_probability` is {smallest}, expected a number from 0 to 0.1, such as 1e-7")
+        if smallest > 0 and (from_logits or isinstance(y_pred, Distribution)):
+            given = "logits" if from_logits else type(y_pred).__name__
+            raise ValueError(f"`smallest_probability` is for class probabilities, not for {given}; leave it out")
 
     def _options(self) -> PairOptions:
         options = PairOptions(self.kernel, threads=self.threads)
@@ -328,8 +348,8 @@ def _(prediction: Normal, temperature: float) -> Normal:
 
 def _not_closed(prediction: Any) -> str:
     return (
-        f"`y_pred` is {type(prediction).__name__}, expected class probabilities, or distributions of one of the families "
-        f"{', '.join(_families())}: others are not closed under temperature scaling"
+        f"`y_pred` is {type(prediction).__name__}, expected class probabilities, or distributions of one of the "
+        f"families {', '.join(_families())}: others are not closed under temperature scaling"
     )
 
 
@@ -384,8 +404,8 @@ def _of_labels(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> Li
         i = int(np.argmax(impossible))
         raise ValueError(
             f"`y_true[{i}]` is class {labels[i]}, whose predicted probability is 0 (so for {impossible.sum()} of "
-            f"{len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities (by "
-            "numpy.clip(y_pred, 1e-7, None), then divide the rows by their sums), pass logits, or use criterion='skce'"
+            f"{len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
+            "smallest_probability=1e-7, say, pass logits, or use criterion='skce'"
         )
 
     def cumulant(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -450,9 +470,8 @@ def _highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: 
         relative = math.sqrt(spread) / curvature / beta  # error of beta, and so of T
         error = relative * temperature
         limit = after + _normal_quantile(level) ** 2 * spread / curvature / 2
-        interval = ConfidenceInterval(
-            *(temperature / _crossing(likelihood, beta, limit, w * relative) for w in (1, -1))
-        )
+        ratios = [_crossing(likelihood, beta, limit, way * relative) for way in (1, -1)]
+        interval = ConfidenceInterval(*(temperature / ratio if ratio else math.inf for ratio in ratios))
     return Found(temperature, error, interval, likelihood.at(1.0)[0], after, n_iterations, converged)
 
 
@@ -600,16 +619,19 @@ def _unlabelled(y_pred: Any, from_logits: bool) -> Classification:
     return data
 
 
-def _logits(data: Classification, y_pred: Any, from_logits: bool) -> Array:
-    """Logits, shape (n, m), the highest of each row 0; those given as they are, without the rounding of a softmax."""
-    if not from_logits:
-        return logits_of(data.probabilities)
+def logits_given(data: Classification, y_pred: Any) -> Array:
+    """Logits as they are, without the rounding of a softmax, shape (n, m), the highest of each row 0."""
     xp = data.xp
     logits = cast(xp, _arrays.as_array(y_pred, "y_pred"), "float64", or_else="float32")
     if logits.ndim == 1 or logits.shape[1] == 1:
         second = xp.reshape(logits, (-1,))
         logits = xp.stack((xp.zeros_like(second), second), axis=1)
     return logits - xp.max(logits, axis=1, keepdims=True)
+
+
+def _raised(data: Classification, smallest: float) -> Array:
+    p = data.probabilities
+    return p if smallest == 0 else data.xp.where(p < smallest, data.xp.full_like(p, smallest), p)
 
 
 def _returned(q: Array, y_pred: Any) -> Array:
@@ -655,15 +677,15 @@ def _check_unused(**options: Any) -> None:
 
 def _warn_of_bound(bound: float) -> None:
     warn(
-        f"the criterion gets better up to the bound T = {bound:g}, which was taken; pass wider bounds=, or more samples "
-        "(T -> 0: all labels are the most probable ones; a high T: predictions are no better than uniform ones)",
+        f"the criterion gets better up to the bound T = {bound:g}, which was taken; pass wider bounds=, or more "
+        "samples (T -> 0: all labels are the most probable ones; a high T: predictions are worth no more than uniform)",
         TemperatureBoundWarning,
     )
 
 
 def _warn_of_nothing(temperature: float) -> None:
     warn(
-        f"the criterion is the same at all temperatures, and {temperature:g} was taken: every prediction is uniform over the "
-        "classes that it holds possible; fit to others, such as logits, or probabilities before they were rounded",
+        f"the criterion is the same at all temperatures, and {temperature:g} was taken: every prediction is uniform "
+        "over the classes that it holds possible; fit to others, such as logits, or probabilities before rounding",
         TemperatureBoundWarning,
     )

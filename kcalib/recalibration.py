@@ -26,7 +26,7 @@ from kcalib._options import check_choice
 from kcalib._packing import Packed
 from kcalib._problem import Side
 from kcalib._warnings import warn
-from kcalib.distributions import Distribution, Normal
+from kcalib.distributions import Categorical, Distribution, Laplace, MultivariateNormal, Normal
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Parametrised
@@ -67,6 +67,8 @@ class TemperatureScaling(Parametrised):
     ===================== ==================================== ===================================================
     class probabilities   softmax(log(p) / T); zeros stay      counting measure
     `Normal`              ``std`` times sqrt(T)                Lebesgue measure
+    `MultivariateNormal`  ``cov`` times T                      Lebesgue measure
+    `Laplace`             ``scale`` times T                    Lebesgue measure
     ===================== ==================================== ===================================================
 
     Parameters
@@ -75,7 +77,7 @@ class TemperatureScaling(Parametrised):
         What T is fitted by: the highest likelihood of the labels [2]_, or the lowest squared kernel calibration error.
     bounds : tuple of two floats, optional
         The lowest and the highest T, positive. By default 0.01 and 100, and none where the highest likelihood has a
-        closed form, as for `Normal`.
+        closed form: for normal and Laplace distributions.
     confidence_level : float
         Of the confidence interval, between 0 and 1.
     smallest_probability : float
@@ -125,9 +127,10 @@ class TemperatureScaling(Parametrised):
     -----
     *Likelihood.* For every family the mean negative log-likelihood is a convex function of 1/T: it is
     :math:`-\log p(y) / T + \log \int p^{1/T} d\mu` up to a constant. Newton's method on its derivative, with bisection
-    where a step leaves the bracket, finds the optimum; normal distributions have it in closed form, the mean squared
-    standardised residual. Time O(n m) for a step. The standard error is Huber's and White's, and the interval that of
-    the likelihood ratio divided by its mean under them, since the scaled predictions need not be calibrated either.
+    where a step leaves the bracket, finds the optimum. Normal distributions have it in closed form, the mean squared
+    standardised residual, and so have Laplace distributions, the mean of abs(y - loc) / scale. Time O(n m) for a step.
+    The standard error is Huber's and White's, and the interval that of the likelihood ratio, divided by its mean
+    under them, since the scaled predictions need not be calibrated either.
 
     *SKCE.* The biased estimate, which is never negative. Both kernels have their bandwidths from the predictions given,
     and the kernel on predictions sees these at every T; only the residuals are those of the scaled predictions. That is
@@ -225,6 +228,10 @@ class TemperatureScaling(Parametrised):
         self._check_smallest(y_pred, from_logits)
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
+        if isinstance(y_pred, Categorical):
+            y_pred, classes = _unwrapped(y_pred, classes, from_logits)
+        elif isinstance(y_pred, Distribution) and tempered.dispatch(type(y_pred)) is tempered.dispatch(object):
+            raise TypeError(_not_closed(y_pred))
         data = prepare(
             y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
         )
@@ -269,9 +276,12 @@ class TemperatureScaling(Parametrised):
         if not hasattr(self, "temperature_"):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
         self._check_smallest(y_pred, from_logits)
+        if isinstance(y_pred, Categorical):
+            p, classes = _unwrapped(y_pred, None, from_logits)
+            return Categorical(self.transform(p), classes)
         if isinstance(y_pred, Distribution):
             if from_logits:
-                raise ValueError("`from_logits` is for arrays, but `y_pred` is a distribution; leave it out")
+                raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(_family_of(y_pred))
             return tempered(y_pred, self.temperature_)
         data = _unlabelled(y_pred, from_logits)
@@ -305,7 +315,8 @@ class TemperatureScaling(Parametrised):
             raise TypeError(f"`smallest_probability` is {smallest!r}, expected a number, such as 1e-7")
         if not 0 <= smallest <= 0.1:
             raise ValueError(f"`smallest_probability` is {smallest}, expected a number from 0 to 0.1, such as 1e-7")
-        if smallest > 0 and (from_logits or isinstance(y_pred, Distribution)):
+        of_labels = isinstance(y_pred, Categorical) or not isinstance(y_pred, Distribution)
+        if smallest > 0 and (from_logits or not of_labels):
             given = "logits" if from_logits else type(y_pred).__name__
             raise ValueError(f"`smallest_probability` is for class probabilities, not for {given}; leave it out")
 
@@ -344,6 +355,16 @@ def tempered(prediction: Distribution, temperature: float) -> Distribution:
 @tempered.register
 def _(prediction: Normal, temperature: float) -> Normal:
     return Normal(prediction.mean, math.sqrt(temperature) * prediction.std)
+
+
+@tempered.register
+def _(prediction: MultivariateNormal, temperature: float) -> MultivariateNormal:
+    return MultivariateNormal(prediction.mean, scale_tril=math.sqrt(temperature) * prediction.scale_tril)
+
+
+@tempered.register
+def _(prediction: Laplace, temperature: float) -> Laplace:
+    return Laplace(prediction.loc, temperature * prediction.scale)
 
 
 def _not_closed(prediction: Any) -> str:
@@ -439,19 +460,31 @@ def likelihood_of(prediction: Distribution, y: Array, weight: np.ndarray) -> Lik
 
 @likelihood_of.register
 def _(prediction: Normal, y: Array, weight: np.ndarray) -> Likelihood:
-    mean, std = (_host(a).reshape(y.shape) for a in (prediction.mean, prediction.std))
-    r = (_host(y) - mean) / std
-    at_one = 0.5 * np.sum(r * r + np.log(2 * math.pi * std * std), axis=1)
-    return _of_energies(0.5 * np.sum(r * r, axis=1), np.full(len(r), r.shape[1] / 2), at_one, weight)
+    r = _host((y - prediction.expected_value()) / prediction.standard_deviation())
+    return _of_energies(prediction, y, 0.5 * np.sum(r * r, axis=1), prediction.n_dims / 2, weight)
 
 
-def _of_energies(energy: np.ndarray, shape: np.ndarray, at_one: np.ndarray, weight: np.ndarray) -> Likelihood:
-    """Densities proportional to beta^shape exp(-beta energy); `at_one`: their negative logarithms at beta = 1."""
+@likelihood_of.register
+def _(prediction: MultivariateNormal, y: Array, weight: np.ndarray) -> Likelihood:
+    r = np.linalg.solve(_host(prediction.scale_tril), _host(y - prediction.mean)[:, :, None])[:, :, 0]
+    return _of_energies(prediction, y, 0.5 * np.sum(r * r, axis=1), prediction.n_dims / 2, weight)
+
+
+@likelihood_of.register
+def _(prediction: Laplace, y: Array, weight: np.ndarray) -> Likelihood:
+    energy = _host(abs(y[:, 0] - prediction.loc) / prediction.scale)
+    return _of_energies(prediction, y, energy, 1.0, weight)
+
+
+def _of_energies(prediction: Any, y: Array, energy: np.ndarray, shape: Any, weight: np.ndarray) -> Likelihood:
+    """Densities proportional to beta^shape exp(-beta energy) with respect to Lebesgue measure."""
+    shape = np.broadcast_to(np.asarray(shape, dtype=np.float64), energy.shape)
 
     def cumulant(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return -shape * math.log(beta), -shape / beta, shape / beta**2
 
-    return Likelihood(-energy, at_one - energy, cumulant, weight, shape)
+    targets = _arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
+    return Likelihood(-energy, -_host(prediction.log_density(targets)) - energy, cumulant, weight, shape)
 
 
 # The highest likelihood.
@@ -610,6 +643,15 @@ def _family_of(predicted: Data | Distribution) -> str:
     prediction = predicted.prediction if isinstance(predicted, Forecasts) else predicted
     size = "" if prediction.event_shape == () else f" of {prediction.n_dims} entries"
     return f"{type(prediction).__name__} distributions{size}"
+
+
+def _unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Array, Any]:
+    """The probabilities, and the classes given with them or beside them."""
+    if from_logits:
+        raise ValueError("`from_logits` is for arrays, but `y_pred` is Categorical; leave it out")
+    if classes is not None and y_pred.classes is not None:
+        raise ValueError("`classes` is given twice, with `y_pred` and beside it; leave one out")
+    return y_pred.probabilities, y_pred.classes if classes is None else classes
 
 
 def _unlabelled(y_pred: Any, from_logits: bool) -> Classification:

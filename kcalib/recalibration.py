@@ -20,10 +20,10 @@ import scipy
 from kcalib import _arrays, _packing, _statistics
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
+from kcalib._forecast_packing import side_of, target_factor
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification, cast, kind_of
 from kcalib._options import check_choice
-from kcalib._packing import Packed
 from kcalib._problem import Side
 from kcalib._warnings import warn
 from kcalib.distributions import Categorical, Distribution, Laplace, MultivariateNormal, Normal
@@ -581,7 +581,6 @@ class SKCECriterion:
     def __init__(self, data: Data, logits: Array | None, options: PairOptions) -> None:
         self.data, self.logits, self.threads = data, logits, options.threads
         self.packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-        self.target_kernel = options.target_kernel if self.packed.target_kernel is None else self.packed.target_kernel
         described = describe(data, self.packed, self._operator(0.0))
         self.names = described["kernel"], described["target_kernel"]
 
@@ -620,17 +619,22 @@ class SKCECriterion:
         return 2 * float(np.std(slopes, ddof=1)) / math.sqrt(n) / curvature
 
     def _operator(self, log_temperature: float) -> Operator:
-        problem, scaled = self.packed.problem, self._scaled(math.exp(log_temperature))
-        left = Side(problem.left.points, scaled.problem.left.marks)
+        problem = self.packed.problem
+        left = Side(problem.left.points, self._marks(math.exp(log_temperature)))
         return operator_for(replace(problem, left=left), threads=self.threads)
 
-    def _scaled(self, temperature: float) -> Packed:
-        if isinstance(self.data, Forecasts):
-            data = replace(self.data, prediction=tempered(self.data.prediction, temperature))
-            return _packing.pack(data, self.packed.kernel, self.target_kernel, threads=self.threads)
-        assert self.logits is not None
-        probabilities = at_temperature(self.logits, temperature)
-        return _packing.repack(self.packed, replace(self.data, probabilities=probabilities), threads=self.threads)
+    def _marks(self, temperature: float) -> Array:
+        """Those of the scaled predictions."""
+        if not isinstance(self.data, Forecasts):
+            assert self.logits is not None
+            data = replace(self.data, probabilities=at_temperature(self.logits, temperature))
+            return _packing.repack(self.packed, data, threads=self.threads).problem.left.marks
+        assert self.packed.forecast is not None
+        target = self.packed.forecast.target
+        scaled = replace(self.data, prediction=tempered(self.data.prediction, temperature))
+        factor = target_factor(scaled, target.kernel if target.draws is None else target.draws)
+        marks = factor.marks(scaled.y, scaled.sample_weight)
+        return side_of(scaled, self.packed.problem.left.points, marks).marks
 
 
 # Input and output.

@@ -34,7 +34,23 @@ cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
         const Factor* factors
 
 
+cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
+    cdef struct Mixtures:
+        int family
+        int n_dims
+        int n_components
+        int n_terms
+        KernelProgram kernel
+    int MAX_DIMS "kcalib::MAX_FULL_DIMS"
+
+
 cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+    cdef struct PairProgram:
+        KernelProgram kernel
+        const Mixtures* target
+        const Mixtures* predicted
+        const double* table
+        long table_stride
     cdef cppclass Side[T]:
         const T* points
         long n_features
@@ -65,7 +81,7 @@ cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
 
 cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     cdef cppclass PairProblem[T]:
-        KernelProgram kernel
+        PairProgram program
         Side[T] left
         Side[T] right
         bint symmetric
@@ -82,6 +98,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, long*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
+    bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
     void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
@@ -259,7 +276,10 @@ cdef int poll(void* context, double done) noexcept with gil:
     return 0
 
 
-cdef class Kernel:
+MAX_FULL_DIMS = MAX_DIMS
+
+
+cdef class Terms:
     """A kernel in normal form: [(coefficient, [(profile, metric, scale, shape), ...]), ...]."""
 
     cdef vector[Term] terms
@@ -272,6 +292,41 @@ cdef class Kernel:
             for profile, metric, scale, shape in factors:
                 self.factors.push_back(Factor(profile, metric, scale, shape))
         self.program = KernelProgram(self.terms.data(), <int>self.terms.size(), self.factors.data())
+
+
+cdef class Kernel:
+    """What is computed of points and marks: the terms of the kernel, what marks (`target`) and points (`predicted`)
+    are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances."""
+
+    cdef Terms terms
+    cdef list kept
+    cdef const double[:, :] table
+    cdef Mixtures target
+    cdef Mixtures predicted
+    cdef PairProgram program
+
+    def __init__(self, terms, target=None, predicted=None, const double[:, :] table=None):
+        self.kept = []
+        self.terms = Terms(terms)
+        self.program.kernel = self.terms.program
+        self.program.target = self.program.predicted = NULL
+        self.program.table = NULL
+        if target is not None:
+            self.target = self.mixtures(target)
+            self.program.target = &self.target
+        if predicted is not None:
+            self.predicted = self.mixtures(predicted)
+            self.program.predicted = &self.predicted
+        if table is not None:
+            self.table = table
+            self.program.table = &table[0, 0]
+            self.program.table_stride = table.strides[0] // <long>sizeof(double)
+
+    cdef Mixtures mixtures(self, description):
+        family, n_dims, n_components, n_terms, terms = description
+        cdef Terms kernel = Terms(terms)
+        self.kept.append(kernel)
+        return Mixtures(family, n_dims, n_components, n_terms, kernel.program)
 
 
 cdef Side[real] one_side(
@@ -303,7 +358,7 @@ cdef PairProblem[real] pair_problem(
     bint symmetric,
 ):
     cdef PairProblem[real] problem
-    problem.kernel = kernel.program
+    problem.program = kernel.program
     problem.symmetric = symmetric
     problem.left = one_side[real](points, marks, labels, order)
     problem.right = one_side[real](right_points, right_marks, right_labels, right_order)
@@ -462,6 +517,17 @@ def entries(
         finished = c_entries(problem, sweep.run, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
+
+
+def own_products(const real[:, ::1] points, Kernel kernel not None, Sweep sweep not None, real[::1] out):
+    """Writes the product of each point with itself under the target kernel, for points that are mixtures."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, points, None, None, points, points, None, None, True)
+    cdef real* out_pointer = &out[0]
+    cdef bint finished
+    with nogil:
+        finished = c_own_products(problem, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
 
 
 cdef LineKernel line_kernel(double rate, const double[::1] coefficients):

@@ -2,6 +2,7 @@
 
 from kcalib.distributions._distribution import Components, Distribution
 from kcalib.distributions.categorical import Categorical
+from kcalib.distributions.distances import mmd_distance, wasserstein_distance
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.mixture import Ensemble, Mixture
 from kcalib.distributions.multivariate_normal import MultivariateNormal
@@ -22,4 +23,6 @@ __all__ = [
     "Normal",
     "Poisson",
     "Samples",
+    "mmd_distance",
+    "wasserstein_distance",
 ]

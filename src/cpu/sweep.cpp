@@ -98,7 +98,7 @@ template <class T> class Blocks {
 
   // Rows [i * block, ...) against columns [j * block, ...).
   BlockOfPairs<T> pairs(long i, long j) const {
-    return {&problem.kernel, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
+    return {&problem.program, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
             &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j};
   }
 
@@ -500,7 +500,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
       const bool on_diagonal = j == row_begin;
       T* columns = on_diagonal ? rows : rows + packed_size;
       if (!on_diagonal) tile.pack(problem.right, j, j_end, columns);
-      tile.sums({&problem.kernel, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal},
+      tile.sums({&problem.program, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal},
                 on_diagonal ? diagonal : others);
     }
     parts[task] = diagonal.total + 2 * others.total;
@@ -534,6 +534,27 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
     const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
     blocks.tile.entries(pairs, out + pairs.row_begin * blocks.n_right + pairs.column_begin, blocks.n_right);
   });
+}
+
+template <class T> bool own_products(const PairProblem<T>& problem, const Run& run, T* out) {
+  const TileFunctions<T>& tile = functions<T>(*run.table);
+  const Side<T>& side = problem.left;
+  const long step = 96, tasks = ceil_divide(side.n, step), packed_size = tile.packed_size(side, std::min(step, side.n));
+  const Mixtures& mixtures = *problem.program.predicted;
+  const double components = double(mixtures.n_components) * double(mixtures.n_components) * mixtures.n_terms;
+  const int threads = team_size(run, tasks, double(side.n) * 40.0 * components * mixtures.n_dims);
+  const AlignedBuffer<T> packed(packed_size * threads);
+  Watch watch(run, tasks);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long task = 0; task < tasks; ++task) {
+    if (watch.stopped()) continue;
+    const long begin = task * step, end = std::min(side.n, begin + step);
+    T* samples = packed.get() + packed_size * thread_number();
+    tile.pack(side, begin, end, samples);
+    tile.own_products(mixtures, side, end - begin, samples, out + begin);
+    watch.task_done();
+  }
+  return !watch.stopped();
 }
 
 template <class T> double probe(const Run& run, Probe what, long repetitions) {
@@ -584,6 +605,7 @@ void register_fork_handler() {
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
+  template bool own_products<T>(const PairProblem<T>&, const Run&, T*);                              \
   template double probe<T>(const Run&, Probe, long); \
   template void evaluate<T>(const Run&, ScalarFunction, const T*, double, long, T*);
 KCALIB_INSTANTIATE(double)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dirichlet_kernels.h"
+#include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
 #include "weights.h"
@@ -27,9 +28,18 @@ template <class T> struct Side {
   long row(long i) const { return order ? order[i] : i; }
 };
 
+// What points and marks mean, and what is computed of them.
+struct PairProgram {
+  KernelProgram kernel;
+  const Mixtures* target;     // what the marks are; null: vectors. Not with labels.
+  const Mixtures* predicted;  // what the points are, for the metric MMD
+  const double* table;        // metric TABLE: distances of samples, by their points, which are positions
+  long table_stride;
+};
+
 // A rectangle of pairs: packed rows [row_begin, row_end) of `left` against packed columns of `right`.
 template <class T> struct BlockOfPairs {
-  const KernelProgram* kernel;
+  const PairProgram* program;
   const Side<T>* left;
   long row_begin, row_end;
   const T* packed_rows;  // what `pack` wrote for them
@@ -76,6 +86,8 @@ template <class T> struct TileFunctions {
   // sample by sample into the lanes of panels of a fixed width.
   long (*packed_size)(const Side<T>& side, long samples);
   void (*pack)(const Side<T>& side, long begin, long end, T* packed);
+  // out[i] = <P_i, P_i> under the target kernel, for the mixtures that the points of packed samples are.
+  void (*own_products)(const Mixtures& mixtures, const Side<T>& side, long samples, const T* packed, T* out);
   void (*sums)(const BlockOfPairs<T>& block, BlockSums& sums);
   // Writes the block's entries to out[row * stride + column].
   void (*entries)(const BlockOfPairs<T>& block, double* out, long stride);

@@ -22,11 +22,21 @@ from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecast_packing import side_of, target_factor
 from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._inputs import Classification, cast, kind_of
+from kcalib._inputs import Classification, cast, kind_of, reject
 from kcalib._options import check_choice
 from kcalib._problem import Side
 from kcalib._warnings import warn
-from kcalib.distributions import Categorical, Distribution, Laplace, MultivariateNormal, Normal
+from kcalib.distributions import (
+    Beta,
+    Categorical,
+    Dirichlet,
+    Distribution,
+    Laplace,
+    MultivariateNormal,
+    Normal,
+    PowerExponential,
+)
+from kcalib.distributions._saddle_point import deviance, stirling_error
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Parametrised
@@ -69,6 +79,9 @@ class TemperatureScaling(Parametrised):
     `Normal`              ``std`` times sqrt(T)                Lebesgue measure
     `MultivariateNormal`  ``cov`` times T                      Lebesgue measure
     `Laplace`             ``scale`` times T                    Lebesgue measure
+    `PowerExponential`    ``scale`` times T^(1 / (2 shape))    Lebesgue measure
+    `Beta`                ``a`` and ``b`` over T               dy / (y (1 - y))
+    `Dirichlet`           ``alpha`` over T                     Lebesgue measure over the product of the entries
     ===================== ==================================== ===================================================
 
     Parameters
@@ -77,7 +90,7 @@ class TemperatureScaling(Parametrised):
         What T is fitted by: the highest likelihood of the labels [2]_, or the lowest squared kernel calibration error.
     bounds : tuple of two floats, optional
         The lowest and the highest T, positive. By default 0.01 and 100, and none where the highest likelihood has a
-        closed form: for normal and Laplace distributions.
+        closed form: for all but class probabilities, `Beta` and `Dirichlet`.
     confidence_level : float
         Of the confidence interval, between 0 and 1.
     smallest_probability : float
@@ -128,7 +141,7 @@ class TemperatureScaling(Parametrised):
     *Likelihood.* For every family the mean negative log-likelihood is a convex function of 1/T: it is
     :math:`-\log p(y) / T + \log \int p^{1/T} d\mu` up to a constant. Newton's method on its derivative, with bisection
     where a step leaves the bracket, finds the optimum. Normal distributions have it in closed form, the mean squared
-    standardised residual, and so have Laplace distributions, the mean of abs(y - loc) / scale. Time O(n m) for a step.
+    standardised residual, and so have those of Laplace, the mean of abs(y - loc) / scale, and `PowerExponential`. Time O(n m) for a step.
     The standard error is Huber's and White's, and the interval that of the likelihood ratio, divided by its mean
     under them, since the scaled predictions need not be calibrated either.
 
@@ -367,6 +380,23 @@ def _(prediction: Laplace, temperature: float) -> Laplace:
     return Laplace(prediction.loc, temperature * prediction.scale)
 
 
+@tempered.register
+def _(prediction: PowerExponential, temperature: float) -> PowerExponential:
+    return PowerExponential(
+        prediction.loc, temperature ** (0.5 / prediction.shape) * prediction.scale, prediction.shape
+    )
+
+
+@tempered.register
+def _(prediction: Beta, temperature: float) -> Beta:
+    return Beta(prediction.a / temperature, prediction.b / temperature)
+
+
+@tempered.register
+def _(prediction: Dirichlet, temperature: float) -> Dirichlet:
+    return Dirichlet(prediction.alpha / temperature)
+
+
 def _not_closed(prediction: Any) -> str:
     return (
         f"`y_pred` is {type(prediction).__name__}, expected class probabilities, or distributions of one of the "
@@ -476,6 +506,31 @@ def _(prediction: Laplace, y: Array, weight: np.ndarray) -> Likelihood:
     return _of_energies(prediction, y, energy, 1.0, weight)
 
 
+@likelihood_of.register
+def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
+    z, shape = _host((y[:, 0] - prediction.loc) / prediction.scale), _host(prediction.shape)
+    with np.errstate(over="ignore"):
+        energy = 0.5 * np.abs(z) ** (2 * shape)
+    reject(
+        energy,
+        ~np.isfinite(energy) & (weight > 0),
+        lambda at, x: f"`y_true{at}` is so far from the predicted mean that its likelihood is 0; drop such samples",
+    )
+    return _of_energies(prediction, y, np.where(weight > 0, energy, 0.0), 0.5 / shape, weight)
+
+
+@likelihood_of.register
+def _(prediction: Beta, y: Array, weight: np.ndarray) -> Likelihood:
+    first, a, b = _host(y)[:, 0], _host(prediction.a), _host(prediction.b)
+    return _of_shares(np.stack([a, b], axis=1), np.stack([first, 1 - first], axis=1), weight)
+
+
+@likelihood_of.register
+def _(prediction: Dirichlet, y: Array, weight: np.ndarray) -> Likelihood:
+    shares = _host(y)
+    return _of_shares(_host(prediction.alpha), shares / shares.sum(axis=1, keepdims=True), weight)
+
+
 def _of_energies(prediction: Any, y: Array, energy: np.ndarray, shape: Any, weight: np.ndarray) -> Likelihood:
     """Densities proportional to beta^shape exp(-beta energy) with respect to Lebesgue measure."""
     shape = np.broadcast_to(np.asarray(shape, dtype=np.float64), energy.shape)
@@ -485,6 +540,42 @@ def _of_energies(prediction: Any, y: Array, energy: np.ndarray, shape: Any, weig
 
     targets = _arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
     return Likelihood(-energy, -_host(prediction.log_density(targets)) - energy, cumulant, weight, shape)
+
+
+def _of_shares(alpha: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Likelihood:
+    """Dirichlet densities, in forms without differences of large terms."""
+    reject(
+        y,
+        y <= 0,
+        lambda at, x: (
+            f"`y_true[{at[1:].partition(',')[0]}]` has a share of 0 or 1, where the density is 0 or infinite at every "
+            "temperature; move such targets inside, or use criterion='skce'"
+        ),
+    )
+    total = alpha.sum(axis=1, keepdims=True)
+    observed = -np.sum(deviance(alpha, total * y, alpha - total * y), axis=1)
+
+    def cumulant(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Of all entries less that of the total. The terms beta sum(alpha log(alpha / total)) are in `observed`.
+        values, slopes, curvatures = (
+            np.sum(of_entries, axis=1) - of_total[:, 0]
+            for of_entries, of_total in zip(_log_gamma(beta * alpha), _log_gamma(beta * total), strict=True)
+        )
+        return values, slopes / beta, curvatures / beta**2
+
+    return Likelihood(observed, np.sum(np.log(y), axis=1), cumulant, weight)
+
+
+def _log_gamma(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """g(x) = log Gamma(x) - x log(x) + x, x g'(x) and x^2 g''(x)."""
+    r = 1 / np.maximum(x, 30.0)
+    s = r * r
+    slope = -0.5 - r * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s / 240)))
+    curvature = 0.5 + r * (1 / 6 - s * (1 / 30 - s * (1 / 42 - s / 30)))
+    small = np.minimum(x, 30.0)
+    slope = np.where(x < 30, small * (scipy.special.digamma(small) - np.log(small)), slope)
+    curvature = np.where(x < 30, small * small * scipy.special.polygamma(1, small) - small, curvature)
+    return stirling_error(x) + 0.5 * np.log(2 * math.pi / x), slope, curvature
 
 
 # The highest likelihood.

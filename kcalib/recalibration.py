@@ -140,10 +140,10 @@ class TemperatureScaling(Parametrised):
     -----
     *Likelihood.* For every family the mean negative log-likelihood is a convex function of 1/T: it is
     :math:`-\log p(y) / T + \log \int p^{1/T} d\mu` up to a constant. Newton's method on its derivative, with bisection
-    where a step leaves the bracket, finds the optimum. Normal distributions have it in closed form, the mean squared
-    standardised residual, and so have those of Laplace, the mean of abs(y - loc) / scale, and `PowerExponential`. Time O(n m) for a step.
-    The standard error is Huber's and White's, and the interval that of the likelihood ratio, divided by its mean
-    under them, since the scaled predictions need not be calibrated either.
+    where a step leaves the bracket, finds the optimum. There is a closed form where T is a scale: of normal
+    distributions the mean squared standardised residual, of Laplace's the mean of abs(y - loc) / scale. Time O(n m)
+    for a step. The standard error is Huber's and White's, and the interval that of the likelihood ratio, divided by its
+    mean under them, since the scaled predictions need not be calibrated either.
 
     *SKCE.* The biased estimate, which is never negative. Both kernels have their bandwidths from the predictions given,
     and the kernel on predictions sees these at every T; only the residuals are those of the scaled predictions. That is

@@ -71,7 +71,7 @@ def classifier_rows(name: str, y: np.ndarray, p: np.ndarray, *, from_logits: boo
         accuracy, loss = float(np.mean(q.argmax(axis=1) == y[rest])), kcalib.log_loss(y[rest], q)
         if scaling is None:
             return Row(name, criterion, 1.0, 0.0, value, accuracy, loss, None)
-        p_value = kcalib.calibration_test(y[rest], q, kernel=kernel).pvalue
+        p_value = kcalib.calibration_test(y[rest], q, kernel=kernel, seed=0).pvalue
         return Row(name, criterion, scaling.temperature_, scaling.standard_error_, value, accuracy, loss, p_value)
 
     rows = [row("before", before, None)]

@@ -72,17 +72,17 @@ class TemperatureScaling(Parametrised):
     and are spread out; below 1, they are sharpened. The order of classes (thus the predicted class, and the accuracy)
     and the means of distributions stay.
 
-    ===================== ==================================== ===================================================
-    predictions           become                               :math:`\mu`
-    ===================== ==================================== ===================================================
-    class probabilities   softmax(log(p) / T); zeros stay      counting measure
-    `Normal`              ``std`` times sqrt(T)                Lebesgue measure
-    `MultivariateNormal`  ``cov`` times T                      Lebesgue measure
-    `Laplace`             ``scale`` times T                    Lebesgue measure
-    `PowerExponential`    ``scale`` times T^(1 / (2 shape))    Lebesgue measure
-    `Beta`                ``a`` and ``b`` over T               dy / (y (1 - y))
-    `Dirichlet`           ``alpha`` over T                     Lebesgue measure over the product of the entries
-    ===================== ==================================== ===================================================
+    ========================================== ================================= =================
+    predictions                                become                            :math:`\mu`
+    ========================================== ================================= =================
+    class probabilities                        softmax(log(p) / T); zeros stay   counting measure
+    `~kcalib.distributions.Normal`             ``std`` times sqrt(T)             Lebesgue measure
+    `~kcalib.distributions.MultivariateNormal` ``cov`` times T                   Lebesgue measure
+    `~kcalib.distributions.Laplace`            ``scale`` times T                 Lebesgue measure
+    `~kcalib.distributions.PowerExponential`   ``scale`` times T^(1 / (2 shape)) Lebesgue measure
+    `~kcalib.distributions.Beta`               ``a`` and ``b`` over T            dy / (y (1 - y))
+    `~kcalib.distributions.Dirichlet`          ``alpha`` over T                  dy / product of y
+    ========================================== ================================= =================
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class TemperatureScaling(Parametrised):
         What T is fitted by: the highest likelihood of the labels [2]_, or the lowest squared kernel calibration error.
     bounds : tuple of two floats, optional
         The lowest and the highest T, positive. By default 0.01 and 100, and none where the highest likelihood has a
-        closed form: for all but class probabilities, `Beta` and `Dirichlet`.
+        closed form: for all but class probabilities, Beta and Dirichlet distributions.
     confidence_level : float
         Of the confidence interval, between 0 and 1.
     smallest_probability : float
@@ -114,7 +114,7 @@ class TemperatureScaling(Parametrised):
         Mean negative log-likelihood in nats, or the biased SKCE, at T = 1 and at `temperature_`, on the samples of the
         fit. That after is optimistic: evaluate on other samples.
     kernel_, target_kernel_ : str or None
-        For "skce", the kernels with their bandwidths as numbers; None for class labels without a kernel on targets.
+        For "skce", the kernels with their bandwidths as numbers; None for "likelihood".
     n_samples_ : int
         Samples of the fit.
     n_iterations_ : int
@@ -142,16 +142,18 @@ class TemperatureScaling(Parametrised):
     :math:`-\log p(y) / T + \log \int p^{1/T} d\mu` up to a constant. Newton's method on its derivative, with bisection
     where a step leaves the bracket, finds the optimum. There is a closed form where T is a scale: of normal
     distributions the mean squared standardised residual, of Laplace's the mean of abs(y - loc) / scale. Time O(n m)
-    for a step. The standard error is Huber's and White's, and the interval that of the likelihood ratio, divided by its
-    mean under them, since the scaled predictions need not be calibrated either.
+    for a step. The standard error is the sandwich of Huber and White. The interval has all T whose likelihood ratio,
+    times the variance by the model over that by the sandwich, is below a quantile of the chi-square law. Neither
+    assumes that the scaled predictions are calibrated.
 
-    *SKCE.* The biased estimate, which is never negative. Both kernels have their bandwidths from the predictions given,
+    *SKCE.* The biased estimate, which is not negative. Both kernels have their bandwidths from the predictions given,
     and the kernel on predictions sees these at every T; only the residuals are those of the scaled predictions. That is
     a calibration error of the scaled predictions, too, as they determine the given ones: it is 0 if and only if they
     are calibrated. With a kernel that saw the scaled predictions, whatever its bandwidth, T could run away: at a high T
     all class probabilities are equal, which is calibrated if all classes are equally frequent, and distributions are so
-    far apart that no pair has weight. It takes about 40 estimates, each in O(n^2 m) time, and the memory of two. The
-    standard error is that of an M-estimator, with derivatives by differences, and the interval symmetric in log(T).
+    far apart that no pair has weight. It takes about 40 estimates, each in the time and memory of `kcalib.skce`. Where
+    draws stand for distributions they have the same seed at every T. The standard error is that of an M-estimator, with
+    derivatives by differences, and the interval symmetric in log(T).
 
     Standard errors and intervals are asymptotic, that is too narrow for few samples. After rounding, at a high T,
     different probabilities can become equal.
@@ -278,8 +280,9 @@ class TemperatureScaling(Parametrised):
         -------
         array or Distribution
             As `y_pred`: distributions of the same family; or probabilities (of logits, too) of the same shape and
-            floating point type, in the same array library on the same device. NumPy arrays for lists, data frames
-            and Dask arrays. Logits at the fitted temperature are ``y_pred / temperature_``.
+            floating point type, in the same array library on the same device (float32 if JAX has no 64-bit floats).
+            NumPy arrays for lists, data frames and Dask arrays. Logits at the fitted temperature are
+            ``y_pred / temperature_``.
 
         Raises
         ------
@@ -678,7 +681,7 @@ class SKCECriterion:
     def lowest(self, bounds: tuple[float, float], level: float) -> Found:
         before = self.value(0.0)
         place, after, n_evaluations = lowest(self.value, *bounds, points=GRID)
-        temperature, ends = math.exp(place), np.log(bounds)
+        temperature, ends = math.exp(place), [np.log(bound) for bound in bounds]
         found = Found(temperature, None, None, before, after, n_evaluations + 1, False)
         if place in ends:
             _warn_of_bound(bounds[int(place == ends[1])])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from conftest import Library
@@ -27,7 +28,7 @@ from kcalib.distributions import (
     PowerExponential,
 )
 from kcalib.kernels import Exponential, Gaussian
-from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling
+from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling, _log_gamma
 
 
 def labels_at(temperature: float, n: int = 400, m: int = 4, seed: int = 0, scale: float = 3.0):
@@ -485,6 +486,45 @@ def test_logits_far_apart():
     infinite = np.where(logits < -3, -np.inf, logits)
     infinite[np.arange(len(y)), y] = logits[np.arange(len(y)), y]
     assert np.isfinite(TemperatureScaling().fit(y, infinite, from_logits=True).temperature_)
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e4, 1e10])
+def test_concentrations_of_all_sizes(size):
+    """Large ones, where log Gamma(alpha) has lost all digits that the likelihood needs."""
+    rng = np.random.default_rng(0)
+    alpha = size * rng.uniform(1, 5, (1000, 3))
+    # With so large a shape the Gamma law is normal.
+    gammas = rng.gamma(alpha / 2) if size < 1e6 else alpha / 2 + np.sqrt(alpha / 2) * rng.normal(size=alpha.shape)
+    gammas = np.maximum(gammas, 1e-250)
+    scaling = TemperatureScaling().fit(gammas / gammas.sum(axis=1, keepdims=True), Dirichlet(alpha))
+    error = scaling.standard_error_ / scaling.temperature_
+    assert error < 0.05
+    assert abs(np.log(scaling.temperature_ / 2.0)) < STANDARD_ERRORS * error
+
+
+def test_derivatives_of_log_gamma():
+    x = np.array([1e-15, 1e-3, 1.0, 7.0, 29.9, 30.1, 1e3, 1e8])
+    found = _log_gamma(x)
+    with mpmath.workdps(40):
+        for i, of in enumerate(map(mpmath.mpf, x)):
+            value = mpmath.loggamma(of) - of * mpmath.log(of) + of
+            slope = of * (mpmath.digamma(of) - mpmath.log(of))
+            curvature = of * of * mpmath.polygamma(1, of) - of
+            # Below 30 differences of terms of up to 30 log(30), with 16 digits.
+            assert [a[i] for a in found] == pytest.approx([float(value), float(slope), float(curvature)], abs=3e-14)
+
+
+def test_targets_at_the_end_of_the_support():
+    for y in (0.0, 1.0):
+        with pytest.raises(ValueError, match=r"`y_true\[1\]` has a share of 0 or 1, .* use criterion='skce'"):
+            TemperatureScaling().fit([0.5, y, 0.3], Beta([1.0, 2.0, 3.0], [1.0, 2.0, 1.0]))
+    with pytest.raises(ValueError, match=r"`y_true\[0\]` has a share of 0 or 1"):
+        TemperatureScaling().fit([[0.5, 0.5, 0.0]], Dirichlet([[1.0, 2.0, 3.0]]))
+    far = PowerExponential([0.0, 0.0, 0.0], 1.0, 100.0)
+    with pytest.raises(ValueError, match=r"`y_true\[1\]` is so far from the predicted mean that its likelihood is 0"):
+        TemperatureScaling().fit([0.5, 1e3, 0.7], far)
+    left_out = TemperatureScaling().fit([0.5, 1e3, 1.01], far, sample_weight=[1.0, 0.0, 1.0])
+    assert left_out.temperature_ == pytest.approx(100 * (0.5**200 + 1.01**200) / 2, rel=1e-12)
 
 
 def test_few_samples():

@@ -468,10 +468,9 @@ def _of_labels(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> Li
         value, slope, curvature = (np.concatenate(part) for part in zip(*parts, strict=True))
         return value, slope, curvature
 
-    # A label of probability 0 is left with those samples whose weight is 0.
-    return Likelihood(
-        np.where(impossible | np.isfinite(observed), observed, 0.0), np.zeros(len(labels)), cumulant, weight
-    )
+    # What is left of labels with the probability 0 has no weight.
+    observed = np.where(np.isfinite(observed), observed, 0.0)
+    return Likelihood(observed, np.zeros(len(labels)), cumulant, weight)
 
 
 def _log_partition(logits: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -542,7 +541,8 @@ def _of_energies(prediction: Any, y: Array, energy: np.ndarray, shape: Any, weig
         return -shape * math.log(beta), -shape / beta, shape / beta**2
 
     targets = _arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
-    return Likelihood(-energy, -_host(prediction.log_density(targets)) - energy, cumulant, weight, shape)
+    at_one = np.where(weight > 0, -_host(prediction.log_density(targets)), 0.0)
+    return Likelihood(-energy, at_one - energy, cumulant, weight, shape)
 
 
 def _of_shares(alpha: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Likelihood:

@@ -56,7 +56,7 @@ LAYERS = [
     ["regression._candidates"],
     ["regression.cross_validation"],
     ["regression"],
-    ["evaluation"],
+    ["evaluation", "recalibration"],
     [""],
     ["_files"],
     ["_cli"],

@@ -11,6 +11,7 @@
     top_label_ece, class_wise_ece, canonical_ece, ...   binned errors   estimators/ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
+    crps, log_score, pinball_loss, ...   scores of distributions   estimators/forecast_scores.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
@@ -40,6 +41,14 @@ from kcalib.estimators.ece import (
     debiased_ece,
     static_calibration_error,
     top_label_ece,
+)
+from kcalib.estimators.forecast_scores import (
+    QuantileCalibration,
+    crps,
+    log_score,
+    pinball_loss,
+    pit_values,
+    quantile_calibration,
 )
 from kcalib.estimators.mmce import MMCEResult, mmce
 from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
@@ -80,6 +89,7 @@ __all__ = [
     "MMCEResult",
     "ModelDifference",
     "ModelValue",
+    "QuantileCalibration",
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
@@ -96,6 +106,7 @@ __all__ = [
     "ckce",
     "class_wise_ece",
     "compare",
+    "crps",
     "debiased_ece",
     "distributions",
     "evaluate",
@@ -105,7 +116,11 @@ __all__ = [
     "laws",
     "lenses",
     "log_loss",
+    "log_score",
     "mmce",
+    "pinball_loss",
+    "pit_values",
+    "quantile_calibration",
     "regression",
     "reliability",
     "skce",

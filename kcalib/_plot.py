@@ -85,6 +85,24 @@ def plot_diagram(diagram: Any, ax: Any, labels: tuple[str, str], color: str, his
     return ax
 
 
+def plot_quantiles(curve: Any, ax: Any, color: str, histogram: bool, legend: bool) -> Any:
+    """`kcalib.QuantileCalibration.plot`."""
+    require_matplotlib()
+    ax = _new_axes() if ax is None else ax
+    below = _axes_below(ax) if histogram else None
+    draw_quantiles(ax, curve, color)
+    ax.set_ylabel("observed coverage")
+    if legend:
+        _add_quantile_legend(ax, curve, color)
+    if below is None:
+        ax.set_xlabel("predicted quantile level")
+    else:
+        draw_pit(below, curve, color)
+        below.set(xlabel="predicted quantile level", ylabel="share")
+        ax.tick_params(labelbottom=False)
+    return ax
+
+
 def _new_axes() -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -173,6 +191,48 @@ def draw_histogram(axes: Any, diagram: Any, color: str) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_xticks(*TICKS)
     axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    _style(axes)
+
+
+def draw_quantiles(axes: Any, curve: Any, color: str) -> None:
+    """Consistency band, diagonal, observed coverage of the quantiles."""
+    axes.plot([0, 1], [0, 1], color="0.35", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.fill_between(curve.levels, *curve.consistency_band, color=BAND, linewidth=0, zorder=1)
+    axes.plot(curve.levels, curve.coverage, color=color, linewidth=0.8, alpha=0.6, zorder=3)
+    axes.scatter(curve.levels, curve.coverage, 14, color=color, zorder=4, clip_on=False)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    _style(axes)
+    axes.set_xticks(*TICKS)
+    axes.set_yticks(*TICKS)
+
+
+def _add_quantile_legend(axes: Any, curve: Any, color: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    kind = ", all levels at once" if curve.simultaneous else ""
+    handles = [
+        Patch(color=BAND, label=f"{100 * curve.confidence_level:g} % consistency band{kind}"),
+        Line2D([], [], color=color, marker="o", markersize=4, linewidth=0.8, label="share of targets"),
+    ]
+    axes.legend(handles=handles, loc=_free_corner(curve)[0], fontsize=8.5, framealpha=0.8, edgecolor="none")
+
+
+def _free_corner(curve: Any) -> tuple[str, float, float, str, str]:
+    """The corner on the side of the diagonal on which there is less of the curve: name, position and alignment."""
+    if np.mean(curve.coverage - curve.levels) < 0:
+        return "upper left", 0.04, 0.96, "left", "top"
+    return "lower right", 0.96, 0.04, "right", "bottom"
+
+
+def draw_pit(axes: Any, curve: Any, color: str) -> None:
+    """Shares of PIT values in bins of equal width, and what they are for a calibrated model."""
+    count = len(curve.histogram)
+    edges = np.linspace(0, 1, count + 1)
+    axes.bar(edges[:-1], curve.histogram, np.diff(edges), align="edge", color=color, edgecolor="white", linewidth=0.5)
+    axes.axhline(1 / count, color="0.35", linewidth=1, linestyle=(0, (4, 3)))
+    axes.set(xlim=(0, 1), ylim=(0, max(2.5 / count, 1.05 * float(np.max(curve.histogram)))))
+    axes.set_xticks(*TICKS)
     _style(axes)
 
 

@@ -40,7 +40,7 @@ LAYERS = [
     ["estimators.scores", "estimators.skce", "estimators"],
     ["estimators.binning", "estimators.ckce", "estimators.mmce", "estimators.ucme"],
     ["estimators.ece", "estimators.reliability"],
-    ["estimators.brier"],
+    ["estimators.brier", "estimators.forecast_scores"],
     ["inference.blocks", "inference.ckce_expansion", "inference.distribution_free", "inference.spectrum", "inference"],
     ["inference.cme", "inference.compare", "inference.consistency", "inference.quadratic"],
     ["inference.calibration_test"],

@@ -28,8 +28,8 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 """
 
 from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers
-from kcalib._packing import IndefiniteKernelWarning
 from kcalib._version import __version__
+from kcalib._warnings import IndefiniteKernelWarning
 from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce

@@ -1,57 +1,593 @@
 """From targets and predicted distributions to a pair problem; `_packing` calls it, as for class labels itself.
 
-Points are what the kernel on predictions has distances of: parameters or Wasserstein points. Marks are the
-parameters of the signed measures "observed minus predicted" (`kcalib._mixtures`), where the target kernel has
-closed forms for the family.
+resolve          both kernels with bandwidths as numbers, the same for all models that are compared
+PredictionPoints what the kernel on predictions has distances of: parameters, Wasserstein points, parameters of
+                 mixtures (metric "mmd"), or positions in a table of distances
+TargetFactor     marks, which say what was observed minus what was predicted: in closed form where the target
+                 kernel has one for the family (`kcalib._mixtures`), else by draws
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from kcalib import _arrays, _mixtures
+from kcalib._arrays import Array
 from kcalib._forecasts import Forecasts
-from kcalib._problem import Mixtures, PairProblem, Side
-from kcalib.bandwidth import MedianDistance, median_of_points
-from kcalib.kernels import SMALLEST, Exponential, Gaussian, Kernel
+from kcalib._problem import Factor, Metric, Mixtures, PairProblem, Side, Term
+from kcalib._warnings import IndefiniteKernelWarning, warn
+from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
+from kcalib.distributions import Components, Distribution
+from kcalib.distributions._distribution import take_rows
+from kcalib.kernels import METRICS, MMD, SMALLEST, Exponential, Gaussian, Kernel, MixtureWasserstein, RadialKernel
+from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 
 TARGET_SEED = 0  # of the draws from the predictions whose median distance is the default bandwidth on targets
+DELTA_BANDWIDTH = 0.02  # a Gaussian kernel that is 0 between different integers, in float32 too
+DRAWS = Draws()
+
+Space = str | MMD | MixtureWasserstein
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Both kernels with their bandwidths as numbers, and where these come from."""
+
+    kernel: Kernel
+    target_kernel: Any  # a Kernel, MahalanobisGaussian, or Draws with one of them
+    points: tuple[PredictionPoints, ...]  # of each model
+    medians: dict[str, list[MedianDistance]]  # by metric, of the models that have one
+    target_medians: dict[str, list[MedianDistance]]
+
+
+@dataclass(frozen=True)
+class ForecastProblem:
+    """A pair problem, and the kernels with bandwidths as numbers."""
+
+    problem: PairProblem
+    kernel: Kernel
+    target: TargetFactor
+    points: PredictionPoints
+    medians: tuple[MedianDistance, ...]
+    target_medians: tuple[MedianDistance, ...]
 
 
 def pack_forecasts(
-    data: Forecasts, kernel: Kernel | None, target_kernel: Kernel | str, threads: int | None
-) -> tuple[PairProblem, Kernel, Kernel, tuple[MedianDistance, ...]]:
-    """The problem, both kernels with bandwidths as numbers, and the medians that those of `kernel` come from."""
-    target = _target_kernel(data, target_kernel, threads)
-    components = data.prediction.components()
-    points = data.prediction.wasserstein_points()
-    if not isinstance(target, Gaussian) or components is None or points is None or target.bandwidth is None:
-        raise NotImplementedError
-    medians: dict[str, MedianDistance] = {}
-    resolved = (Exponential() if kernel is None else kernel).resolve(_median(points, medians, threads))
-    marks = _mixtures.mark_columns(data.y, components, 1 / (2 * target.bandwidth**2), data.sample_weight)
+    data: Forecasts, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
+) -> ForecastProblem:
+    """H_ij = k(P_i, P_j) <delta_{y_i} - P_i, delta_{y_j} - P_j>."""
+    resolved = resolve([data], kernel, target_kernel, threads)
+    return packed_with(data, resolved, 0)
+
+
+def packed_with(data: Forecasts, resolved: Resolved, model: int) -> ForecastProblem:
+    """The problem of one of the models that the kernels were resolved for."""
+    points, target = resolved.points[model], target_factor(data, resolved.target_kernel)
+    side = side_of(data, points.values, target.marks(data.y, data.sample_weight))
+    problem = PairProblem(side, None, points.terms(resolved.kernel), target.mixtures, points.predicted, points.table)
+    medians, of_targets = (
+        tuple(found[model] for found in one.values() if len(found) > model)
+        for one in (resolved.medians, resolved.target_medians)
+    )
+    return ForecastProblem(problem, resolved.kernel, target, points, medians, of_targets)
+
+
+def pack_forecast_locations(
+    data: Forecasts, locations: Forecasts, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
+) -> ForecastProblem:
+    """H_ji = k(P_T, P_i) <delta_{y_T}, delta_{y_i} - P_i>: test locations T on the left, samples on the right."""
+    packed = pack_forecasts(data, kernel, target_kernel, threads)
+    points, target = packed.points, packed.target
+    left = side_of(data, *points.beside(locations.prediction), target.observed(locations.y))
+    table = points.table_between(locations.prediction)
+    problem = dataclasses.replace(packed.problem, left=left, right=packed.problem.left, table=table)
+    return dataclasses.replace(packed, problem=problem)
+
+
+def side_of(data: Forecasts, points: Array, marks: Array) -> Side:
     xp = data.xp
     dtype = getattr(xp, data.dtype)
-    side = Side(xp.astype(points, dtype, copy=False), xp.astype(marks, dtype, copy=False))
-    mixtures = Mixtures(components.family, data.n_dims, int(components.weights.shape[1]))
-    return PairProblem(side, None, resolved.terms(), mixtures), resolved, target, tuple(medians.values())
+    return Side(*(xp.astype(_compact(a), dtype, copy=False) for a in (points, marks)))
 
 
-def _target_kernel(data: Forecasts, target_kernel: Kernel | str, threads: int | None) -> Kernel:
-    """The kernel on targets (default: Gaussian), with its bandwidth.
+def _compact(array: Array) -> Array:
+    return np.ascontiguousarray(array) if _arrays.is_host(array) else array
 
-    The default bandwidth is a function of the predictions alone, so that tests that draw targets from them are exact.
+
+# -- kernels with bandwidths -------------------------------------------------------------------
+
+
+def resolve(
+    models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
+) -> Resolved:
+    """Both kernels; a bandwidth that is not given is the median over the models of a median distance.
+
+    That on targets is a function of the predictions alone, so that tests that draw targets from them are exact.
     """
-    kernel = Gaussian() if isinstance(target_kernel, str) else target_kernel
-    draws = data.prediction.sample(1, seed=TARGET_SEED)
-    points = _arrays.namespace(draws).reshape(draws, (data.n, data.n_dims))
-    return kernel.resolve(_median(points, {}, threads))
+    target_medians: dict[str, list[MedianDistance]] = {}
+    draws: list[Array] = []
+
+    def target_bandwidth(metric: str) -> float:
+        if metric not in target_medians:
+            if not draws:
+                draws.extend(_one_draw(model) for model in models)
+            target_medians[metric] = list(_found(draws, lambda points: median_of_points(points, metric)))
+        return _middle(target_medians[metric])
+
+    target = _with_bandwidth(_checked_target(models, target_kernel), target_bandwidth)
+    kernel = _default_kernel(models) if kernel is None else kernel
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
+
+    def with_metric(radial: RadialKernel) -> RadialKernel:
+        if isinstance(radial.metric, MMD) and radial.metric.bandwidth is None:
+            return dataclasses.replace(radial, metric=MMD(target_bandwidth("euclidean")))
+        return radial
+
+    kernel = kernel.mapped(with_metric)
+    points = tuple(PredictionPoints.of(model.prediction, kernel) for model in models)
+    medians: dict[str, list[MedianDistance]] = {}
+
+    def bandwidth(metric: Any) -> float:
+        if str(metric) not in medians:
+            medians[str(metric)] = list(_found(points, lambda one: one.median(metric, threads)))
+        return _middle(medians[str(metric)])
+
+    return Resolved(kernel.resolve(bandwidth), target, points, medians, target_medians)
 
 
-def _median(points: _arrays.Array, found: dict[str, MedianDistance], threads: int | None) -> Callable[[str], float]:
-    def bandwidth(metric: str) -> float:
-        if metric not in found:
-            found[metric] = median_of_points(points, metric, threads=threads)
-        return max(found[metric].value, SMALLEST)
+def _found(models: Sequence[Any], median: Callable[[Any], MedianDistance]) -> Iterator[MedianDistance]:
+    """Of the models that have a length scale; an error if none has."""
+    found = False
+    for i, model in enumerate(models):
+        try:
+            yield median(model)
+            found = True
+        except ValueError:  # identical predictions only
+            if i == len(models) - 1 and not found:
+                raise
 
-    return bandwidth
+
+def _middle(medians: Sequence[MedianDistance]) -> float:
+    return max(statistics.median(m.value for m in medians), SMALLEST)
+
+
+def _one_draw(model: Forecasts) -> Array:
+    draws = model.prediction.sample(1, seed=TARGET_SEED)
+    return model.xp.reshape(draws, (model.n, model.n_dims))
+
+
+def _default_kernel(models: Sequence[Forecasts]) -> Kernel:
+    pointed = all(model.prediction.wasserstein_points() is not None for model in models)
+    return Exponential(metric="wasserstein" if pointed else "mmd")
+
+
+def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:
+    """Gaussian; for Laplace distributions, which have closed forms with it, exponential."""
+    components = [model.prediction.components() for model in models]
+    return Exponential() if all(c is not None and c.family == "laplace" for c in components) else Gaussian()
+
+
+def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> Any:
+    """The kernel on targets as the user wrote it, or the default."""
+    if isinstance(target_kernel, Draws):
+        return dataclasses.replace(target_kernel, kernel=_checked_target(models, target_kernel.kernel))
+    if target_kernel is None:
+        return default_target_kernel(models)
+    if isinstance(target_kernel, str) and target_kernel == "delta":
+        if any(model.prediction.support != "count" for model in models):
+            raise ValueError(
+                "`target_kernel` is 'delta', for classes and counts: numbers that are predicted with a density are "
+                "never equal; use kcalib.kernels.Gaussian(), or leave it out"
+            )
+        return Gaussian(bandwidth=DELTA_BANDWIDTH)
+    if isinstance(target_kernel, MahalanobisGaussian):
+        if len(target_kernel.matrix) != models[0].n_dims:
+            raise ValueError(f"`target_kernel` is {target_kernel}, but the targets have dimension {models[0].n_dims}")
+        return target_kernel
+    if not isinstance(target_kernel, Kernel):
+        raise TypeError(
+            f"`target_kernel` is {target_kernel!r}, expected a kernel between targets, such as "
+            "kcalib.kernels.Gaussian(), MahalanobisGaussian or Draws of kcalib.target_kernels"
+        )
+    for factor in target_kernel.factors():
+        if factor.metric not in METRICS:
+            raise ValueError(
+                f"`target_kernel` is {target_kernel}, with a metric between distributions, but targets are numbers; "
+                "use metric='euclidean'"
+            )
+        if models[0].n_dims > 1 and not factor.is_positive_definite():
+            _warn_indefinite(
+                f"{factor} on targets",
+                f"with this metric in {models[0].n_dims} dimensions only "
+                "Exponential and GammaExponential(gamma <= 1) are known to be positive definite",
+            )
+    return target_kernel
+
+
+def _with_bandwidth(target: Any, bandwidth: Callable[[str], float]) -> Any:
+    if isinstance(target, Draws):
+        return dataclasses.replace(target, kernel=_with_bandwidth(target.kernel, bandwidth))
+    return target if isinstance(target, MahalanobisGaussian) else target.resolve(bandwidth)
+
+
+def _warn_indefinite(what: str, reason: str) -> None:
+    warn(
+        f"{what} may be indefinite: {reason}. The estimate can then be negative or near 0 for a miscalibrated model; "
+        "kcalib.smallest_eigenvalue tells how far, and Exponential(metric='mmd') is positive definite.",
+        IndefiniteKernelWarning,
+    )
+
+
+# -- what the kernel on predictions sees -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PredictionPoints:
+    """Points of the predictions, of one space: distances of all factors of the kernel are taken there."""
+
+    prediction: Distribution
+    space: Space
+    values: Array  # shape (n, p); parameters, Wasserstein points, mixtures' columns, or positions in the table
+    predicted: Mixtures | None = None
+    table: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
+        """For a kernel whose MMD metrics have bandwidths."""
+        space = _space(prediction, kernel)
+        _check_definite(prediction, kernel, space)
+        if isinstance(space, MMD):
+            return cls(prediction, space, *_mmd_columns(prediction, space))
+        if space == "parameters" or space == "wasserstein":
+            values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
+            assert values is not None
+            return cls(prediction, space, values)
+        table = _table(prediction, None, space)
+        return cls(prediction, space, np.arange(prediction.n, dtype=np.float64)[:, None], None, table)
+
+    def terms(self, kernel: Kernel) -> tuple[Term, ...]:
+        """The kernel's normal form, with bandwidths as numbers."""
+        metric: Metric | None = "mmd" if isinstance(self.space, MMD) else "table" if self.table is not None else None
+        terms = kernel.mapped(_as_vectors).terms()
+        for term in terms:
+            if not 1e-30 <= term.coefficient <= 1e30:
+                raise ValueError(
+                    f"`kernel` has a term scaled by {term.coefficient:.3g}, expected scales between 1e-30 and 1e30 "
+                    "after multiplying out; rescale the kernel"
+                )
+        if metric is None:
+            return terms
+        return tuple(
+            Term(t.coefficient, tuple(dataclasses.replace(f, metric=metric) for f in t.factors)) for t in terms
+        )
+
+    def median(self, metric: Any, threads: int | None) -> MedianDistance:
+        """The median heuristic."""
+        if self.predicted is None and self.table is None:
+            vectors = metric if isinstance(metric, str) and metric in METRICS else "euclidean"
+            return dataclasses.replace(median_of_points(self.values, vectors, threads=threads), metric=str(metric))
+        # Distances are the entries of a problem without bandwidths and targets.
+        factor = Factor("identity", "mmd" if self.table is None else "table")
+        ones = _arrays.namespace(self.values).ones_like(self.values[:, :1])
+        problem = PairProblem(Side(self.values, ones), None, (Term(1.0, (factor,)),), None, self.predicted, self.table)
+        return median_of_entries(problem, str(metric))
+
+    def beside(self, other: Distribution) -> tuple[Array]:
+        """The points of other predictions of the family, for rows against these columns."""
+        if self.table is not None:
+            return (np.arange(other.n, dtype=np.float64)[:, None],)
+        if isinstance(self.space, MMD):
+            assert self.predicted is not None
+            values, mixtures = _mmd_columns(other, self.space, self.predicted.n_components)
+            if mixtures != self.predicted:
+                raise ValueError(_other_family(self.prediction, other))
+        else:
+            found = other.parameters() if self.space == "parameters" else other.wasserstein_points()
+            if found is None or found.shape[1] != self.values.shape[1]:
+                raise ValueError(_other_family(self.prediction, other))
+            values = found
+        return (_arrays.beside(values, self.values),)
+
+    def table_between(self, other: Distribution) -> np.ndarray | None:
+        """Of other predictions, in rows, and these."""
+        return None if self.table is None else _table(other, self.prediction, self.space)
+
+
+def _other_family(prediction: Distribution, other: Distribution) -> str:
+    return (
+        f"`test_predictions` are of {type(other).__name__} and have no distance to those of `y_pred`, "
+        f"{type(prediction).__name__}, that the kernel could take; expected the same family and sizes"
+    )
+
+
+def _as_vectors(kernel: RadialKernel) -> RadialKernel:
+    return kernel if kernel.metric in METRICS else dataclasses.replace(kernel, metric="euclidean")
+
+
+def _space(prediction: Distribution, kernel: Kernel) -> Space:
+    """The one space that all factors of the kernel have their distances in."""
+    name = type(prediction).__name__
+    wanted: dict[Space, str] = {}
+    for factor in kernel.factors():
+        if factor.metric == "total_variation":
+            raise ValueError(
+                f"{factor} has a metric of class probabilities, but `y_pred` is {name}; use metric='wasserstein' or "
+                "'mmd', or 'cityblock' for a distance of parameters"
+            )
+        space: Space = "parameters" if isinstance(factor.metric, str) and factor.metric in METRICS else factor.metric
+        wanted.setdefault(space, str(factor))
+    if any(factor.metric == "dot" for factor in _linear_factors(kernel)):
+        wanted.setdefault("parameters", "Linear()")
+    parameters = prediction.parameters() if "parameters" in wanted else None
+    if "parameters" in wanted and parameters is None:
+        raise ValueError(
+            f"{wanted['parameters']} is a function of parameters, but {name} has none whose distance makes sense; "
+            "use metric='wasserstein' or metric='mmd'"
+        )
+    if set(wanted) == {"parameters", "wasserstein"}:
+        points = prediction.wasserstein_points()
+        same = points is not None and points.shape == parameters.shape  # type: ignore[union-attr]
+        if same and bool(_arrays.namespace(points).all(points == parameters)):
+            return "parameters"
+    if len(wanted) > 1:
+        shown = " and ".join(wanted.values())
+        raise ValueError(
+            f"`kernel` combines {shown}, whose metrics take distances of different points; use one metric in all of "
+            "its parts"
+        )
+    space = next(iter(wanted), "parameters")
+    if space == "wasserstein" and prediction.wasserstein_points() is None:
+        return MixtureWasserstein(2)
+    return space
+
+
+def _linear_factors(kernel: Kernel) -> Iterator[Factor]:
+    numbers = kernel.mapped(_as_vectors).resolve(lambda metric: 1.0)
+    for term in numbers.terms():
+        yield from (f for f in term.factors if f.metric == "dot")
+
+
+def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> None:
+    if isinstance(space, MixtureWasserstein):
+        for factor in kernel.factors():
+            components = prediction.components()
+            single = components is not None and components.weights.shape[1] == 1
+            reason = (
+                "the Wasserstein distance between normal distributions with full covariances is not the distance of "
+                "a Hilbert space in 2 or more dimensions"
+                if single
+                else "a transport distance between mixtures is not that of a Hilbert space"
+            )
+            _warn_indefinite(f"{factor}", reason)
+            return
+    if isinstance(space, MMD) or space == "wasserstein":
+        return
+    parameters = prediction.parameters()
+    for factor in kernel.factors():
+        if parameters is not None and parameters.shape[1] > 1 and not _as_vectors(factor).is_positive_definite():
+            _warn_indefinite(
+                f"{factor}",
+                f"for {parameters.shape[1]} parameters with this metric only Exponential and "
+                "GammaExponential(gamma <= 1) are known to be positive definite",
+            )
+
+
+def is_definite(kernel: Kernel, points: PredictionPoints) -> bool:
+    """Whether the kernel on predictions is known to be positive definite."""
+    if points.table is not None:
+        return False
+    if isinstance(points.space, MMD) or points.space == "wasserstein" or points.values.shape[1] == 1:
+        return True
+    return all(_as_vectors(f).is_positive_definite() for f in kernel.factors())
+
+
+def _mmd_columns(prediction: Distribution, space: MMD, n_components: int | None = None) -> tuple[Array, Mixtures]:
+    assert space.bandwidth is not None
+    components = prediction.components()
+    if components is None or components.family == "laplace":
+        raise ValueError(
+            f"{space} has no closed form for {type(prediction).__name__}; use metric='wasserstein' where the family "
+            "has such a distance, or pass kcalib.distributions.Samples of draws from the predictions"
+        )
+    components = _filled(components, n_components)
+    scale = 1 / (2 * space.bandwidth**2)
+    kernel: tuple[Term, ...] = ()
+    if components.family == "atoms":
+        kernel, scale = (Term(1.0, (Factor("gaussian", "euclidean", scale),)),), 1.0
+    mixtures = Mixtures(components.family, prediction.n_dims, int(components.weights.shape[1]), 1, kernel)
+    return _mixtures.point_columns(components, scale), mixtures
+
+
+def _table(left: Distribution, right: Distribution | None, space: Space) -> np.ndarray:
+    try:
+        from kcalib.distributions.distances import wasserstein_table
+    except ImportError:  # pragma: no cover
+        raise NotImplementedError from None
+    assert isinstance(space, MixtureWasserstein)
+    return np.asarray(_arrays.to_host(wasserstein_table(left, right, order=space.order)), dtype=np.float64)
+
+
+# -- what was observed minus what was predicted ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TargetFactor:
+    """Marks of targets beside predictions."""
+
+    kernel: Any  # on targets, with bandwidths as numbers
+    description: str  # the route that was taken
+    supremum: float | None  # of the kernel; None if it has none that is known
+    components: Components  # after the linear map `root`
+    groups: tuple[tuple[float, float], ...]  # coefficient and scale of each group of columns
+    mixtures: Mixtures | None
+    root: np.ndarray | None = None  # of targets: y @ root
+    draws: Draws | None = None  # what `components` come from, if not from the family itself
+    prediction: Distribution | None = field(default=None, repr=False)
+
+    def marks(self, y: Array, weight: Array | None = None, rows: Any = None) -> Array:
+        """Of all samples, or those of `rows`, with targets of shape (n, d)."""
+        components = self.components if rows is None else _taken(self.components, rows)
+        return self._columns(y, components, weight)
+
+    def observed(self, y: Array) -> Array:
+        """Of targets with no prediction beside them."""
+        return self._columns(y, _nothing(self.components, y), None)
+
+    def _columns(self, y: Array, components: Components, weight: Array | None) -> Array:
+        xp = _arrays.namespace(components.locations)
+        y = xp.astype(_arrays.beside(y, components.locations), components.locations.dtype)
+        if self.root is not None:
+            y = y @ _arrays.like(self.root, y, dtype=y.dtype)
+        columns = []
+        for coefficient, scale in self.groups:
+            u = xp.full_like(y[:, 0], math.sqrt(coefficient))
+            u = u if weight is None else u * xp.astype(_arrays.beside(weight, u), u.dtype)
+            columns.append(_mixtures.mark_columns(y, components, scale, u))
+        return columns[0] if len(columns) == 1 else xp.concat(columns, axis=1)
+
+
+def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
+    """The way to the expectations of the target kernel, whose bandwidths are numbers."""
+    if isinstance(target_kernel, Draws):
+        return _by_draws(data, target_kernel)
+    components = data.prediction.components()
+    found = None if components is None else _closed_form(data, target_kernel, components)
+    if found is None:
+        return _by_draws(data, dataclasses.replace(DRAWS, kernel=target_kernel))
+    return found
+
+
+def _closed_form(data: Forecasts, target_kernel: Any, components: Components) -> TargetFactor | None:
+    root, terms = _normal_form(target_kernel)
+    if components.family == "atoms":
+        groups: tuple[tuple[float, float], ...] | None = ((1.0, 1.0),)
+        name = "sums over atoms"
+    else:
+        groups = _groups(terms, components.family, data.n_dims)
+        name = f"closed form ({components.family})"
+    if groups is None or (root is not None and components.family == "laplace"):
+        return None
+    components = components if root is None else _mapped(components, root)
+    return _factor(target_kernel, name, components, groups, terms, root)
+
+
+def _factor(
+    kernel: Any,
+    name: str,
+    components: Components,
+    groups: tuple[tuple[float, float], ...],
+    terms: tuple[Term, ...],
+    root: np.ndarray | None,
+    draws: Draws | None = None,
+    prediction: Distribution | None = None,
+) -> TargetFactor:
+    d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
+    atoms = components.family == "atoms"
+    mixtures = Mixtures(components.family, d, count, len(groups), terms if atoms else ())
+    bounded = not any(f.profile == "identity" for t in terms for f in t.factors)
+    supremum = sum(t.coefficient for t in terms) if bounded else None
+    return TargetFactor(kernel, name, supremum, components, groups, mixtures, root, draws, prediction)
+
+
+def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:
+    """The predictions replaced by means over draws."""
+    root, terms = _normal_form(draws.kernel)
+    size = draws.n_draws if size is None else size
+    seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
+    xp, n = data.xp, data.n
+    atoms = xp.reshape(data.prediction.sample(size, seed=seed), (n, size, data.n_dims))
+    components = Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
+    components = components if root is None else _mapped(components, root)
+    name = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
+    return _factor(draws.kernel, name, components, ((1.0, 1.0),), terms, root, draws, data.prediction)
+
+
+def redrawn(data: Forecasts, target: TargetFactor, n_groups: int) -> Iterator[TargetFactor]:
+    """The factor from `n_groups` other sets of draws, together as many as it has: for its standard error."""
+    assert target.draws is not None
+    size = max(1, target.draws.n_draws // n_groups)
+    for replicate in range(n_groups):
+        yield _by_draws(data, target.draws, replicate, size)
+
+
+def seed_of(*key: int) -> int:
+    """A seed of its own for each key."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...]]:
+    """The linear map of targets, and the kernel's normal form after it."""
+    if isinstance(target_kernel, MahalanobisGaussian):
+        return target_kernel.root, Gaussian(bandwidth=1.0).terms()
+    return None, target_kernel.terms()
+
+
+def _groups(terms: tuple[Term, ...], family: str, n_dims: int) -> tuple[tuple[float, float], ...] | None:
+    """Coefficients and scales if all terms have closed forms for the family: products of one profile."""
+    profile = "exponential" if family == "laplace" else "gaussian"
+    groups = []
+    for term in terms:
+        for factor in term.factors:
+            if factor.profile != profile or (factor.metric != "euclidean" and n_dims > 1):
+                return None
+        if profile == "exponential" and n_dims > 1:
+            return None
+        groups.append((term.coefficient, sum(f.scale for f in term.factors)))
+    return tuple(groups)
+
+
+def _mapped(components: Components, root: np.ndarray) -> Components:
+    """The components of y @ root, for a matrix of shape (d, rank)."""
+    like = components.locations
+    xp, matrix = _arrays.namespace(like), _arrays.like(root, like, dtype=like.dtype)
+    locations = like @ matrix
+    if components.family == "atoms":
+        return dataclasses.replace(components, locations=locations)
+    assert components.scales is not None
+    diagonal = root.shape[0] == root.shape[1] and np.array_equal(root, np.diag(np.diagonal(root)))
+    if components.family == "normal" and diagonal:
+        scales = components.scales * xp.sum(matrix, axis=0) ** 2
+        return dataclasses.replace(components, locations=locations, scales=scales)
+    full = components.scales[:, :, :, None] * matrix if components.family == "normal" else components.scales @ matrix
+    covariances = xp.matrix_transpose(matrix) @ full
+    return Components("normal_full", components.weights, locations, covariances)
+
+
+def _taken(components: Components, rows: Any) -> Components:
+    scales = None if components.scales is None else take_rows(components.scales, rows)
+    return Components(
+        components.family, take_rows(components.weights, rows), take_rows(components.locations, rows), scales
+    )
+
+
+def _filled(components: Components, n_components: int | None) -> Components:
+    """With components of weight 0 up to a number of them."""
+    missing = 0 if n_components is None else n_components - int(components.weights.shape[1])
+    if missing == 0:
+        return components
+    if missing < 0:
+        raise ValueError(
+            f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has {n_components}; expected "
+            "at most as many"
+        )
+    xp = _arrays.namespace(components.weights)
+    last = np.append(np.arange(components.weights.shape[1]), np.full(missing, 0))
+    order = _arrays.like(last, components.weights)
+    weights = xp.concat([components.weights, *[xp.zeros_like(components.weights[:, :1])] * missing], axis=1)
+    scales = None if components.scales is None else xp.take(components.scales, order, axis=1)
+    return Components(components.family, weights, xp.take(components.locations, order, axis=1), scales)
+
+
+def _nothing(components: Components, y: Array) -> Components:
+    """Components of weight 0, as many, for other targets."""
+    xp, first = _arrays.namespace(components.locations), np.zeros(int(y.shape[0]), dtype=np.int64)
+    repeated = _taken(components, _arrays.like(first, components.weights))
+    return dataclasses.replace(repeated, weights=xp.zeros_like(repeated.weights))

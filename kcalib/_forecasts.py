@@ -51,7 +51,18 @@ class Forecasts:
 
     def permuted(self, seed: int) -> Forecasts:
         """The samples in the order of ``numpy.random.default_rng(seed).permutation(n)``."""
-        return self.take(_arrays.like(np.random.default_rng(seed).permutation(self.n), self.y))
+        return self.take(self.order(seed))
+
+    def order(self, seed: int) -> Array:
+        return _arrays.like(np.random.default_rng(seed).permutation(self.n), self.y)
+
+    def drawn(self, seed: int, replicate: int) -> Forecasts:
+        """The same predictions with a target drawn from each: a pure function of seed and replicate."""
+        return self.with_targets(self.xp.reshape(self._draws(seed, replicate), (self.n, self.n_dims)))
+
+    def _draws(self, seed: int, replicate: int) -> Array:
+        key = np.random.SeedSequence((seed, replicate)).generate_state(1, np.uint64)[0]
+        return self.prediction.sample(1, seed=int(key >> np.uint64(1)))
 
     def with_targets(self, y: Array) -> Forecasts:
         """The same predictions with other targets, shape (n, d): draws from the predictions, say."""

@@ -13,19 +13,21 @@ import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
-from kcalib._forecast_packing import pack_forecasts
+from kcalib._forecast_packing import (
+    ForecastProblem,
+    is_definite,
+    pack_forecast_locations,
+    pack_forecasts,
+    side_of,
+)
 from kcalib._forecasts import Data, Forecasts
 from kcalib._inputs import Classification, threads_for
 from kcalib._operators.generic import GenericOperator
 from kcalib._problem import PairProblem, Side, Term
-from kcalib._warnings import warn
+from kcalib._warnings import IndefiniteKernelWarning, warn
 from kcalib.bandwidth import MedianDistance, median_of_points
-from kcalib.kernels import SMALLEST, Exponential, Kernel
+from kcalib.kernels import METRICS, SMALLEST, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
-
-
-class IndefiniteKernelWarning(UserWarning):
-    """A kernel that is not known to be positive definite: estimates may mislead."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,49 @@ class Packed:
     kernel: Kernel  # with its bandwidths as numbers
     medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
     root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, rank); None for the Kronecker delta
-    target_kernel: Kernel | None = None  # of distributions, with its bandwidths as numbers
+    forecast: ForecastProblem | None = None  # of predicted distributions
 
     @property
     def matrix(self) -> np.ndarray | None:
         """The target kernel's matrix; None for the Kronecker delta."""
         return None if self.root is None else self.root @ self.root.T
 
+    @classmethod
+    def of_forecast(cls, found: ForecastProblem) -> Packed:
+        return cls(found.problem, found.kernel, found.medians, None, found)
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether the kernel on predictions is known to be positive definite."""
+        if self.forecast is not None:
+            return is_definite(self.kernel, self.forecast.points)
+        return self.problem.left.points.shape[1] <= 2 or all(f.is_positive_definite() for f in self.kernel.factors())
+
+    def with_targets(self, data: Forecasts) -> Packed:
+        """Other targets beside the same predictions."""
+        return self._with_marks(data, None)
+
+    def taken(self, rows: Any) -> Packed:
+        """The problem of some of the samples, in the order of `rows`."""
+        return replace(self, problem=replace(self.problem, left=self.problem.left.take(rows)))
+
+    def _with_marks(self, data: Forecasts, rows: Any) -> Packed:
+        """Samples with the predictions of `rows`, and the targets of `data`."""
+        assert self.forecast is not None
+        marks = self.forecast.target.marks(data.y, data.sample_weight, rows)
+        points = self.problem.columns.points
+        if rows is not None:
+            points = _arrays.namespace(points).take(points, rows, axis=0)
+        side = side_of(data, points, marks)
+        if self.problem.symmetric:
+            return replace(self, problem=replace(self.problem, left=side))
+        return replace(self, problem=replace(self.problem, right=side))
+
 
 def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
     """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals; distributions: see `Mixtures`."""
     if isinstance(data, Forecasts):
-        problem, resolved, target, medians = pack_forecasts(data, kernel, target_kernel, threads)
-        return Packed(problem, resolved, medians, None, target)
+        return Packed.of_forecast(pack_forecasts(data, kernel, target_kernel, threads))
     resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
     root = target_root(target_kernel, data)
     problem = PairProblem(_sample_side(data, root, threads), None, _terms(resolved))
@@ -56,14 +88,18 @@ def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, thre
 
 
 def pack_locations(
-    data: Classification,
-    locations: Classification,
+    data: Data,
+    locations: Data,
     kernel: Kernel | None,
     target_kernel: TargetKernel,
     *,
     threads: int | None = None,
 ) -> Packed:
     """H_ji = k(p_T, p_i) onehot(y_T)^T M e_i: test locations T_j = (p_T, y_T) on the left, samples on the right."""
+    if isinstance(data, Forecasts):
+        assert isinstance(locations, Forecasts)
+        return Packed.of_forecast(pack_forecast_locations(data, locations, kernel, target_kernel, threads))
+    assert isinstance(locations, Classification)
     resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
     root = target_root(target_kernel, data)
     problem = PairProblem(_location_side(locations, root), _sample_side(data, root, threads), _terms(resolved))
@@ -79,23 +115,30 @@ def pack_points(points: Array, kernel: Kernel | None, dtype: str, *, threads: in
     return Packed(problem, resolved, medians, None)
 
 
-def repack(packed: Packed, data: Classification, *, threads: int | None = None) -> Packed:
-    """Other samples in place of those of `packed`, with its kernel, bandwidths included, and its locations."""
+def repack(packed: Packed, data: Data, *, rows: Any = None, threads: int | None = None) -> Packed:
+    """Other samples in place of those of `packed`, with its kernel, bandwidths included, and its locations.
+
+    `rows` are the samples of `packed` that the predictions are of, None for all in their order; only distributions
+    need to know.
+    """
+    if isinstance(data, Forecasts):
+        return packed._with_marks(data, rows)
     side, old = _sample_side(data, packed.root, threads), packed.problem
-    problem = PairProblem(side, None, old.kernel) if old.symmetric else PairProblem(old.left, side, old.kernel)
+    problem = replace(old, left=side) if old.symmetric else replace(old, right=side)
     return replace(packed, problem=problem)
 
 
 def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray | None:
     """R of the matrix R R^T over the classes, shape (m, rank); None for the Kronecker delta."""
     if not isinstance(target_kernel, Kernel):
-        return matrix_root(target_kernel, data.m)
+        return matrix_root(target_kernel, data.m)  # None stands for the Kronecker delta
 
     def bandwidth(metric: str) -> float:
         raise ValueError(
             f"`target_kernel` is {target_kernel}, expected a number for its bandwidth, not the median heuristic"
         )
 
+    _check_metrics(target_kernel)
     values = np.arange(data.m) if data.classes is None else np.asarray(data.classes)
     if values.dtype.kind not in "biuf":
         raise ValueError(
@@ -152,6 +195,7 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
         return Exponential()
     if not isinstance(kernel, Kernel):
         raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
+    _check_metrics(kernel)
     for factor in kernel.factors():
         if m > 2 and not factor.is_positive_definite():
             warn(
@@ -161,6 +205,15 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
                 IndefiniteKernelWarning,
             )
     return kernel
+
+
+def _check_metrics(kernel: Kernel) -> None:
+    for factor in kernel.factors():
+        if factor.metric not in METRICS:
+            raise ValueError(
+                f"{factor} has a metric between predicted distributions (kcalib.distributions), but `y_pred` holds "
+                "class probabilities or other vectors; use metric='euclidean', 'cityblock' or 'total_variation'"
+            )
 
 
 def _terms(kernel: Kernel) -> tuple[Term, ...]:

@@ -6,6 +6,10 @@ import sys
 import warnings
 
 
+class IndefiniteKernelWarning(UserWarning):
+    """A kernel that is not known to be positive definite: estimates may mislead."""
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """``warnings.warn`` for the first caller outside kcalib."""
     level, frame = 2, sys._getframe(1)

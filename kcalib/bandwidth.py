@@ -116,6 +116,30 @@ def median_of_points(
     return MedianDistance(_median(points, metric, threads), metric, n, not subset, seed if subset else None)
 
 
+def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
+    """The median of the entries H_ij, i < j, of a symmetric problem whose kernel is a bare distance called `name`.
+
+    For distances that are no vectors': those of at most `MAX_SAMPLES` samples, all of which are in memory at once.
+    """
+    n = int(problem.left.points.shape[0])
+    if n < 2:
+        raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
+    subset = n > MAX_SAMPLES
+    rows = np.arange(n)
+    if subset:
+        rows = np.sort(np.random.default_rng(0).choice(n, MAX_SAMPLES, replace=False))
+    rows = _arrays.like(rows, problem.left.points)
+    entries = _arrays.to_host(operator_for(problem).tile(rows, rows))
+    distances = np.asarray(entries, dtype=np.float64)[np.triu_indices(len(entries), 1)]
+    value = float(np.median(distances))
+    if value == 0:
+        distances = distances[distances > 0]
+        if distances.size == 0:
+            raise ValueError(NO_DISTANCE)
+        value = float(np.median(distances))
+    return MedianDistance(value, name, int(rows.shape[0]), not subset, 0 if subset else None)
+
+
 def _median(points: Array, metric: str, threads: int | None) -> float:
     """Median of the distances of all pairs i < j; if it is 0, of those that are not."""
     distances = Distances.between(points, metric, threads)

@@ -1,7 +1,7 @@
 r"""Kernels on predictions.
 
-A kernel object says what is computed: a profile, a metric on the probability simplex, a
-bandwidth. Kernels add, multiply and scale: ``Linear() + Gaussian(bandwidth=0.4)`` is
+A kernel object says what is computed: a profile, a metric on the probability simplex (or between
+predicted distributions), a bandwidth. Kernels add, multiply and scale: ``Linear() + Gaussian(bandwidth=0.4)`` is
 equation 8 of the CKCE paper. ``bandwidth=None`` stands for the median heuristic, resolved
 from the data by `kcalib.bandwidth`; results report the kernel that was used.
 
@@ -18,6 +18,16 @@ bandwidth:
 `Linear`              :math:`\langle p, q \rangle`
 ===================== ==========================================================
 
+The metrics of class probabilities are those of vectors. Predicted distributions (`kcalib.distributions`) have these:
+
+======================== ====================================================================================
+``"euclidean"``          of their parameters (as ``"cityblock"``), for families that have some
+``"wasserstein"``        2-Wasserstein distance: Euclidean between points where the family has such points (numbers,
+                         independent entries), and a table of distances elsewhere (full covariances, mixtures)
+``"mmd"``, `MMD`         the distance of their embeddings under a Gaussian kernel on targets
+`MixtureWasserstein`     transport between the components of two mixtures
+======================== ====================================================================================
+
 `_packing` turns these objects into the normal form that operators read.
 """
 
@@ -28,25 +38,103 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kcalib._problem import Factor, Metric, Profile, Term
 
 __all__ = [
+    "MMD",
     "Exponential",
     "GammaExponential",
     "Gaussian",
     "Kernel",
     "Linear",
     "Matern",
+    "MixtureWasserstein",
     "Product",
     "RationalQuadratic",
     "Scaled",
     "Sum",
 ]
 
-METRICS = ("euclidean", "cityblock", "total_variation")
+METRICS = ("euclidean", "cityblock", "total_variation")  # of vectors
 SMALLEST = 1e-15  # bandwidth and scale; distances of probabilities below this are rounding
+
+
+@dataclass(frozen=True)
+class MMD:
+    r"""Maximum mean discrepancy of two predicted distributions, a metric of `RadialKernel`.
+
+    .. math:: d(P, Q)^2 = \mathbb{E}\, l(Z, Z') - 2\, \mathbb{E}\, l(Z, W) + \mathbb{E}\, l(W, W'), \quad
+              l(y, y') = e^{-|y - y'|^2 / (2 \beta^2)}
+
+    with independent Z, Z' from P and W, W' from Q. It is the distance in a Hilbert space, so that every radial kernel
+    with it is positive definite.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Length scale :math:`\beta > 0` in units of the targets. None (the default): that of the default target
+        kernel, the median distance of one draw from every prediction.
+
+    Examples
+    --------
+    N(0, 1) and N(1, 1): d^2 = 2 (1 - exp(-1/6)) / sqrt(3), and with targets 0 the estimate is k(P, Q) times the
+    inner product of the residuals.
+
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.kernels import Gaussian, MMD
+    >>> options = {"target_kernel": Gaussian(bandwidth=1.0)}
+    >>> P = Normal([0.0, 1.0], [1.0, 1.0])
+    >>> k = Gaussian(bandwidth=1.0, metric=MMD(bandwidth=1.0))
+    >>> far = Gaussian(bandwidth=1e9)
+    >>> round(kcalib.skce([0.0, 0.0], P, kernel=k, **options) / kcalib.skce([0.0, 0.0], P, kernel=far, **options), 6)
+    0.914911
+    """
+
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bandwidth is not None:
+            object.__setattr__(self, "bandwidth", _positive("bandwidth", self.bandwidth, "pass None for the default"))
+
+    def __str__(self) -> str:
+        return "MMD()" if self.bandwidth is None else f"MMD(bandwidth={self.bandwidth:.6g})"
+
+
+@dataclass(frozen=True)
+class MixtureWasserstein:
+    r"""Transport distance between the components of two mixtures, a metric of `RadialKernel`.
+
+    .. math:: d(P, Q) = \Bigl(\min_{\gamma} \sum_{kl} \gamma_{kl}\, W_2(P_k, Q_l)^s\Bigr)^{1/s}
+
+    over couplings :math:`\gamma` of the weights. Not the distance in a Hilbert space in general, so that kernels with
+    it may be indefinite: `kcalib.IndefiniteKernelWarning`.
+
+    Parameters
+    ----------
+    order : float
+        The exponent s, at least 1.
+
+    Examples
+    --------
+    >>> from kcalib.kernels import Exponential, MixtureWasserstein
+    >>> print(Exponential(metric=MixtureWasserstein(order=1)))
+    Exponential(bandwidth=None, metric=MixtureWasserstein(order=1))
+    """
+
+    order: float = 2
+
+    def __post_init__(self) -> None:
+        order = _positive("order", self.order, "the distance has an order of at least 1", low=1.0)
+        object.__setattr__(self, "order", order)
+
+    def __str__(self) -> str:
+        return f"MixtureWasserstein(order={self.order:g})"
+
+
+KernelMetric = str | MMD | MixtureWasserstein
 
 
 class Kernel:
@@ -80,6 +168,16 @@ class Kernel:
 
     def resolve(self, median_distance: Callable[[str], float]) -> Kernel:
         """This kernel with every bandwidth that is None replaced by ``median_distance(metric)``."""
+
+        def resolved(kernel: RadialKernel) -> RadialKernel:
+            if kernel.bandwidth is not None:
+                return kernel
+            return dataclasses.replace(kernel, bandwidth=median_distance(kernel.metric))  # type: ignore[arg-type]
+
+        return self.mapped(resolved)
+
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Kernel:
+        """This kernel with every radial kernel in it changed."""
         raise NotImplementedError
 
     def terms(self) -> tuple[Term, ...]:
@@ -112,8 +210,8 @@ class Sum(Kernel):
     left: Kernel
     right: Kernel
 
-    def resolve(self, median_distance: Callable[[str], float]) -> Sum:
-        return Sum(self.left.resolve(median_distance), self.right.resolve(median_distance))
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Sum:
+        return Sum(self.left.mapped(change), self.right.mapped(change))
 
     def terms(self) -> tuple[Term, ...]:
         return self.left.terms() + self.right.terms()
@@ -146,8 +244,8 @@ class Product(Kernel):
     left: Kernel
     right: Kernel
 
-    def resolve(self, median_distance: Callable[[str], float]) -> Product:
-        return Product(self.left.resolve(median_distance), self.right.resolve(median_distance))
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Product:
+        return Product(self.left.mapped(change), self.right.mapped(change))
 
     def terms(self) -> tuple[Term, ...]:
         return tuple(
@@ -190,8 +288,8 @@ class Scaled(Kernel):
         remedy = "a kernel stays positive definite under positive scalings only"
         object.__setattr__(self, "scale", _positive("scale", self.scale, remedy))
 
-    def resolve(self, median_distance: Callable[[str], float]) -> Scaled:
-        return Scaled(self.scale, self.kernel.resolve(median_distance))
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Scaled:
+        return Scaled(self.scale, self.kernel.mapped(change))
 
     def terms(self) -> tuple[Term, ...]:
         return tuple(Term(self.scale * t.coefficient, t.factors) for t in self.kernel.terms())
@@ -226,7 +324,7 @@ class Linear(Kernel):
     0.44
     """
 
-    def resolve(self, median_distance: Callable[[str], float]) -> Linear:
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Linear:
         return self
 
     def terms(self) -> tuple[Term, ...]:
@@ -248,12 +346,13 @@ class RadialKernel(Kernel):
     bandwidth : float, optional
         Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
         the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation"}
-        Distance d of two predictions; total variation is half of cityblock.
+    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
+        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
+        distributions, whose "euclidean" distance is that of their parameters.
     """
 
     bandwidth: float | None = None
-    metric: str = "euclidean"
+    metric: KernelMetric = "euclidean"
 
     # What the profile takes: a distance, or its square.
     squares_distance: ClassVar[bool] = False
@@ -263,16 +362,23 @@ class RadialKernel(Kernel):
         if self.bandwidth is not None:
             bandwidth = _positive("bandwidth", self.bandwidth, "pass None for the median heuristic")
             object.__setattr__(self, "bandwidth", bandwidth)
-        if self.metric not in METRICS:
-            raise ValueError(f"`metric` is {self.metric!r}, expected one of {', '.join(map(repr, METRICS))}")
+        if self.metric == "mmd":
+            object.__setattr__(self, "metric", MMD())
+        known = (*METRICS, "wasserstein")
+        if not (isinstance(self.metric, (MMD, MixtureWasserstein)) or self.metric in known):
+            shown = ", ".join(map(repr, (*known, "mmd")))
+            raise ValueError(f"`metric` is {self.metric!r}, expected one of {shown}, or MMD(), or MixtureWasserstein()")
 
-    def resolve(self, median_distance: Callable[[str], float]) -> RadialKernel:
-        if self.bandwidth is not None:
-            return self
-        return dataclasses.replace(self, bandwidth=median_distance(self.metric))
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> RadialKernel:
+        return change(self)
 
     def terms(self) -> tuple[Term, ...]:
         assert self.bandwidth is not None
+        if self.metric not in METRICS:
+            raise ValueError(
+                f"{self} has a metric between predicted distributions (kcalib.distributions), but these are vectors; "
+                "use metric='euclidean'"
+            )
         unit = 0.5 if self.metric == "total_variation" else 1.0
         metric: Metric = "euclidean" if self.metric == "euclidean" else "cityblock"
         scale = self._scale(self.bandwidth) * (unit**2 if self.squares_distance else unit)
@@ -283,7 +389,7 @@ class RadialKernel(Kernel):
 
     def is_positive_definite(self) -> bool:
         """Whether the kernel is known to be positive definite in every dimension."""
-        return self.metric == "euclidean"
+        return self.metric == "euclidean" or isinstance(self.metric, MMD)
 
     def _scale(self, bandwidth: float) -> float:
         return 1.0 / bandwidth
@@ -293,9 +399,7 @@ class RadialKernel(Kernel):
 
     def __str__(self) -> str:
         shown = [
-            f"{f.name}={getattr(self, f.name):.6g}"
-            if isinstance(getattr(self, f.name), float)
-            else f"{f.name}={getattr(self, f.name)!r}"
+            f"{f.name}={_shown(getattr(self, f.name))}"
             for f in dataclasses.fields(self)
             if f.name == "bandwidth" or getattr(self, f.name) != f.default
         ]
@@ -308,15 +412,16 @@ class Exponential(RadialKernel):
 
     .. math:: k(p, q) = e^{-d/\nu}
 
-    Positive definite with each of the metrics.
+    Positive definite with each of the metrics of vectors, and with "mmd".
 
     Parameters
     ----------
     bandwidth : float, optional
         Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
         the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation"}
-        Distance d of two predictions; total variation is half of cityblock.
+    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
+        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
+        distributions, whose "euclidean" distance is that of their parameters.
 
     Examples
     --------
@@ -333,7 +438,7 @@ class Exponential(RadialKernel):
     profile: ClassVar[Profile] = "exponential"
 
     def is_positive_definite(self) -> bool:
-        return True
+        return self.metric in METRICS or isinstance(self.metric, MMD)
 
 
 @dataclass(frozen=True)
@@ -349,8 +454,9 @@ class Gaussian(RadialKernel):
     bandwidth : float, optional
         Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
         the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation"}
-        Distance d of two predictions; total variation is half of cityblock.
+    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
+        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
+        distributions, whose "euclidean" distance is that of their parameters.
 
     Examples
     --------
@@ -377,7 +483,7 @@ class GammaExponential(RadialKernel):
 
     .. math:: k(p, q) = e^{-(d/\nu)^\gamma}
 
-    Positive definite with the Euclidean metric, and with every metric for
+    Positive definite with the Euclidean metric and "mmd", and with every metric of vectors for
     :math:`\gamma \le 1`.
 
     Parameters
@@ -385,8 +491,9 @@ class GammaExponential(RadialKernel):
     bandwidth : float, optional
         Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
         the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation"}
-        Distance d of two predictions; total variation is half of cityblock.
+    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
+        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
+        distributions, whose "euclidean" distance is that of their parameters.
     gamma : float
         Exponent, in (0, 2]; 1 is `Exponential`.
 
@@ -412,7 +519,7 @@ class GammaExponential(RadialKernel):
             raise ValueError(f"`gamma` is {self.gamma}, expected 0 < gamma <= 2: beyond 2 this is not a kernel")
 
     def is_positive_definite(self) -> bool:
-        return self.metric == "euclidean" or self.gamma <= 1
+        return super().is_positive_definite() or (self.gamma <= 1 and self.metric in METRICS)
 
     def _shape(self) -> float:
         return float(self.gamma)
@@ -434,8 +541,9 @@ class Matern(RadialKernel):
     bandwidth : float, optional
         Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
         the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation"}
-        Distance d of two predictions; total variation is half of cityblock.
+    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
+        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
+        distributions, whose "euclidean" distance is that of their parameters.
     nu : {1.5, 2.5}
         Smoothness; 1/2 is `Exponential`.
 
@@ -479,8 +587,9 @@ class RationalQuadratic(RadialKernel):
     bandwidth : float, optional
         Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
         the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation"}
-        Distance d of two predictions; total variation is half of cityblock.
+    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
+        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
+        distributions, whose "euclidean" distance is that of their parameters.
     alpha : float
         Exponent, > 0; towards infinity the kernel becomes `Gaussian`.
 
@@ -509,6 +618,12 @@ class RationalQuadratic(RadialKernel):
 
     def _shape(self) -> float:
         return float(self.alpha)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value) if isinstance(value, (MMD, MixtureWasserstein)) else repr(value)
 
 
 def _positive(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = 1e15) -> float:

@@ -46,15 +46,18 @@ class SKCEResult:
 
     value: float  #: the estimate
     standard_error: float | None  #: None below four samples (two blocks) and with sample weights
+    draws_standard_error: float | None  #: what draws from the predictions add to it; None where none were taken
     estimator: str  #: "unbiased", "biased", "block" or "linear"
     block_size: int | None  #: samples in a block, None without blocks
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
-    target_kernel: str  #: "delta", or "matrix of rank r"
+    target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
+    target_factor: str | None  #: how its expectations under predicted distributions were found
     dtype: str  #: arithmetic of the sweep; sums are always float64
     operator: str  #: which operator computed it
     operator_reason: str  #: and why that one
@@ -83,7 +86,8 @@ class CalibrationTestResult:
     estimator: str  #: what `estimate` is
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; blocks drop those after the last full one
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     block_size: int | None  #: samples in a block
     n_blocks: int | None  #: full blocks
@@ -93,7 +97,8 @@ class CalibrationTestResult:
     bound: float | None  #: largest possible size of an entry H_ij (distribution_free)
     kernel: str | None  #: the kernel with its bandwidths as numbers
     bandwidth_source: str | None  #: "given", or how the median heuristic found it
-    target_kernel: str | None  #: "delta", or "matrix of rank r"
+    target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets
+    target_factor: str | None  #: how its expectations under predicted distributions were found
     variance_slope: float | None  #: of the estimate over all pairs: slope * true value + constant, for upper limits
     variance_constant: float | None  #: see there
     seed: int | None  #: of permutation, draws, or locations; None where nothing was random
@@ -189,11 +194,13 @@ class UCMEResult:
     seed: int | None  #: seed of the locations, None: they were given
     n_locations: int  #: J
     n_samples: int  #: n
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
-    target_kernel: str  #: "delta", or "matrix of rank r"
+    target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
+    target_factor: str | None  #: how its expectations under predicted distributions were found
     dtype: str  #: arithmetic of the sweep; sums are always float64
     operator: str  #: which operator computed it
     operator_reason: str  #: and why that one
@@ -250,11 +257,13 @@ class Comparison:
     models: tuple[ModelValue, ...]  #: in the order given
     differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
     n_samples: int  #: n
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
     bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
-    target_kernel: str | None  #: "delta", or "matrix of rank r"; None without kernel
+    target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets; None without kernel
+    target_factor: str | None  #: how its expectations under predicted distributions were found
     regularization: float | None  #: lambda of the CKCE; None without
     n_bins: int | None  #: bins of the confidence; None without
     n_resamples: int | None  #: replicates of the bootstrap; None without
@@ -388,9 +397,11 @@ class CKCEResult:
     tol: float | None  #: the relative error of `value` that was asked for (exact methods)
     kernel: str  #: the kernel with its bandwidths as numbers
     bandwidth_source: str  #: "given", or how the median heuristic found it
-    target_kernel: str  #: "delta", or "matrix of rank r"
+    target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
+    target_factor: str | None  #: how its expectations under predicted distributions were found
     n_samples: int  #: n
-    n_classes: int  #: m, of the induced problem if there is a lens
+    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None where nothing was random
     dtype: str  #: arithmetic of the kernel's entries; sums are always float64

@@ -5,20 +5,137 @@ residuals. With a positive semi-definite matrix M over the classes, that is with
 matrix-valued kernel k M (Widmann et al. 2019, definition 1), it is e_i^T M e_j, the inner
 product of e R for M = R R^T. `_packing` multiplies the residuals by R. A kernel between numbers is
 such a matrix for classes that are numbers; `_packing` makes it.
+
+For predicted distributions (`kcalib.distributions`) a target kernel is one of `kcalib.kernels`, with targets for
+points, or one of those here. `_forecast_packing` looks for a way to its expectations.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib._arrays import as_array, to_host
+from kcalib._options import check_integer
+from kcalib.kernels import Kernel
 
-TargetKernel = Any  # "delta", a (m, m) array, or a Kernel
+__all__ = ["Draws", "MahalanobisGaussian"]
+
+# None, "delta", a (m, m) array, a Kernel, or one of those here.
+TargetKernel = Any
+LARGEST_SEED = 2**63 - 1
 
 
-def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | None:
+@dataclass(frozen=True)
+class MahalanobisGaussian:
+    r"""Gaussian kernel between targets in R^d, with a matrix in place of a bandwidth.
+
+    .. math:: l(y, y') = \exp\Bigl(-\tfrac12 (y - y')^\top A\, (y - y')\Bigr)
+
+    The inverse covariance matrix of what is predicted makes errors in all directions count alike.
+
+    Parameters
+    ----------
+    matrix : array_like, shape (d, d)
+        Symmetric positive semi-definite matrix A, not 0.
+
+    Raises
+    ------
+    TypeError
+        If the matrix does not hold real numbers.
+    ValueError
+        If it is not square, not finite, not symmetric, or has a negative eigenvalue.
+
+    Examples
+    --------
+    A = I is `kcalib.kernels.Gaussian` of bandwidth 1.
+
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.kernels import Gaussian
+    >>> from kcalib.target_kernels import MahalanobisGaussian
+    >>> y, P = [[0.0, 1.0], [0.5, 0.0]], Normal([[0.0, 0.0], [1.0, 1.0]], [[1.0, 2.0], [2.0, 1.0]])
+    >>> value = kcalib.skce(y, P, target_kernel=MahalanobisGaussian([[1.0, 0.0], [0.0, 1.0]]))
+    >>> abs(value - kcalib.skce(y, P, target_kernel=Gaussian(bandwidth=1.0))) < 1e-15
+    True
+    """
+
+    matrix: tuple[tuple[float, ...], ...]
+
+    def __init__(self, matrix: Any) -> None:
+        array = to_host(as_array(matrix, "matrix"))
+        if array.ndim != 2:
+            raise ValueError(f"`matrix` has shape {array.shape}, expected (d, d)")
+        matrix_root(array, len(array), "matrix", "a row for each entry of a target")
+        object.__setattr__(self, "matrix", tuple(tuple(row) for row in array.astype(np.float64).tolist()))
+
+    @property
+    def root(self) -> np.ndarray:
+        """L with A = L L^T, shape (d, rank); diagonal if A is."""
+        matrix = np.array(self.matrix)
+        diagonal = np.diagonal(matrix)
+        if np.array_equal(matrix, np.diag(diagonal)):
+            return np.diag(np.sqrt(diagonal))
+        root = matrix_root(matrix, len(matrix))
+        assert root is not None
+        return root
+
+    def __str__(self) -> str:
+        return f"MahalanobisGaussian of dimension {len(self.matrix)}"
+
+
+@dataclass(frozen=True)
+class Draws:
+    r"""A target kernel whose expectations are means over draws from the predictions.
+
+    kcalib takes draws by itself where there is neither a closed form nor a finite-rank factor of the kernel; with this
+    class the number and the seed are yours, and draws are taken in any case. The estimate then has an error that is
+    due to the draws, ``result.draws_standard_error``.
+
+    Parameters
+    ----------
+    kernel : Kernel or MahalanobisGaussian, optional
+        The kernel between targets. Default: that of the predictions' family.
+    n_draws : int
+        Draws from each prediction, at least 2.
+    seed : int
+        Seed of the draws.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.target_kernels import Draws
+    >>> y, P = [0.0, 1.0, 0.5], Normal([0.0, 1.0, 0.0], [1.0, 2.0, 1.5])
+    >>> result = kcalib.skce(y, P, target_kernel=Draws(n_draws=100, seed=1), full_output=True)
+    >>> result.target_factor
+    '100 draws from each prediction, seed 1'
+    >>> abs(result.value - kcalib.skce(y, P)) < 4 * result.draws_standard_error
+    True
+    """
+
+    kernel: Kernel | MahalanobisGaussian | None = None
+    n_draws: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.kernel is None or isinstance(self.kernel, (Kernel, MahalanobisGaussian))):
+            raise TypeError(f"`kernel` is {self.kernel!r}, expected one of kcalib.kernels, or MahalanobisGaussian")
+        object.__setattr__(self, "n_draws", check_integer("n_draws", self.n_draws, 2, 2**20))
+        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0, LARGEST_SEED))
+
+    def __str__(self) -> str:
+        return f"Draws({self.kernel}, n_draws={self.n_draws}, seed={self.seed})"
+
+
+def matrix_root(
+    target_kernel: TargetKernel,
+    n_classes: int,
+    name: str = "target_kernel",
+    rows: str = "one row per class (with a lens, of the induced problem)",
+) -> np.ndarray | None:
     """R of shape (m, rank) with M = R R^T; None for the Kronecker delta.
 
     Raises
@@ -28,6 +145,10 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
     ValueError
         If the matrix has the wrong shape, is not symmetric, or has a negative eigenvalue.
     """
+    if target_kernel is None:
+        return None
+    if isinstance(target_kernel, (MahalanobisGaussian, Draws)):
+        raise ValueError(f"`target_kernel` is {target_kernel}, which is for predicted distributions, not for classes")
     if isinstance(target_kernel, str):
         if target_kernel != "delta":
             raise ValueError(
@@ -35,35 +156,32 @@ def matrix_root(target_kernel: TargetKernel, n_classes: int) -> np.ndarray | Non
                 "or one of kcalib.kernels"
             )
         return None
-    matrix = to_host(as_array(target_kernel, "target_kernel"))
+    matrix = to_host(as_array(target_kernel, name))
     if matrix.dtype.kind not in "biuf":
-        raise TypeError(f"`target_kernel` has dtype {matrix.dtype}, expected real numbers")
+        raise TypeError(f"`{name}` has dtype {matrix.dtype}, expected real numbers")
     matrix = matrix.astype(np.float64)
     if matrix.shape != (n_classes, n_classes):
-        raise ValueError(
-            f"`target_kernel` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): one row per class "
-            "(with a lens, of the induced problem)"
-        )
+        raise ValueError(f"`{name}` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): {rows}")
     if not np.isfinite(matrix).all():
         i, j = np.argwhere(~np.isfinite(matrix))[0]
-        raise ValueError(f"`target_kernel[{i}, {j}]` is {matrix[i, j]}, expected a finite number")
+        raise ValueError(f"`{name}[{i}, {j}]` is {matrix[i, j]}, expected a finite number")
     asymmetry = np.abs(matrix - matrix.T)
     largest = np.abs(matrix).max()
     if not 1e-15 <= largest <= 1e15:
         raise ValueError(
-            f"`target_kernel` has the largest entry {largest:.3g}, expected one between 1e-15 and 1e15; rescale it"
+            f"`{name}` has the largest entry {largest:.3g}, expected one between 1e-15 and 1e15; rescale it"
         )
     if asymmetry.max() > 1e-10 * largest:
         i, j = np.unravel_index(asymmetry.argmax(), matrix.shape)
         raise ValueError(
-            f"`target_kernel[{i}, {j}]` is {matrix[i, j]} but `target_kernel[{j}, {i}]` is {matrix[j, i]}, "
+            f"`{name}[{i}, {j}]` is {matrix[i, j]} but `{name}[{j}, {i}]` is {matrix[j, i]}, "
             "expected a symmetric matrix; symmetrise it by (M + M.T) / 2"
         )
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     rounding = n_classes * np.finfo(np.float64).eps * max(values[-1], 0.0)
     if values[0] < -100 * rounding or values[-1] <= 0:
         raise ValueError(
-            f"`target_kernel` has the eigenvalue {values[0]:.6g}, expected a positive semi-definite, non-zero matrix"
+            f"`{name}` has the eigenvalue {values[0]:.6g}, expected a positive semi-definite, non-zero matrix"
         )
     kept = values > rounding
     return vectors[:, kept] * np.sqrt(values[kept])

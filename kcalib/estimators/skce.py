@@ -1,4 +1,4 @@
-"""The squared kernel calibration error (SKCE) of a classifier.
+"""The squared kernel calibration error (SKCE) of class probabilities and of predicted distributions.
 
 `skce` is the public function; `estimate` is the way of the data behind it, which
 `kcalib.evaluation` walks as well: checked input -> pair problem -> operator -> statistics.
@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kcalib import _packing, _statistics
+import numpy as np
+
+from kcalib import _forecast_packing, _packing, _statistics
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
@@ -33,7 +36,7 @@ def skce(
     y_pred: Any,
     *,
     kernel: Kernel | None = None,
-    target_kernel: TargetKernel = "delta",
+    target_kernel: TargetKernel = None,
     estimator: str = "unbiased",
     block_size: int | None = None,
     sample_weight: Any = None,
@@ -45,7 +48,7 @@ def skce(
     operator: str | None = None,
     full_output: bool = False,
 ) -> float | SKCEResult:
-    r"""Squared kernel calibration error of predicted class probabilities.
+    r"""Squared kernel calibration error of predicted class probabilities, or of predicted distributions.
 
     0 for a calibrated model and, with a characteristic kernel such as the default, positive
     for every other. All classes count, not only the predicted one, and nothing is binned.
@@ -53,19 +56,24 @@ def skce(
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels: integers 0..m-1, booleans, strings, or one-hot rows.
-    y_pred : array_like, shape (n, m) or (n,)
+        Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets: numbers, shape (n,), or
+        vectors, shape (n, d).
+    y_pred : array_like, shape (n, m) or (n,), or Distribution
         Predicted probabilities; rows sum to 1. For a binary problem also the probability of
         the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists. Gradients
-        are not tracked.
+        are not tracked. Or one of `kcalib.distributions`.
     kernel : Kernel, optional
         Kernel on predictions, see `kcalib.kernels`. Default: `kcalib.kernels.Exponential` with
-        the median heuristic.
-    target_kernel : "delta", array_like of shape (m, m), or Kernel
-        Kernel on labels: Kronecker delta; or a symmetric positive semi-definite matrix M, which makes the
+        the median heuristic; for distributions with ``metric="wasserstein"`` where their Wasserstein distance is that
+        of points, else with ``metric="mmd"``.
+    target_kernel : "delta", array_like of shape (m, m), Kernel, or one of `kcalib.target_kernels`, optional
+        Kernel on labels: Kronecker delta (the default); or a symmetric positive semi-definite matrix M, which makes the
         matrix-valued kernel k M; or, for classes that are numbers (an ordinal scale), one of `kcalib.kernels` with
         its bandwidth, between the numbers: those of `classes`, or 0..m-1. With a lens classes and m are those of the
-        induced problem, with the numbers 0..m-1.
+        induced problem, with the numbers 0..m-1. For distributions one of `kcalib.kernels` between targets,
+        `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or `kcalib.target_kernels.Draws` of one. Default:
+        `kcalib.kernels.Gaussian` (for Laplace distributions `kcalib.kernels.Exponential`), with the median distance of
+        one draw from every prediction for a bandwidth: a function of the predictions alone.
     estimator : {"unbiased", "biased", "block", "linear"}
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of
@@ -130,6 +138,16 @@ def skce(
     `kcalib.kernels.Matern` take time O(n log n), with the same result to rounding, if the
     two probabilities sum to 1 to float64 rounding (as they do where the second alone is given).
 
+    For predicted distributions the inner product is that of the signed measures :math:`\delta_{y_i} - P_i` under the
+    target kernel l,
+
+    .. math:: H_{ij} = k(P_i, P_j) \bigl( l(y_i, y_j) - \mathbb{E}\, l(Z_i, y_j) - \mathbb{E}\, l(y_i, Z_j)
+              + \mathbb{E}\, l(Z_i, Z_j) \bigr), \quad Z_i \sim P_i, Z_j \sim P_j,
+
+    with expectations in closed form where there is one (Gaussian kernels and normal distributions, exponential kernels
+    and Laplace distributions, and mixtures of these; any kernel and samples; [2]_, appendix D). ``target_factor`` of the
+    result says what was done. Mixtures of K components take K^2 times as long.
+
     References
     ----------
     .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
@@ -149,6 +167,16 @@ def skce(
     >>> result = kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9], estimator="biased", full_output=True)
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
+
+    Two normal distributions N(0, 1) and targets 0 and 2: k = 1, and the estimate is the inner product of residuals,
+    exp(-2) - (1 + exp(-1)) / sqrt(2) + 1 / sqrt(3).
+
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.kernels import Gaussian
+    >>> options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
+    >>> result = kcalib.skce([0.0, 2.0], Normal([0.0, 0.0], [1.0, 1.0]), full_output=True, **options)
+    >>> round(result.value, 6), result.target_factor
+    (-0.254553, 'closed form (normal)')
     """
     data = prepare(
         y_true,
@@ -171,7 +199,7 @@ class PairOptions:
     """What H is and who computes it, as the user wrote it."""
 
     kernel: Kernel | None = None
-    target_kernel: TargetKernel = "delta"
+    target_kernel: TargetKernel = None
     operator: str | None = None
     threads: int | None = None
 
@@ -184,6 +212,9 @@ class Computed(NamedTuple):
     operator: Operator
 
 
+N_GROUPS = 8  # of draws, whose estimates' spread is the standard error that is due to draws
+
+
 def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
     """The SKCE of checked data, its standard error, and how they were computed."""
     start = time.perf_counter()
@@ -191,6 +222,7 @@ def estimate(data: Data, options: PairOptions, estimator: str, block_size: int |
     return SKCEResult(
         value=value,
         standard_error=error,
+        draws_standard_error=draws_standard_error(data, packed, operator, estimator, block_size),
         estimator=estimator,
         block_size=block_size,
         n_samples=data.n,
@@ -208,6 +240,26 @@ def compute(data: Data, options: PairOptions, estimator: str, block_size: int | 
     operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
     value, error = value_and_error(data, operator, estimator, block_size, with_error=with_error)
     return Computed(value, error, block_size, packed, operator)
+
+
+def draws_standard_error(
+    data: Data, packed: Packed, operator: Operator, estimator: str, block_size: int | None
+) -> float | None:
+    """What the draws that stand for the predictions add to the error of the estimate; None without draws.
+
+    From estimates with other draws, in groups that have as many together: their spread includes what the products of
+    draws add, which is more with few draws, so that it is somewhat too large rather than too small.
+    """
+    if packed.forecast is None or packed.forecast.target.draws is None or not isinstance(data, Forecasts):
+        return None
+    values = []
+    for target in _forecast_packing.redrawn(data, packed.forecast.target, N_GROUPS):
+        forecast = dataclasses.replace(packed.forecast, target=target)
+        problem = dataclasses.replace(packed.problem, target=target.mixtures)
+        other = dataclasses.replace(packed, forecast=forecast, problem=problem).with_targets(data)
+        again = operator_for(other.problem, operator=operator.name, threads=operator.threads)
+        values.append(value_and_error(data, again, estimator, block_size, with_error=False)[0])
+    return math.sqrt(float(np.var(values, ddof=1)) / N_GROUPS)
 
 
 def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
@@ -242,8 +294,17 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelOperator) ->
         + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
         for m in packed.medians
     ]
+    forecast = packed.forecast
+    if forecast is not None:
+        sources += [
+            f"on targets: median {m.metric} distance of one draw from every prediction"
+            + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
+            for m in forecast.target_medians
+        ]
     return {
         "n_classes": None if isinstance(data, Forecasts) else data.m,
+        "prediction": type(data.prediction).__name__ if isinstance(data, Forecasts) else None,
+        "target_factor": None if forecast is None else forecast.target.description,
         "lens": str(data.lens),
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
@@ -254,8 +315,8 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelOperator) ->
 
 
 def _describe_target(packed: Packed) -> str:
-    if packed.target_kernel is not None:
-        return str(packed.target_kernel)
+    if packed.forecast is not None:
+        return str(packed.forecast.target.kernel)
     return "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}"
 
 

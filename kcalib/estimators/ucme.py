@@ -7,6 +7,7 @@ whether the same differences are 0.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ import numpy as np
 from kcalib import _arrays, _packing
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import Classification, prepare
+from kcalib._forecasts import Data, Forecasts, prepare
+from kcalib._inputs import Classification
 from kcalib._options import check_integer
 from kcalib._packing import Packed
 from kcalib._resampling import draw_labels
@@ -42,7 +44,7 @@ def ucme(
     test_labels: Any = None,
     seed: int | None = None,
     kernel: Kernel | None = None,
-    target_kernel: TargetKernel = "delta",
+    target_kernel: TargetKernel = None,
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
@@ -51,7 +53,7 @@ def ucme(
     operator: str | None = None,
     full_output: bool = False,
 ) -> float | UCMEResult:
-    r"""Unnormalised calibration mean embedding statistic of predicted class probabilities.
+    r"""Unnormalised calibration mean embedding statistic of predicted class probabilities or distributions.
 
     The mean, over J test locations, of the squared difference between the observed and the expected
     mean kernel value there. It takes time linear in the number of samples, but looks at J places only:
@@ -63,11 +65,11 @@ def ucme(
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator
-        As in `kcalib.skce`. The median heuristic takes `y_pred` alone.
+        As in `kcalib.skce`, distributions included. The median heuristic takes `y_pred` alone.
     n_locations : int, optional
         Number J of random test locations, 1 to 100,000; default 10. Only without `test_predictions`.
-    test_predictions : array_like, shape (J, m) or (J,), optional
-        The predictions of the test locations, in the form of `y_pred`; with a lens, probabilities of
+    test_predictions : array_like, shape (J, m) or (J,), or Distribution, optional
+        The predictions of the test locations, in the form of `y_pred` (of its family); with a lens, probabilities of
         the induced problem. Choose them without looking at `y_true`.
     test_labels : array_like, shape (J,) or (J, m), optional
         The labels of the test locations, in the form of `y_true`; with a lens, classes of the induced
@@ -114,7 +116,8 @@ def ucme(
 
     Random locations: with ``rng = numpy.random.default_rng(seed)`` the predictions of J samples,
     ``rng.choice(n, J, replace=J > n)``, each with a label drawn from that prediction (the number of classes whose
-    cumulative probabilities are at most ``rng.uniform(size=J)``). They depend on `y_pred` but not on `y_true`, so
+    cumulative probabilities are at most ``rng.uniform(size=J)``; of distributions, their
+    ``sample(1, seed=rng.integers(2**63))``). They depend on `y_pred` but not on `y_true`, so
     that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
     told from a calibrated one. They are drawn on the host and are
     the same for every array library.
@@ -136,6 +139,15 @@ def ucme(
     0.017122
     >>> kcalib.ucme([0, 1, 1], [0.2, 0.6, 0.9], n_locations=4, full_output=True).n_locations
     4
+
+    A normal distribution N(0, 1), the target 0, and the location (N(0, 1), 0): (1 - 1 / sqrt(2))^2.
+
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.kernels import Gaussian
+    >>> where = {"test_predictions": Normal([0.0], [1.0]), "test_labels": [0.0]}
+    >>> options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
+    >>> round(kcalib.ucme([0.0], Normal([0.0], [1.0]), **options, **where), 6)
+    0.085786
     """
     start = time.perf_counter()
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
@@ -161,11 +173,20 @@ def ucme(
 class Locations:
     """Test locations, beside the samples, and where they come from."""
 
-    data: Classification
+    data: Data
     seed: int | None  # None: given by the user
 
     def described(self) -> dict[str, Any]:
         """The fields of a result that say where the locations are."""
+        if isinstance(self.data, Forecasts):
+            parameters, y = self.data.prediction.parameters(), _arrays.to_host(self.data.y)
+            shown = np.empty((self.data.n, 0)) if parameters is None else _arrays.to_host(parameters)
+            return {
+                "n_locations": self.data.n,
+                "test_predictions": tuple(map(tuple, shown.tolist())),
+                "test_labels": tuple(y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())),
+                "seed": self.seed,
+            }
         labels, names = _arrays.to_host(self.data.labels).tolist(), self.data.classes
         return {
             "n_locations": self.data.n,
@@ -176,7 +197,7 @@ class Locations:
 
 
 def locations_for(
-    data: Classification,
+    data: Data,
     n_locations: int | None,
     test_predictions: Any,
     test_labels: Any,
@@ -188,6 +209,8 @@ def locations_for(
         count = DEFAULT_LOCATIONS if n_locations is None else n_locations
         count = check_integer("n_locations", count, 1, MAX_LOCATIONS)
         seed = check_integer("seed", DEFAULT_SEED if seed is None else seed, 0)
+        if isinstance(data, Forecasts):
+            return Locations(_random_forecasts(data, count, seed), seed)
         return Locations(_random_locations(data, count, seed), seed)
     if test_predictions is None or test_labels is None:
         given, missing = ("test_labels", "test_predictions")[:: 1 if test_predictions is None else -1]
@@ -195,7 +218,32 @@ def locations_for(
     for name, value in (("n_locations", n_locations), ("seed", seed)):
         if value is not None:
             raise ValueError(f"`{name}` is {value!r}, but `test_predictions` are given; leave one of the two out")
+    if isinstance(data, Forecasts):
+        return Locations(_given_forecasts(data, test_predictions, test_labels), None)
     return Locations(_given_locations(data, test_predictions, test_labels, from_logits), None)
+
+
+def _random_forecasts(data: Forecasts, count: int, seed: int) -> Forecasts:
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(data.n, count, replace=count > data.n)
+    chosen = dataclasses.replace(data, sample_weight=None).take(_arrays.like(rows, data.y))
+    draws = chosen.prediction.sample(1, seed=int(rng.integers(2**63)))
+    return chosen.with_targets(data.xp.reshape(draws, (count, data.n_dims)))
+
+
+def _given_forecasts(data: Forecasts, predictions: Any, labels: Any) -> Forecasts:
+    try:
+        given = prepare(labels, predictions, dtype=data.dtype)
+    except (TypeError, ValueError) as error:
+        message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
+        raise type(error)(message) from None
+    if not isinstance(given, Forecasts) or given.n_dims != data.n_dims:
+        shown = f"{given.prediction}" if isinstance(given, Forecasts) else "class probabilities"
+        raise ValueError(
+            f"`test_predictions` are {shown}, but `y_pred` is {type(data.prediction).__name__} for targets of "
+            f"dimension {data.n_dims}; expected distributions of the same family"
+        )
+    return given
 
 
 def _random_locations(data: Classification, count: int, seed: int) -> Classification:
@@ -240,9 +288,7 @@ def mean_square(differences: np.ndarray) -> float:
     return float(np.mean(differences * differences))
 
 
-def differences_at(
-    data: Classification, options: PairOptions, locations: Locations
-) -> tuple[np.ndarray, Packed, Operator]:
+def differences_at(data: Data, options: PairOptions, locations: Locations) -> tuple[np.ndarray, Packed, Operator]:
     """Observed minus expected mean kernel value at each location, shape (J,), and how it was computed."""
     packed = _packing.pack_locations(
         data, locations.data, options.kernel, options.target_kernel, threads=options.threads

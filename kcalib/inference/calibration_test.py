@@ -59,7 +59,7 @@ def calibration_test(
     *,
     method: str = "auto",
     kernel: Kernel | None = None,
-    target_kernel: TargetKernel = "delta",
+    target_kernel: TargetKernel = None,
     estimator: Any = None,
     block_size: int | None = None,
     variance: str | None = None,

@@ -109,15 +109,14 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     if operator is not None:
         check_choice("operator", operator, tuple(row.name for row in TABLE))
         reason = "asked for by name"
-    elif problem.target is not None:
-        operator, reason = "generic", "targets that are no class labels"
     elif not host:
         operator, reason = "generic", f"{_arrays.library(points)} arrays on {where} stay there"
     elif int(points.shape[0]) >= SORTED_SCAN_FROM and SortedScanOperator.unsuitable(problem) is None:
         reason = "the predictions lie on a line and the kernel allows O(n log n)"
         return SortedScanOperator(problem, threads=threads, reason=reason)
     else:
-        operator, reason = "openmp", "the arrays are in host memory"
+        obstacle = OpenMPOperator.unsuitable(problem)
+        operator, reason = ("openmp", "the arrays are in host memory") if obstacle is None else ("generic", obstacle)
 
     if operator != "generic" and not host:
         raise ValueError(

@@ -34,7 +34,23 @@ cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
         const Factor* factors
 
 
+cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
+    cdef struct Mixtures:
+        int family
+        int n_dims
+        int n_components
+        int n_terms
+        KernelProgram kernel
+    int MAX_DIMS "kcalib::MAX_FULL_DIMS"
+
+
 cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+    cdef struct PairProgram:
+        KernelProgram kernel
+        const Mixtures* target
+        const Mixtures* predicted
+        const double* table
+        long table_stride
     cdef cppclass Side[T]:
         const T* points
         long n_features
@@ -65,7 +81,7 @@ cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
 
 cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     cdef cppclass PairProblem[T]:
-        KernelProgram kernel
+        PairProgram program
         Side[T] left
         Side[T] right
         bint symmetric
@@ -259,7 +275,10 @@ cdef int poll(void* context, double done) noexcept with gil:
     return 0
 
 
-cdef class Kernel:
+MAX_FULL_DIMS = MAX_DIMS
+
+
+cdef class Terms:
     """A kernel in normal form: [(coefficient, [(profile, metric, scale, shape), ...]), ...]."""
 
     cdef vector[Term] terms
@@ -272,6 +291,41 @@ cdef class Kernel:
             for profile, metric, scale, shape in factors:
                 self.factors.push_back(Factor(profile, metric, scale, shape))
         self.program = KernelProgram(self.terms.data(), <int>self.terms.size(), self.factors.data())
+
+
+cdef class Kernel:
+    """What is computed of points and marks: the terms of the kernel, what marks (`target`) and points (`predicted`)
+    are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances."""
+
+    cdef Terms terms
+    cdef list kept
+    cdef const double[:, :] table
+    cdef Mixtures target
+    cdef Mixtures predicted
+    cdef PairProgram program
+
+    def __init__(self, terms, target=None, predicted=None, const double[:, :] table=None):
+        self.kept = []
+        self.terms = Terms(terms)
+        self.program.kernel = self.terms.program
+        self.program.target = self.program.predicted = NULL
+        self.program.table = NULL
+        if target is not None:
+            self.target = self.mixtures(target)
+            self.program.target = &self.target
+        if predicted is not None:
+            self.predicted = self.mixtures(predicted)
+            self.program.predicted = &self.predicted
+        if table is not None:
+            self.table = table
+            self.program.table = &table[0, 0]
+            self.program.table_stride = table.strides[0] // <long>sizeof(double)
+
+    cdef Mixtures mixtures(self, description):
+        family, n_dims, n_components, n_terms, terms = description
+        cdef Terms kernel = Terms(terms)
+        self.kept.append(kernel)
+        return Mixtures(family, n_dims, n_components, n_terms, kernel.program)
 
 
 cdef Side[real] one_side(
@@ -303,7 +357,7 @@ cdef PairProblem[real] pair_problem(
     bint symmetric,
 ):
     cdef PairProblem[real] problem
-    problem.kernel = kernel.program
+    problem.program = kernel.program
     problem.symmetric = symmetric
     problem.left = one_side[real](points, marks, labels, order)
     problem.right = one_side[real](right_points, right_marks, right_labels, right_order)

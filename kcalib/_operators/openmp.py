@@ -10,7 +10,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._operators.diagonal import diagonal
 from kcalib._options import check_choice
-from kcalib._problem import Moments, PairProblem, Side
+from kcalib._problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._resampling import Weights
 from kcalib._threads import ProgressBar, resolve_threads, terminal_progress
 
@@ -24,7 +24,11 @@ PROFILES = {
     "rational_quadratic": 5,
     "identity": 6,
 }
-METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2}
+METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
+FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}  # of src/include/kcalib/mixtures.h
+# Parameters of mixtures beyond these, in units of the target kernel's length scale, are as good as these: with
+# them products neither overflow nor vanish.
+BOUNDS = {"float64": 2.0**119, "float32": 2.0**59}
 
 # From this many classes on one product of residuals serves both distances and target factors, if
 # the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
@@ -48,12 +52,22 @@ class OpenMPOperator:
         self.threads = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
         self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
+        obstacle = self.unsuitable(problem)
+        if obstacle is not None:
+            raise ValueError(f"operator='openmp' cannot take this problem: {obstacle}; leave operator=None")
+        table = None if problem.table is None else np.ascontiguousarray(problem.table, dtype=np.float64)
         self._kernel = _native.Kernel(
-            [
-                (t.coefficient, [(PROFILES[f.profile], METRICS[f.metric], f.scale, f.shape) for f in t.factors])
-                for t in problem.kernel
-            ]
+            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), table
         )
+
+    @staticmethod
+    def unsuitable(problem: PairProblem) -> str | None:
+        """Why the problem is not one for this operator; None if it is."""
+        for mixtures in (problem.target, problem.predicted):
+            if mixtures is not None and mixtures.family == "normal_full" and mixtures.n_dims > _native.MAX_FULL_DIMS:
+                most = _native.MAX_FULL_DIMS
+                return f"normals with full covariances have {mixtures.n_dims} dimensions, more than {most}"
+        return None
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
@@ -117,6 +131,8 @@ class OpenMPOperator:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
         points = np.ascontiguousarray(side.points)
         n, m = points.shape
+        if self.problem.target is not None:
+            return Prepared(points, _bounded(self.problem.target, np.ascontiguousarray(side.marks)), None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
@@ -160,6 +176,32 @@ class Prepared:
         result = np.empty_like(values)
         result[self.order] = values
         return result
+
+
+def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float]]]]:
+    """A kernel in normal form as the compiled core reads it."""
+    return [
+        (t.coefficient, [(PROFILES[f.profile], METRICS[f.metric], f.scale, f.shape) for f in t.factors]) for t in terms
+    ]
+
+
+def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
+    if mixtures is None:
+        return None
+    numbers = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
+    return FAMILIES[mixtures.family], *numbers, _terms(mixtures.kernel)
+
+
+def _bounded(mixtures: Mixtures, marks: np.ndarray) -> np.ndarray:
+    """The marks with parameters within `BOUNDS`."""
+    bound = BOUNDS[marks.dtype.name]
+    if max(marks.max(), -marks.min()) <= bound:
+        return marks
+    bounded = np.clip(marks, -bound, bound)
+    width = mixtures.mark_columns // mixtures.n_terms
+    for column in (0, 1):  # these are no parameters
+        bounded[:, column::width] = marks[:, column::width]
+    return bounded
 
 
 def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:

@@ -71,6 +71,8 @@ class SortedScanOperator:
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this operator; None if it is."""
         points = problem.left.points
+        if problem.target is not None or problem.predicted is not None or problem.table is not None:
+            return "the predictions are distributions, not probabilities of two classes"
         if points.shape[1] > 2:
             return f"the points have {points.shape[1]} coordinates, not one or two that sum to 1"
         for term in problem.kernel:

@@ -125,6 +125,23 @@ KCALIB_FN FloatPack square_root(FloatPack x) {
 #endif
 }
 
+// 1 / sqrt(x) for 2^-1000 <= x <= 2^1000 (float: 2^-120 to 2^120): with r from vrsqrt14 and e = 1 - x r^2, |e| < 2^-13,
+// r (1 - e)^(-1/2) as a series, to e^3 (float: e).
+#if defined(__AVX512F__)
+KCALIB_FN DoublePack reciprocal_root(DoublePack x) {
+  const DoublePack r = DoublePack(_mm512_maskz_rsqrt14_pd(0xff, __m512d(x)));
+  const DoublePack e = 1.0 - x * r * r;
+  return (e * ((e * 0.3125 + 0.375) * e + 0.5)) * r + r;
+}
+KCALIB_FN FloatPack reciprocal_root(FloatPack x) {
+  const FloatPack r = FloatPack(_mm512_maskz_rsqrt14_ps(0xffff, __m512(x)));
+  const FloatPack e = 1.0f - x * r * r;
+  return (e * 0.5f) * r + r;
+}
+#else
+template <class V> KCALIB_FN V reciprocal_root(V x) { return Real<V>(1) / square_root(x); }
+#endif
+
 template <class V> KCALIB_FN V lower(V x, V y) { return x < y ? x : y; }
 #if defined(__AVX512F__)
 template <> KCALIB_FN DoublePack lower(DoublePack x, DoublePack y) {

@@ -98,7 +98,7 @@ template <class T> class Blocks {
 
   // Rows [i * block, ...) against columns [j * block, ...).
   BlockOfPairs<T> pairs(long i, long j) const {
-    return {&problem.kernel, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
+    return {&problem.program, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
             &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j};
   }
 
@@ -500,7 +500,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
       const bool on_diagonal = j == row_begin;
       T* columns = on_diagonal ? rows : rows + packed_size;
       if (!on_diagonal) tile.pack(problem.right, j, j_end, columns);
-      tile.sums({&problem.kernel, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal},
+      tile.sums({&problem.program, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal},
                 on_diagonal ? diagonal : others);
     }
     parts[task] = diagonal.total + 2 * others.total;

@@ -10,7 +10,7 @@
 namespace kcalib {
 
 template <class T> struct PairProblem {
-  KernelProgram kernel;
+  PairProgram program;
   Side<T> left, right;
   bool symmetric;  // right is left
 };

@@ -9,10 +9,19 @@
 // AVX-512 must not be the copy that the linker keeps for everyone.
 #include "tile.h"
 
+#include "kernel_tile.h"
+#include "mixture_kernels.h"
 #include "register_tile.h"
 
 namespace kcalib {
+
+extern const MixtureTable KCALIB_MIXTURES;
+
 namespace {
+
+template <class T> const MixtureFunctions<T>& mixtures();
+template <> const MixtureFunctions<double>& mixtures<double>() { return KCALIB_MIXTURES.float64; }
+template <> const MixtureFunctions<float>& mixtures<float>() { return KCALIB_MIXTURES.float32; }
 
 // Up to this many features the squared distance comes from differences; beyond it
 // from |x|^2 + |x'|^2 - 2 x.x', with pairs nearer than NEAR recomputed by differences,
@@ -101,6 +110,7 @@ template <class V> struct RegisterTile {
   using T = Real<V>;
   const RowGroup<T>& rows;
   const Panel<T>& columns;
+  const PairProgram& program;
   const Side<T>& left;  // for the pairs that are computed anew
   const Side<T>& right;
   long row, column;           // where the tile begins
@@ -123,17 +133,37 @@ template <class V> class Quantities {
   }
 
   const V* cityblock() {
-    if (!have_cityblock_)
-      accumulate<AbsoluteDifference, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(cityblock_));
-    have_cityblock_ = true;
-    return cityblock_;
+    if (!have_distance_)
+      accumulate<AbsoluteDifference, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(distance_));
+    have_distance_ = true;
+    return distance_;
   }
 
-  const V* squared_euclidean() {
+  // The only metric of its problem.
+  const V* table() {
+    if (have_distance_) return distance_;
+    have_distance_ = true;
+    long column[WIDTH<R>];
+    for (int j = 0; j < WIDTH<R>; ++j) column[j] = long(tile_.columns.points[j]);
+    for (int r = 0; r < ROWS; ++r) {
+      const double* row = tile_.program.table + long(tile_.rows.points[r][0]) * tile_.program.table_stride;
+      for (int v = 0; v < VECTORS; ++v)
+        for (int l = 0; l < LANES<V>; ++l) distance_[r * VECTORS + v][l] = R(row[column[v * LANES<V> + l]]);
+    }
+    return distance_;
+  }
+
+  const V* distance(int metric) { return metric == TABLE ? table() : cityblock(); }
+
+  const V* squared(int metric) {
     if (have_squared_) return squared_;
     have_squared_ = true;
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
+    if (metric == MMD) {
+      mixtures<R>().squared_mmd(*tile_.program.predicted, rows.points, columns.points, reinterpret_cast<R*>(squared_));
+      return squared_;
+    }
     if (columns.n_features <= DIRECT_FEATURES) {
       accumulate<SquaredDifference, V>(panel_rows(rows.points), columns.points, columns.n_features, storing(squared_));
       return squared_;
@@ -277,73 +307,9 @@ template <class V> class Quantities {
   }
 
   const RegisterTile<V>& tile_;
-  bool have_dot_ = false, have_squared_ = false, have_cityblock_ = false;
-  V dot_[TILE], squared_[TILE], cityblock_[TILE];
+  bool have_dot_ = false, have_squared_ = false, have_distance_ = false;
+  V dot_[TILE], squared_[TILE], distance_[TILE];
 };
-
-// out = profile(distance), and out = profile(squared distance), in the factor's metric.
-template <class V, class F> KCALIB_FN void of_distance(int metric, Quantities<V>& quantities, V* out, F&& profile) {
-  if (metric == CITYBLOCK) {
-    const V* d = quantities.cityblock();
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(d[i]);
-  } else {
-    const V* d2 = quantities.squared_euclidean();
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(square_root(d2[i]));
-  }
-}
-template <class V, class F> KCALIB_FN void of_square(int metric, Quantities<V>& quantities, V* out, F&& profile) {
-  if (metric == CITYBLOCK) {
-    const V* d = quantities.cityblock();
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(d[i] * d[i]);
-  } else {
-    const V* d2 = quantities.squared_euclidean();
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(d2[i]);
-  }
-}
-
-template <class V> void factor_values(const Factor& factor, Quantities<V>& quantities, V* out) {
-  using R = Real<V>;
-  const R a = R(factor.scale), shape = R(factor.shape);
-  const int metric = factor.metric;
-  switch (factor.profile) {
-    case EXPONENTIAL: return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return exponential(d, a); });
-    case GAUSSIAN: return of_square(metric, quantities, out, [=](V d2) KCALIB_INLINE { return gaussian(d2, a); });
-    case GAMMA_EXPONENTIAL:
-      return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return gamma_exponential(d, a, shape); });
-    case MATERN_3_2: return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return matern_3_2(d, a); });
-    case MATERN_5_2: return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return matern_5_2(d, a); });
-    case RATIONAL_QUADRATIC:
-      return of_square(metric, quantities, out, [=](V d2) KCALIB_INLINE { return rational_quadratic(d2, a, shape); });
-    default:  // IDENTITY
-      if (metric != DOT) return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return d; });
-      const V* dot = quantities.dot();
-      for (int i = 0; i < TILE; ++i) out[i] = dot[i];
-  }
-}
-
-// k(x_i, x'_j) of one register tile.
-template <class V> void kernel_values(const KernelProgram& kernel, Quantities<V>& quantities, V* out) {
-  using R = Real<V>;
-  V value[TILE], factor[TILE];
-  for (int t = 0; t < kernel.n_terms; ++t) {
-    const Term& term = kernel.terms[t];
-    V* product = t == 0 ? out : value;
-    factor_values(kernel.factors[term.first_factor], quantities, product);
-    for (int f = 1; f < term.n_factors; ++f) {
-      factor_values(kernel.factors[term.first_factor + f], quantities, factor);
-      for (int i = 0; i < TILE; ++i) product[i] *= factor[i];
-    }
-    const R c = R(term.coefficient);
-    if (t > 0)
-      for (int i = 0; i < TILE; ++i) out[i] += c * value[i];
-    else if (c != R(1))
-      for (int i = 0; i < TILE; ++i) out[i] *= c;
-  }
-}
 
 template <class T> T square_norm(const T* x, long length) {
   using V = Pack<T>;
@@ -444,12 +410,13 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   const Side<T>&left = *block.left, &right = *block.right;
   const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
   const long panel_size = Panel<T>::size(right);
+  const PairProgram& program = *block.program;
   const bool residual = left.labels;
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
   const long n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
   for (long g = 0; g < n_groups; ++g) groups[g] = RowGroup<T>(left, block.packed_rows, g * ROWS);
-  V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: with labels only
+  V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: not of vectors without labels
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
     visitor.start_panel();
@@ -475,7 +442,8 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     }
     const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), n_groups);
     for (long i = 0; i < rows; i += ROWS) {
-      const RegisterTile<V> tile{groups[i / ROWS], panel, left, right, block.row_begin + i, block.column_begin + j, column_labels, common_label};
+      const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j, column_labels,
+                                 common_label};
       Quantities<V> quantities(tile);
       V* target = targets[i / ROWS];
       prefetch.step(i / ROWS);
@@ -483,8 +451,10 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
                                panel.n_marks - first, storing(target), first ? target : nullptr);
         quantities.squared_from(target);
+      } else if (program.target) {
+        mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
       }
-      kernel_values<V>(*block.kernel, quantities, kernel);
+      kernel_values<V>(program.kernel, quantities, kernel);
       if (block.on_diagonal)
         for (int r = 0; r < ROWS; ++r) {
           const long d = tile.row + r - tile.column;
@@ -495,7 +465,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);
         visitor.row(r, i, j, h);
       };
-      if (residual) {
+      if (residual || program.target) {
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) show(r, target + r * VECTORS);
       } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dirichlet_kernels.h"
+#include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
 #include "weights.h"
@@ -27,9 +28,18 @@ template <class T> struct Side {
   long row(long i) const { return order ? order[i] : i; }
 };
 
+// What points and marks mean, and what is computed of them.
+struct PairProgram {
+  KernelProgram kernel;
+  const Mixtures* target;     // what the marks are; null: vectors. Not with labels.
+  const Mixtures* predicted;  // what the points are, for the metric MMD
+  const double* table;        // metric TABLE: distances of samples, by their points, which are positions
+  long table_stride;
+};
+
 // A rectangle of pairs: packed rows [row_begin, row_end) of `left` against packed columns of `right`.
 template <class T> struct BlockOfPairs {
-  const KernelProgram* kernel;
+  const PairProgram* program;
   const Side<T>* left;
   long row_begin, row_end;
   const T* packed_rows;  // what `pack` wrote for them

@@ -13,7 +13,7 @@
 
 namespace kcalib {
 
-enum Metric : int { EUCLIDEAN = 0, CITYBLOCK = 1, DOT = 2 };
+enum Metric : int { EUCLIDEAN = 0, CITYBLOCK = 1, DOT = 2, MMD = 3, TABLE = 4 };
 
 enum Profile : int {
   EXPONENTIAL = 0,

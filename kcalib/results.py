@@ -346,7 +346,8 @@ class Comparison:
 
     def remarks(self) -> list[str]:
         """What was done, a line for each thing."""
-        lines = [f"{self.metric}: {self.estimator}, {self.n_samples} samples, {self.n_classes} classes"]
+        predicted = self.prediction if self.n_classes is None else f"{self.n_classes} classes"
+        lines = [f"{self.metric}: {self.estimator}, {self.n_samples} samples, {predicted}"]
         if self.lens != str(Canonical()):
             lines.append(f"lens: {self.lens}")
         if self.kernel is not None:

@@ -98,6 +98,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, long*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
+    bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
     void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
@@ -516,6 +517,17 @@ def entries(
         finished = c_entries(problem, sweep.run, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
+
+
+def own_products(const real[:, ::1] points, Kernel kernel not None, Sweep sweep not None, real[::1] out):
+    """Writes the product of each point with itself under the target kernel, for points that are mixtures."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, points, None, None, points, points, None, None, True)
+    cdef real* out_pointer = &out[0]
+    cdef bint finished
+    with nogil:
+        finished = c_own_products(problem, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
 
 
 cdef LineKernel line_kernel(double rate, const double[::1] coefficients):

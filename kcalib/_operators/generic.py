@@ -1,8 +1,8 @@
 """The operator for every array library: strips of rows, array API functions only.
 
 Differentiable wherever the library is (distances have their subgradient 0 at 0), on
-whatever device the arrays are. Memory: a strip of the difference tensor, at most
-`STRIP_ELEMENTS` elements, besides O(n m).
+whatever device the arrays are. Memory: a strip of H, at most `STRIP_ELEMENTS` elements, and of the
+tensor of differences, besides O(n m).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._mixtures import inner_products
+from kcalib._mixtures import inner_products, squared_mmd
 from kcalib._operators.diagonal import diagonal
 from kcalib._options import check_choice
-from kcalib._problem import Factor, Moments, PairProblem, Side
+from kcalib._problem import Moments, PairProblem, Side
+from kcalib._profiles import Distances, kernel_matrix, safe_root
 from kcalib._resampling import Weights
 
 STRIP_ELEMENTS = 2**22
@@ -144,74 +145,32 @@ class GenericOperator:
 
     def _entries(self, left: Side, right: Side) -> Array:
         """Dense H of two sides, computed in their dtype, returned in float64."""
-        xp = self._xp
-        quantities: dict[str, Array] = {}
-        kernel: Any = None
-        for term in self.problem.kernel:
-            product: Any = None
-            for factor in term.factors:
-                value = self._profile(factor, left, right, quantities)
-                product = value if product is None else product * value
-            product = product if term.coefficient == 1 else term.coefficient * product
-            kernel = product if kernel is None else kernel + product
+        distances = _Distances(self.problem, left.points, right.points)
+        kernel = kernel_matrix(self.problem.kernel, distances)
         if self.problem.target is None:
-            h = kernel * (left.marks @ xp.matrix_transpose(right.marks))
+            h = kernel * (left.marks @ self._xp.matrix_transpose(right.marks))
         else:
             h = kernel * inner_products(self.problem.target, left.marks, right.marks)
-        return xp.astype(h, xp.float64, copy=False)
+        return self._xp.astype(h, self._xp.float64, copy=False)
 
-    def _profile(self, factor: Factor, left: Side, right: Side, quantities: dict[str, Array]) -> Array:
-        xp, a = self._xp, factor.scale
-        if factor.profile == "gaussian":
-            return xp.exp(-a * self._squared(factor.metric, left, right, quantities))
-        if factor.profile == "rational_quadratic":
-            return xp.exp(-factor.shape * xp.log1p(a * self._squared(factor.metric, left, right, quantities)))
-        if factor.profile == "identity" and factor.metric == "dot":
-            return left.points @ xp.matrix_transpose(right.points)
-        d = self._distance(factor.metric, left, right, quantities)
-        if factor.profile == "identity":
-            return d
-        r = a * d
-        if factor.profile == "exponential":
-            return xp.exp(-r)
-        if factor.profile == "matern_3_2":
-            return (1 + r) * xp.exp(-r)
-        if factor.profile == "matern_5_2":
-            return (1 + r + r * r / 3) * xp.exp(-r)
-        if factor.profile == "gamma_exponential":
-            positive = xp.where(r > 0, r, xp.ones_like(r))
-            return xp.where(r > 0, xp.exp(-(positive**factor.shape)), xp.ones_like(r))
-        raise ValueError(f"unknown profile {factor.profile!r}")
 
-    def _squared(self, metric: str, left: Side, right: Side, quantities: dict[str, Array]) -> Array:
-        if metric == "euclidean":
-            if "squared" not in quantities:
-                quantities["squared"] = self._over_features(lambda d: d * d, left, right)
-            return quantities["squared"]
-        d = self._distance(metric, left, right, quantities)
-        return d * d
+class _Distances(Distances):
+    """Those of points of a problem: of mixtures and of positions in a table too."""
 
-    def _distance(self, metric: str, left: Side, right: Side, quantities: dict[str, Array]) -> Array:
-        xp = self._xp
-        if metric not in quantities:
-            if metric == "cityblock":
-                quantities[metric] = self._over_features(xp.abs, left, right)
-            else:
-                d2 = self._squared("euclidean", left, right, quantities)
-                positive = xp.where(d2 > 0, d2, xp.ones_like(d2))  # no infinite slope at 0
-                quantities[metric] = xp.where(d2 > 0, xp.sqrt(positive), xp.zeros_like(d2))
-        return quantities[metric]
+    def __init__(self, problem: PairProblem, left: Array, right: Array) -> None:
+        super().__init__(left, right)
+        self._problem = problem
 
-    def _over_features(self, step: Any, left: Side, right: Side) -> Array:
-        """sum_k step(x_ik - x'_jk), by differences: exact for near-duplicates. A few features at a time."""
-        xp = self._xp
-        rows, columns = left.points.shape[0], right.points.shape[0]
-        features = left.points.shape[1]
-        width = max(1, min(features, STRIP_ELEMENTS // max(1, rows * columns)))
-        total: Any = None
-        for k in range(0, features, width):
-            part = slice(k, min(features, k + width))
-            difference = left.points[:, None, part] - right.points[None, :, part]
-            value = xp.sum(step(difference), axis=-1)
-            total = value if total is None else total + value
-        return total
+    def _squared(self, metric: str) -> Array:
+        if metric == "mmd":
+            assert self._problem.predicted is not None
+            return squared_mmd(self._problem.predicted, self.left, self.right)
+        return super()._squared(metric)
+
+    def _distance(self, metric: str) -> Array:
+        if metric == "mmd":
+            return safe_root(self.squared(metric))
+        if metric == "table":
+            rows, columns = (_arrays.to_host(x[:, 0]).astype(np.intp) for x in (self.left, self.right))
+            return _arrays.like(self._problem.table[rows[:, None], columns], self.left, dtype=self.left.dtype)
+        return super()._distance(metric)

@@ -26,9 +26,14 @@ PROFILES = {
 }
 METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
 FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}  # of src/include/kcalib/mixtures.h
-# Parameters of mixtures beyond these, in units of the target kernel's length scale, are as good as these: with
-# them products neither overflow nor vanish.
-BOUNDS = {"float64": 2.0**119, "float32": 2.0**59}
+# Parameters of mixtures beyond these, in units of the target kernel's length scale, are as good as these, whose
+# products neither overflow nor vanish: the factors are then smaller than what rounding leaves of others.
+BOUNDS = {
+    "normal": {"float64": 2.0**119, "float32": 2.0**59},
+    "normal_full": {"float64": 2.0**119, "float32": 2.0**59},
+    "laplace": {"float64": 2.0**119, "float32": 2.0**39},
+    "atoms": {"float64": 2.0**119, "float32": 2.0**59},
+}
 
 # From this many classes on one product of residuals serves both distances and target factors, if
 # the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
@@ -131,8 +136,11 @@ class OpenMPOperator:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
         points = np.ascontiguousarray(side.points)
         n, m = points.shape
+        if self.problem.predicted is not None:
+            points = self._predictions(self.problem.predicted, points)
         if self.problem.target is not None:
-            return Prepared(points, _bounded(self.problem.target, np.ascontiguousarray(side.marks)), None, None)
+            marks = _bounded(self.problem.target, np.ascontiguousarray(side.marks), 2 + self.problem.target.n_dims)
+            return Prepared(points, marks, None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
@@ -147,6 +155,23 @@ class OpenMPOperator:
         # In float32 the points have lost digits that small residuals have.
         marks = None if points.dtype == np.float64 else np.ascontiguousarray(side.marks)
         return Prepared(points, marks, labels, order)
+
+    def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
+        """Points of the metric "mmd" as the compiled core reads them: with their products with themselves.
+
+        Single normals: w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `normals_apart`.
+        """
+        points = _bounded(mixtures, points, 0)
+        if mixtures.family != "normal" or mixtures.n_components > 1 or mixtures.n_terms > 1:
+            own = np.empty(len(points), points.dtype)
+            _native.own_products(points, self._kernel, self._sweep(), own)
+            return np.concatenate([points, own[:, None]], axis=1)
+        d = mixtures.n_dims
+        twice = 2 * points[:, 2 + d : 2 + 2 * d].astype(np.float64)
+        points = points.copy()
+        points[:, 1] = points[:, 0] * np.exp(-0.25 * np.sum(np.log(twice), axis=1))
+        points[:, 2 + 2 * d :] = 1 / twice
+        return points
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
         return _native.Sweep(self.threads, self._level, progress)
@@ -192,15 +217,17 @@ def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
     return FAMILIES[mixtures.family], *numbers, _terms(mixtures.kernel)
 
 
-def _bounded(mixtures: Mixtures, marks: np.ndarray) -> np.ndarray:
-    """The marks with parameters within `BOUNDS`."""
-    bound = BOUNDS[marks.dtype.name]
-    if max(marks.max(), -marks.min()) <= bound:
-        return marks
-    bounded = np.clip(marks, -bound, bound)
-    width = mixtures.mark_columns // mixtures.n_terms
-    for column in (0, 1):  # these are no parameters
-        bounded[:, column::width] = marks[:, column::width]
+def _bounded(mixtures: Mixtures, rows: np.ndarray, first: int) -> np.ndarray:
+    """Marks or points with parameters within `BOUNDS`; `first`: a term's columns before its components'."""
+    bound = BOUNDS[mixtures.family][rows.dtype.name]
+    if max(rows.max(), -rows.min()) <= bound:
+        return rows
+    bounded = np.clip(rows, -bound, bound)
+    weights = [0, 1] if first else []  # of the row, and of the observation
+    weights += [first + k * mixtures.component_columns for k in range(mixtures.n_components)]
+    for column in weights:
+        step = first + mixtures.n_components * mixtures.component_columns
+        bounded[:, column::step] = rows[:, column::step]
     return bounded
 
 

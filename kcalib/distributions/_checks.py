@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import cast, kind_of, reject
@@ -50,11 +52,32 @@ def positive_array(value: Any, name: str, what: str) -> Array:
     return array
 
 
-def check_same_shape(first: Array, name: str, second: Array, other: str) -> None:
-    if tuple(first.shape) != tuple(second.shape):
-        raise ValueError(
-            f"`{name}` has shape {tuple(first.shape)} and `{other}` {tuple(second.shape)}, expected the same shape"
-        )
+def parameters_of(**arrays: Array) -> tuple[Array, ...]:
+    """Arrays of the same shape, in the first one's library; a number stands for as many as the others have.
+
+    What was brought to NumPy comes back as views that cannot be written to.
+    """
+    largest = max(arrays.values(), key=lambda array: array.ndim)
+    name = next(name for name, array in arrays.items() if array is largest)
+    found = []
+    for other, array in arrays.items():
+        array = _arrays.beside(array, largest)
+        if array.ndim == 0 and largest.ndim:
+            array = _arrays.namespace(largest).zeros_like(largest) + array
+        if tuple(array.shape) != tuple(largest.shape):
+            raise ValueError(
+                f"`{name}` has shape {tuple(largest.shape)} and `{other}` {tuple(array.shape)}, expected the same "
+                "shape; a single number may stand for all"
+            )
+        found.append(read_only(array))
+    return tuple(found)
+
+
+def read_only(array: Array) -> Array:
+    if _arrays.is_host(array):
+        array = array.view()
+        array.flags.writeable = False
+    return array
 
 
 def check_rows(array: Array, name: str) -> None:
@@ -62,4 +85,121 @@ def check_rows(array: Array, name: str) -> None:
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise ValueError(
             f"`{name}` has shape {tuple(array.shape)}, expected (n,), or (n, d) for predictions of vectors"
+        )
+
+
+def check_numbers(array: Array, name: str) -> None:
+    """Shape (n,)."""
+    if array.ndim != 1:
+        remedy = f"; reshape it by {name}.reshape(-1)" if array.ndim == 2 and array.shape[1] == 1 else ""
+        raise ValueError(
+            f"`{name}` has shape {tuple(array.shape)}, expected (n,): these are predictions of numbers{remedy}"
+        )
+
+
+def weight_rows(weights: Any, name: str, shape: tuple[int, ...], what: str) -> Array:
+    """Weights >= 0 of this shape whose rows sum to 1; what rounding has left is divided out."""
+    array = real_array(weights, name)
+    if array.ndim == 1 and tuple(array.shape) == shape[1:]:
+        array = _arrays.namespace(array).zeros((shape[0], 1), dtype=array.dtype, **_device(array)) + array[None, :]
+    if tuple(array.shape) != shape:
+        raise ValueError(
+            f"`{name}` has shape {tuple(array.shape)}, expected {shape} or {shape[1:]}: one weight for each {what}"
+        )
+    xp = _arrays.namespace(array)
+    reject(
+        array,
+        array < 0,
+        lambda at, x: f"`{name}{at}` is {x:.6g}, expected a weight >= 0; clip it to 0 or drop such predictions",
+    )
+    sums = xp.sum(array, axis=1)
+    reject(
+        sums,
+        xp.abs(sums - 1) > 1e-6,
+        lambda at, x: f"`{name}{at}` sums to {x:.9g}, expected 1 within 1e-6; normalise the rows",
+    )
+    return array / sums[:, None]
+
+
+def _device(array: Array) -> dict[str, Any]:
+    return {} if _arrays.is_host(array) else {"device": _arrays.device(array)}
+
+
+def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name: str = "y") -> Array:
+    """Targets of shape (n, *event_shape), or (n, 1) for numbers, beside the distributions' arrays."""
+    array = real_array(y, name)
+    shape = (n, *event_shape)
+    if event_shape == () and tuple(array.shape) == (n, 1):
+        array = _arrays.namespace(array).reshape(array, (n,))
+    if tuple(array.shape) != shape:
+        raise ValueError(f"`{name}` has shape {tuple(array.shape)}, expected {shape}: one target for each prediction")
+    return _arrays.beside(array, reference)
+
+
+def numbers(y: Any, n: int, event_shape: tuple[int, ...], method: str) -> np.ndarray:
+    """Numbers of shape (n,) or (n, k), on the host."""
+    if event_shape not in ((), (1,)):
+        raise ValueError(
+            f"`{method}` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
+            "make a distribution of each entry"
+        )
+    array = _arrays.to_host(real_array(y, "y"))
+    if array.ndim not in (1, 2) or array.shape[0] != n:
+        raise ValueError(f"`y` has shape {array.shape}, expected ({n},), or ({n}, k) for k numbers each")
+    return array
+
+
+def probability_row(probability: Any, event_shape: tuple[int, ...]) -> np.ndarray:
+    """Probabilities above 0 and below 1, shape (1, m), on the host."""
+    if event_shape not in ((), (1,)):
+        raise ValueError(
+            f"`quantile` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
+            "make a distribution of each entry"
+        )
+    array = np.atleast_1d(_arrays.to_host(real_array(probability, "probability")))
+    if array.ndim != 1:
+        raise ValueError(f"`probability` has shape {array.shape}, expected a number or (m,)")
+    reject(
+        array,
+        ~((array > 0) & (array < 1)),
+        lambda at, x: f"`probability{at}` is {x:.6g}, expected a number above 0 and below 1; leave it out or clip it",
+    )
+    return array[None, :]
+
+
+def host_column(array: Array, y: np.ndarray) -> np.ndarray:
+    """A parameter of shape (n,) or (n, 1) as it meets numbers y of shape (n,) or (n, k)."""
+    column = _arrays.to_host(array).reshape(-1)
+    return column[:, None] if y.ndim == 2 else column
+
+
+def check_size(size: Any) -> int:
+    if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)):
+        raise TypeError(f"`size` is {size!r}, expected an integer: the number of draws from each prediction")
+    if size < 1:
+        raise ValueError(f"`size` is {size}, expected at least 1 draw from each prediction")
+    return int(size)
+
+
+def check_support(y: Array, support: str, name: str = "y") -> None:
+    """Refuse targets where no prediction of this `Distribution.support` can have any."""
+    xp = _arrays.namespace(y)
+    if support == "count":
+        reject(
+            y,
+            (y < 0) | (xp.floor(y) != y),
+            lambda at, x: f"`{name}{at}` is {x:.6g}, expected a count: 0, 1, 2, ...; these predictions are of counts",
+        )
+    elif support in ("unit", "simplex"):
+        reject(
+            y,
+            (y < 0) | (y > 1),
+            lambda at, x: f"`{name}{at}` is {x:.6g}, expected a number from 0 to 1; rescale targets and predictions",
+        )
+    if support == "simplex":
+        sums = xp.sum(y, axis=1)
+        reject(
+            sums,
+            xp.abs(sums - 1) > 1e-6,
+            lambda at, x: f"`{name}{at}` sums to {x:.9g}, expected 1 within 1e-6; normalise the targets",
         )

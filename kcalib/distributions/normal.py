@@ -11,22 +11,32 @@ import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib.distributions._checks import check_rows, check_same_shape, positive_array, real_array
-from kcalib.distributions._distribution import Components, Distribution, take_rows
+from kcalib.distributions._checks import (
+    check_rows,
+    check_size,
+    events,
+    host_column,
+    numbers,
+    parameters_of,
+    positive_array,
+    probability_row,
+    real_array,
+)
+from kcalib.distributions._distribution import Components, Distribution
 
 __all__ = ["Normal"]
 
 
 @dataclass(frozen=True, eq=False)
 class Normal(Distribution):
-    r"""Normal distributions, one for each sample.
+    r"""Normal distributions of numbers, or of vectors with independent entries.
 
     Parameters
     ----------
     mean : array_like, shape (n,) or (n, d)
         Means; of d independent entries for targets that are vectors.
     std : array_like, shape of `mean`
-        Standard deviations, from 1e-15 to 1e15.
+        Standard deviations, from 1e-15 to 1e15. One of the two may be a single number, for all.
 
     Raises
     ------
@@ -35,22 +45,28 @@ class Normal(Distribution):
     ValueError
         If one is not finite or out of range, or if the shapes differ.
 
+    See Also
+    --------
+    MultivariateNormal : With covariances.
+
     Examples
     --------
     >>> from kcalib.distributions import Normal
-    >>> Normal([0.0, 1.0], [1.0, 2.0]).n
-    2
+    >>> predictions = Normal([0.0, 1.0], [1.0, 2.0])
+    >>> predictions.cdf([0.0, 5.0]).round(4).tolist()
+    [0.5, 0.9772]
     """
 
     mean: Array
     std: Array
 
     def __init__(self, mean: Any, std: Any) -> None:
-        mean, std = real_array(mean, "mean"), positive_array(std, "std", "a positive standard deviation")
+        mean, std = parameters_of(
+            mean=real_array(mean, "mean"), std=positive_array(std, "std", "a positive standard deviation")
+        )
         check_rows(mean, "mean")
-        check_same_shape(mean, "mean", std, "std")
         object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "std", _arrays.beside(std, mean))
+        object.__setattr__(self, "std", std)
 
     @property
     def n(self) -> int:
@@ -60,8 +76,12 @@ class Normal(Distribution):
     def event_shape(self) -> tuple[int, ...]:
         return tuple(int(size) for size in self.mean.shape[1:])
 
+    @property
+    def _uniforms(self) -> int:  # type: ignore[override]
+        return self.n_dims
+
     def take(self, rows: Any) -> Normal:
-        return Normal(take_rows(self.mean, rows), take_rows(self.std, rows))
+        return self._taken(rows, "mean", "std")
 
     def components(self) -> Components:
         xp, shape = _arrays.namespace(self.mean), (self.n, 1, self.n_dims)
@@ -70,30 +90,48 @@ class Normal(Distribution):
 
     def parameters(self) -> Array:
         """Means and standard deviations side by side."""
-        xp = _arrays.namespace(self.mean)
-        return xp.concat([xp.reshape(a, (self.n, self.n_dims)) for a in (self.mean, self.std)], axis=1)
+        return _arrays.namespace(self.mean).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def wasserstein_points(self) -> Array:
+        """The `parameters`: W2 of two is the distance of these (Widmann et al. 2021, appendix D.1)."""
         return self.parameters()
+
+    def expected_value(self) -> Array:
+        return _arrays.namespace(self.mean).reshape(self.mean, (self.n, self.n_dims))
+
+    def standard_deviation(self) -> Array:
+        return _arrays.namespace(self.std).reshape(self.std, (self.n, self.n_dims))
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
         rng = np.random.default_rng(seed)
-        shape = (self.n, size, *self.event_shape)
-        draws = _arrays.like(rng.standard_normal(shape), self.mean, dtype=self.mean.dtype)
-        return self.mean[:, None, ...] + self.std[:, None, ...] * draws
+        return self._scaled(rng.standard_normal((self.n, check_size(size), *self.event_shape)))
 
-    def log_density(self, y: Array) -> Array:
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        return self._scaled(scipy.special.ndtri(uniforms).reshape(*uniforms.shape[:2], *self.event_shape))
+
+    def _scaled(self, z: np.ndarray) -> Array:
+        return self.mean[:, None, ...] + self.std[:, None, ...] * _arrays.like(z, self.mean, dtype=self.mean.dtype)
+
+    def log_density(self, y: Any) -> Array:
         """Logarithm of the density at one target for each sample, shape (n,)."""
         xp = _arrays.namespace(self.mean)
-        r = (y - self.mean) / self.std
+        r = (events(y, self.mean, self.n, self.event_shape) - self.mean) / self.std
         terms = -0.5 * r * r - xp.log(self.std) - 0.5 * math.log(2 * math.pi)
         return terms if terms.ndim == 1 else xp.sum(terms, axis=1)
 
-    def cdf(self, y: Array) -> Array:
-        """P(Z <= y), shape (n,), on the host; for numbers only."""
-        return scipy.special.ndtr((_arrays.to_host(y) - _arrays.to_host(self.mean)) / _arrays.to_host(self.std))
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host; for numbers only."""
+        return self._tails(numbers(y, self.n, self.event_shape, "cdf"))[0]
+
+    def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Z <= y) and P(Z > y), both to relative accuracy."""
+        z = (y - host_column(self.mean, y)) / host_column(self.std, y)
+        return scipy.special.ndtr(z), scipy.special.ndtr(-z)
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Quantiles, shape (n, number of probabilities), on the host; for numbers only."""
-        z = scipy.special.ndtri(np.atleast_1d(np.asarray(probability, dtype=np.float64)))
-        return _arrays.to_host(self.mean)[:, None] + _arrays.to_host(self.std)[:, None] * z
+        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host; for numbers only."""
+        return self._inverse_cdf(probability_row(probability, self.event_shape))
+
+    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+        z = scipy.special.ndtri(p)
+        return host_column(self.mean, z) + host_column(self.std, z) * z

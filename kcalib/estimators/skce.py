@@ -145,8 +145,8 @@ def skce(
               + \mathbb{E}\, l(Z_i, Z_j) \bigr), \quad Z_i \sim P_i, Z_j \sim P_j,
 
     with expectations in closed form where there is one (Gaussian kernels and normal distributions, exponential kernels
-    and Laplace distributions, and mixtures of these; any kernel and samples; [2]_, appendix D). ``target_factor`` of the
-    result says what was done. Mixtures of K components take K^2 times as long.
+    and Laplace distributions, and mixtures of these; any kernel and samples; [2]_, appendix D). ``target_factor`` of
+    the result says what was done. Mixtures of K components take K^2 times as long.
 
     References
     ----------

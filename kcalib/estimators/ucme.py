@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _packing
+from kcalib import _arrays, _inputs, _packing
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
@@ -269,7 +269,7 @@ def _given_locations(data: Classification, predictions: Any, labels: Any, from_l
             "pass probabilities for `y_pred`, too"
         )
     try:
-        given = prepare(labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype)
+        given = _inputs.prepare(labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype)
     except (TypeError, ValueError) as error:
         message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
         raise type(error)(message) from None

@@ -1,4 +1,4 @@
-"""Tests of the hypothesis that a classifier is calibrated: the public function and the choice of a method.
+"""Tests of the hypothesis that a model is calibrated: the public function and the choice of a method.
 
 `calibration_test` checks its input, `run` does the same on checked data (for `kcalib.evaluation`): it
 chooses a method, hands over to the file that has it, and says in the result what was done.
@@ -22,14 +22,14 @@ from typing import Any
 
 from kcalib import _packing, _statistics
 from kcalib._dispatch import operator_for
-from kcalib._inputs import Classification, prepare
+from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._memory import check_max_memory
 from kcalib._options import check_choice, check_integer
 from kcalib.estimators.skce import ESTIMATORS, PairOptions, compute, describe
 from kcalib.inference import blocks, distribution_free, quadratic
 from kcalib.inference.cme import cme_test
 from kcalib.inference.consistency import consistency_test
-from kcalib.inference.quadratic import NullLaw, QuadraticProblem
+from kcalib.inference.quadratic import NullLaw, QuadraticProblem, entry_cost
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import CalibrationTestResult
@@ -42,6 +42,8 @@ EXACT_WORK = 2e10
 EXACT_ON_A_LINE = 20_000  # samples
 SPECTRUM_WORK = 5e10
 SPECTRUM_COLUMNS = 50  # what the products with H cost beside its entries, in classes
+SPECTRUM_PASSES = 10
+GENERIC_COST = 10  # of an entry by array operations, relative to one by the compiled core
 LARGEST_SEED = 2**63 - 1
 CONSISTENCY_ESTIMATORS = {
     "ece": "top-label ECE",
@@ -91,7 +93,7 @@ def calibration_test(
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator
-        As in `kcalib.skce`.
+        As in `kcalib.skce`, distributions included: what is said of labels is then said of targets.
     method : str
         Which test; see the table in the Notes. "auto" takes "exact" where labels are drawn in about a second, and
         "spectrum" if the statistic is above all draws; for more samples "spectrum"; and "block" where all
@@ -99,7 +101,8 @@ def calibration_test(
     estimator : str or callable, optional
         For "distribution_free": "unbiased" (the default), "biased", "block" or "linear". For "consistency":
         "ece" (the default), one of the former, "ucme", or a function ``estimator(y_true, y_pred) -> float``, which
-        gets labels 0..m-1 and probabilities as they look through the lens.
+        gets labels 0..m-1 and probabilities as they look through the lens. For distributions it gets targets and a
+        distribution, there is no "ece", and the default is "unbiased".
     block_size : int, optional
         Samples in a block, 2..n // 2, for "block", and for estimator="block" of the methods that take one. Larger
         blocks find more, but leave fewer of them for the normal law. Default: the larger of the integer square
@@ -124,7 +127,8 @@ def calibration_test(
     n_locations, test_predictions, test_labels : optional
         For "cme", and estimator="ucme": number of random test locations, or given ones; as in `kcalib.ucme`.
     reference : {"conditional", "F", "chi2"}, optional
-        For "cme": the chi-square law with the covariance that the predictions promise (the default), Hotelling's F law
+        For "cme": the chi-square law with the covariance that the predictions promise (the default; for distributions
+        from at least 20,000 draws from them, with `seed`), Hotelling's F law
         with that of the samples, which for class labels rejects calibrated models too often, or the
         asymptotic chi-square law, which does so more.
     n_bins : int, optional
@@ -223,6 +227,16 @@ def calibration_test(
     True
     >>> print(result.null_law)  # doctest: +ELLIPSIS
     chi-square variables weighted by ... leading eigenvalues, ... of the variance from the rest
+
+    Normal distributions whose standard deviations are half of what they should be:
+
+    >>> from kcalib.distributions import Normal
+    >>> mean = rng.normal(size=200)
+    >>> y = rng.normal(mean, 1.0)
+    >>> kcalib.calibration_test(y, Normal(mean, np.full(200, 1.0)), method="spectrum").pvalue > 0.05
+    True
+    >>> kcalib.calibration_test(y, Normal(mean, np.full(200, 0.5)), method="spectrum").pvalue < 1e-4
+    True
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     given = {
@@ -256,7 +270,7 @@ class Method:
 
 
 def run(
-    data: Classification, pair_options: PairOptions, *, method: str = "auto", seed: int | None = None, **options: Any
+    data: Data, pair_options: PairOptions, *, method: str = "auto", seed: int | None = None, **options: Any
 ) -> CalibrationTestResult:
     """The test called `method` of checked data; `options` are those that the user gave."""
     start = time.perf_counter()
@@ -291,9 +305,12 @@ def _auto(task: Task) -> CalibrationTestResult:
 
 def _choice(problem: QuadraticProblem) -> tuple[str, str]:
     """The method of "auto", and why."""
-    n, m = problem.data.n, problem.data.m
+    n = problem.data.n
     if n < 2:
         raise ValueError(f"a test needs at least 2 samples, `y_true` has {n}")
+    if isinstance(problem.data, Forecasts):
+        return _choice_for_distributions(problem, n)
+    m = problem.data.m
     on_a_line = problem.operator.name == "sorted_scan"
     if (on_a_line and n <= EXACT_ON_A_LINE) or n * n * m * quadratic.N_RESAMPLES <= EXACT_WORK:
         return "exact", f"{n} samples of {m} classes are few enough to draw labels from the predictions"
@@ -302,6 +319,16 @@ def _choice(problem: QuadraticProblem) -> tuple[str, str]:
     if n * n * (m + SPECTRUM_COLUMNS) <= SPECTRUM_WORK:
         return "spectrum", f"{n} samples of {m} classes are few enough for all pairs"
     return "block", f"all pairs of {n} samples of {m} classes would take long: method='spectrum' does it"
+
+
+def _choice_for_distributions(problem: QuadraticProblem, n: int) -> tuple[str, str]:
+    """As `_choice`, with what an entry of H costs in place of the classes."""
+    entry = entry_cost(problem.packed.problem) * (GENERIC_COST if problem.operator.name == "generic" else 1)
+    if n * n / 2 * entry * quadratic.N_RESAMPLES <= EXACT_WORK:
+        return "exact", f"{n} samples are few enough to draw targets from the predictions"
+    if n * n / 2 * entry * SPECTRUM_PASSES <= SPECTRUM_WORK:
+        return "spectrum", f"{n} samples are few enough for all pairs"
+    return "block", f"all pairs of {n} samples would take long: method='spectrum' does it"
 
 
 @dataclass(frozen=True)
@@ -313,7 +340,7 @@ class Task:
     seed: int | None
 
     @property
-    def data(self) -> Classification:
+    def data(self) -> Data:
         return self.problem.data
 
     @property
@@ -330,7 +357,11 @@ class Task:
         A p-value that is a ratio of counts is given: 50 of 1000 is 0.05, the exponential of its logarithm is not.
         """
         rest: dict[str, Any] = dict.fromkeys(OPTIONAL_FIELDS)
-        rest |= {"n_samples": self.data.n, "n_samples_used": self.data.n, "n_classes": self.data.m}
+        rest |= {"n_samples": self.data.n, "n_samples_used": self.data.n}
+        if isinstance(self.data, Forecasts):
+            rest |= {"prediction": type(self.data.prediction).__name__}
+        else:
+            rest |= {"n_classes": self.data.m}
         rest |= {"lens": str(self.data.lens), "dtype": self.data.dtype, "seconds": 0.0}
         rest |= {"method": self.method, "method_reason": "asked for by name"}
         pvalue = math.exp(log_pvalue) if pvalue is None else pvalue
@@ -340,8 +371,14 @@ class Task:
 def _blocks(task: Task, *, block_size: int | None = None, variance: str | None = None) -> CalibrationTestResult:
     variance = blocks.checked_variance(variance)
     block_size = blocks.checked_block_size(block_size, task.data.n, task.method)
-    data = task.data if task.seed is None else task.data.permuted(task.seed)
-    packed = _packing.pack(data, task.options.kernel, task.options.target_kernel, threads=task.options.threads)
+    data = task.data
+    if isinstance(data, Forecasts):
+        packed = task.problem.packed
+        if task.seed is not None:  # a table of distances is not made again
+            packed = packed.taken(data.order(task.seed))
+    else:
+        data = data if task.seed is None else data.permuted(task.seed)
+        packed = _packing.pack(data, task.options.kernel, task.options.target_kernel, threads=task.options.threads)
     operator = operator_for(packed.problem, operator=task.options.operator, threads=task.options.threads)
     found = blocks.block_test(operator, data.n, block_size, variance)
     return task.result(
@@ -369,9 +406,11 @@ def _distribution_free(
     if estimator in ("block", "linear") and task.seed is not None:
         data = data.permuted(task.seed)
     found = compute(data, task.options, estimator, block_size, with_error=estimator != "biased")
-    size = distribution_free.residual_bound(
-        distribution_free.kernel_bound(found.packed.problem, bound), found.packed.matrix, data.m, norms
-    )
+    largest = distribution_free.kernel_bound(found.packed.problem, bound, is_bounded=not isinstance(data, Forecasts))
+    if isinstance(data, Forecasts):
+        size = distribution_free.forecast_bound(largest, found.packed, norms)
+    else:
+        size = distribution_free.residual_bound(largest, found.packed.matrix, data.m, norms)
     log_pvalue = distribution_free.log_pvalue(
         found.value, estimator=estimator, n=data.n, block_size=found.block_size, bound=size
     )
@@ -455,7 +494,9 @@ def _gamma(task: Task) -> CalibrationTestResult:
 
 def _cme(task: Task, **options: Any) -> CalibrationTestResult:
     given = "test_predictions" in options or "test_labels" in options
-    found = cme_test(task.data, task.options, seed=None if given else task.own_seed(), **options)
+    seed = task.own_seed()
+    found = cme_test(task.data, task.options, seed=None if given else seed, draws_seed=seed, **options)
+    drawn = isinstance(task.data, Forecasts) and found.reference == "conditional"
     law = {
         "F": f"Hotelling's F law with {found.rank} and {task.data.n - found.rank} degrees of freedom",
         "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",
@@ -468,7 +509,7 @@ def _cme(task: Task, **options: Any) -> CalibrationTestResult:
         null_law=law,
         estimator="UCME",
         n_locations=found.n_locations,
-        seed=found.seed,
+        seed=seed if drawn else found.seed,
         **found.description,
     )
 

@@ -19,6 +19,7 @@ import scipy
 from kcalib import _arrays, _packing
 from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
+from kcalib._forecasts import Data, Forecasts
 from kcalib._inputs import Classification
 from kcalib._options import check_choice
 from kcalib._packing import Packed
@@ -28,6 +29,7 @@ from kcalib.estimators.ucme import locations_for, mean_differences, mean_square
 
 REFERENCES = ("F", "chi2", "conditional")
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
+DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
 # Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
 # rounding of the entries (float32: 1e-7 and up) times the root of that share.
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
@@ -55,7 +57,7 @@ class CMEOutcome:
 
 
 def cme_test(
-    data: Classification,
+    data: Data,
     options: PairOptions,
     *,
     n_locations: int | None = None,
@@ -63,13 +65,14 @@ def cme_test(
     test_labels: Any = None,
     reference: str = "conditional",
     seed: int | None = None,
+    draws_seed: int = 0,
     from_logits: bool = False,
 ) -> CMEOutcome:
     r"""Test whether the mean kernel values at J test locations are those that the predictions promise.
 
     Parameters
     ----------
-    data : Classification
+    data : Classification or Forecasts
         Checked labels and predictions, without weights.
     options : PairOptions
         Kernels, operator and threads.
@@ -81,7 +84,10 @@ def cme_test(
         refers (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
         chi-square law with J degrees of freedom, as in the paper: only for n much larger than J.
         "conditional" takes for S the mean covariance of z under calibration given the predictions, which has no
-        sampling error, and the chi-square law; it also serves for n <= J.
+        sampling error, and the chi-square law; it also serves for n <= J. For distributions it comes from at least
+        `DRAWS` draws of targets, in all, and its sampling error is that of as many samples.
+    draws_seed : int
+        Of the draws from distributions for "conditional".
     from_logits : bool
         `test_predictions` holds logits.
 
@@ -114,7 +120,10 @@ def cme_test(
     )
     operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
     differences = mean_differences(operator)
-    if reference == "conditional":
+    if reference == "conditional" and isinstance(data, Forecasts):
+        covariance = _drawn_covariance(data, packed, operator, draws_seed)
+    elif reference == "conditional":
+        assert isinstance(data, Classification) and isinstance(locations.data, Classification)
         covariance = _predicted_covariance(data, packed, operator, locations.data)
     else:
         covariance = _sample_covariance(data.n, operator)
@@ -161,6 +170,20 @@ def _sample_covariance(n: int, operator: Operator) -> Covariance:
     return Covariance(deviations @ deviations.T / (n - 1), np.max(np.abs(z), axis=1))
 
 
+def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed: int) -> Covariance:
+    """Mean covariance of the values if targets are drawn from the predictions, from draws; their mean is 0."""
+    n_locations = operator.problem.left.points.shape[0]
+    count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
+    matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
+    for r in range(count):
+        drawn = packed.with_targets(data.drawn(seed, r))
+        again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
+        for _, z in _blocks(again):
+            matrix += z @ z.T
+            size = np.maximum(size, np.max(np.abs(z), axis=1))
+    return Covariance(matrix / (count * data.n), size)
+
+
 def _predicted_covariance(
     data: Classification, packed: Packed, operator: Operator, locations: Classification
 ) -> Covariance:
@@ -199,7 +222,7 @@ def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, np.ndar
 def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
     """k(p_j, p_i): the same problem with marks of 1."""
     left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
-    problem = PairProblem(left, right, packed.problem.kernel)
+    problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
     return operator_for(problem, operator=operator.name, threads=operator.threads)
 
 

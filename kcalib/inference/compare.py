@@ -25,8 +25,11 @@ import scipy
 
 from kcalib import _arrays, _packing, _statistics
 from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import Classification, prepare
+from kcalib._forecast_packing import packed_with, resolve
+from kcalib._forecasts import Data, Forecasts, prepare
+from kcalib._inputs import Classification
 from kcalib._options import check_choice, check_integer
+from kcalib._packing import Packed
 from kcalib._problem import Moments
 from kcalib._resampling import Weights
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
@@ -74,9 +77,10 @@ def compare(
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels, the same for all models, as in `kcalib.skce`; n is at least 4.
-    y_preds : mapping of str to array_like, shape (n, m) or (n,)
-        Two or more models by name: the predicted probabilities of the same samples in the same order.
+        Labels, the same for all models, as in `kcalib.skce`; for distributions targets. n is at least 4.
+    y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
+        Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
+        distributions, whose families may differ.
     metric : {"skce", "ckce", "ece", "brier", "log_loss"}
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier": `kcalib.brier_score`;
@@ -90,8 +94,9 @@ def compare(
         given is the median over the models of the median distance between a model's predictions (the bandwidth that
         `kcalib.skce` and `kcalib.ckce` would take); models with identical predictions only have none and are left out
         of it.
-    target_kernel : "delta" or array_like, shape (m, m), optional
-        "skce" and "ckce", as in `kcalib.skce`; default "delta".
+    target_kernel : optional
+        "skce" and "ckce", as in `kcalib.skce`, and the same for all models; of distributions a bandwidth that is not
+        given is the median over the models of the one that `kcalib.skce` would take.
     regularization : float, optional
         "ckce" only, as in `kcalib.ckce`: positive; default :math:`n^{-1/4}`.
     n_bins : int, optional
@@ -232,7 +237,7 @@ def compare(
     options.check(metric, confidence_level)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
-    models: dict[str, Classification] = {}
+    models: dict[str, Data] = {}
     for name, y_pred in y_preds.items():
         if not isinstance(name, str):
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
@@ -309,19 +314,23 @@ class Measured:
     described: dict[str, Any] = field(default_factory=dict)  # fields of `Comparison`
 
 
-def comparison_of(
-    models: Mapping[str, Classification], metric: str, confidence_level: float, options: Options
-) -> Comparison:
+def comparison_of(models: Mapping[str, Data], metric: str, confidence_level: float, options: Options) -> Comparison:
     """`compare` of checked data."""
     start = time.perf_counter()
     _check_models(models)
     data = list(models.values())
+    if isinstance(data[0], Forecasts) and not METRICS[metric].of_distributions:
+        having = ", ".join(repr(name) for name, row in METRICS.items() if row.of_distributions)
+        raise ValueError(f"metric={metric!r} is for class probabilities; of distributions use one of {having}")
+    if not isinstance(data[0], Forecasts) and not METRICS[metric].of_classes:
+        raise ValueError(f"metric={metric!r} is for predicted distributions (kcalib.distributions); use 'log_loss'")
     measured = METRICS[metric].measure(data, confidence_level, options)
     names = tuple(models)
     differences = _adjusted(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
-        "kernel", "bandwidth_source", "target_kernel", "regularization", "n_bins", "n_resamples", "seed", "dtype",
+        "prediction", "kernel", "bandwidth_source", "target_kernel", "target_factor", "regularization", "n_bins",
+        "n_resamples", "seed", "dtype",
         "operator", "threads",
     ))  # fmt: skip
     return Comparison(
@@ -333,17 +342,24 @@ def comparison_of(
         models=tuple(_ranked(names, measured.values, ranking, differences)),
         differences=differences,
         n_samples=data[0].n,
-        n_classes=data[0].m,
+        n_classes=None if isinstance(data[0], Forecasts) else data[0].m,
         **{**undescribed, **measured.described, "lens": str(data[0].lens)},
         seconds=time.perf_counter() - start,
     )
 
 
-def _check_models(models: Mapping[str, Classification]) -> None:
+def _check_models(models: Mapping[str, Data]) -> None:
     if len(models) < 2:
         raise ValueError(f"`y_preds` has {len(models)} models, expected at least 2 to compare")
     first, *others = models.items()
     for name, data in others:
+        if isinstance(first[1], Forecasts) or isinstance(data, Forecasts):
+            if not (isinstance(first[1], Forecasts) and isinstance(data, Forecasts)):
+                raise ValueError(
+                    f"`y_preds[{name!r}]` and `y_preds[{first[0]!r}]` are class probabilities and distributions; "
+                    "models of one kind are compared"
+                )
+            continue  # their targets are the same array, with a shape that each was checked for
         if (data.n, data.m) != (first[1].n, first[1].m):
             raise ValueError(
                 f"`y_preds[{name!r}]` has {data.n} samples and {data.m} classes, `y_preds[{first[0]!r}]` "
@@ -420,10 +436,8 @@ def _symmetric(
 # -- SKCE --------------------------------------------------------------------------------------
 
 
-def _skce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    kernel, medians = _common_kernel(data, options, Exponential())
-    target_kernel: TargetKernel = "delta" if options.target_kernel is None else options.target_kernel
-    packed = [_packing.pack(one, kernel, target_kernel, threads=options.threads) for one in data]
+def _skce(data: Sequence[Data], confidence_level: float, options: Options) -> Measured:
+    packed, source = _packed_alike(data, options)
     operators = [operator_for(p.problem, operator=options.operator, threads=options.threads) for p in packed]
     moments = [_host_moments(operator) for operator in operators]
     n = data[0].n
@@ -435,8 +449,7 @@ def _skce(data: Sequence[Classification], confidence_level: float, options: Opti
     described = describe(data[0], packed[0], operators[0])
     del described["n_classes"], described["operator_reason"]
     described |= {"dtype": data[0].dtype, "threads": operators[0].threads, "seed": seed}
-    if medians:
-        described["bandwidth_source"] = _source(medians)
+    described |= {"bandwidth_source": source, **_factors(data, packed)}
     return Measured(
         values=[_skce_value(m, confidence_level) for m in moments],
         differences=[
@@ -447,6 +460,30 @@ def _skce(data: Sequence[Classification], confidence_level: float, options: Opti
         intervals="normal, differences paired, upper limits of values from a score interval",
         described=described,
     )
+
+
+def _packed_alike(data: Sequence[Data], options: Options) -> tuple[list[Packed], str]:
+    """The problems of all models with the same kernels, and where bandwidths come from."""
+    forecasts = [one for one in data if isinstance(one, Forecasts)]
+    if forecasts:
+        resolved = resolve(forecasts, options.kernel, options.target_kernel, options.threads)
+        packed = [Packed.of_forecast(packed_with(one, resolved, i)) for i, one in enumerate(forecasts)]
+        targets = [f"on targets: {_source(resolved.target_medians)}"] if resolved.target_medians else []
+        return packed, "; ".join([_source(resolved.medians)] * bool(resolved.medians) + targets) or "given"
+    classes = [one for one in data if isinstance(one, Classification)]
+    kernel, medians = _common_kernel(classes, options, Exponential())
+    packed = [_packing.pack(one, kernel, options.target_kernel, threads=options.threads) for one in classes]
+    return packed, _source(medians) or "given"
+
+
+def _factors(data: Sequence[Data], packed: Sequence[Packed]) -> dict[str, Any]:
+    """Families, and how expectations were found, of all models."""
+    of = [one for one in data if isinstance(one, Forecasts)]
+    if not of:
+        return {"prediction": None, "target_factor": None}
+    families = dict.fromkeys(type(one.prediction).__name__ for one in of)
+    routes = dict.fromkeys(p.forecast.target.description for p in packed if p.forecast is not None)
+    return {"prediction": ", ".join(families), "target_factor": "; ".join(routes)}
 
 
 def _common_kernel(
@@ -765,12 +802,16 @@ def _means(losses: Sequence[np.ndarray], confidence_level: float) -> Measured:
 class Metric:
     """A row of the table of metrics."""
 
-    measure: Callable[[Sequence[Classification], float, Options], Measured]
+    measure: Callable[[Sequence[Any], float, Options], Measured]
     options: frozenset[str]  # the fields of `Options` that it has
+    of_classes: bool = True
+    of_distributions: bool = False
 
 
 METRICS = {
-    "skce": Metric(_skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"})),
+    "skce": Metric(
+        _skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"}), of_distributions=True
+    ),
     "ckce": Metric(_ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"})),
     "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(_brier, frozenset()),

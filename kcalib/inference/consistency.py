@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from kcalib import _arrays, _packing
+from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
+from kcalib._forecasts import Data, Forecasts
 from kcalib._inputs import Classification
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
@@ -58,9 +60,9 @@ class ConsistencyOutcome:
 
 
 def consistency_test(
-    data: Classification,
+    data: Data,
     *,
-    estimator: Estimator = "ece",
+    estimator: Estimator | None = None,
     n_resamples: int = 999,
     seed: int | None = None,
     resample_predictions: bool = True,
@@ -78,12 +80,14 @@ def consistency_test(
 
     Parameters
     ----------
-    data : Classification
+    data : Classification or Forecasts
         Checked labels and predictions, without weights.
     estimator : {"ece", "unbiased", "biased", "block", "linear", "ucme"} or callable
         `kcalib.top_label_ece`, one of the estimators of `kcalib.skce`, `kcalib.ucme`, or a function
         ``estimator(y_true, y_pred) -> float`` of labels 0..m-1, shape (n,), and probabilities, shape (n, m), in the
-        array library of the data (NumPy on the CPU), that is larger for worse calibration.
+        array library of the data (NumPy on the CPU), that is larger for worse calibration. For distributions it gets
+        targets, shape (n,) or (n, d), and a distribution. Default: "ece"; for distributions, which have none,
+        "unbiased".
     n_resamples : int
         Number R of replicates, at least 1.
     seed : int, optional
@@ -146,8 +150,16 @@ def consistency_test(
     seed = check_integer("seed", DEFAULT_SEED if seed is None else seed, 0, 2**64 - 1)
     if not isinstance(resample_predictions, (bool, np.bool_)):
         raise TypeError(f"`resample_predictions` is {resample_predictions!r}, expected True or False")
+    if estimator is None:
+        estimator = "unbiased" if isinstance(data, Forecasts) else "ece"
     if not callable(estimator):
         check_choice("estimator", estimator, ESTIMATORS)
+    if estimator == "ece" and isinstance(data, Forecasts):
+        others = ", ".join(repr(name) for name in ESTIMATORS if name != "ece")
+        raise ValueError(
+            "estimator='ece' needs class probabilities, `y_pred` is "
+            f"{type(data.prediction).__name__}; use one of {others}, or a function"
+        )
     given = {
         "n_bins": n_bins,
         "block_size": block_size,
@@ -161,6 +173,7 @@ def consistency_test(
     if callable(estimator):
         statistic = _UserStatistic(data, estimator)
     elif estimator == "ece":
+        assert isinstance(data, Classification)
         statistic = _TopLabelECE(data, check_integer("n_bins", DEFAULT_BINS if n_bins is None else n_bins, 1, MAX_BINS))
     elif estimator == "ucme":
         own_seed = seed if test_predictions is None and test_labels is None else None
@@ -205,7 +218,9 @@ def _check_options(estimator: Estimator, options: PairOptions, given: dict[str, 
     """No option that the estimator would ignore."""
     name = estimator if isinstance(estimator, str) else "callable"
     if name in ("ece", "callable"):
-        delta = isinstance(options.target_kernel, str) and options.target_kernel == "delta"
+        delta = options.target_kernel is None or (
+            isinstance(options.target_kernel, str) and options.target_kernel == "delta"
+        )
         kernels = {"kernel": options.kernel, "target_kernel": None if delta else "a matrix"}
         given = given | kernels | {"operator": options.operator}
     for option, value in given.items():
@@ -217,7 +232,7 @@ def _check_options(estimator: Estimator, options: PairOptions, given: dict[str, 
 class Draws:
     """Replicates of the data that are calibrated by construction; each a function of seed and number alone."""
 
-    def __init__(self, data: Classification, seed: int, resample_predictions: bool) -> None:
+    def __init__(self, data: Data, seed: int, resample_predictions: bool) -> None:
         self._data = data
         self._seed = seed
         self._resample = resample_predictions
@@ -231,8 +246,18 @@ class Draws:
         rows = rng.integers(n, size=n) if self._resample else np.arange(n)
         return rows, rng.uniform(size=n)
 
-    def sample(self, replicate: int) -> Classification:
+    def rows(self, replicate: int) -> Array | None:
+        """The samples of which a replicate takes the predictions; None for all in their order."""
+        if not self._resample:
+            return None
+        rows = self.uniforms(replicate)[0]
+        return _arrays.like(rows, self._data.y if isinstance(self._data, Forecasts) else self._data.probabilities)
+
+    def sample(self, replicate: int) -> Data:
         data = self._data
+        if isinstance(data, Forecasts):
+            rows = self.rows(replicate)
+            return (data if rows is None else data.take(rows)).drawn(self._seed, replicate)
         if self._cumulative is None:
             self._cumulative = np.cumsum(_arrays.to_host(data.probabilities).astype(np.float64), axis=1)
         rows, uniform = self.uniforms(replicate)
@@ -260,7 +285,7 @@ NOTHING_TO_SAY = {"block_size": None, "n_bins": None, "locations": None, "descri
 
 @dataclass(frozen=True)
 class _UserStatistic:
-    data: Classification
+    data: Data
     function: Callable[[Any, Any], float]
 
     def observed(self) -> float:
@@ -272,8 +297,12 @@ class _UserStatistic:
     def described(self) -> dict[str, Any]:
         return NOTHING_TO_SAY
 
-    def _value(self, data: Classification, where: str) -> float:
-        returned = self.function(data.labels, data.probabilities)
+    def _value(self, data: Data, where: str) -> float:
+        if isinstance(data, Forecasts):
+            y = data.y if data.prediction.event_shape else data.y[:, 0]
+            returned = self.function(y, data.prediction)
+        else:
+            returned = self.function(data.labels, data.probabilities)
         try:
             value = float(returned)
         except (TypeError, ValueError):
@@ -288,7 +317,7 @@ class _PairStatistic:
 
     def __init__(
         self,
-        data: Classification,
+        data: Data,
         options: PairOptions,
         packed: Packed,
         value: Callable[[Operator], float],
@@ -305,14 +334,14 @@ class _PairStatistic:
         return self._value(self._operator)
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
-        return np.array([self._of_sample(draws.sample(r)) for r in range(count)])
+        return np.array([self._of_sample(draws.sample(r), draws.rows(r)) for r in range(count)])
 
     def described(self) -> dict[str, Any]:
         description = describe(self._data, self._packed, self._operator)
         return NOTHING_TO_SAY | self._fields | {"description": description}
 
-    def _of_sample(self, sample: Classification) -> float:
-        packed = _packing.repack(self._packed, sample, threads=self._options.threads)
+    def _of_sample(self, sample: Data, rows: Array | None) -> float:
+        packed = _packing.repack(self._packed, sample, rows=rows, threads=self._options.threads)
         return self._value(self._operator_for(packed))
 
     def _operator_for(self, packed: Packed) -> Operator:
@@ -323,7 +352,7 @@ def _ucme_of(operator: Operator) -> float:
     return mean_square(mean_differences(operator))
 
 
-def _skce_by(data: Classification, estimator: str, block_size: int | None) -> Callable[[Operator], float]:
+def _skce_by(data: Data, estimator: str, block_size: int | None) -> Callable[[Operator], float]:
     def value(operator: Operator) -> float:
         return value_and_error(data, operator, estimator, block_size, with_error=False)[0]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kcalib._packing import Packed
 from kcalib._problem import PairProblem
 from kcalib._statistics import disjoint_pairs
 
@@ -46,8 +47,34 @@ def residual_bound(kernel_bound: float, matrix: np.ndarray | None, m: int, norms
     return kernel_bound * min(found)
 
 
-def kernel_bound(problem: PairProblem, bound: Any) -> float:
-    """sup |k(p, q)| over probability vectors: every profile and inner product is at most 1."""
+def forecast_bound(kernel_bound: float, packed: Packed, norms: Any) -> float:
+    """B = 2 sup |k| sup l for predicted distributions and a target kernel l that is nowhere negative.
+
+    The squared norm of delta_y - P is l(y, y) - 2 E l(Z, y) + E l(Z, Z'), of which the second term is at most 0 and the
+    others at most sup l; |H_ij| is at most |k| times the product of two such norms.
+    """
+    if norms is not None:
+        raise ValueError("`norms` is for class labels, whose target kernel is a matrix; leave it out")
+    assert packed.forecast is not None
+    target = packed.forecast.target
+    if target.draws is not None:
+        raise ValueError(
+            "method='distribution_free' needs expectations of the target kernel that are exact, but they come from "
+            f"{target.description}; use method='exact', which stays valid, or a target kernel with a closed form"
+        )
+    if target.supremum is None:
+        raise ValueError(
+            f"the target kernel {target.kernel} is not bounded, so that method='distribution_free' has no bound; use "
+            "kcalib.kernels.Gaussian() or another bounded one"
+        )
+    return 2 * kernel_bound * target.supremum
+
+
+def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -> float:
+    """sup |k(p, q)| over probability vectors: every profile and inner product is at most 1.
+
+    Inner products of other points than these (not `is_bounded`) may be anything.
+    """
     if bound is not None:
         if isinstance(bound, bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
             raise TypeError(f"`bound` is {bound!r}, expected a number")
@@ -55,7 +82,7 @@ def kernel_bound(problem: PairProblem, bound: Any) -> float:
             raise ValueError(f"`bound` is {bound}, expected a positive number: the supremum of |k(p, q)|")
         return float(bound)
     for term in problem.kernel:
-        if any(f.profile == "identity" and f.metric != "dot" for f in term.factors):
+        if any(f.profile == "identity" and not (f.metric == "dot" and is_bounded) for f in term.factors):
             raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
     return float(sum(term.coefficient for term in problem.kernel))
 

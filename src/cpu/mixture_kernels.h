@@ -10,6 +10,7 @@ namespace kcalib {
 // pairs are written as the register tile lies: row after row, a panel's lanes.
 template <class T> struct MixtureFunctions {
   void (*targets)(const Mixtures& mixtures, const T* const* rows, const T* columns, T* out);
+  void (*products)(const Mixtures& mixtures, const T* const* rows, const T* columns, T* out);  // of points
   void (*squared_mmd)(const Mixtures& mixtures, const T* const* rows, const T* columns, T* out);
 };
 

@@ -142,6 +142,23 @@ KCALIB_FN FloatPack reciprocal_root(FloatPack x) {
 template <class V> KCALIB_FN V reciprocal_root(V x) { return Real<V>(1) / square_root(x); }
 #endif
 
+// 1 / x for 2^-1000 <= x <= 2^1000 (float: 2^-120 to 2^120): with r from vrcp14 and e = 1 - x r, r (1 + e + e^2 + e^3).
+#if defined(__AVX512F__)
+KCALIB_FN DoublePack reciprocal(DoublePack x) {
+  const DoublePack r = DoublePack(_mm512_maskz_rcp14_pd(0xff, __m512d(x)));
+  const DoublePack e = 1.0 - x * r;
+  return ((e * e + e) * e + e) * r + r;
+}
+KCALIB_FN FloatPack reciprocal(FloatPack x) {
+  const FloatPack r = FloatPack(_mm512_maskz_rcp14_ps(0xffff, __m512(x)));
+  const FloatPack e = 1.0f - x * r;
+  return e * r + r;
+}
+#else
+template <class V> KCALIB_FN V reciprocal(V x) { return Real<V>(1) / x; }
+#endif
+
+template <class V> KCALIB_FN V higher(V x, V y) { return x > y ? x : y; }
 template <class V> KCALIB_FN V lower(V x, V y) { return x < y ? x : y; }
 #if defined(__AVX512F__)
 template <> KCALIB_FN DoublePack lower(DoublePack x, DoublePack y) {

@@ -20,6 +20,27 @@ struct Product {
   template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return a * b + sum; }
 };
 
+struct SquaredDifference {
+  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) {
+    const V d = a - b;
+    return d * d + sum;
+  }
+};
+struct AbsoluteDifference {
+  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return sum + magnitude(a - b); }
+};
+
+// The rows of a register tile, by position and row: lanes of panels, or rows of a row-major matrix.
+template <class T> struct PanelRows {
+  const T* at[ROWS];
+  KCALIB_FN T operator()(long k, int r) const { return at[r][k * WIDTH<T>]; }
+};
+template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, long first = 0) {
+  PanelRows<T> result;
+  for (int r = 0; r < ROWS; ++r) result.at[r] = rows[r] + first * WIDTH<T>;
+  return result;
+}
+
 // finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r < COUNT: the loop where the
 // time goes. The sums never leave the registers unless `finish` stores them; they are added to
 // `so_far` if that is given.

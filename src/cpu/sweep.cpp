@@ -536,6 +536,27 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
   });
 }
 
+template <class T> bool own_products(const PairProblem<T>& problem, const Run& run, T* out) {
+  const TileFunctions<T>& tile = functions<T>(*run.table);
+  const Side<T>& side = problem.left;
+  const long step = 96, tasks = ceil_divide(side.n, step), packed_size = tile.packed_size(side, std::min(step, side.n));
+  const Mixtures& mixtures = *problem.program.predicted;
+  const double components = double(mixtures.n_components) * double(mixtures.n_components) * mixtures.n_terms;
+  const int threads = team_size(run, tasks, double(side.n) * 40.0 * components * mixtures.n_dims);
+  const AlignedBuffer<T> packed(packed_size * threads);
+  Watch watch(run, tasks);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long task = 0; task < tasks; ++task) {
+    if (watch.stopped()) continue;
+    const long begin = task * step, end = std::min(side.n, begin + step);
+    T* samples = packed.get() + packed_size * thread_number();
+    tile.pack(side, begin, end, samples);
+    tile.own_products(mixtures, side, end - begin, samples, out + begin);
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
 template <class T> double probe(const Run& run, Probe what, long repetitions) {
   const auto once = functions<T>(*run.table).probe;
   double elements = 0;
@@ -584,6 +605,7 @@ void register_fork_handler() {
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
+  template bool own_products<T>(const PairProblem<T>&, const Run&, T*);                              \
   template double probe<T>(const Run&, Probe, long); \
   template void evaluate<T>(const Run&, ScalarFunction, const T*, double, long, T*);
 KCALIB_INSTANTIATE(double)

@@ -60,6 +60,9 @@ bool between(const PairProblem<T>& problem, const Run& run, double low, double h
 // out (left.n x right.n) = H, diagonal included.
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out);
 
+// out[i] (left.n) = <P_i, P_i> under the target kernel, for the mixtures that the left side's points are.
+template <class T> bool own_products(const PairProblem<T>& problem, const Run& run, T* out);
+
 // Element operations done by `threads` threads, `repetitions` rounds each.
 template <class T> double probe(const Run& run, Probe what, long repetitions);
 

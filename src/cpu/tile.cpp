@@ -33,26 +33,6 @@ constexpr double NEAR_OTHERS = 4e-3;
 
 constexpr long MAX_BLOCK_ROWS = 192;
 
-struct SquaredDifference {
-  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) {
-    const V d = a - b;
-    return d * d + sum;
-  }
-};
-struct AbsoluteDifference {
-  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return sum + magnitude(a - b); }
-};
-
-// The rows of a register tile, by position and row: lanes of panels, or rows of a row-major matrix.
-template <class T> struct PanelRows {
-  const T* at[ROWS];
-  KCALIB_FN T operator()(long k, int r) const { return at[r][k * WIDTH<T>]; }
-};
-template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, long first = 0) {
-  PanelRows<T> result;
-  for (int r = 0; r < ROWS; ++r) result.at[r] = rows[r] + first * WIDTH<T>;
-  return result;
-}
 template <class T> struct StridedRows {
   const T* at;
   long stride;
@@ -397,6 +377,19 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
       point_norms[j] = others + (T(1) - own) * (T(1) - own);
       mark_norms[j] = others + own * own;
       labels[j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
+    }
+  }
+}
+
+// From register tiles on the diagonal, so that they have the very bits of products of equal points.
+template <class T> void own_products(const Mixtures& m, const Side<T>& side, long samples, const T* packed, T* out) {
+  T tile[ROWS * WIDTH<T>];
+  for (long i = 0; i < samples; i += ROWS) {
+    const RowGroup<T> rows(side, packed, i);
+    for (long p = i / WIDTH<T>; p <= (i + ROWS - 1) / WIDTH<T> && p < panels_of<T>(samples); ++p) {
+      mixtures<T>().products(m, rows.points, Panel<T>(side, packed + p * Panel<T>::size(side)).points, tile);
+      for (long r = 0; r < ROWS && i + r < samples; ++r)
+        if ((i + r) / WIDTH<T> == p) out[i + r] = tile[r * WIDTH<T> + (i + r) % WIDTH<T>];
     }
   }
 }
@@ -851,6 +844,7 @@ template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* o
 template <class T> constexpr TileFunctions<T> table_of() {
   return {packed_size<T>,
           pack<T>,
+          own_products<T>,
           sums<T>,
           entries<T, double>,
           entries<T, float>,

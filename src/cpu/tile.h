@@ -86,6 +86,8 @@ template <class T> struct TileFunctions {
   // sample by sample into the lanes of panels of a fixed width.
   long (*packed_size)(const Side<T>& side, long samples);
   void (*pack)(const Side<T>& side, long begin, long end, T* packed);
+  // out[i] = <P_i, P_i> under the target kernel, for the mixtures that the points of packed samples are.
+  void (*own_products)(const Mixtures& mixtures, const Side<T>& side, long samples, const T* packed, T* out);
   void (*sums)(const BlockOfPairs<T>& block, BlockSums& sums);
   // Writes the block's entries to out[row * stride + column].
   void (*entries)(const BlockOfPairs<T>& block, double* out, long stride);

@@ -1,7 +1,7 @@
-// Scalar maths of the pair engine: exp, log, log1p, power.
+// Scalar maths of the pair engine: exp, 1 - exp, log, log1p, power.
 //
 // Every function is a template over its value type V: a SIMD pack on the CPU
-// (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h.
+// (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h, mixtures.h.
 // All are branch-free, handle every finite argument in the stated range, and
 // never produce denormals. NaN stays NaN, if it has no payload, which arithmetic gives none.
 #pragma once
@@ -56,10 +56,9 @@ template <> struct Constants<float> {
   static constexpr int one = 0x3f800000, half_root2 = 0x3f3504f3;
 };
 
-// 2^n exp(r) for |r| <= ln(2)/2 and `shifted` = n + Constants::round:
-// exp(r) = 1 + r + r^2 q(r) with q the Chebyshev fit of degree 9 (float: 4) to
+// exp(r) - 1 for |r| <= ln(2)/2: r + r^2 q(r) with q the Chebyshev fit of degree 9 (float: 4) to
 // (exp(r) - 1 - r)/r^2, error 1.3e-17 (7.8e-9).
-template <class V> KCALIB_FN V exp_reduced(V r, V shifted) {
+template <class V> KCALIB_FN V expm1_reduced(V r) {
   using R = Real<V>;
   V q;
   if constexpr (sizeof(R) == 8) {
@@ -80,9 +79,17 @@ template <class V> KCALIB_FN V exp_reduced(V r, V shifted) {
     q = q * r + 0.16666576989698775f;
     q = q * r + 0.5f;
   }
-  const V y = (r * r * q + r) + R(1);
-  // n sits in the low mantissa bits of `shifted`; add it to the exponent of y.
-  return from_bits<V>(to_bits(y) + (to_bits(shifted) << Constants<R>::mantissa));
+  return r * r * q + r;
+}
+
+// 2^n y for normal y and results, and `shifted` = n + Constants::round: n sits in its low mantissa bits.
+template <class V> KCALIB_FN V times_power_of_two(V y, V shifted) {
+  return from_bits<V>(to_bits(y) + (to_bits(shifted) << Constants<Real<V>>::mantissa));
+}
+
+// 2^n exp(r).
+template <class V> KCALIB_FN V exp_reduced(V r, V shifted) {
+  return times_power_of_two(expm1_reduced(r) + Real<V>(1), shifted);
 }
 
 // exp(x), x clamped to [-708, 709] (float: [-87, 88]): x = n ln 2 + r.
@@ -101,6 +108,17 @@ template <class V> KCALIB_FN V exp_minus(V x) {
   const V shifted = C::round - x * C::inverse_ln2;
   const V n = shifted - C::round;
   return exp_reduced(-(n * C::ln2_high + x) - n * C::ln2_low, shifted);
+}
+
+// 1 - exp(-x) for x >= 0, accurate for small x: (1 - 2^n) - 2^n (exp(r) - 1).
+template <class V> KCALIB_FN V one_minus_exp(V x) {
+  using C = Constants<Real<V>>;
+  x = at_most(x, -C::exp_low);
+  const V shifted = C::round - x * C::inverse_ln2;
+  const V n = shifted - C::round;
+  const V r = -(n * C::ln2_high + x) - n * C::ln2_low;
+  const V power = times_power_of_two(splat<V>(Real<V>(1)), shifted);
+  return (Real<V>(1) - power) - power * expm1_reduced(r);
 }
 
 // x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), and log(1 + f) = f - (half_square - rest): with

@@ -1,0 +1,1 @@
+"""Finite-rank marks for predictions without closed forms."""

@@ -1,0 +1,209 @@
+"""What Poisson and negative binomial distributions share: a Poisson law is a negative binomial one of dispersion 0.
+
+`log_pmf` is Loader's saddle-point form (Fast and accurate computation of binomial probabilities, 2000), which has no
+differences of large terms, written in the mean and the dispersion so that it holds for dispersions down to 0.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib._memory import check_memory
+from kcalib.distributions._checks import check_support, events, numbers, probability_row
+from kcalib.distributions._distribution import Distribution, row_blocks
+
+_CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
+
+
+class Counts(Distribution):
+    """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
+
+    support = "count"
+    _uniforms = 1
+
+    @abstractmethod
+    def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means and dispersions on the host, shape (n, 1)."""
+
+    @abstractmethod
+    def _array(self) -> Array:
+        """One of the parameters, for its library."""
+
+    @property
+    def n(self) -> int:
+        return int(self._array().shape[0])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def parameters(self) -> Array:
+        """Means and standard deviations side by side."""
+        return _arrays.namespace(self._array()).concat([self.expected_value(), self.standard_deviation()], axis=1)
+
+    def wasserstein_points(self) -> Array:
+        """Quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
+
+        Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2; it is
+        that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
+        of the tails beyond 1/256.
+        """
+        p = (np.arange(_CELLS) + 0.5) / _CELLS
+        return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(_CELLS))
+
+    def pmf_table(self, tolerance: float = 1e-15) -> Array:
+        """Probabilities of 0, 1, ..., N for a common N.
+
+        Parameters
+        ----------
+        tolerance : float
+            No distribution has more mass than this above N, the smallest number for which this holds.
+
+        Returns
+        -------
+        array, shape (n, N + 1)
+            Rows sum to 1 within the tolerance and rounding. Cost and memory are O(n N).
+
+        Raises
+        ------
+        ValueError
+            If the tolerance is not above 0 and below 1.
+        MemoryError
+            If there is no memory for the table.
+        """
+        if not (isinstance(tolerance, (float, np.floating)) and 0 < tolerance < 1):
+            raise ValueError(f"`tolerance` is {tolerance!r}, expected a number above 0 and below 1")
+        mean, dispersion = self._shapes()
+        last = smallest(
+            lambda k, at: self._tails(k, at)[1] <= tolerance, self._guess(-scipy.special.ndtri(np.array([[tolerance]])))
+        )
+        n_counts = int(np.max(last)) + 1
+        check_memory(
+            self.n * n_counts * 8,
+            None,
+            f"probabilities of {n_counts} counts for each of {self.n} predictions",
+            "allow a larger `tolerance`, or take fewer predictions",
+        )
+        counts, table = np.arange(n_counts, dtype=np.float64), np.empty((self.n, n_counts))
+        for rows in row_blocks(self.n, 16 * n_counts):
+            table[rows] = np.exp(log_pmf(counts, mean[rows], dispersion[rows]))
+        return self._like(table)
+
+    def log_density(self, y: Any) -> Array:
+        """Logarithm of the probability of one count for each sample, shape (n,)."""
+        y = _arrays.to_host(events(y, self._array(), self.n, ()))
+        check_support(y, "count")
+        mean, dispersion = self._shapes()
+        return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
+        y = numbers(y, self.n, (), "cdf")
+        columns = np.floor(y.reshape(self.n, -1))
+        rows = np.broadcast_to(np.arange(self.n)[:, None], columns.shape)
+        return np.where(columns < 0, 0.0, self._tails(np.maximum(columns, 0.0), rows)[0]).reshape(y.shape)
+
+    @abstractmethod
+    def _tails(self, k: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Z <= k) and P(Z > k) for counts k >= 0 of these rows, both to relative accuracy."""
+
+    def quantile(self, probability: Any) -> np.ndarray:
+        """Smallest counts with a cdf of at least the probabilities, shape (n, m), on the host."""
+        return self._inverse_cdf(probability_row(probability, ()))
+
+    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+        p = np.broadcast_to(p, (self.n, p.shape[1]))
+        flat = p.reshape(-1)
+        rows = np.repeat(np.arange(self.n), p.shape[1])
+
+        def reached(k: np.ndarray, at: np.ndarray) -> np.ndarray:
+            lower, upper = self._tails(k, rows[at])
+            # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
+            return np.where(flat[at] < 0.5, lower >= flat[at], upper <= 1 - flat[at])
+
+        return smallest(reached, self._guess(scipy.special.ndtri(p))).reshape(p.shape)
+
+    def _guess(self, z: np.ndarray) -> np.ndarray:
+        """Quantiles at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
+        mean, dispersion = self._shapes()
+        variance = mean * (1 + dispersion * mean)
+        skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
+        return np.maximum(np.floor(mean + np.sqrt(variance) * z + skewed), 0.0).reshape(-1)
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        return self._like(self._inverse_cdf(uniforms[:, :, 0]))
+
+    def _like(self, values: np.ndarray) -> Array:
+        return _arrays.like(values, self._array(), dtype=self._array().dtype)
+
+
+def smallest(reached: Callable[[np.ndarray, np.ndarray], np.ndarray], guess: np.ndarray) -> np.ndarray:
+    """The smallest counts for which `reached(count, position)`, monotone in the count.
+
+    By doubling steps away from the guess, then bisection.
+    """
+    low, high = np.full(guess.shape, -1.0), np.full(guess.shape, np.inf)
+    bracketed = np.zeros(guess.shape, dtype=bool)  # below as well as above
+    at, active, step = guess.copy(), np.arange(guess.size), 1.0
+    while active.size:
+        ok = reached(at[active], active)
+        high[active[ok]] = at[active[ok]]
+        low[active[~ok]] = at[active[~ok]]
+        bracketed[active[~ok]] = True
+        below, above = low[active], high[active]
+        down = np.where(bracketed[active], np.floor(below / 2 + above / 2), np.maximum(above - step, 0.0))
+        at[active] = np.where(np.isinf(above), below + step, down)
+        step *= 2
+        # Beyond 2^53 neighbours are further apart than 1.
+        active = active[(above - below > 1) & (at[active] > below) & (at[active] < above)]
+    return high
+
+
+def log_pmf(k: np.ndarray, mean: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """log P(Z = k) for counts k."""
+    k, mean, dispersion = np.broadcast_arrays(k, mean, dispersion)
+    # With size = 1 / dispersion: P(k) = size / total * Binomial(size; total, 1 / spread), total = size + k.
+    spread = 1 + dispersion * mean
+    per_size = 1 + dispersion * k  # total / size
+    positive = np.maximum(k, 1.0)
+    gap = (mean - k) / spread  # size less its expectation total / spread, and minus that of k
+    result = -_stirling_error(positive) - _deviance(positive, mean * per_size / spread, -gap)
+    result += -0.5 * np.log(2 * math.pi * positive) - 0.5 * np.log(per_size)
+    over = dispersion > 0
+    if np.any(over):
+        size = 1 / np.where(over, dispersion, 1.0)
+        total = size + k
+        part = _stirling_error(total) - _stirling_error(size) - _deviance(size, total / spread, gap)
+        result = np.where(over, result + part, result)
+        none = np.where(over, -np.log1p(dispersion * mean) * size, -mean)
+    else:
+        none = -mean
+    return np.where(k == 0, none, result)
+
+
+def _deviance(x: np.ndarray, m: np.ndarray, difference: np.ndarray) -> np.ndarray:
+    """x log(x / m) - x + m, where x - m is `difference`."""
+    t = difference / m
+    small = np.where(np.abs(t) < 0.1, t, 0.0)
+    series = np.zeros_like(small)
+    for j in range(18, 1, -1):
+        series = (1 if j % 2 == 0 else -1) / (j * (j - 1)) + small * series
+    return np.where(np.abs(t) < 0.1, m * small * small * series, x * np.log(x / m) - difference)
+
+
+def _stirling_error(x: np.ndarray) -> np.ndarray:
+    """log Gamma(x + 1) less Stirling's approximation, for x > 0."""
+    large = np.maximum(x, 16.0)
+    r = 1 / (large * large)
+    series = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / large
+    small = np.minimum(x, 16.0)
+    direct = scipy.special.gammaln(small + 1) - (small + 0.5) * np.log(small) + small - 0.5 * math.log(2 * math.pi)
+    return np.where(x < 16, direct, series)

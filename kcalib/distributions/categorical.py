@@ -1,0 +1,121 @@
+"""Categorical distributions: the predictions of a classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _arrays, _inputs
+from kcalib._arrays import Array
+from kcalib.distributions._checks import check_size, read_only
+from kcalib.distributions._distribution import Distribution, take_rows
+from kcalib.distributions._quasi import random_points
+
+__all__ = ["Categorical"]
+
+
+@dataclass(frozen=True, eq=False)
+class Categorical(Distribution):
+    r"""Class probabilities, as functions of kcalib also take them without this class.
+
+    Parameters
+    ----------
+    probabilities : array_like, shape (n, m), or (n,) for binary problems
+        Probabilities of the classes, or of the second of two.
+    classes : array_like of length m, optional
+        The label of each column. Default: 0..m-1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` does for such predictions.
+
+    Notes
+    -----
+    With this class ``kcalib.skce(y, Categorical(p))`` is ``kcalib.skce(y, p)``: the classification case, with class
+    labels as targets. Draws are positions of classes, 0..m-1.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Categorical
+    >>> predictions = Categorical([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], classes=["cat", "dog", "owl"])
+    >>> predictions.n, predictions.n_classes
+    (2, 3)
+    """
+
+    probabilities: Array
+    classes: tuple[Any, ...] | None
+
+    support = "class"
+    _uniforms = 1
+
+    def __init__(self, probabilities: Any, classes: Any = None) -> None:
+        array = _arrays.as_array(probabilities, "probabilities")
+        names = None if classes is None else _arrays.to_host(_arrays.as_array(classes, "classes"))
+        n = array.shape[0] if array.ndim else 0
+        labels = np.zeros(n, dtype=np.int64) if names is None or names.size == 0 else np.resize(names, n)
+        try:
+            found = _inputs.prepare(labels, array, classes=names)
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("`y_pred", "`probabilities")) from None
+        object.__setattr__(self, "probabilities", read_only(array))
+        object.__setattr__(self, "classes", None if names is None else found.classes)
+
+    @property
+    def n(self) -> int:
+        return int(self.probabilities.shape[0])
+
+    @property
+    def n_classes(self) -> int:
+        """Number m of classes."""
+        binary = self.probabilities.ndim == 1 or self.probabilities.shape[1] == 1
+        return 2 if binary else int(self.probabilities.shape[1])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def take(self, rows: Any) -> Categorical:
+        # A copy that owns its array: the checks for class probabilities need no view.
+        return self._with(probabilities=take_rows(self.probabilities, rows))
+
+    def parameters(self) -> Array:
+        """The probabilities of all classes, shape (n, m), float64."""
+        p = self.probabilities
+        xp = _arrays.namespace(p)
+        p = _inputs.cast(xp, p, "float64", or_else="float32")
+        if p.ndim == 1 or p.shape[1] == 1:
+            second = xp.reshape(p, (-1,))
+            return xp.stack([1 - second, second], axis=1)
+        return p
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        return self._draws(random_points(self.n, check_size(size), 1, seed))
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        upper = np.cumsum(_arrays.to_host(self.parameters()), axis=1)
+        upper[upper >= upper[:, -1:]] = np.inf  # rounding may leave the last sum below 1
+        positions = np.zeros(uniforms.shape[:2], dtype=np.int64)
+        for k in range(self.n_classes - 1):
+            positions += uniforms[:, :, 0] >= upper[:, k : k + 1]
+        return _arrays.like(positions, self.probabilities)
+
+    def log_density(self, y: Any) -> Array:
+        """Logarithm of the probability of one class position 0..m-1 for each sample, shape (n,); -inf for none."""
+        labels = _arrays.to_host(_arrays.as_array(y, "y"))
+        if labels.shape != (self.n,) or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"`y` has shape {labels.shape} and dtype {labels.dtype}, expected integers of shape ({self.n},): the "
+                "position of a class for each prediction"
+            )
+        _inputs.reject(
+            labels,
+            (labels < 0) | (labels >= self.n_classes),
+            lambda at, x: f"`y{at}` is {x}, expected the position of a class, 0 to {self.n_classes - 1}",
+        )
+        chosen = _arrays.to_host(self.parameters())[np.arange(self.n), labels]
+        logs = np.full(self.n, -np.inf)
+        logs[chosen > 0] = np.log(chosen[chosen > 0])
+        return _arrays.like(logs, self.probabilities)

@@ -1,0 +1,127 @@
+"""Laplace distributions of numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib.distributions._checks import (
+    check_numbers,
+    check_size,
+    events,
+    host_column,
+    numbers,
+    parameters_of,
+    positive_array,
+    probability_row,
+    real_array,
+)
+from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions._quasi import random_points
+
+__all__ = ["Laplace"]
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(Distribution):
+    r"""Laplace distributions, with density :math:`\exp(-|y - loc| / scale) / (2\, scale)`.
+
+    Parameters
+    ----------
+    loc : array_like, shape (n,)
+        Medians.
+    scale : array_like, shape (n,)
+        Scales, from 1e-15 to 1e15; the standard deviation is this times the root of 2. One of the two may be a
+        single number, for all.
+
+    Raises
+    ------
+    TypeError
+        If a parameter does not hold real numbers.
+    ValueError
+        If one is not finite or out of range, or if the shapes differ.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Laplace
+    >>> predictions = Laplace([0.0, 1.0], [1.0, 2.0])
+    >>> predictions.quantile([0.1, 0.5]).round(3).tolist()
+    [[-1.609, 0.0], [-2.219, 1.0]]
+    """
+
+    loc: Array
+    scale: Array
+
+    _uniforms = 1
+
+    def __init__(self, loc: Any, scale: Any) -> None:
+        loc, scale = parameters_of(loc=real_array(loc, "loc"), scale=positive_array(scale, "scale", "a positive scale"))
+        check_numbers(loc, "loc")
+        object.__setattr__(self, "loc", loc)
+        object.__setattr__(self, "scale", scale)
+
+    @property
+    def n(self) -> int:
+        return int(self.loc.shape[0])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def take(self, rows: Any) -> Laplace:
+        return self._taken(rows, "loc", "scale")
+
+    def components(self) -> Components:
+        xp = _arrays.namespace(self.loc)
+        return Components(
+            "laplace", xp.ones_like(self.loc)[:, None], self.loc[:, None, None], self.scale[:, None, None]
+        )
+
+    def parameters(self) -> Array:
+        """Medians and scales side by side."""
+        return _arrays.namespace(self.loc).stack([self.loc, self.scale], axis=1)
+
+    def wasserstein_points(self) -> Array:
+        """Medians and standard deviations: W2 of two is the distance of these (Widmann et al. 2021, appendix D.2)."""
+        return _arrays.namespace(self.loc).concat([self.expected_value(), self.standard_deviation()], axis=1)
+
+    def expected_value(self) -> Array:
+        return self.loc[:, None]
+
+    def standard_deviation(self) -> Array:
+        return self.scale[:, None] * math.sqrt(2)
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        return self._draws(random_points(self.n, check_size(size), 1, seed))
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        return _arrays.like(self._inverse_cdf(uniforms[:, :, 0]), self.loc, dtype=self.loc.dtype)
+
+    def log_density(self, y: Any) -> Array:
+        """Logarithm of the density at one target for each sample, shape (n,)."""
+        xp = _arrays.namespace(self.loc)
+        y = events(y, self.loc, self.n, ())
+        return -xp.abs(y - self.loc) / self.scale - xp.log(2 * self.scale)
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
+        return self._tails(numbers(y, self.n, (), "cdf"))[0]
+
+    def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Z <= y) and P(Z > y), both to relative accuracy."""
+        z = (y - host_column(self.loc, y)) / host_column(self.scale, y)
+        nearer = 0.5 * np.exp(-np.abs(z))
+        return np.where(z < 0, nearer, 1 - nearer), np.where(z < 0, 1 - nearer, nearer)
+
+    def quantile(self, probability: Any) -> np.ndarray:
+        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host."""
+        return self._inverse_cdf(probability_row(probability, ()))
+
+    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+        z = np.log(2 * np.minimum(p, 1 - p))
+        return host_column(self.loc, p) + host_column(self.scale, p) * np.where(p < 0.5, z, -z)

@@ -1,0 +1,256 @@
+"""Mixtures of distributions of one family, and ensembles: mixtures with equal weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib.distributions._checks import (
+    check_size,
+    events,
+    numbers,
+    probability_row,
+    read_only,
+    weight_rows,
+)
+from kcalib.distributions._distribution import Components, Distribution, row_blocks
+from kcalib.distributions._quasi import random_points
+from kcalib.distributions.laplace import Laplace
+from kcalib.distributions.multivariate_normal import MultivariateNormal
+from kcalib.distributions.normal import Normal
+
+__all__ = ["Ensemble", "Mixture"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture(Distribution):
+    r"""Mixtures of K components of one family.
+
+    Parameters
+    ----------
+    weights : array_like, shape (K,) or (n, K)
+        Weights of the components, the same for all predictions or not; at least 0, and rows sum to 1 within 1e-6
+        (what is left is divided out).
+    components : sequence of K distributions
+        All `Normal`, all `MultivariateNormal`, all `Laplace`, or mixtures of these, each of n predictions of the
+        same shape.
+
+    Attributes
+    ----------
+    members : tuple of distributions
+        The components.
+
+    Raises
+    ------
+    TypeError
+        If a component is not one of these distributions, or the weights do not hold real numbers.
+    ValueError
+        If the components differ in family, number or shape, or if the weights do not fit them.
+
+    See Also
+    --------
+    Ensemble : With equal weights.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Mixture, Normal
+    >>> predictions = Mixture([0.25, 0.75], [Normal([0.0, 1.0], 1.0), Normal([4.0, 5.0], 1.0)])
+    >>> predictions.expected_value().tolist()
+    [[3.0], [4.0]]
+    >>> predictions.quantile(0.25).round(4).tolist()
+    [[1.7686], [2.7686]]
+    """
+
+    weights: Array
+    members: tuple[Distribution, ...]
+
+    def __init__(self, weights: Any, components: Sequence[Distribution]) -> None:
+        members = _members(components, "components")
+        first = members[0].expected_value()
+        weights = weight_rows(weights, "weights", (members[0].n, len(members)), "component")
+        object.__setattr__(self, "weights", read_only(_arrays.beside(weights, first)))
+        object.__setattr__(self, "members", members)
+
+    @property
+    def n(self) -> int:
+        return self.members[0].n
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return self.members[0].event_shape
+
+    @property
+    def _uniforms(self) -> int:  # type: ignore[override]
+        return 1 + max(member._uniforms or 0 for member in self.members)
+
+    def take(self, rows: Any) -> Mixture:
+        return self._taken(rows, "weights")._with(members=tuple(member.take(rows) for member in self.members))
+
+    def components(self) -> Components:
+        parts = [_components(member) for member in self.members]
+        xp = _arrays.namespace(self.weights)
+        weights = [self.weights[:, k : k + 1] * part.weights for k, part in enumerate(parts)]
+        return Components(
+            parts[0].family,
+            xp.concat(weights, axis=1),
+            xp.concat([part.locations for part in parts], axis=1),
+            xp.concat([part.scales for part in parts], axis=1),
+        )
+
+    def expected_value(self) -> Array:
+        return self._moments()[0]
+
+    def standard_deviation(self) -> Array:
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[Array, Array]:
+        xp = _arrays.namespace(self.weights)
+        means = xp.stack([member.expected_value() for member in self.members], axis=1)
+        stds = xp.stack([member.standard_deviation() for member in self.members], axis=1)
+        weights = self.weights[:, :, None]
+        mean = xp.sum(weights * means, axis=1)
+        return mean, xp.sqrt(xp.sum(weights * (stds**2 + (means - mean[:, None, :]) ** 2), axis=1))
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        """The first number chooses the component, the others make the draw from it."""
+        xp = _arrays.namespace(self.weights)
+        upper = np.cumsum(_arrays.to_host(self.weights), axis=1)
+        # Rounding may leave the last sum below 1, or components of weight 0 after it.
+        upper[upper >= upper[:, -1:]] = np.inf
+        found: Any = None
+        for k in reversed(range(len(self.members))):
+            member = self.members[k]
+            draws = member._draws(uniforms[:, :, 1 : 1 + (member._uniforms or 0)])
+            below = _arrays.like(uniforms[:, :, 0] < upper[:, k : k + 1], self.weights)
+            for _ in self.event_shape:
+                below = below[..., None]
+            found = draws if found is None else xp.where(below, draws, found)
+        return found
+
+    def log_density(self, y: Any) -> Array:
+        """Logarithm of the density at one target for each sample, shape (n,)."""
+        xp = _arrays.namespace(self.weights)
+        y = events(y, self.weights, self.n, self.event_shape)
+        logs = xp.stack([member.log_density(y) for member in self.members], axis=1)  # type: ignore[attr-defined]
+        highest = xp.max(xp.where(self.weights > 0, logs, xp.zeros_like(logs) - xp.inf), axis=1, keepdims=True)
+        powers = xp.exp(xp.where(self.weights > 0, logs - highest, xp.zeros_like(logs)))
+        return highest[:, 0] + xp.log(xp.sum(self.weights * powers, axis=1))
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host; for numbers only."""
+        return self._tails(numbers(y, self.n, self.event_shape, "cdf"))[0]
+
+    def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Z <= y) and P(Z > y), both to relative accuracy."""
+        weights = _arrays.to_host(self.weights)
+        lower, upper = np.zeros(y.shape), np.zeros(y.shape)
+        for k, member in enumerate(self.members):
+            weight = weights[:, k : k + 1] if y.ndim == 2 else weights[:, k]
+            below, above = member._tails(y)  # type: ignore[attr-defined]
+            lower += weight * below
+            upper += weight * above
+        return lower, upper
+
+    def quantile(self, probability: Any) -> np.ndarray:
+        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host; for numbers only.
+
+        By bisection, to 1e-12 relative, or 1e-15 of the smallest standard deviation of a component where that is more.
+        """
+        p = probability_row(probability, self.event_shape)
+        return np.concatenate([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
+
+    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+        p = np.broadcast_to(p, (self.n, p.shape[1]))
+        # The quantile lies between those of the components that have weight.
+        bounds = np.stack([member._inverse_cdf(p) for member in self.members])  # type: ignore[attr-defined]
+        weighted = _arrays.to_host(self.weights).T[:, :, None] > 0
+        low = np.min(np.where(weighted, bounds, np.inf), axis=0)
+        high = np.max(np.where(weighted, bounds, -np.inf), axis=0)
+        scales = np.stack([_arrays.to_host(member.standard_deviation()) for member in self.members])
+        finest = 1e-15 * np.min(np.where(weighted, scales, np.inf), axis=0)
+        while True:
+            tolerance = np.maximum(1e-12 * np.maximum(np.abs(low), np.abs(high)), finest)
+            if not np.any(high - low > tolerance):
+                return low + (high - low) / 2
+            middle = low + (high - low) / 2
+            lower, upper = self._tails(middle)
+            # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
+            reached = np.where(p < 0.5, lower >= p, upper <= 1 - p)
+            high = np.where(reached, middle, high)
+            low = np.where(reached, low, middle)
+
+
+class Ensemble(Mixture):
+    r"""Mixtures with equal weights, such as the predictions of the members of a deep ensemble.
+
+    Parameters
+    ----------
+    members : sequence of K distributions
+        As the components of `Mixture`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As of `Mixture`.
+
+    See Also
+    --------
+    Mixture : With weights.
+    Samples : For members that predict a number, not a distribution.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Ensemble, Normal
+    >>> Ensemble([Normal([0.0, 1.0], 1.0), Normal([2.0, 5.0], 1.0)]).expected_value().tolist()
+    [[1.0], [3.0]]
+    """
+
+    def __init__(self, members: Sequence[Distribution]) -> None:
+        members = _members(members, "members")
+        super().__init__(np.full(len(members), 1 / len(members)), members)
+
+
+def _members(members: Any, name: str) -> tuple[Distribution, ...]:
+    if isinstance(members, Distribution) or not isinstance(members, Sequence):
+        raise TypeError(f"`{name}` is of type {type(members).__name__}, expected a list of distributions")
+    if len(members) == 0:
+        raise ValueError(f"`{name}` is empty, expected at least one distribution")
+    for k, member in enumerate(members):
+        if not isinstance(member, (Normal, MultivariateNormal, Laplace, Mixture)):
+            remedy = "; for atoms put all samples into one Samples" if type(member).__name__ == "Samples" else ""
+            raise TypeError(
+                f"`{name}[{k}]` is of type {type(member).__name__}, expected Normal, MultivariateNormal, Laplace or "
+                f"a Mixture of these{remedy}"
+            )
+    first = members[0]
+    family = _family(first)
+    for k, member in enumerate(members):
+        if _family(member) is not family:
+            raise ValueError(
+                f"`{name}[{k}]` is {_family(member).__name__} and `{name}[0]` {family.__name__}, expected components "
+                "of one family"
+            )
+        if (member.n, member.event_shape) != (first.n, first.event_shape):
+            raise ValueError(
+                f"`{name}[{k}]` has {member.n} predictions of shape {member.event_shape} and `{name}[0]` {first.n} of "
+                f"shape {first.event_shape}, expected as many of the same shape"
+            )
+    return tuple(members)
+
+
+def _family(member: Distribution) -> type:
+    return _family(member.members[0]) if isinstance(member, Mixture) else type(member)
+
+
+def _components(member: Distribution) -> Components:
+    components = member.components()
+    assert components is not None  # of all families that `_members` lets through
+    return components

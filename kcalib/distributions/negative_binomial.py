@@ -1,0 +1,142 @@
+"""Negative binomial distributions: counts whose variance exceeds their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib._inputs import reject
+from kcalib.distributions._checks import (
+    LARGEST,
+    check_numbers,
+    check_size,
+    parameters_of,
+    positive_array,
+    real_array,
+)
+from kcalib.distributions._counts import Counts
+
+__all__ = ["NegativeBinomial"]
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial(Counts):
+    r"""Negative binomial distributions of counts, by mean and dispersion.
+
+    The variance is mean + dispersion * mean^2; with the dispersion tending to 0 the distribution tends to Poisson's.
+
+    Parameters
+    ----------
+    mean : array_like, shape (n,)
+        Expected counts, from 1e-15 to 1e15.
+    dispersion : array_like, shape (n,)
+        Dispersions, from 1e-15; mean * dispersion is at most 1e15. One of the two may be a single number, for all.
+        (It is 1 / theta of R's glm.nb, alpha of statsmodels, 1 / n of `scipy.stats.nbinom`.)
+
+    Raises
+    ------
+    TypeError
+        If a parameter does not hold real numbers.
+    ValueError
+        If one is not finite or out of range, or if the shapes differ.
+
+    See Also
+    --------
+    Poisson : With dispersion 0.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import NegativeBinomial
+    >>> predictions = NegativeBinomial([1.0, 10.0], 0.5)
+    >>> predictions.standard_deviation().round(3).tolist()
+    [[1.225], [7.746]]
+    >>> NegativeBinomial.from_number_and_probability([2.0, 2.0], [0.5, 0.1]).mean.tolist()
+    [2.0, 18.0]
+    """
+
+    mean: Array
+    dispersion: Array
+
+    def __init__(self, mean: Any, dispersion: Any) -> None:
+        mean, dispersion = parameters_of(
+            mean=positive_array(mean, "mean", "a positive mean"),
+            dispersion=positive_array(dispersion, "dispersion", "a positive dispersion (for 0 use Poisson)"),
+        )
+        check_numbers(mean, "mean")
+        reject(
+            dispersion,
+            dispersion * mean > LARGEST,
+            lambda at, x: (
+                f"`dispersion{at}` is {x:.6g}, more than {LARGEST:.0e} over the mean {float(mean[at_index(at)]):.6g}; "
+                "clip it, or drop such predictions"
+            ),
+        )
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "dispersion", dispersion)
+
+    @classmethod
+    def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
+        """Distributions of the number of failures before the n-th success, as `scipy.stats.nbinom` has them.
+
+        Parameters
+        ----------
+        n : array_like, shape (n samples,)
+            Numbers of successes, positive, not necessarily integers.
+        p : array_like, shape (n samples,)
+            Probabilities of success, above 0 and below 1. One of the two may be a single number, for all.
+
+        Returns
+        -------
+        NegativeBinomial
+            With mean n (1 - p) / p and dispersion 1 / n.
+        """
+        number, probability = positive_array(n, "n", "a positive number of successes"), real_array(p, "p")
+        reject(
+            probability,
+            ~((probability > 0) & (probability < 1)),
+            lambda at, x: f"`p{at}` is {x:.6g}, expected a probability above 0 and below 1; clip it",
+        )
+        number, probability = parameters_of(n=number, p=probability)
+        return cls(number * (1 - probability) / probability, 1 / number)
+
+    def take(self, rows: Any) -> NegativeBinomial:
+        return self._taken(rows, "mean", "dispersion")
+
+    def expected_value(self) -> Array:
+        return self.mean[:, None]
+
+    def standard_deviation(self) -> Array:
+        return _arrays.namespace(self.mean).sqrt(self.mean * (1 + self.dispersion * self.mean))[:, None]
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        rng = np.random.default_rng(seed)
+        mean, dispersion = self._shapes()
+        rates = rng.gamma(1 / dispersion, dispersion * mean, size=(self.n, check_size(size)))
+        return self._like(rng.poisson(rates))
+
+    def _array(self) -> Array:
+        return self.mean
+
+    def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, dispersion = (_arrays.to_host(a).astype(np.float64)[:, None] for a in (self.mean, self.dispersion))
+        return mean, dispersion
+
+    def _tails(self, k: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, dispersion = _arrays.to_host(self.mean)[rows], _arrays.to_host(self.dispersion)[rows]
+        size, ratio = 1 / dispersion, dispersion * mean
+        success, failure = 1 / (1 + ratio), ratio / (1 + ratio)
+        near, far = scipy.special.betainc, scipy.special.betaincc
+        # The smaller of the two probabilities is the one that is known to relative accuracy.
+        common = failure < 0.5
+        lower = np.where(common, far(k + 1, size, failure), near(size, k + 1, success))
+        upper = np.where(common, near(k + 1, size, failure), far(size, k + 1, success))
+        return lower, upper
+
+
+def at_index(at: str) -> int:
+    return int(at.strip("[]"))

@@ -1,0 +1,184 @@
+"""Empirical predictive distributions: the members of an ensemble forecast, draws of a Markov chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib.distributions._checks import (
+    check_size,
+    numbers,
+    probability_row,
+    read_only,
+    real_array,
+    weight_rows,
+)
+from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions._quasi import random_points
+
+__all__ = ["Samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Distribution):
+    r"""Empirical distributions of S samples, such as the members of an ensemble forecast or draws by MCMC.
+
+    Parameters
+    ----------
+    samples : array_like, shape (n, S) or (n, S, d)
+        S values for each prediction: numbers, or vectors of d entries.
+    weights : array_like, shape (S,) or (n, S), optional
+        Weights of the values, at least 0, whose rows sum to 1 within 1e-6 (what is left is divided out). By default
+        all are 1 / S.
+
+    Raises
+    ------
+    TypeError
+        If a parameter does not hold real numbers.
+    ValueError
+        If one is not finite or out of range, or has a wrong shape.
+
+    Notes
+    -----
+    These distributions have no density. The 2-Wasserstein distance of two on the real line with equal weights is that
+    of the sorted values, over the root of S. `sample` and `quasi_sample` draw with replacement.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Samples
+    >>> predictions = Samples([[0.0, 1.0, 5.0], [2.0, 2.0, 3.0]])
+    >>> predictions.cdf([1.0, 1.0]).round(3).tolist()
+    [0.667, 0.0]
+    >>> predictions.quantile(0.5).tolist()
+    [[1.0], [2.0]]
+    """
+
+    samples: Array
+    weights: Array | None
+
+    _uniforms = 1
+
+    def __init__(self, samples: Any, weights: Any = None) -> None:
+        samples = real_array(samples, "samples")
+        if samples.ndim not in (2, 3) or 0 in samples.shape:
+            raise ValueError(
+                f"`samples` has shape {tuple(samples.shape)}, expected (n, S), or (n, S, d) for predictions of "
+                "vectors: S samples for each of n predictions"
+            )
+        if weights is not None:
+            weights = weight_rows(weights, "weights", tuple(samples.shape[:2]), "sample")
+            weights = read_only(_arrays.beside(weights, samples))
+        object.__setattr__(self, "samples", read_only(samples))
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def n(self) -> int:
+        return int(self.samples.shape[0])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(int(size) for size in self.samples.shape[2:])
+
+    @property
+    def size(self) -> int:
+        """Number S of values of each distribution."""
+        return int(self.samples.shape[1])
+
+    def take(self, rows: Any) -> Samples:
+        return self._taken(rows, "samples", *(() if self.weights is None else ("weights",)))
+
+    def components(self) -> Components:
+        xp = _arrays.namespace(self.samples)
+        atoms = xp.reshape(self.samples, (self.n, self.size, self.n_dims))
+        return Components("atoms", self._weight_rows(), atoms, None)
+
+    def _weight_rows(self) -> Array:
+        if self.weights is not None:
+            return self.weights
+        xp = _arrays.namespace(self.samples)
+        return xp.ones_like(self.samples if self.samples.ndim == 2 else self.samples[:, :, 0]) / self.size
+
+    def wasserstein_points(self) -> Array | None:
+        """Sorted values over the root of S for numbers with equal weights; else None."""
+        if self.n_dims > 1 or self.weights is not None:
+            return None
+        xp = _arrays.namespace(self.samples)
+        return xp.sort(xp.reshape(self.samples, (self.n, self.size)), axis=1) / self.size**0.5
+
+    def expected_value(self) -> Array:
+        components = self.components()
+        xp = _arrays.namespace(self.samples)
+        return xp.sum(components.weights[:, :, None] * components.locations, axis=1)
+
+    def standard_deviation(self) -> Array:
+        components = self.components()
+        xp = _arrays.namespace(self.samples)
+        centred = components.locations - self.expected_value()[:, None, :]
+        return xp.sqrt(xp.sum(components.weights[:, :, None] * centred**2, axis=1))
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        return self._draws(random_points(self.n, check_size(size), 1, seed))
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        u = uniforms[:, :, 0]
+        if self.weights is None:
+            # Along the sorted values, so that points spread evenly over (0, 1) are spread over them.
+            positions = np.minimum((u * self.size).astype(np.int64), self.size - 1)
+            samples = _arrays.to_host(self.samples)
+            order = np.argsort(samples if samples.ndim == 2 else samples[:, :, 0], axis=1, kind="stable")
+            positions = np.take_along_axis(order, positions, axis=1)
+            chosen = samples[np.arange(self.n)[:, None], positions, ...]
+        else:
+            order, cumulative = self._cumulative()
+            chosen = _arrays.to_host(self.samples)[
+                np.arange(self.n)[:, None], np.take_along_axis(order, _first_above(cumulative, u), axis=1), ...
+            ]
+        return _arrays.like(chosen, self.samples, dtype=self.samples.dtype)
+
+    def _cumulative(self) -> tuple[np.ndarray, np.ndarray]:
+        """Order of the values (of vectors: their first entries) and cumulative weights in it, on the host."""
+        samples = _arrays.to_host(self.samples)
+        order = np.argsort(samples if samples.ndim == 2 else samples[:, :, 0], axis=1, kind="stable")
+        cumulative = np.cumsum(np.take_along_axis(_arrays.to_host(self._weight_rows()), order, axis=1), axis=1)
+        return order, cumulative
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Weight of the samples up to y, for y of shape (n,) or (n, k), in that shape, on the host; numbers only."""
+        y = numbers(y, self.n, self.event_shape, "cdf")
+        columns = y.reshape(self.n, -1)
+        samples = _arrays.to_host(self.samples).reshape(self.n, self.size)
+        if self.weights is None:
+            ordered = np.sort(samples, axis=1)
+            counts = [np.searchsorted(row, at, side="right") for row, at in zip(ordered, columns, strict=True)]
+            return (np.array(counts) / self.size).reshape(y.shape)
+        order, cumulative = self._cumulative()
+        ordered = np.take_along_axis(samples, order, axis=1)
+        padded = np.concatenate([np.zeros((self.n, 1)), np.minimum(cumulative, 1.0)], axis=1)
+        padded[:, -1] = 1.0
+        rows = [np.searchsorted(row, at, side="right") for row, at in zip(ordered, columns, strict=True)]
+        return np.take_along_axis(padded, np.array(rows), axis=1).reshape(y.shape)
+
+    def quantile(self, probability: Any) -> np.ndarray:
+        """Smallest values with a cdf of at least the probabilities, shape (n, m), on the host; for numbers only."""
+        p = np.broadcast_to(probability_row(probability, self.event_shape), (self.n, np.size(probability)))
+        samples = _arrays.to_host(self.samples).reshape(self.n, self.size)
+        if self.weights is None:
+            # k / S >= p: the first k for which this holds as it is computed in `cdf`.
+            k = np.ceil(p * self.size).astype(np.int64)
+            k = np.where((k - 1) / self.size >= p, k - 1, np.where(k / self.size < p, k + 1, k))
+            return np.take_along_axis(np.sort(samples, axis=1), k - 1, axis=1)
+        order, cumulative = self._cumulative()
+        positions = _first_above(cumulative, p)
+        return np.take_along_axis(np.take_along_axis(samples, order, axis=1), positions, axis=1)
+
+
+def _first_above(cumulative: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """The first position in each row where it reaches u; the last of positive weight where rounding keeps it below."""
+    cumulative = cumulative.copy()
+    last = np.argmax(cumulative, axis=1)  # the first of the largest: no weight comes after it
+    cumulative[np.arange(len(last)), last] = 1.0
+    return np.array([np.searchsorted(row[: end + 1], at) for row, end, at in zip(cumulative, last, u, strict=True)])

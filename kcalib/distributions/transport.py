@@ -1,0 +1,226 @@
+"""Optimal transport between few points: the cheapest couplings of many pairs of weight vectors at once.
+
+`cheapest` finds for each of P pairs the least sum_kl c_kl x_kl over couplings x >= 0 with row sums w and column sums
+v. What is fastest depends on the weights:
+
+    K = 1 or L = 1          one coupling                         _only_coupling
+    K = 2 or L = 2          a fractional knapsack                _knapsack
+    equal weights, K = L    an assignment                        _permutations, _assignments
+    otherwise               shortest augmenting paths            _shortest_paths, certified by a lower bound
+    larger, or uncertified  a linear programme                   _linear_programmes
+
+`line_costs` needs no search: on a line quantiles are coupled. Called by `distances`. Costs are in [0, 1] here.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import scipy
+
+PERMUTED = 3  # size of assignments up to which trying all permutations is fastest
+SEARCHED = 16  # size up to which shortest paths are faster than linear programmes
+NO_MASS = 1e-15  # weights are sums of few numbers up to 1: less is rounding
+GAP = 1e-12  # between the cost found and the lower bound, where the largest cost is 1
+ROUNDING = 1e-14  # of sums of costs: paths that are shorter by less would have loops
+AT_ONCE = 2**14  # variables of one linear programme
+
+
+def cheapest(costs: np.ndarray, weights: np.ndarray, others: np.ndarray, equal_weights: bool) -> np.ndarray:
+    """Least costs, shape (P,).
+
+    Parameters
+    ----------
+    costs : shape (P, K, L)
+    weights, others : shapes (P, K) and (P, L), positive; rows sum to 1
+    equal_weights : whether K = L and all weights are 1 / K
+    """
+    _, K, L = costs.shape
+    if K == 1 or L == 1:
+        return _only_coupling(costs, weights, others)
+    if equal_weights:
+        return _permutations(costs) if K <= PERMUTED else _assignments(costs)
+    if L == 2:
+        return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
+    if K == 2:
+        return _knapsack(costs, weights, others)
+    if max(K, L) > SEARCHED:
+        return _linear_programmes(costs, weights, others)
+    found, bound = _shortest_paths(costs, weights, others)
+    uncertain = ~(found - bound <= GAP)
+    if np.any(uncertain):
+        found[uncertain] = _linear_programmes(costs[uncertain], weights[uncertain], others[uncertain])
+    return found
+
+
+def releases_lock(K: int, L: int, equal_weights: bool) -> bool:
+    """Whether `cheapest` spends its time in array operations, which several threads can do."""
+    return not (equal_weights and min(K, L) > PERMUTED)
+
+
+def _only_coupling(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.einsum("pkl,pk,pl->p", costs, weights, others)
+
+
+def _permutations(costs: np.ndarray) -> np.ndarray:
+    K = costs.shape[1]
+    rows = range(K)
+    sums = [sum(costs[:, k, chosen[k]] for k in rows) for chosen in itertools.permutations(rows)]
+    return np.minimum.reduce(sums) / K
+
+
+def _assignments(costs: np.ndarray) -> np.ndarray:
+    solve = scipy.optimize.linear_sum_assignment
+    return np.array([pair[solve(pair)].sum() for pair in costs]) / costs.shape[1]
+
+
+def _knapsack(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """K = 2: the first row takes the columns that it has the advantage at, up to its weight."""
+    gains = costs[:, 0] - costs[:, 1]
+    order = np.argsort(gains, axis=1, kind="stable")
+    sorted_weights = np.take_along_axis(others, order, axis=1)
+    before = np.cumsum(sorted_weights, axis=1) - sorted_weights
+    taken = np.clip(weights[:, :1] - before, 0.0, sorted_weights)
+    # The costs of both rows apart, as what the gains cancel can be most of them.
+    first, second = (np.take_along_axis(costs[:, k], order, axis=1) for k in (0, 1))
+    return np.sum(taken * first + (sorted_weights - taken) * second, axis=1)
+
+
+def line_costs(
+    points: np.ndarray, weights: np.ndarray, others: np.ndarray, other_weights: np.ndarray, order: float
+) -> np.ndarray:
+    """Least costs |x - y|^order between points on a line, shape (P,).
+
+    `points` and `weights` have shape (P, K), those of the others (P, L); the points ascend.
+    """
+    levels, other_levels = np.cumsum(weights, axis=1), np.cumsum(other_weights, axis=1)
+    levels[:, -1] = other_levels[:, -1] = 1.0
+    K = levels.shape[1]
+    ends = np.concatenate([levels, other_levels], axis=1)
+    ranks = np.argsort(ends, axis=1, kind="stable")
+    lengths = np.diff(np.take_along_axis(ends, ranks, axis=1), axis=1, prepend=0.0)
+    # Below the end of that rank lie so many ends of either side: the next point of each is the one there.
+    passed = np.cumsum(ranks < K, axis=1) - (ranks < K)
+    other_passed = np.cumsum(ranks >= K, axis=1) - (ranks >= K)
+    x = np.take_along_axis(points, np.minimum(passed, K - 1), axis=1)
+    y = np.take_along_axis(others, np.minimum(other_passed, others.shape[1] - 1), axis=1)
+    return np.sum(lengths * np.abs(x - y) ** order, axis=1)
+
+
+def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Costs of couplings, and lower bounds of all couplings' costs: they agree where it succeeded.
+
+    Successive shortest paths, in all pairs side by side: mass flows from rows with some left to the column with room
+    that is the nearest in the residual graph, until none is left. The pairs are the last axis of all arrays in here.
+    """
+    C, left, room = (np.ascontiguousarray(np.moveaxis(a, 0, -1)) for a in (costs, weights, others))
+    K, L, P = C.shape
+    potentials, flow = np.zeros((K, P)), np.zeros((K, L, P))
+    _fill_from_nearest(C, left, room, flow)
+    spent, highest = np.full(P, np.inf), potentials.copy()
+    at = np.arange(P)  # the pairs that still are in the arrays
+    for _ in range(4 * (K + L)):
+        unfinished = (np.max(left, axis=0) > 0) & (np.max(room, axis=0) > 0)
+        if np.count_nonzero(unfinished) <= 0.75 * len(at):
+            done = ~unfinished
+            spent[at[done]] = np.sum(flow[:, :, done] * C[:, :, done], axis=(0, 1))
+            highest[:, at[done]] = potentials[:, done]
+            at = at[unfinished]
+            if not len(at):
+                break
+            C, left, room, flow, potentials = (a[..., unfinished] for a in (C, left, room, flow, potentials))
+            unfinished = unfinished[unfinished]
+        _augment(C, left, room, flow, potentials, unfinished)
+    prices = np.min(highest[:, None] + np.moveaxis(costs, 0, -1), axis=0)
+    bound = np.sum(prices * others.T, axis=0) - np.sum(highest * weights.T, axis=0)
+    return spent, bound
+
+
+def _fill_from_nearest(C: np.ndarray, left: np.ndarray, room: np.ndarray, flow: np.ndarray) -> None:
+    """Every column takes from its nearest row what that has: optimal for the mass that it moves."""
+    nearest, at = np.argmin(C, axis=0), np.arange(C.shape[2])
+    for column, row in enumerate(nearest):
+        amount = np.minimum(left[row, at], room[column])
+        flow[row, column, at] = amount
+        left[row, at] = _less(left[row, at], amount)
+        room[column] = _less(room[column], amount)
+
+
+def _less(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
+    rest = mass - amount
+    return np.where(rest > NO_MASS, rest, 0.0)
+
+
+def _augment(
+    C: np.ndarray, left: np.ndarray, room: np.ndarray, flow: np.ndarray, potentials: np.ndarray, active: np.ndarray
+) -> None:
+    """One shortest path in each active pair, by Bellman and Ford, and as much mass along it as it can take."""
+    K, L, P = C.shape
+    at = np.arange(P)
+    to_row, column_before = np.where(left > 0, 0.0, np.inf), np.full((K, P), -1)
+    to_column, row_before = np.full((L, P), np.inf), np.full((L, P), -1)
+    backward = np.swapaxes(np.where(flow > 0, -C, np.inf), 0, 1)
+    for _ in range(K):
+        _shorten(to_column, row_before, to_row, C)
+        if not np.any(_shorten(to_row, column_before, to_column, backward) & active):
+            break
+    goal = np.argmin(np.where(room > 0, to_column, np.inf), axis=0)
+    farthest = to_column[goal, at]
+    potentials[:, active] = np.minimum(to_row, farthest)[:, active]
+    path, amount = [], np.where(active, room[goal, at], 0.0)
+    column, walking = goal, active
+    for _ in range(K):
+        row = row_before[column, at]
+        previous = column_before[row, at]
+        starts = walking & (previous < 0)
+        path.append((walking, row, column, previous))
+        available = np.where(starts, left[row, at], flow[row, previous, at])
+        amount = np.where(walking, np.minimum(amount, available), amount)
+        walking = walking & ~starts
+        if not np.any(walking):
+            break
+        column = np.where(walking, previous, column)
+    amount[walking] = 0.0  # lost; the certificate will miss
+    room[goal, at] = _less(room[goal, at], amount)
+    for on, row, column, previous in path:
+        flow[row, column, at] += np.where(on, amount, 0.0)
+        starts = on & (previous < 0)
+        left[row, at] = np.where(starts, _less(left[row, at], amount), left[row, at])
+        through = on & ~starts
+        flow[row[through], previous[through], at[through]] = _less(
+            flow[row[through], previous[through], at[through]], amount[through]
+        )
+
+
+def _shorten(distances: np.ndarray, before: np.ndarray, from_there: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Put in the distances by way of others that are shorter, and which others; whether there was one, shape (P,)."""
+    shortened = np.zeros(distances.shape, dtype=bool)
+    for number, (start, length) in enumerate(zip(from_there, lengths, strict=True)):
+        through = start + length
+        nearer = through < distances - ROUNDING
+        np.copyto(distances, through, where=nearer)
+        np.copyto(before, number, where=nearer)
+        shortened |= nearer
+    return np.any(shortened, axis=0)
+
+
+def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """By SciPy's HiGHS, several pairs as one sparse block-diagonal programme."""
+    sparse = scipy.sparse
+    P, K, L = costs.shape
+    sums = sparse.vstack(
+        [sparse.kron(sparse.eye(K), np.ones((1, L))), sparse.kron(np.ones((1, K)), sparse.eye(L))], format="csr"
+    )
+    least, step = np.empty(P), max(1, AT_ONCE // (K * L))
+    for begin in range(0, P, step):
+        c = costs[begin : begin + step]
+        totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step]], axis=1)
+        found = scipy.optimize.linprog(
+            c.ravel(), A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"), b_eq=totals.ravel(), method="highs-ds"
+        )
+        if found.status != 0:
+            raise RuntimeError(f"a linear programme of optimal transport was not solved: {found.message}")
+        coupling = np.maximum(found.x.reshape(c.shape), 0.0)
+        least[begin : begin + step] = np.sum(coupling * c, axis=(1, 2))
+    return least

@@ -10,7 +10,6 @@ TargetFactor     marks, which say what was observed minus what was predicted: in
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from kcalib._warnings import IndefiniteKernelWarning, warn
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
 from kcalib.distributions._distribution import take_rows
+from kcalib.distributions.distances import wasserstein_table
 from kcalib.kernels import METRICS, MMD, SMALLEST, Exponential, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 
@@ -89,6 +89,16 @@ def pack_forecast_locations(
     table = points.table_between(locations.prediction)
     problem = dataclasses.replace(packed.problem, left=left, right=packed.problem.left, table=table)
     return dataclasses.replace(packed, problem=problem)
+
+
+def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
+    """K_ij = k(P_i, P_j), without targets: all marks are 1."""
+    expected = prediction.expected_value()
+    resolved = resolve([Forecasts(expected, prediction, None)], kernel, Gaussian(bandwidth=1.0), threads)
+    points = resolved.points[0]
+    ones = _arrays.namespace(points.values).ones_like(points.values[:, :1])
+    side = Side(_compact(points.values), ones)
+    return PairProblem(side, None, points.terms(resolved.kernel), None, points.predicted, points.table)
 
 
 def side_of(data: Forecasts, points: Array, marks: Array) -> Side:
@@ -397,7 +407,13 @@ def _mmd_columns(prediction: Distribution, space: MMD, n_components: int | None 
             f"{space} has no closed form for {type(prediction).__name__}; use metric='wasserstein' where the family "
             "has such a distance, or pass kcalib.distributions.Samples of draws from the predictions"
         )
-    components = _filled(components, n_components)
+    if n_components is not None:
+        if components.weights.shape[1] > n_components:
+            raise ValueError(
+                f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has {n_components}; "
+                "expected at most as many"
+            )
+        components = _mixtures.padded(components, n_components)
     scale = 1 / (2 * space.bandwidth**2)
     kernel: tuple[Term, ...] = ()
     if components.family == "atoms":
@@ -407,12 +423,17 @@ def _mmd_columns(prediction: Distribution, space: MMD, n_components: int | None 
 
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> np.ndarray:
-    try:
-        from kcalib.distributions.distances import wasserstein_table
-    except ImportError:  # pragma: no cover
-        raise NotImplementedError from None
     assert isinstance(space, MixtureWasserstein)
-    return np.asarray(_arrays.to_host(wasserstein_table(left, right, order=space.order)), dtype=np.float64)
+    components, other = left.components(), None if right is None else right.components()
+    if components is None or (right is not None and other is None):
+        raise ValueError(
+            f"{type(left).__name__} has no Wasserstein distance in closed form; use metric='mmd', or pass "
+            "kcalib.distributions.Samples of draws from the predictions"
+        )
+    if other is not None and other.family != components.family:
+        assert right is not None
+        raise ValueError(_other_family(right, left))
+    return wasserstein_table(components, other, order=space.order)
 
 
 # -- what was observed minus what was predicted ------------------------------------------------
@@ -435,23 +456,19 @@ class TargetFactor:
     def marks(self, y: Array, weight: Array | None = None, rows: Any = None) -> Array:
         """Of all samples, or those of `rows`, with targets of shape (n, d)."""
         components = self.components if rows is None else _taken(self.components, rows)
-        return self._columns(y, components, weight)
+        if weight is not None:
+            weight = _arrays.beside(weight, components.weights)
+        return _mixtures.mark_columns(self._seen(y), components, self.groups, weight)
 
     def observed(self, y: Array) -> Array:
         """Of targets with no prediction beside them."""
-        return self._columns(y, _nothing(self.components, y), None)
+        return _mixtures.location_columns(self._seen(y), self.components, self.groups)
 
-    def _columns(self, y: Array, components: Components, weight: Array | None) -> Array:
-        xp = _arrays.namespace(components.locations)
-        y = xp.astype(_arrays.beside(y, components.locations), components.locations.dtype)
-        if self.root is not None:
-            y = y @ _arrays.like(self.root, y, dtype=y.dtype)
-        columns = []
-        for coefficient, scale in self.groups:
-            u = xp.full_like(y[:, 0], math.sqrt(coefficient))
-            u = u if weight is None else u * xp.astype(_arrays.beside(weight, u), u.dtype)
-            columns.append(_mixtures.mark_columns(y, components, scale, u))
-        return columns[0] if len(columns) == 1 else xp.concat(columns, axis=1)
+    def _seen(self, y: Array) -> Array:
+        """Targets as the kernel's normal form sees them, beside the components."""
+        like = self.components.locations
+        y = _arrays.namespace(like).astype(_arrays.beside(y, like), like.dtype)
+        return y if self.root is None else y @ _arrays.like(self.root, y, dtype=y.dtype)
 
 
 def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
@@ -467,15 +484,11 @@ def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
 
 def _closed_form(data: Forecasts, target_kernel: Any, components: Components) -> TargetFactor | None:
     root, terms = _normal_form(target_kernel)
-    if components.family == "atoms":
-        groups: tuple[tuple[float, float], ...] | None = ((1.0, 1.0),)
-        name = "sums over atoms"
-    else:
-        groups = _groups(terms, components.family, data.n_dims)
-        name = f"closed form ({components.family})"
-    if groups is None or (root is not None and components.family == "laplace"):
+    groups = _mixtures.closed_form(components.family, terms, data.n_dims)
+    if groups is None:
         return None
-    components = components if root is None else _mapped(components, root)
+    components = _seen(components, root)
+    name = "sums over atoms" if components.family == "atoms" else f"closed form ({components.family})"
     return _factor(target_kernel, name, components, groups, terms, root)
 
 
@@ -503,11 +516,19 @@ def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size:
     size = draws.n_draws if size is None else size
     seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
     xp, n = data.xp, data.n
-    atoms = xp.reshape(data.prediction.sample(size, seed=seed), (n, size, data.n_dims))
+    atoms = xp.reshape(data.prediction.quasi_sample(size, seed=seed), (n, size, data.n_dims))
     components = Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
-    components = components if root is None else _mapped(components, root)
+    components = _seen(components, root)
     name = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
     return _factor(draws.kernel, name, components, ((1.0, 1.0),), terms, root, draws, data.prediction)
+
+
+def _seen(components: Components, root: np.ndarray | None) -> Components:
+    """The distributions of Z @ root."""
+    if root is None:
+        return components
+    like = components.locations
+    return _mixtures.transformed(like[:, 0, :], components, _arrays.like(root, like, dtype=like.dtype))[1]
 
 
 def redrawn(data: Forecasts, target: TargetFactor, n_groups: int) -> Iterator[TargetFactor]:
@@ -530,64 +551,8 @@ def _normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...
     return None, target_kernel.terms()
 
 
-def _groups(terms: tuple[Term, ...], family: str, n_dims: int) -> tuple[tuple[float, float], ...] | None:
-    """Coefficients and scales if all terms have closed forms for the family: products of one profile."""
-    profile = "exponential" if family == "laplace" else "gaussian"
-    groups = []
-    for term in terms:
-        for factor in term.factors:
-            if factor.profile != profile or (factor.metric != "euclidean" and n_dims > 1):
-                return None
-        if profile == "exponential" and n_dims > 1:
-            return None
-        groups.append((term.coefficient, sum(f.scale for f in term.factors)))
-    return tuple(groups)
-
-
-def _mapped(components: Components, root: np.ndarray) -> Components:
-    """The components of y @ root, for a matrix of shape (d, rank)."""
-    like = components.locations
-    xp, matrix = _arrays.namespace(like), _arrays.like(root, like, dtype=like.dtype)
-    locations = like @ matrix
-    if components.family == "atoms":
-        return dataclasses.replace(components, locations=locations)
-    assert components.scales is not None
-    diagonal = root.shape[0] == root.shape[1] and np.array_equal(root, np.diag(np.diagonal(root)))
-    if components.family == "normal" and diagonal:
-        scales = components.scales * xp.sum(matrix, axis=0) ** 2
-        return dataclasses.replace(components, locations=locations, scales=scales)
-    full = components.scales[:, :, :, None] * matrix if components.family == "normal" else components.scales @ matrix
-    covariances = xp.matrix_transpose(matrix) @ full
-    return Components("normal_full", components.weights, locations, covariances)
-
-
 def _taken(components: Components, rows: Any) -> Components:
     scales = None if components.scales is None else take_rows(components.scales, rows)
     return Components(
         components.family, take_rows(components.weights, rows), take_rows(components.locations, rows), scales
     )
-
-
-def _filled(components: Components, n_components: int | None) -> Components:
-    """With components of weight 0 up to a number of them."""
-    missing = 0 if n_components is None else n_components - int(components.weights.shape[1])
-    if missing == 0:
-        return components
-    if missing < 0:
-        raise ValueError(
-            f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has {n_components}; expected "
-            "at most as many"
-        )
-    xp = _arrays.namespace(components.weights)
-    last = np.append(np.arange(components.weights.shape[1]), np.full(missing, 0))
-    order = _arrays.like(last, components.weights)
-    weights = xp.concat([components.weights, *[xp.zeros_like(components.weights[:, :1])] * missing], axis=1)
-    scales = None if components.scales is None else xp.take(components.scales, order, axis=1)
-    return Components(components.family, weights, xp.take(components.locations, order, axis=1), scales)
-
-
-def _nothing(components: Components, y: Array) -> Components:
-    """Components of weight 0, as many, for other targets."""
-    xp, first = _arrays.namespace(components.locations), np.zeros(int(y.shape[0]), dtype=np.int64)
-    repeated = _taken(components, _arrays.like(first, components.weights))
-    return dataclasses.replace(repeated, weights=xp.zeros_like(repeated.weights))

@@ -34,6 +34,7 @@ from kcalib._problem import Moments
 from kcalib._resampling import Weights
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
+from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
 from kcalib.inference.ckce_expansion import Expansion
@@ -578,27 +579,22 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
 # -- CKCE --------------------------------------------------------------------------------------
 
 
-def _ckce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    kernel, medians = _common_kernel(data, options, Linear() + Gaussian())
-    kernel = _packing.check_kernel(kernel, data[0].m)
-    root = _packing.target_root("delta" if options.target_kernel is None else options.target_kernel, data[0])
+def _ckce(data: Sequence[Data], confidence_level: float, options: Options) -> Measured:
     n = data[0].n
     regularization = float(n**-0.25 if options.regularization is None else options.regularization)
     seed = SEED if options.seed is None else int(options.seed)
     rows, _ = _subset(n, CKCE_SAMPLES, seed)
-    packed = [_packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads) for one in data]
+    residuals, packed, source = _residuals_alike(data, options, seed)
     matrices = [KernelOperator(p, threads=options.threads, operator=options.operator) for p in packed]
-    expansions = []
-    for one, matrix in zip(data, matrices, strict=True):
-        residuals = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
-        residuals = residuals if root is None else residuals @ root
-        expansions.append(Expansion.of(matrix, residuals, n * regularization, rows, seed=seed))
+    expansions = [
+        Expansion.of(matrix, of_model, n * regularization, rows, seed=seed)
+        for matrix, of_model in zip(matrices, residuals, strict=True)
+    ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
-    described = describe(data[0], replace(packed[0], root=root), matrices[0])
+    described = describe(data[0], packed[0], matrices[0])
     del described["n_classes"], described["operator_reason"]
     described |= {"regularization": regularization, "dtype": "float64", "threads": matrices[0].threads, "seed": seed}
-    if medians:
-        described["bandwidth_source"] = _source(medians)
+    described |= {"bandwidth_source": source, **_factors(data, packed)}
     pairs = itertools.combinations(range(len(data)), 2)
     return Measured(
         values=[_ckce_value(e, degenerate[i, i], confidence_level) for i, e in enumerate(expansions)],
@@ -609,6 +605,27 @@ def _ckce(data: Sequence[Classification], confidence_level: float, options: Opti
         intervals="normal, differences paired, upper limits of values from a score interval",
         described=described,
     )
+
+
+def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple[list[np.ndarray], list[Packed], str]:
+    """Residuals and kernel matrices of all models with the same kernels, and where bandwidths come from."""
+    if isinstance(data[0], Forecasts):
+        pointed = all(isinstance(d, Forecasts) and d.prediction.wasserstein_points() is not None for d in data)
+        kernel = Gaussian(metric="wasserstein" if pointed else "mmd") if options.kernel is None else options.kernel
+        packed, source = _packed_alike(data, replace(options, kernel=kernel))
+        residuals = [residuals_of(one, threads=options.threads, seed=seed).rows for one in packed]
+        return residuals, [kernel_alone(one) for one in packed], source
+    classes = [one for one in data if isinstance(one, Classification)]
+    kernel, medians = _common_kernel(classes, options, Linear() + Gaussian())
+    kernel = _packing.check_kernel(kernel, classes[0].m)
+    root = _packing.target_root(options.target_kernel, classes[0])
+    residuals, packed = [], []
+    for one in classes:
+        points = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
+        packed.append(replace(points, root=root))
+        rows = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
+        residuals.append(rows if root is None else rows @ root)
+    return residuals, packed, _source(medians) or "given"
 
 
 def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float) -> Estimate:
@@ -812,7 +829,11 @@ METRICS = {
     "skce": Metric(
         _skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"}), of_distributions=True
     ),
-    "ckce": Metric(_ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"})),
+    "ckce": Metric(
+        _ckce,
+        frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"}),
+        of_distributions=True,
+    ),
     "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(_brier, frozenset()),
     "log_loss": Metric(_log_loss, frozenset()),

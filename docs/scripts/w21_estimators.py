@@ -9,7 +9,7 @@ true SKCE is a double integral over c and c' (`truth`); the paper takes a mean o
 
 Estimators: biased, and unbiased over blocks of 2, of sqrt(n) and of n (all pairs). Tests at the level 0.05: blocks of 2
 and of sqrt(n), bootstrap, and the CME test with ten locations, whose targets are near 0 and predictions in the unit
-cube; and two that the paper does not have, the exact test and the spectrum. Times are the smallest of all data sets.
+cube; and two that the paper does not have, the exact test and the spectrum. Times are those of one thread, the smallest of all data sets.
 Each data set has a seed of its own. The figures need matplotlib (the extra `plot`).
 """
 
@@ -89,7 +89,7 @@ def locations(d: int, seed: int) -> dict[str, object]:
 
 
 def estimate(name: str, y: np.ndarray, prediction: Normal) -> float:
-    return kcalib.skce(y, prediction, **KERNELS, **ESTIMATORS[name])
+    return kcalib.skce(y, prediction, **KERNELS, **ESTIMATORS[name], threads=1)
 
 
 def pvalue(name: str, y: np.ndarray, prediction: Normal, seed: int) -> float:
@@ -106,7 +106,7 @@ def pvalue(name: str, y: np.ndarray, prediction: Normal, seed: int) -> float:
         if n <= N_LOCATIONS:
             return math.nan
         options |= locations(prediction.n_dims, seed)
-    return kcalib.calibration_test(y, prediction, **KERNELS, **options).pvalue
+    return kcalib.calibration_test(y, prediction, **KERNELS, **options, threads=1).pvalue
 
 
 def measured(count: int) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from problems import binomial_bounds
+from threadpoolctl import threadpool_limits
 
 import kcalib
 from kcalib.distributions import Ensemble, Normal
@@ -23,6 +24,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 RISK = 1e-4
 FAR = scipy.stats.norm.isf(RISK / 2)  # standard errors
 FIRST_SEED = 10**5  # those of the tables are below
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Thousands of small eigenproblems, which threads of BLAS make slower."""
+    with threadpool_limits(limits=1):
+        yield
 
 
 def script(name: str) -> ModuleType:

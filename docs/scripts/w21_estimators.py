@@ -16,11 +16,13 @@ Each data set has a seed of its own. The figures need matplotlib (the extra `plo
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 import kcalib
 from kcalib.distributions import Normal
@@ -113,18 +115,17 @@ def measured(count: int) -> dict[str, np.ndarray]:
     """Values of estimators, then p-values, and seconds of both: shape (models, d, n, estimators + tests, data sets)."""
     shape = (len(MODELS), len(DIMENSIONS), len(SIZES), len(ESTIMATORS) + len(TESTS), count)
     values, seconds = np.empty(shape), np.empty(shape)
-    for i, model in enumerate(MODELS):
-        for j, d in enumerate(DIMENSIONS):
-            for k, n in enumerate(SIZES):
-                for seed in range(count):
-                    y, prediction = data_set(model, n, d, seed)
-                    for m, name in enumerate((*ESTIMATORS, *TESTS)):
-                        start = time.perf_counter()
-                        if name in ESTIMATORS:
-                            values[i, j, k, m, seed] = estimate(name, y, prediction)
-                        else:
-                            values[i, j, k, m, seed] = pvalue(name, y, prediction, seed)
-                        seconds[i, j, k, m, seed] = time.perf_counter() - start
+    cells = itertools.product(enumerate(MODELS), enumerate(DIMENSIONS), enumerate(SIZES), range(count))
+    with threadpool_limits(limits=1):
+        for (i, model), (j, d), (k, n), seed in cells:
+            y, prediction = data_set(model, n, d, seed)
+            for m, name in enumerate((*ESTIMATORS, *TESTS)):
+                start = time.perf_counter()
+                if name in ESTIMATORS:
+                    values[i, j, k, m, seed] = estimate(name, y, prediction)
+                else:
+                    values[i, j, k, m, seed] = pvalue(name, y, prediction, seed)
+                seconds[i, j, k, m, seed] = time.perf_counter() - start
     return {"values": values, "seconds": seconds}
 
 
@@ -141,7 +142,10 @@ def cells(found: dict[str, np.ndarray], model: str, d: int) -> tuple[np.ndarray,
 
 
 def table(found: dict[str, np.ndarray]) -> str:
-    count, (bootstrap, exact) = found["values"].shape[-1], (TESTS[name]["n_resamples"] for name in ("bootstrap", "exact"))
+    count, (bootstrap, exact) = (
+        found["values"].shape[-1],
+        (TESTS[name]["n_resamples"] for name in ("bootstrap", "exact")),
+    )
     lines = [f"{count} data sets each; {bootstrap} resamples (bootstrap), {exact} draws (exact); . not computed"]
 
     def block(title: str, names: tuple[str, ...], rows: np.ndarray, form: str) -> None:

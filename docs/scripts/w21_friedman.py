@@ -72,9 +72,7 @@ def measured(n_resamples: int, n_networks: int, iterations: np.ndarray) -> np.nd
     for part, (targets, rows) in enumerate(((y, slice(N_TRAIN)), (y_test, slice(N_TRAIN, None)))):
         for i in range(len(iterations)):
             mean = all_means[:, i, rows]
-            members = [
-                Normal(m, np.full(len(m), std)) for m, std in zip(mean, np.sqrt(variances[:, i]), strict=True)
-            ]
+            members = [Normal(m, np.full(len(m), std)) for m, std in zip(mean, np.sqrt(variances[:, i]), strict=True)]
             for k, member in enumerate(members):
                 found[part, i, k] = measures(targets, member, mean[k], n_resamples)
             found[part, i, -1] = measures(targets, Ensemble(members), mean.mean(axis=0), n_resamples)

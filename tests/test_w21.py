@@ -64,7 +64,7 @@ def least_squares_pvalues() -> dict[str, np.ndarray]:
 
 
 def test_least_squares_is_rejected_though_its_quantiles_look_calibrated(least_squares_pvalues):
-    """Shares that would be improbable if the power were below 0.8, or if the curve were rejected more often than 0.35."""
+    """Shares that would be improbable if the power were below 0.8, or the share of rejected curves above 0.35."""
     for name, values in least_squares_pvalues.items():
         share = np.mean(values < 0.05)
         if name == least_squares.CURVE:

@@ -2,10 +2,11 @@
 
     python docs/scripts/w21_friedman.py [--output docs/_static] > docs/w21_friedman.txt
 
-Y = 10 sin(pi X_1 X_2) + 20 (X_3 - 0.5)^2 + 10 X_4 + 5 X_5 + e with X uniform in the ten-dimensional cube and e ~ N(0, 1)
-(Friedman 1): 100 training samples and 50 to test. Networks with hidden layers of 200 and 50 ReLU units are trained for 5000
-iterations by Adam, on all samples at once and without regularisation; they predict normal distributions whose variance is
-the mean squared error on the training samples at that iteration. The ensemble is the mixture of the ten.
+Y = 10 sin(pi X_1 X_2) + 20 (X_3 - 0.5)^2 + 10 X_4 + 5 X_5 + e with X uniform in the ten-dimensional cube and
+e ~ N(0, 1) (Friedman 1): 100 training samples and 50 to test. Networks with hidden layers of 200 and 50 ReLU units are
+trained for 5000 iterations by Adam, on all samples at once and without regularisation; they predict normal
+distributions whose variance is the mean squared error on the training samples at that iteration. The ensemble is the
+mixture of the ten.
 
 Prints all measures at some iterations, and draws w21_friedman.png. Needs scikit-learn. Its weights start as in the
 paper (Glorot), its offsets small instead of 0. The kernel of the ensemble is that of the networks, with the Wasserstein

@@ -58,7 +58,7 @@ from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
-from kcalib.evaluation import evaluate
+from kcalib.evaluation import ForecastEvaluation, evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
@@ -87,6 +87,7 @@ __all__ = [
     "ConfidenceInterval",
     "ECEResult",
     "Evaluation",
+    "ForecastEvaluation",
     "IndefiniteKernelWarning",
     "KDEResult",
     "MMCEResult",

@@ -176,5 +176,5 @@ def describe_device(array: Array) -> str:
 
 
 def subscript(index: Any) -> str:
-    """``[2, 3]``, as in messages about one entry."""
-    return f"[{', '.join(str(int(i)) for i in index)}]"
+    """``[2, 3]``, as in messages about one entry; nothing for an array that is a number."""
+    return f"[{', '.join(str(int(i)) for i in index)}]" if len(index) else ""

@@ -36,6 +36,10 @@ CAPTION = (
     "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
     "bars: share of the samples"
 )
+QUANTILE_CAPTION = (
+    "points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; bars: "
+    "shares of PIT values, dashed: of a calibrated model"
+)
 BAND = "0.82"
 NARROWEST = 0.008  # of a bin that can still be seen
 
@@ -56,7 +60,8 @@ class Panel:
     verdict: str  # in words
     miscalibrated: bool
     notes: tuple[str, ...]  # lines in a corner of the diagram
-    diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands
+    diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands, or kcalib.QuantileCalibration
+    is_regression: bool = False  # whether it is the latter
 
 
 def require_matplotlib() -> None:
@@ -237,7 +242,7 @@ def draw_pit(axes: Any, curve: Any, color: str) -> None:
 
 
 def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
-    """Draw a reliability diagram and a histogram of confidences for each model.
+    """Draw a reliability diagram and a histogram of confidences for each model, or quantile calibration curves.
 
     Parameters
     ----------
@@ -264,7 +269,9 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
 
     rows = math.ceil(len(panels) / MOST_COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    caption = textwrap.wrap(CAPTION, 48 * columns)
+    texts = {False: CAPTION, True: QUANTILE_CAPTION}
+    kinds = dict.fromkeys(panel.is_regression for panel in panels)
+    caption = [line for kind in kinds for line in textwrap.wrap(texts[kind], 48 * columns)]
     width = PANEL_SIZE[0] * columns + 0.35
     height = PANEL_SIZE[1] * rows + 0.15 * len(caption) + 0.1
     figure = Figure(figsize=(width, height))
@@ -286,7 +293,7 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
         histogram = figure.add_subplot(cell[1], sharex=diagram)
         _draw_panel(diagram, histogram, panel)
         if column == 0:
-            diagram.set_ylabel("accuracy")
+            diagram.set_ylabel("coverage" if panel.is_regression else "accuracy")
             histogram.set_ylabel("share")
     figure.text(0.5, 0.08 / height, "\n".join(caption), ha="center", va="bottom", fontsize=8, color="0.25")
     try:
@@ -299,21 +306,31 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
 
 def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
     color = MISCALIBRATED if panel.miscalibrated else CALIBRATED
-    draw_diagram(diagram, panel.diagram, color)
+    if panel.is_regression:
+        draw_quantiles(diagram, panel.diagram, color)
+    else:
+        draw_diagram(diagram, panel.diagram, color)
     diagram.tick_params(labelbottom=False)
     diagram.set_title(_shortened(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
     diagram.annotate(
         panel.verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
         ha="center", va="bottom", fontsize=8.5, color=color, parse_math=False,
     )  # fmt: skip
-    over = panel.miscalibrated and overconfidence(panel.diagram) > 0
-    x, y, horizontal, vertical = (0.04, 0.96, "left", "top") if over else (0.96, 0.04, "right", "bottom")
+    if panel.is_regression:
+        _, x, y, horizontal, vertical = _free_corner(panel.diagram)
+    else:
+        over = panel.miscalibrated and overconfidence(panel.diagram) > 0
+        x, y, horizontal, vertical = (0.04, 0.96, "left", "top") if over else (0.96, 0.04, "right", "bottom")
     diagram.text(
         x, y, "\n".join(panel.notes), transform=diagram.transAxes, ha=horizontal, va=vertical, fontsize=8.5, zorder=5,
         linespacing=1.25, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2}, parse_math=False,
     )  # fmt: skip
-    draw_histogram(histogram, panel.diagram, color)
-    histogram.set_xlabel("confidence")
+    if panel.is_regression:
+        draw_pit(histogram, panel.diagram, color)
+        histogram.set_xlabel("predicted quantile level")
+    else:
+        draw_histogram(histogram, panel.diagram, color)
+        histogram.set_xlabel("confidence")
 
 
 def _style(axes: Any) -> None:

@@ -12,32 +12,24 @@ from problems import binomial_bounds
 from scipy import integrate, stats
 
 import kcalib
-from kcalib.distributions import Components, Distribution, Normal
+from kcalib.distributions import (
+    Categorical,
+    Distribution,
+    Ensemble,
+    Laplace,
+    Mixture,
+    MultivariateNormal,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    Samples,
+)
 from kcalib.estimators import forecast_scores
 from kcalib.estimators.forecast_scores import crps_values, forecasts_of
 
 Y = np.array([0.3, -4.0, 2.5, 100.0])
 MEAN = np.array([0.1, 0.5, 2.5, -3.0])
 STD = np.array([0.7, 1.9, 1e-3, 20.0])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Given(Distribution):
-    """Mixtures of a family, given by their components; draws and the like are not asked for."""
-
-    given: Components
-
-    @property
-    def n(self):
-        return len(self.given.weights)
-
-    @property
-    def event_shape(self):
-        d = self.given.locations.shape[2]
-        return () if d == 1 else (d,)
-
-    def components(self):
-        return self.given
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,15 +66,15 @@ class DrawsOnly(Distribution):
 
     event_shape = ()
 
+    def take(self, rows):
+        return DrawsOnly(self.loc[rows])
+
     def sample(self, size, *, seed=0):
         return self.loc[:, None] + np.random.default_rng(seed).normal(size=(self.n, size))
 
 
 def atoms(samples, weights=None):
-    samples = np.asarray(samples, dtype=float)
-    samples = samples[:, :, None] if samples.ndim == 2 else samples
-    n, s, _ = samples.shape
-    return Given(Components("atoms", np.full((n, s), 1 / s) if weights is None else weights, samples, None))
+    return Samples(samples, weights)
 
 
 def integral_of(cdf, y, low, high):
@@ -126,13 +118,47 @@ def test_crps_of_mixtures_by_integration(family):
     rng = np.random.default_rng(3)
     n, k = 4, 3
     w, m, s = rng.dirichlet(np.ones(k), size=n), rng.normal(size=(n, k)), rng.uniform(0.2, 2, size=(n, k))
-    law = stats.norm if family == "normal" else stats.laplace
-    scales = s * s if family == "normal" else s
-    prediction = Given(Components(family, w, m[:, :, None], scales[:, :, None]))
+    law, made = (stats.norm, Normal) if family == "normal" else (stats.laplace, Laplace)
+    prediction = Mixture(w, [made(m[:, i], s[:, i]) for i in range(k)])
     y = rng.normal(size=n)
     expected = [integral_of(lambda x, i=i: float(w[i] @ law.cdf(x, m[i], s[i])), y[i], -70.0, 70.0) for i in range(n)]
     # quad is told 1e-12, but the density of Laplace mixtures has kinks.
     np.testing.assert_allclose(values(y, prediction), expected, rtol=1e-8)
+
+
+def test_crps_of_counts_by_hand():
+    """Poisson of rate 1 at 0: E Z = 1, and half of E|Z - Z'| = exp(-2) (I_0(2) + I_1(2))."""
+    expected = 1 - math.exp(-2) * (scipy.special.iv(0, 2) + scipy.special.iv(1, 2))
+    assert kcalib.crps([0.0], Poisson([1.0])) == pytest.approx(expected, rel=1e-14)
+    # Geometric of probability 1/2 at 0: E Z = 1; |Z - Z'| has mean 4/3.
+    assert kcalib.crps([0.0], NegativeBinomial([1.0], [1.0])) == pytest.approx(1 / 3, rel=1e-14)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.7, 12.0, 400.0])
+@pytest.mark.parametrize("dispersion", [0.0, 1e-4, 0.1, 2.0])
+def test_crps_of_counts_by_literal_sums(rate, dispersion):
+    law = stats.poisson(rate) if dispersion == 0 else stats.nbinom(1 / dispersion, 1 / (1 + dispersion * rate))
+    prediction = Poisson(np.full(3, rate)) if dispersion == 0 else NegativeBinomial(np.full(3, rate), dispersion)
+    y = np.array([0.0, np.floor(rate), np.floor(3 * rate) + 1])
+    k = np.arange(int(law.isf(1e-14)) + int(y[2]) + 10)
+    expected = [np.sum((law.cdf(k) - (t <= k)) ** 2) for t in y]
+    # scipy.stats loses digits for large sizes.
+    np.testing.assert_allclose(values(y, prediction), expected, rtol=1e-8)
+
+
+def test_mean_difference_of_negative_binomial_counts():
+    """m s 2F1(1/a + 1, 1/2; 2; -4 a m s), s = 1 + a m (Wei and Held 2014), by mpmath, and the limit of a = 0."""
+    mp = pytest.importorskip("mpmath")
+    for m in (1e-10, 0.1, 3.0, 100.0):
+        for a in (1e-8, 0.01, 0.5, 50.0):
+            with mp.workdps(30):
+                size, s = 1 / mp.mpf(a), 1 + mp.mpf(a) * mp.mpf(m)
+                expected = m * s * mp.hyp2f1(size + 1, mp.mpf(1) / 2, 2, -4 * mp.mpf(a) * m * s)
+            found = forecast_scores._half_gap_of_negative_binomial(np.array([m]), np.array([a]))
+            assert found[0] == pytest.approx(float(expected), rel=1e-13)
+    found = forecast_scores._half_gap_of_negative_binomial(np.array([1e12]), np.array([1e-15]))
+    # The variance is 1e12 (1 + 1e-3); half of the mean difference of normals is the root of that over pi.
+    assert found[0] == pytest.approx(math.sqrt(1.001e12 / math.pi), rel=1e-6)
 
 
 def test_gap_of_laplace_across_equal_scales():
@@ -157,7 +183,7 @@ def test_scores_of_samples_by_literal_sums(d):
     z, y = rng.normal(size=(n, s, d)), rng.normal(size=(n, d))
     z[0, 1] = z[0, 0]  # ties
     w = rng.dirichlet(np.ones(s), size=n)
-    y_given = y[:, 0] if d == 1 else y
+    y_given, z_given = (y[:, 0], z[:, :, 0]) if d == 1 else (y, z)
     for weights in (np.full((n, s), 1 / s), w):
         for fair in (False, True):
             expected = []
@@ -167,7 +193,7 @@ def test_scores_of_samples_by_literal_sums(d):
                 total = sum(weights[i, j] * weights[i, k] for j, k in pairs if j != k or not fair)
                 far = sum(weights[i, j] * weights[i, k] * math.dist(z[i, j], z[i, k]) for j, k in pairs)
                 expected.append(near - far / total / 2)
-            np.testing.assert_allclose(values(y_given, atoms(z, weights), fair=fair), expected, rtol=1e-12)
+            np.testing.assert_allclose(values(y_given, atoms(z_given, weights), fair=fair), expected, rtol=1e-12)
 
 
 def test_fair_score_is_that_of_the_distribution_on_average():
@@ -198,8 +224,8 @@ def test_energy_score_of_normals(d):
     assert abs(found - np.mean(draws)) < 4 * np.std(draws) / math.sqrt(len(draws))
     # A rotation changes nothing: full covariances.
     q = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    full = Components("normal_full", np.ones((1, 1)), (q @ mean)[None, None], (q * std**2 @ q.T)[None, None])
-    assert values((y @ q.T), Given(full)) == pytest.approx([found], rel=1e-10)
+    full = MultivariateNormal((q @ mean)[None], (q * std**2 @ q.T)[None])
+    assert kcalib.crps(y @ q.T, full) == pytest.approx(found, rel=1e-10)
 
 
 def test_energy_score_of_mixtures_by_draws():
@@ -212,7 +238,7 @@ def test_energy_score_of_mixtures_by_draws():
         for c in (rng.choice(2, p=w[0], size=draws) for _ in range(2))
     )
     expected = np.linalg.norm(z - y, axis=1) - 0.5 * np.linalg.norm(z - other, axis=1)
-    found = values(y, Given(Components("normal", w, m, v)))[0]
+    found = kcalib.crps(y, Mixture(w, [Normal(m[:, i], np.sqrt(v[:, i])) for i in range(2)]))
     assert abs(found - np.mean(expected)) < 4 * np.std(expected) / math.sqrt(draws)
 
 
@@ -238,7 +264,7 @@ def test_a_family_of_ones_own():
 def test_batches_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     y, mean = rng.normal(size=50), rng.normal(size=(50, 4, 1))
-    prediction = Given(Components("normal", np.full((50, 4), 0.25), mean, np.ones((50, 4, 1))))
+    prediction = Ensemble([Normal(mean[:, i, 0], 1.0) for i in range(4)])
     whole = values(y, prediction)
     monkeypatch.setattr(forecast_scores, "BATCH_ELEMENTS", 100)
     np.testing.assert_array_equal(values(y, prediction), whole)
@@ -252,6 +278,11 @@ def test_against_scoringrules():
     z = rng.normal(size=(4, 9))
     np.testing.assert_allclose(values(Y, atoms(z)), sr.crps_ensemble(Y, z, estimator="nrg"), rtol=1e-12)
     np.testing.assert_allclose(values(Y, atoms(z), fair=True), sr.crps_ensemble(Y, z, estimator="fair"), rtol=1e-12)
+    np.testing.assert_allclose(values(Y, Laplace(MEAN, STD)), sr.crps_laplace(Y, MEAN, STD), rtol=1e-12)
+    k, rate = np.array([0.0, 3.0, 50.0]), np.array([0.5, 7.0, 20.0])
+    np.testing.assert_allclose(values(k, Poisson(rate)), sr.crps_poisson(k, rate), rtol=1e-12)
+    found = values(k, NegativeBinomial(rate, 0.5))
+    np.testing.assert_allclose(found, sr.crps_negbinom(k, 2.0, 1 / (1 + 0.5 * rate)), rtol=1e-9)
 
 
 # -- log score, pinball loss
@@ -262,6 +293,14 @@ def test_log_score():
     assert kcalib.log_score(Y, Normal(MEAN, STD)) == pytest.approx(expected, rel=1e-14)
     y, mean, std = (np.stack((a, a[::-1]), axis=1) for a in (Y, MEAN, STD))
     assert kcalib.log_score(y, Normal(mean, std)) == pytest.approx(2 * expected, rel=1e-14)
+    counts = np.array([0.0, 2.0, 9.0])
+    expected = -np.mean(stats.poisson.logpmf(counts, 3.0))
+    assert kcalib.log_score(counts, Poisson(np.full(3, 3.0))) == pytest.approx(expected, rel=1e-13)
+    cov = np.array([[2.0, 0.6], [0.6, 1.0]])
+    expected = -stats.multivariate_normal([1.0, 0.0], cov).logpdf([0.5, 2.0])
+    assert kcalib.log_score([[0.5, 2.0]], MultivariateNormal([[1.0, 0.0]], cov[None])) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"`y_pred` is Samples, which has no density"):
+        kcalib.log_score([0.0], atoms([[1.0]]))
     with pytest.raises(ValueError, match=r"`y_pred` is DrawsOnly, which has no density .* use kcalib.crps"):
         kcalib.log_score([0.0], DrawsOnly(np.zeros(1)))
 
@@ -330,9 +369,21 @@ def test_pit_values_of_calibrated_models_are_uniform():
     assert stats.kstest(kcalib.pit_values(y + 0.2, atoms(z)), "uniform").pvalue < 1e-3
 
 
+def test_pit_values_of_counts():
+    rng = np.random.default_rng(0)
+    rate = rng.uniform(0.1, 5, size=2000)
+    y = rng.poisson(rate)
+    assert stats.kstest(kcalib.pit_values(y, Poisson(rate)), "uniform").pvalue > 1e-3
+    assert stats.kstest(kcalib.pit_values(y, NegativeBinomial(rate, 1.0)), "uniform").pvalue < 1e-3
+    # At 0 uniform below P(0); at 2 between P(Z <= 1) and P(Z <= 2).
+    u = np.random.default_rng((forecast_scores.PIT_STREAM, 7)).uniform(size=2)
+    low, high = np.array([0, stats.poisson.cdf(1, 3.0)]), stats.poisson.cdf([0, 2], 3.0)
+    np.testing.assert_allclose(kcalib.pit_values([0, 2], Poisson([3.0, 3.0]), seed=7), low + u * (high - low))
+
+
 def test_pit_of_samples_by_hand():
     """One sample of four below, two equal, u uniform: (1 + 3 u) / 5."""
-    u = np.random.default_rng(5).uniform(size=1)
+    u = np.random.default_rng((forecast_scores.PIT_STREAM, 5)).uniform(size=1)
     assert kcalib.pit_values([2.0], atoms([[2.0, 1.0, 3.0, 2.0]]), seed=5) == pytest.approx((1 + 3 * u) / 5)
     # Weights 1/2, 1/4 and 1/4 are worth 8/3 samples: half of these below, none equal.
     weighted = atoms([[1.0, 3.0, 4.0]], np.array([[0.5, 0.25, 0.25]]))
@@ -416,6 +467,8 @@ FUNCTIONS = [kcalib.crps, kcalib.log_score, kcalib.pinball_loss, kcalib.pit_valu
 def test_what_is_no_distribution(function):
     with pytest.raises(TypeError, match=r"`y_pred` is list, expected predicted distributions .* kcalib.brier_score"):
         function([0, 1], [0.5, 0.5])
+    with pytest.raises(TypeError, match="`y_pred` is Categorical, expected predicted distributions of numbers"):
+        function([0, 1], Categorical([[0.5, 0.5], [0.5, 0.5]]))
     with pytest.raises(ValueError, match=r"`y_true` has shape \(3,\), expected \(4,\)"):
         function(Y[:3], Normal(MEAN, STD))
     with pytest.raises(ValueError, match=r"`y_true\[1\]` is nan"):

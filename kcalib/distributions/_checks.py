@@ -126,11 +126,11 @@ def _device(array: Array) -> dict[str, Any]:
 
 
 def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name: str = "y") -> Array:
-    """Targets of shape (n, *event_shape), or (n, 1) for numbers, beside the distributions' arrays."""
+    """Targets of shape (n, *event_shape), beside the distributions' arrays; for numbers (n,) and (n, 1) are one."""
     array = real_array(y, name)
     shape = (n, *event_shape)
-    if event_shape == () and tuple(array.shape) == (n, 1):
-        array = _arrays.namespace(array).reshape(array, (n,))
+    if event_shape in ((), (1,)) and tuple(array.shape) in ((n,), (n, 1)):
+        array = _arrays.namespace(array).reshape(array, shape)
     if tuple(array.shape) != shape:
         raise ValueError(f"`{name}` has shape {tuple(array.shape)}, expected {shape}: one target for each prediction")
     return _arrays.beside(array, reference)

@@ -21,8 +21,9 @@ import scipy
 
 from kcalib import _arrays, _plot
 from kcalib._forecasts import Forecasts, prepare
+from kcalib._memory import check_memory
 from kcalib._options import check_integer
-from kcalib.distributions import Distribution
+from kcalib.distributions import Distribution, NegativeBinomial, Poisson
 from kcalib.distributions._distribution import Components
 from kcalib.estimators.reliability import Band
 
@@ -31,6 +32,7 @@ __all__ = ["QuantileCalibration", "crps", "log_score", "pinball_loss", "pit_valu
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
 N_DRAWS = 512  # of a distribution that offers nothing else
 DRAW_SEED = 0
+PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
 # Levels of the quantiles between which F is integrated, and nodes of Gauss and Legendre's rule there.
 KNOTS = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6, 1 - 1e-8)
 N_NODES = 8
@@ -319,7 +321,8 @@ def quantile_calibration(
 
 def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecasts:
     """Checked input of functions that are for distributions of numbers and vectors only."""
-    data = prepare(y_true, y_pred, sample_weight=sample_weight) if isinstance(y_pred, Distribution) else None
+    of_numbers = isinstance(y_pred, Distribution) and y_pred.support != "class"
+    data = prepare(y_true, y_pred, sample_weight=sample_weight) if of_numbers else None
     if not isinstance(data, Forecasts):
         raise TypeError(
             f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "
@@ -343,6 +346,8 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> np.ndarray:
             f"`fair` is for predictions by two or more samples, but `y_pred` is {type(prediction).__name__}; "
             "leave it out"
         )
+    if isinstance(prediction, (Poisson, NegativeBinomial)):
+        return _crps_of_counts(data, prediction)
     if components is None and hasattr(prediction, "quantile") and hasattr(prediction, "cdf") and data.n_dims == 1:
         return _crps_by_quadrature(data)
     if components is None:
@@ -368,14 +373,14 @@ def log_score_values(data: Forecasts) -> np.ndarray:
 def pinball_values(data: Forecasts, levels: np.ndarray) -> np.ndarray:
     """Pinball loss of each sample, averaged over levels, shape (n,)."""
     y = _numbers(data, "the pinball loss is")[:, None]
-    gap = y - _quantiles(data, levels)
+    gap = y - quantiles_of(data, levels)
     return np.mean(np.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)
 
 
 def pit_of(data: Forecasts, seed: int) -> np.ndarray:
     """PIT values, shape (n,)."""
     y, prediction = _numbers(data, "PIT values are"), data.prediction
-    uniform = np.random.default_rng(seed).uniform(size=data.n)
+    uniform = np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n)
     atoms = _samples(data)
     if atoms is not None:
         size = 1 / np.sum(atoms.weights**2, axis=1)  # S for equal weights
@@ -427,11 +432,8 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
 
 
 def means_of(data: Forecasts) -> np.ndarray:
-    """Means of the predictions, shape (n, d); those of draws where there is nothing else."""
-    components = _host_components(data.prediction)
-    if components is not None:
-        return np.asarray(np.einsum("nk,nkd->nd", components.weights, components.locations))
-    return np.asarray(np.mean(_draws(data), axis=1))
+    """Means of the predictions, shape (n, d)."""
+    return np.asarray(_arrays.to_host(data.prediction.expected_value()), dtype=np.float64)
 
 
 def has_density(prediction: Distribution) -> bool:
@@ -488,7 +490,13 @@ def _host_components(prediction: Distribution) -> Components | None:
 
 def _draws(data: Forecasts) -> np.ndarray:
     """Draws that stand for the predictions, shape (n, S, d)."""
-    draws = _arrays.to_host(data.prediction.sample(N_DRAWS, seed=DRAW_SEED))
+    check_memory(
+        5 * 8 * data.n * N_DRAWS * data.n_dims,
+        None,
+        f"{N_DRAWS} draws from each of {data.n} predictions and what is computed of them",
+        "define `quantile` and `cdf` for the family, or take fewer predictions at a time",
+    )
+    draws = _arrays.to_host(data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED))
     return np.asarray(draws, dtype=np.float64).reshape(data.n, N_DRAWS, data.n_dims)
 
 
@@ -500,7 +508,7 @@ def _samples(data: Forecasts) -> Components | None:
     return None if hasattr(data.prediction, "cdf") else _atoms(_draws(data))
 
 
-def _quantiles(data: Forecasts, levels: np.ndarray) -> np.ndarray:
+def quantiles_of(data: Forecasts, levels: np.ndarray) -> np.ndarray:
     """inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
         return np.asarray(_arrays.to_host(data.prediction.quantile(levels)), dtype=np.float64)
@@ -630,10 +638,50 @@ def _mean_norm_of_normal(m: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.sqrt(a) * (isotropic + step * total / math.sqrt(4 * math.pi))
 
 
+def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> np.ndarray:
+    """With mean m and dispersion a: E|Z - y| = (y - m) (2 F(y) - 1) + 2 m (1 + a y) f(y).
+
+    From k f(k) = m (1 + a (k - 1)) f(k - 1) / (1 + a m), summed by parts.
+    """
+    y = _host_targets(data)[:, 0]
+    f = np.exp(_arrays.to_host(prediction.log_density(data.y[:, 0])))
+    if isinstance(prediction, Poisson):
+        m = _arrays.to_host(prediction.rate)
+        a = np.zeros_like(m)
+        half = m * (scipy.special.i0e(2 * m) + scipy.special.i1e(2 * m))
+    else:
+        m, a = _arrays.to_host(prediction.mean), _arrays.to_host(prediction.dispersion)
+        half = _half_gap_of_negative_binomial(m, a)
+    return np.asarray((y - m) * (2 * _cdf(data, y) - 1) + 2 * m * (1 + a * y) * f - half)
+
+
+def _half_gap_of_negative_binomial(m: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """E|Z - Z'| / 2 of negative binomial counts with mean m and dispersion a.
+
+    |k| is the integral of (1 - cos(k t)) / (1 - cos(t)) over a period of t, over 2 pi. So it is that of the
+    characteristic function; with v = cot(t / 2) and s = 1 + a m
+
+        (1 / 2 pi) int_0^oo 1 - (1 + 4 a m s / (1 + v^2))^(-1/a) dv.
+
+    With v = sinh(w) the integrand is bounded for |Im w| < pi/4 and falls as exp(-|w|): the trapezoidal rule has an
+    error of exp(-pi^2 / (2 step)).
+    """
+    s = 1 + a * m
+    # Up to where 1e-16 of the integral is left, which is at least about the smaller of m and its root.
+    last = math.log(8e16 * float(np.max(m * s / np.minimum(m, np.sqrt(m)))))
+    step = 0.13
+    total = np.zeros(m.shape)
+    for i in range(math.ceil(last / step)):
+        w = i * step
+        share = 4 * m * s / math.cosh(w) ** 2
+        total += (0.5 if i == 0 else 1.0) * math.cosh(w) * -np.expm1(-np.log1p(a * share) / a)
+    return np.asarray(step * total / (2 * math.pi))
+
+
 def _crps_by_quadrature(data: Forecasts) -> np.ndarray:
     """int (F(x) - 1{y <= x})^2 dx by Gauss and Legendre's rule between quantiles, cut at the target."""
     y = _host_targets(data)[:, 0]
-    knots = _quantiles(data, np.asarray(KNOTS))
+    knots = quantiles_of(data, np.asarray(KNOTS))
     knots = np.column_stack((np.minimum(knots[:, 0], y), knots, np.maximum(knots[:, -1], y)))
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     total = np.zeros(data.n)

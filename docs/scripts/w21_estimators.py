@@ -4,14 +4,15 @@
     python docs/scripts/w21_estimators.py --load w21.npz --figures docs/_static
 
 Predictions N(c 1_d, 0.1^2 I), c ~ U(0, 1). Targets of the calibrated model are drawn from them; those of the
-uncalibrated one from N((0.1, c, ..., c), 0.1^2 I), whatever c is. The kernel is exp(-W2(p, p')) exp(-|y - y'|^2 / 2), so
-that the true SKCE is a double integral over c and c' (`truth`); the paper takes a mean of estimates, which `--check`
-prints beside it.
+uncalibrated one from N((0.1, c, ..., c), 0.1^2 I), whatever c is. The kernel is exp(-W2(p, p')) exp(-|y - y'|^2 / 2),
+so that the true SKCE is a double integral over c and c' (`truth`); the paper takes a mean of estimates, which
+`--check` prints beside it.
 
 Estimators: biased, and unbiased over blocks of 2, of sqrt(n) and of n (all pairs). Tests at the level 0.05: blocks of 2
 and of sqrt(n), bootstrap, and the CME test with ten locations, whose targets are near 0 and predictions in the unit
-cube; and three that the paper does not have, the CME test with another reference, the exact test and the spectrum. Times
-are those of one thread, the smallest of all data sets. Each data set has a seed of its own. The figures need matplotlib (the extra `plot`).
+cube; and three that the paper does not have, the CME test with another reference, the exact test and the spectrum.
+Times are those of one thread, the smallest of all data sets. Each data set has a seed of its own. The figures need
+matplotlib (the extra `plot`).
 """
 
 from __future__ import annotations

@@ -146,8 +146,7 @@ def skce(
 
     with expectations in closed form where there is one (Gaussian kernels and normal distributions, exponential kernels
     and Laplace distributions, and mixtures of these; any kernel and samples, or counts; [2]_, appendix D).
-    ``target_factor`` of
-    the result says what was done. Mixtures of K components take K^2 times as long.
+    ``target_factor`` of the result says what was done. Mixtures of K components take K^2 times as long.
 
     References
     ----------

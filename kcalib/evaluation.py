@@ -50,7 +50,7 @@ class ForecastEvaluation:
     interval_coverage: float | None  #: share of the targets in central 90 % intervals, from the PIT values
     interval_width: float | None  #: mean width of these intervals
     pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
-    quantile_calibration_error: float | None  #: mean |coverage - level| of `kcalib.quantile_calibration`
+    quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
     alpha: float  #: level of the verdict

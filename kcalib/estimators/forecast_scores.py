@@ -209,7 +209,7 @@ class QuantileCalibration:
     coverage: np.ndarray  #: share of the targets that are, shape (k,)
     standard_error: np.ndarray  #: of the share if the model is calibrated, shape (k,)
     consistency_band: Band  #: limits of the share if the model is calibrated, at each level
-    error: float  #: mean over the levels of |coverage - level|; of a calibrated model not 0 but about 0.3 / sqrt(n)
+    error: float  #: mean absolute difference of coverage and level; of a calibrated model not 0 but about 0.3 / sqrt(n)
     histogram: np.ndarray  #: share of the PIT values in 20 bins of equal width, shape (20,)
     confidence_level: float  #: of the band
     simultaneous: bool  #: whether it holds for all levels at once (Dvoretzky, Kiefer, Wolfowitz, Massart)

@@ -17,6 +17,8 @@
     regression         estimation functions, chosen by a risk      regression/
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
+    target_kernels     kernels on targets of distributions         target_kernels.py
+    smallest_eigenvalue   is a kernel positive definite?           definiteness.py
     lenses             notions of calibration                      lenses.py
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
@@ -27,9 +29,10 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers
+from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers, target_kernels
 from kcalib._version import __version__
 from kcalib._warnings import IndefiniteKernelWarning
+from kcalib.definiteness import smallest_eigenvalue
 from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
@@ -125,8 +128,10 @@ __all__ = [
     "regression",
     "reliability",
     "skce",
+    "smallest_eigenvalue",
     "solvers",
     "static_calibration_error",
+    "target_kernels",
     "top_label_ece",
     "ucme",
 ]

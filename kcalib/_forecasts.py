@@ -14,9 +14,9 @@ import numpy as np
 
 from kcalib import _arrays, _inputs
 from kcalib._arrays import Array
-from kcalib._inputs import Classification, dtype_name, reject, weights_of
-from kcalib.distributions import Distribution
-from kcalib.distributions._checks import real_array
+from kcalib._inputs import Classification, dtype_name, weights_of
+from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
 from kcalib.lenses import Canonical, Lens
 
@@ -70,6 +70,8 @@ class Forecasts:
 
 
 Data = Classification | Forecasts
+# Modules of other libraries whose distribution objects are predictions.
+FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
 
 def prepare(
@@ -85,7 +87,8 @@ def prepare(
 ) -> Data:
     """Check and normalise what all public functions take.
 
-    `y_pred` is a `Distribution`; all else is for `_inputs.prepare`, whose parameters the others are.
+    `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for
+    `_inputs.prepare`, whose parameters the others are, and so are class probabilities in a `Categorical`.
 
     Raises
     ------
@@ -93,6 +96,11 @@ def prepare(
         As `_inputs.prepare`; if the targets' shape is not that of the distributions, if one is not finite or
         outside their support, or for an option that distributions do not have.
     """
+    if type(y_pred).__module__.startswith(FOREIGN):
+        y_pred = as_distribution(y_pred)
+    if isinstance(y_pred, Categorical):
+        classes = y_pred.classes if classes is None else classes
+        y_pred = y_pred.probabilities
     if not isinstance(y_pred, Distribution):
         return _inputs.prepare(
             y_true,
@@ -127,11 +135,5 @@ def _targets(y_true: Any, prediction: Distribution) -> Array:
     parameters = prediction.parameters()
     if parameters is not None:
         y = _arrays.beside(y, parameters)
-    if prediction.support == "count":
-        xp = _arrays.namespace(y)
-        reject(
-            y,
-            (y < 0) | (xp.floor(y) != y),
-            lambda at, x: f"`y_true{at}` is {x:.6g}, expected a count: 0, 1, 2, ...",
-        )
+    check_support(y, prediction.support, "y_true")
     return _arrays.namespace(y).reshape(y, (prediction.n, prediction.n_dims))

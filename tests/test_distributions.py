@@ -16,7 +16,9 @@ import scipy.stats
 
 from kcalib import _arrays
 from kcalib.distributions import (
+    Beta,
     Categorical,
+    Dirichlet,
     Distribution,
     Ensemble,
     Laplace,
@@ -25,10 +27,14 @@ from kcalib.distributions import (
     NegativeBinomial,
     Normal,
     Poisson,
+    PowerExponential,
     Samples,
+    as_distribution,
 )
 
 MEAN, SCALE = np.array([0.0, -3.0, 250.0]), np.array([1.0, 0.01, 40.0])
+SHAPE = np.array([0.3, 1.0, 7.0])
+A, B = np.array([0.05, 2.0, 3000.0]), np.array([0.4, 5.0, 70.0])
 RATE, DISPERSION = np.array([0.03, 4.0, 900.0]), np.array([2.0, 0.3, 1e-3])
 COV = np.array([[[2.0, 0.9], [0.9, 1.0]], [[1e-4, 0.0], [0.0, 3.0]], [[5.0, -4.0], [-4.0, 5.0]]])
 VECTORS = np.array([[0.0, 1.0], [2.0, -2.0], [0.5, 0.25]])
@@ -47,6 +53,11 @@ NUMBERS = {
     "normal": Case(Normal(MEAN, SCALE), [scipy.stats.norm(m, s) for m, s in zip(MEAN, SCALE)]),
     "normal_column": Case(Normal(MEAN[:, None], SCALE[:, None]), [scipy.stats.norm(m, s) for m, s in zip(MEAN, SCALE)]),
     "laplace": Case(Laplace(MEAN, SCALE), [scipy.stats.laplace(m, s) for m, s in zip(MEAN, SCALE)]),
+    "power_exponential": Case(
+        PowerExponential(MEAN, SCALE, SHAPE),
+        [scipy.stats.gennorm(2 * b, m, s * 2 ** (0.5 / b)) for m, s, b in zip(MEAN, SCALE, SHAPE)],
+    ),
+    "beta": Case(Beta(A, B), [scipy.stats.beta(a, b) for a, b in zip(A, B)]),
     "poisson": Case(Poisson(RATE), [scipy.stats.poisson(r) for r in RATE]),
     "negative_binomial": Case(
         NegativeBinomial(RATE, DISPERSION),
@@ -79,7 +90,10 @@ ALL: dict[str, Distribution] = (
     | {f"{name}_mixture": mixture for name, mixture in MIXTURES.items()}
     | {f"{name}_vectors": vectors for name, vectors in VECTOR.items()}
     | SAMPLES
-    | {"categorical": Categorical(PROBABILITIES)}
+    | {
+        "categorical": Categorical(PROBABILITIES),
+        "dirichlet": Dirichlet([[0.1, 0.2, 0.1], [1.0, 1.0, 1.0], [9.0, 200.0, 3.0]]),
+    }
 )
 numbers = pytest.mark.parametrize("case", NUMBERS.values(), ids=NUMBERS)
 everything = pytest.mark.parametrize("distribution", ALL.values(), ids=ALL)
@@ -141,6 +155,63 @@ def test_probabilities_of_counts_to_full_accuracy(mean, dispersion):
                 exact = k * mpmath.log(m) - m - mpmath.loggamma(k + 1)
         # Absolute: the relative error of the probability; relative: what an argument's rounding makes of it.
         assert float(d.log_density([k])[0]) == pytest.approx(float(exact), abs=2e-14, rel=1e-14)
+
+
+@pytest.mark.parametrize("a", [1e-9, 0.3, 1.0, 7.0, 1e4, 1e9])
+@pytest.mark.parametrize("b", [0.5, 1.0, 2e5])
+def test_densities_of_beta_to_full_accuracy(a, b):
+    mean, std = a / (a + b), math.sqrt(a * b / (a + b + 1)) / (a + b)
+    for y in (1e-300, 1e-3, 0.5, mean, mean + 3 * std, mean - 0.5 * std, 1 - 2.0**-40):
+        if not 0 < y < 1:
+            continue
+        with mpmath.workdps(50):
+            am, bm, ym = mpmath.mpf(a), mpmath.mpf(b), mpmath.mpf(y)
+            exact = (am - 1) * mpmath.log(ym) + (bm - 1) * mpmath.log1p(-ym)
+            exact += mpmath.loggamma(am + bm) - mpmath.loggamma(am) - mpmath.loggamma(bm)
+            # What rounding 1 - y does, twice over.
+            slope = float(abs((bm - 1) * ym - (am - 1) * (1 - ym)) / (1 - ym)) * 2.0**-51
+        assert float(Beta([a], [b]).log_density([y])[0]) == pytest.approx(float(exact), abs=1e-13 + slope, rel=2e-14)
+
+
+def test_beta_and_dirichlet_at_the_ends():
+    d = Beta([0.5, 1.0, 1.0, 2.0], [3.0, 3.0, 1.0, 3.0])
+    np.testing.assert_allclose(d.log_density(np.zeros(4)), [math.inf, math.log(3), 0, -math.inf], atol=1e-15)
+    np.testing.assert_array_equal(d.log_density([1.0, 1.0, 1.0, 1.0]), [-math.inf, -math.inf, 0, -math.inf])
+    np.testing.assert_array_equal(d.cdf(np.array([[-1.0, 0.0, 1.0, 2.0]] * 4)), [[0.0, 0.0, 1.0, 1.0]] * 4)
+    alpha = np.array([[1.0, 2.0, 3.0], [0.5, 2.0, 3.0], [2.0, 0.5, 3.0], [1.5, 0.5, 1.0]])
+    y = np.array([[0.0, 0.4, 0.6], [0.0, 0.4, 0.6], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]])
+    # By hand: Gamma(6) / (Gamma(2) Gamma(3)) 0.4 0.6^2 = 60 * 0.144
+    logs = Dirichlet(alpha).log_density(y)
+    np.testing.assert_allclose(logs, [math.log(8.64), math.inf, -math.inf, -math.inf], rtol=1e-14)
+
+
+def test_dirichlet_is_that_of_scipy():
+    d = ALL["dirichlet"]
+    y = np.array([[0.2, 0.5, 0.3], [0.001, 0.009, 0.99], [0.05, 0.93, 0.02]])
+    logs = [scipy.stats.dirichlet(alpha).logpdf(at) for alpha, at in zip(d.alpha, y)]
+    np.testing.assert_allclose(d.log_density(y), logs, rtol=1e-13)
+    variances = [scipy.stats.dirichlet(alpha).var() for alpha in d.alpha]
+    np.testing.assert_allclose(d.standard_deviation(), np.sqrt(variances), rtol=1e-13)
+    np.testing.assert_allclose(d.quasi_sample(64).sum(axis=2), 1, rtol=1e-14)
+    # Entries are Beta distributed, those of the last stick too.
+    for i in range(3):
+        cdf = Beta(d.alpha[:, i], d.alpha.sum(axis=1) - d.alpha[:, i]).cdf(d.sample(1000, seed=1)[:, :, i])
+        assert scipy.stats.kstest(cdf, "uniform", axis=1).pvalue.min() > 1e-5
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.5, 1.0, 100.0])
+def test_power_exponential_special_cases_and_temperature(shape):
+    d = PowerExponential(MEAN, SCALE, shape)
+    y = MEAN + SCALE * np.array([0.3, -0.99, 0.9])
+    if shape == 0.5:
+        np.testing.assert_allclose(d.log_density(y), Laplace(MEAN, 2 * SCALE).log_density(y), rtol=1e-13)
+    if shape == 1.0:
+        np.testing.assert_allclose(d.cdf(y), Normal(MEAN, SCALE).cdf(y), rtol=1e-13)
+    np.testing.assert_allclose(d.cdf(d.quantile(P)), np.broadcast_to(P, (3, P.size)), rtol=1e-9)
+    # p^(1/T) is proportional to the density with the scale times T^(1 / (2 shape)): a constant difference of logs.
+    tempered = PowerExponential(MEAN, SCALE * 3.0 ** (0.5 / shape), shape)
+    shifts = [tempered.log_density(at) - d.log_density(at) / 3.0 for at in (MEAN, y, MEAN - 0.1 * SCALE)]
+    np.testing.assert_allclose(shifts[1:], np.broadcast_to(shifts[0], (2, 3)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["poisson", "negative_binomial"])
@@ -455,6 +526,9 @@ DEVICE: dict[str, tuple[Callable[[Callable], Distribution], Any]] = {
     "poisson": (lambda a: Poisson(a(RATE)), np.array([0.0, 3.0, 900.0])),
     "negative_binomial": (lambda a: NegativeBinomial(a(RATE), a(DISPERSION)), np.array([0.0, 3.0, 900.0])),
     "categorical": (lambda a: Categorical(a(PROBABILITIES)), None),
+    "power_exponential": (lambda a: PowerExponential(a(MEAN), a(SCALE), 0.7), MEAN + 1),
+    "beta": (lambda a: Beta(a(A), a(B)), np.array([0.1, 0.2, 0.3])),
+    "dirichlet": (lambda a: Dirichlet(a(RATE[:, None] + A)), np.full((3, 3), 1 / 3)),
 }  # fmt: skip
 
 
@@ -588,6 +662,21 @@ BAD = [
         lambda: Samples([[1.0, 2.0]], [0.5, 0.4]), ValueError, r"`weights\[0\]` sums to 0.9, expected 1 within 1e-6"
     ),
     unlike(lambda: SAMPLES["vectors"].cdf([0.0] * 3), ValueError, "`cdf` is for predictions of numbers"),
+    unlike(
+        lambda: PowerExponential([0.0], 1.0, 0.01),
+        ValueError,
+        r"`shape\[0\]` is 0.01, expected one from 0.1 to 100; clip",
+    ),
+    unlike(lambda: Beta([1.0], [0.0]), ValueError, r"`b\[0\]` is 0, expected a positive shape"),
+    unlike(lambda: Beta([1.0], 2.0).log_density([1.5]), ValueError, r"`y\[0\]` is 1.5, expected a number from 0 to 1"),
+    unlike(lambda: Dirichlet([1.0, 2.0]), ValueError, r"`alpha` has shape \(2,\), expected \(n, d\) with d >= 2"),
+    unlike(lambda: Dirichlet([[1.0], [2.0]]), ValueError, r"`alpha` has shape \(2, 1\)"),
+    unlike(lambda: Dirichlet([[1.0, -2.0]]), ValueError, r"`alpha\[0, 1\]` is -2, expected a positive concentration"),
+    unlike(
+        lambda: Dirichlet([[1.0, 2.0]]).log_density([[0.5, 0.6]]),
+        ValueError,
+        r"`y\[0\]` sums to 1.1, expected 1 within",
+    ),
     unlike(lambda: Poisson([1.0, 0.0]), ValueError, r"`rate\[1\]` is 0, expected a positive rate"),
     unlike(lambda: Poisson([1.0]).log_density([1.5]), ValueError, r"`y\[0\]` is 1.5, expected a count"),
     unlike(lambda: Poisson([1.0]).log_density([-1]), ValueError, r"`y\[0\]` is -1, expected a count"),
@@ -613,3 +702,198 @@ BAD = [
 def test_bad_input(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def same(found: Distribution, expected: Distribution) -> None:
+    assert type(found) is type(expected) and (found.n, found.event_shape) == (expected.n, expected.event_shape)
+    for field in fields(expected):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        if field.name == "members":
+            assert len(one) == len(other)
+            for pair in zip(one, other):
+                same(*pair)
+        elif other is None:
+            assert one is None
+        else:
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-6)  # float32 in some libraries
+
+
+SCIPY = {
+    "norm": (scipy.stats.norm(MEAN, 2.0), Normal(MEAN, 2.0)),
+    "norm_keywords": (scipy.stats.norm(scale=SCALE), Normal(0.0, SCALE)),
+    "norm_one": (scipy.stats.norm(1.0, 2.0), Normal([1.0], [2.0])),
+    "norm_vectors": (scipy.stats.norm(VECTORS, 1.0), Normal(VECTORS, 1.0)),
+    "laplace": (scipy.stats.laplace(MEAN, SCALE), Laplace(MEAN, SCALE)),
+    "laplace_column": (scipy.stats.laplace(MEAN[:, None], 1.0), Laplace(MEAN, 1.0)),
+    "gennorm": (scipy.stats.gennorm(2 * SHAPE, MEAN, SCALE * 2 ** (0.5 / SHAPE)), PowerExponential(MEAN, SCALE, SHAPE)),
+    "poisson": (scipy.stats.poisson(RATE), Poisson(RATE)),
+    "nbinom": (scipy.stats.nbinom(1 / DISPERSION, 1 / (1 + DISPERSION * RATE)), NegativeBinomial(RATE, DISPERSION)),
+    "beta": (scipy.stats.beta(A, 2.0), Beta(A, 2.0)),
+    "multivariate_normal": (
+        scipy.stats.multivariate_normal(VECTORS[0], COV[0]), MultivariateNormal(VECTORS[:1], COV[:1])
+    ),
+    "dirichlet": (scipy.stats.dirichlet([1.0, 2.0]), Dirichlet([[1.0, 2.0]])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given, expected", SCIPY.values(), ids=SCIPY)
+def test_distributions_of_scipy(given, expected):
+    same(as_distribution(given), expected)
+    assert as_distribution(expected) is expected
+
+
+@pytest.mark.skipif(not hasattr(scipy.stats, "Normal"), reason="SciPy before 1.15")
+def test_new_distributions_of_scipy():
+    same(as_distribution(scipy.stats.Normal(mu=MEAN, sigma=SCALE)), Normal(MEAN, SCALE))
+
+
+def test_distributions_of_torch():
+    torch = pytest.importorskip("torch")
+    t, D = torch.tensor, torch.distributions
+    mean, scale, vectors, cov = t(MEAN), t(SCALE), t(VECTORS), t(COV)
+    rate, dispersion, a, b, p = t(RATE), t(DISPERSION), t(A), t(B), t(PROBABILITIES)
+    alpha = t(RATE[:, None] + A)
+    weights = t(WEIGHTS)
+    parts = torch.stack([mean, mean + 1, mean + 2], dim=1)
+    cases = [
+        (D.Normal(mean.requires_grad_(), 2.0), Normal(MEAN, 2.0)),
+        (D.Normal(0.0, 1.0), Normal([0.0], [1.0])),
+        (D.Independent(D.Normal(vectors, 1.0), 1), Normal(VECTORS, 1.0)),
+        (D.Independent(D.Normal(vectors[0], 1.0), 1), Normal(VECTORS[:1], 1.0)),
+        (D.Independent(D.Laplace(mean[:, None], 1.0), 1), Laplace(MEAN, 1.0)),
+        (D.Independent(D.Laplace(mean, 1.0), 0), Laplace(MEAN, 1.0)),
+        (D.MultivariateNormal(vectors, cov), MultivariateNormal(VECTORS, COV)),
+        (D.MultivariateNormal(vectors, scale_tril=torch.linalg.cholesky(cov)), MultivariateNormal(VECTORS, COV)),
+        (D.Laplace(mean, scale), Laplace(MEAN, SCALE)),
+        (D.Poisson(rate), Poisson(RATE)),
+        (D.NegativeBinomial(1 / dispersion, logits=torch.log(dispersion * rate)), NegativeBinomial(RATE, DISPERSION)),
+        (D.Categorical(probs=p), Categorical(PROBABILITIES)),
+        (D.Beta(a, b), Beta(A, B)),
+        (D.Dirichlet(alpha), Dirichlet(RATE[:, None] + A)),
+        (
+            D.MixtureSameFamily(D.Categorical(probs=weights), D.Normal(parts, 1.5)),
+            Mixture(WEIGHTS, [Normal(MEAN + k, 1.5) for k in range(3)]),
+        ),
+        (
+            D.MixtureSameFamily(
+                D.Categorical(probs=weights[0]), D.Independent(D.Normal(torch.stack([vectors] * 3, dim=1), 1.5), 1)
+            ),
+            Mixture(WEIGHTS[0], [Normal(VECTORS, 1.5)] * 3),
+        ),
+        (
+            D.MixtureSameFamily(
+                D.Categorical(probs=weights), D.MultivariateNormal(torch.stack([vectors] * 3, dim=1), cov[0])
+            ),
+            Mixture(WEIGHTS, [MultivariateNormal(VECTORS, COV[0])] * 3),
+        ),
+        (
+            D.MixtureSameFamily(D.Categorical(probs=weights[0]), D.Laplace(mean[:3], 1.0)),
+            Mixture(WEIGHTS[0], [Laplace([m], 1.0) for m in MEAN]),
+        ),
+    ]  # fmt: skip
+    for given, expected in cases:
+        same(as_distribution(given), expected)
+    negative_binomial = as_distribution(D.NegativeBinomial(3.0, probs=t([0.2, 0.4])))
+    np.testing.assert_allclose(negative_binomial.expected_value()[:, 0], [0.75, 2.0], rtol=1e-6)
+
+
+class Fake:
+    """Attributes alone."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+def fake(module: str, name: str, **attributes: Any) -> Any:
+    """An object of a class of this module and name. NumPyro and TensorFlow Probability need not be installed."""
+    return type(name, (Fake,), {"__module__": module})(**attributes)
+
+
+NUMPYRO, TFP = "numpyro.distributions.continuous", "tensorflow_probability.python.distributions.any"
+JAX_TFP = "tensorflow_probability.substrates.jax.distributions.any"
+
+
+def numpyro_and_tfp() -> list[tuple[Any, Distribution]]:
+    base = fake(TFP, "Normal", loc=VECTORS, scale=1.0)
+    categorical = fake(TFP, "Categorical", probs=None, probs_parameter=lambda: WEIGHTS)
+    parts = np.stack([MEAN, MEAN + 1, MEAN + 2], axis=1)
+    weights = fake("numpyro.distributions.discrete", "CategoricalProbs", probs=WEIGHTS)
+    components = fake(NUMPYRO, "Normal", loc=parts, scale=np.ones((1, 1)))
+    mixed = Mixture(WEIGHTS, [Normal(MEAN + k, 1.0) for k in range(3)])
+    return [
+        (fake(NUMPYRO, "Normal", loc=MEAN, scale=np.ones(1)), Normal(MEAN, 1.0)),
+        (fake(NUMPYRO, "MultivariateNormal", loc=VECTORS, covariance_matrix=COV), MultivariateNormal(VECTORS, COV)),
+        (
+            fake(NUMPYRO, "Independent", base_dist=fake(NUMPYRO, "Normal", loc=VECTORS, scale=np.ones((1, 1))),
+                 reinterpreted_batch_ndims=1),
+            Normal(VECTORS, 1.0),
+        ),
+        (
+            fake("numpyro.distributions.conjugate", "NegativeBinomial2", concentration=1 / DISPERSION,
+                 rate=1 / (DISPERSION * RATE)),
+            NegativeBinomial(RATE, DISPERSION),
+        ),
+        (
+            fake("numpyro.distributions.mixtures", "MixtureSameFamily", mixing_distribution=weights,
+                 component_distribution=components),
+            mixed,
+        ),
+        (fake(TFP, "Laplace", loc=MEAN, scale=1.0), Laplace(MEAN, 1.0)),
+        (fake(JAX_TFP, "Poisson", rate=None, log_rate=np.log(RATE)), Poisson(RATE)),
+        (fake(TFP, "Independent", distribution=base, reinterpreted_batch_ndims=np.int32(1)), Normal(VECTORS, 1.0)),
+        (
+            fake(TFP, "MultivariateNormalTriL", mean=lambda: VECTORS, covariance=lambda: COV[0]),
+            MultivariateNormal(VECTORS, COV[0]),
+        ),
+        (
+            fake(TFP, "MultivariateNormalDiag", mean=lambda: VECTORS, stddev=lambda: np.ones(2)),
+            Normal(VECTORS, 1.0),
+        ),
+        (categorical, Categorical(WEIGHTS)),
+        (
+            fake(TFP, "NegativeBinomial", total_count=3.0, logits=None, probs=np.array([0.2, 0.4])),
+            NegativeBinomial([0.75, 2.0], 1 / 3),
+        ),
+        (
+            fake(TFP, "MixtureSameFamily", mixture_distribution=categorical,
+                 components_distribution=fake(TFP, "Normal", loc=parts, scale=1.0)),
+            mixed,
+        ),
+        (fake(TFP, "Beta", concentration1=A, concentration0=B), Beta(A, B)),
+        (fake(TFP, "Dirichlet", concentration=VECTORS**2 + 1), Dirichlet(VECTORS**2 + 1)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("given, expected", numpyro_and_tfp(), ids=lambda d: type(d).__name__)
+def test_distributions_of_numpyro_and_tensorflow_probability_by_name(given, expected):
+    same(as_distribution(given), expected)
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        unlike(lambda: object(), TypeError, "`predictions` is builtins.object, expected one of kcalib.distr"),
+        unlike(lambda: scipy.stats.gamma(2.0), TypeError, "`predictions` is scipy.stats.gamma, expected one of"),
+        unlike(lambda: scipy.stats.norm, TypeError, r"`predictions` is scipy.stats._continuous_distns.norm_gen"),
+        unlike(lambda: fake(TFP, "Gumbel"), TypeError, "Gumbel, expected .* for others pass draws by .*Samples"),
+        unlike(lambda: scipy.stats.poisson(2.0, loc=1), ValueError, "scipy.stats.poisson with loc=1 and scale=1, exp"),
+        unlike(lambda: scipy.stats.norm([0.0], [-1.0]), ValueError, r"`std\[0\]` is -1, expected a positive"),
+        unlike(lambda: scipy.stats.poisson(VECTORS**2 + 1), ValueError, r"the batch shape \(3, 2\), expected \(n,\)"),
+        unlike(
+            lambda: fake(NUMPYRO, "Independent", base_dist=fake(NUMPYRO, "Laplace", loc=VECTORS, scale=1.0),
+                         reinterpreted_batch_ndims=1),
+            ValueError,
+            r"has 1 dimension\(s\) of shape \(2,\) of independent entries in each event, expected one dimension of",
+        ),
+        unlike(
+            lambda: fake(TFP, "MixtureSameFamily", mixture_distribution=fake(TFP, "Categorical", probs=np.ones(1)),
+                         components_distribution=fake(TFP, "Poisson", rate=np.ones((4, 1)))),
+            TypeError,
+            r"`components\[0\]` is of type Poisson, expected Normal, MultivariateNormal, Laplace",
+        ),
+    ],
+)  # fmt: skip
+def test_distributions_that_cannot_be_taken(make, error, message):
+    given = make()
+    with pytest.raises(error, match=message):
+        as_distribution(given)

@@ -1,7 +1,40 @@
-"""Predictions that are distributions: families of predicted distributions, as arrays of parameters."""
+"""Predictions that are distributions: families of predicted distributions, as arrays of parameters.
+
+What each family has: target kernels that have exact expectations (other families stand for themselves by draws of
+quasi Monte Carlo), and the distance that the default kernel on predictions takes.
+
+====================================== =============== ========================= =========================
+family                                 targets         exact for target kernels  default distance
+====================================== =============== ========================= =========================
+`Normal`                               numbers,        Gaussian                  Wasserstein
+                                       vectors
+`MultivariateNormal`                   vectors         Gaussian                  MMD
+`Laplace`                              numbers         Exponential               Wasserstein
+`Mixture`, `Ensemble`                  of components   of components             MMD
+`Samples`                              numbers         any                       Wasserstein;
+                                                                                 MMD for unequal weights
+`Samples`                              vectors         any                       MMD
+`Poisson`, `NegativeBinomial`          counts          any, but for 1e-15        Wasserstein, by 128
+                                                       of the mass               quantiles
+`Categorical`                          classes         any                       that of class
+                                                                                 probabilities
+`PowerExponential`                     numbers         none                      MMD
+`Beta`                                 numbers from    none                      MMD
+                                       0 to 1
+`Dirichlet`                            probability     none                      MMD
+                                       vectors
+====================================== =============== ========================= =========================
+
+What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` takes the distribution
+objects of SciPy, PyTorch, NumPyro and TensorFlow Probability. `wasserstein_distance` and `mmd_distance` give tables of
+the distances between predictions.
+"""
 
 from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions.adapters import as_distribution
+from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical
+from kcalib.distributions.dirichlet import Dirichlet
 from kcalib.distributions.distances import mmd_distance, wasserstein_distance
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.mixture import Ensemble, Mixture
@@ -9,11 +42,14 @@ from kcalib.distributions.multivariate_normal import MultivariateNormal
 from kcalib.distributions.negative_binomial import NegativeBinomial
 from kcalib.distributions.normal import Normal
 from kcalib.distributions.poisson import Poisson
+from kcalib.distributions.power_exponential import PowerExponential
 from kcalib.distributions.samples import Samples
 
 __all__ = [
+    "Beta",
     "Categorical",
     "Components",
+    "Dirichlet",
     "Distribution",
     "Ensemble",
     "Laplace",
@@ -22,7 +58,9 @@ __all__ = [
     "NegativeBinomial",
     "Normal",
     "Poisson",
+    "PowerExponential",
     "Samples",
+    "as_distribution",
     "mmd_distance",
     "wasserstein_distance",
 ]

@@ -1,7 +1,7 @@
 """What Poisson and negative binomial distributions share: a Poisson law is a negative binomial one of dispersion 0.
 
-`log_pmf` is Loader's saddle-point form (Fast and accurate computation of binomial probabilities, 2000), which has no
-differences of large terms, written in the mean and the dispersion so that it holds for dispersions down to 0.
+`log_pmf` is in the saddle-point form of `_saddle_point`, written in the mean and the dispersion so that it holds for
+dispersions down to 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
-from kcalib.distributions._distribution import Distribution, row_blocks
+from kcalib.distributions._distribution import Density, Quantiles, row_blocks
+from kcalib.distributions._saddle_point import deviance, stirling_error
 
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
-class Counts(Distribution):
+class Counts(Density, Quantiles):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 
     support = "count"
@@ -98,14 +99,12 @@ class Counts(Distribution):
         return self._like(table)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the probability of one count for each sample, shape (n,)."""
         y = _arrays.to_host(events(y, self._array(), self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
         y = numbers(y, self.n, (), "cdf")
         columns = np.floor(y.reshape(self.n, -1))
         rows = np.broadcast_to(np.arange(self.n)[:, None], columns.shape)
@@ -116,7 +115,6 @@ class Counts(Distribution):
         """P(Z <= k) and P(Z > k) for counts k >= 0 of these rows, both to relative accuracy."""
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Smallest counts with a cdf of at least the probabilities, shape (n, m), on the host."""
         return self._inverse_cdf(probability_row(probability, ()))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
@@ -175,39 +173,15 @@ def log_pmf(k: np.ndarray, mean: np.ndarray, dispersion: np.ndarray) -> np.ndarr
     per_size = 1 + dispersion * k  # total / size
     positive = np.maximum(k, 1.0)
     gap = (mean - k) / spread  # size less its expectation total / spread, and minus that of k
-    result = -_stirling_error(positive) - _deviance(positive, mean * per_size / spread, -gap)
+    result = -stirling_error(positive) - deviance(positive, mean * per_size / spread, -gap)
     result += -0.5 * np.log(2 * math.pi * positive) - 0.5 * np.log(per_size)
     over = dispersion > 0
     if np.any(over):
         size = 1 / np.where(over, dispersion, 1.0)
         total = size + k
-        part = _stirling_error(total) - _stirling_error(size) - _deviance(size, total / spread, gap)
+        part = stirling_error(total) - stirling_error(size) - deviance(size, total / spread, gap)
         result = np.where(over, result + part, result)
         none = np.where(over, -np.log1p(dispersion * mean) * size, -mean)
     else:
         none = -mean
     return np.where(k == 0, none, result)
-
-
-def _deviance(x: np.ndarray, m: np.ndarray, difference: np.ndarray) -> np.ndarray:
-    """x log(x / m) - x + m, where x - m is `difference`."""
-    t = difference / m
-    small = np.where(np.abs(t) < 0.1, t, 0.0)
-    series = np.zeros_like(small)
-    for j in range(18, 1, -1):
-        series = (1 if j % 2 == 0 else -1) / (j * (j - 1)) + small * series
-    # Rounding of x / m is multiplied by x below, that of t by little.
-    middle = np.where((t > -0.9) & (t < 1), t, 0.0)
-    near = m * ((1 + middle) * np.log1p(middle) - middle)
-    far = np.where(middle == t, near, x * np.log(x / m) - difference)
-    return np.where(small == t, m * small * small * series, far)
-
-
-def _stirling_error(x: np.ndarray) -> np.ndarray:
-    """log Gamma(x + 1) less Stirling's approximation, for x > 0."""
-    large = np.maximum(x, 16.0)
-    r = 1 / (large * large)
-    series = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / large
-    small = np.minimum(x, 16.0)
-    direct = scipy.special.gammaln(small + 1) - (small + 0.5) * np.log(small) + small - 0.5 * math.log(2 * math.pi)
-    return np.where(x < 16, direct, series)

@@ -1,4 +1,4 @@
-"""The conditional kernel calibration error (CKCE) of a classifier, and the joint one (JKCE).
+"""The conditional kernel calibration error (CKCE) of predictions, and the joint one (JKCE).
 
 `ckce` checks its input, packs it (`_packing`), and hands kernel matrix, residuals and n lambda, a `System`, to a
 function of `METHODS`: exact ones solve (K + n lambda I) Z = E by `kcalib.solvers` and bound the error of the value by
@@ -19,11 +19,13 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays, _packing
-from kcalib._inputs import Classification, prepare
+from kcalib._forecasts import Forecasts, prepare
+from kcalib._inputs import Classification
 from kcalib._memory import check_max_memory, check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib._warnings import warn
+from kcalib.estimators.forecast_residuals import Residuals, kernel_alone, residuals_of
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.lenses import Lens
@@ -78,7 +80,7 @@ def ckce(
     operator: str | None = None,
     full_output: bool = False,
 ) -> float | CKCEResult:
-    r"""Conditional kernel calibration error of predicted class probabilities.
+    r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
 
     Compares the conditional laws of labels and of draws from the predictions, given the prediction, as
     operators. Unlike the SKCE and the ECE it hardly depends on where a model puts its predictions, so
@@ -87,16 +89,17 @@ def ckce(
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels: integers 0..m-1, booleans, strings, or one-hot rows.
-    y_pred : array_like, shape (n, m) or (n,)
+        Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets, as in `kcalib.skce`.
+    y_pred : array_like, shape (n, m) or (n,), or Distribution
         Predicted probabilities; rows sum to 1. For a binary problem also the probability of
         the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists; arrays on other
-        devices are copied to the host. Gradients are not tracked.
+        devices are copied to the host. Gradients are not tracked. Or one of `kcalib.distributions`.
     kernel : Kernel, optional
         Positive definite kernel on predictions, see `kcalib.kernels`. Default: equation 8 of [1]_,
-        ``Linear() + Gaussian()`` with the median heuristic.
-    target_kernel : "delta", array_like of shape (m, m), or Kernel
-        Kernel on labels, as in `kcalib.skce`.
+        ``Linear() + Gaussian()`` with the median heuristic. For distributions ``Gaussian(metric="wasserstein")`` where
+        their Wasserstein distance is that of points, else ``Gaussian(metric="mmd")``.
+    target_kernel : optional
+        Kernel on labels or targets, as in `kcalib.skce`; of distributions one whose expectations are not by draws.
     regularization : float, optional
         :math:`\lambda > 0`. Default: :math:`n^{-1/4}`, as in [1]_. Values with different ones are not comparable.
     method : {"auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky"}
@@ -184,7 +187,12 @@ def ckce(
     memory O(n (m + rank)); O(n r (r + m)) with r features for "fourier" and "nystrom", which read the samples once,
     in blocks; "pivoted_cholesky" stores F, n times rank.
 
-    A single sample, or identical predictions, are allowed: the default kernel then needs no bandwidth.
+    Of distributions the inner products of :math:`\delta_{y_i} - P_i` under the target kernel take the place of
+    :math:`E E^\top`, and rows of E come from a pivoted Cholesky factor of their matrix, which leaves out 1e-12 of its
+    trace at most: few columns for targets that are numbers and smooth kernels, up to n for targets in many dimensions
+    (time O(n^3) then, memory O(n^2)). The error bound contains what is left out.
+
+    A single sample, or identical class probabilities, are allowed: the default kernel then needs no bandwidth.
 
     References
     ----------
@@ -208,18 +216,33 @@ def ckce(
     >>> result = kcalib.ckce(y, sharp, method="fourier", full_output=True)
     >>> abs(result.value - kcalib.ckce(y, sharp)) < result.error_bound, result.error_bound_kind
     (True, 'estimated')
+
+    A normal distribution N(0, 1) and the target 0: K = 1, n lambda = 1, and the value is 1/4 of the squared norm of the
+    residual, 1 - 2 / sqrt(2) + 1 / sqrt(3).
+
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.kernels import Gaussian
+    >>> options = {"kernel": Gaussian(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
+    >>> round(kcalib.ckce([0.0], Normal([0.0], [1.0]), **options), 6)
+    0.040784
     """
     start = time.perf_counter()
     check_choice("method", method, tuple(METHODS))
     options = _checked_options(method, tol, rank, n_features, max_memory, seed)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
-    host = _on_host(data)
-    kernel, source = _kernel(data, host, kernel)
-    packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
-    packed = dataclasses.replace(packed, root=_packing.target_root(target_kernel, data))
+    source, residuals = None, None
+    if isinstance(data, Forecasts):
+        packed = _packing.pack(data, _forecast_kernel(data, kernel), target_kernel, threads=threads)
+        residuals = residuals_of(packed, threads=threads, max_memory=options.max_memory, seed=options.seed)
+        packed, host = kernel_alone(packed), None
+    else:
+        host = _on_host(data)
+        kernel, source = _kernel(data, host, kernel)
+        packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
+        packed = dataclasses.replace(packed, root=_packing.target_root(target_kernel, data))
     matrix = KernelOperator(packed, threads=threads, operator=operator)
-    system = System(host, packed, matrix, shift, options)
+    system = System(data.n, data.dtype, host, residuals, packed, matrix, shift, options)
     found = METHODS[method].compute(system)
     if not full_output:
         return found.value
@@ -253,7 +276,7 @@ def jkce(
     operator: str | None = None,
     full_output: bool = False,
 ) -> float | SKCEResult:
-    r"""Joint kernel calibration error of predicted class probabilities.
+    r"""Joint kernel calibration error of predicted class probabilities, or of predicted distributions.
 
     The squared distance (MMD) between the joint laws of prediction and label, and of prediction and a draw from it:
     `kcalib.skce` with the kernel of equation 8 of [1]_. It depends on the law of the predictions, see `ckce`.
@@ -265,7 +288,8 @@ def jkce(
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
     kernel : Kernel, optional
-        Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic.
+        Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic; for distributions as in
+        `ckce`.
     estimator : {"unbiased", "biased"}
         "unbiased" is a U-statistic over all pairs and may be negative; "biased" never is.
     full_output : bool
@@ -306,7 +330,11 @@ def jkce(
     """
     check_choice("estimator", estimator, ("unbiased", "biased"))
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    kernel, source = _kernel(data, _on_host(data), kernel)
+    source = None
+    if isinstance(data, Forecasts):
+        kernel = _forecast_kernel(data, kernel)
+    else:
+        kernel, source = _kernel(data, _on_host(data), kernel)
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:
         return compute(data, options, estimator, None, with_error=False).value
@@ -329,32 +357,42 @@ class Options:
 class System:
     """K, the residuals E, and n lambda."""
 
-    data: Classification  # on the host
+    n: int
+    dtype: str
+    data: Classification | None  # on the host; None for distributions, which have
+    distributed: Residuals | None  # these residuals
     packed: Packed  # on the user's device
     matrix: KernelOperator  # K, which takes and returns NumPy arrays
     shift: float
     options: Options
 
     @property
-    def n(self) -> int:
-        return self.data.n
-
-    @property
     def columns(self) -> int:
         """Columns of E."""
+        if self.distributed is not None:
+            return self.distributed.rows.shape[1]
+        assert self.data is not None
         return self.data.m if self.packed.root is None else self.packed.root.shape[1]
 
     @property
     def tol(self) -> float:
-        return TOLERANCES[self.data.dtype] if self.options.tol is None else self.options.tol
+        return TOLERANCES[self.dtype] if self.options.tol is None else self.options.tol
 
     @property
     def is_definite(self) -> bool:
         """Whether the kernel is known to be positive definite."""
-        return self.data.m <= 2 or all(f.is_positive_definite() for f in self.packed.kernel.factors())
+        return self.packed.is_definite
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the points are on a line because there are two classes."""
+        return self.data is not None and self.data.m == 2
 
     def residuals(self, rows: slice = slice(None)) -> np.ndarray:
         """Rows of E: onehot(y) - p, times the root of the matrix on the labels."""
+        if self.distributed is not None:
+            return self.distributed.rows[rows]
+        assert self.data is not None
         e = -self.data.probabilities[rows]
         e[np.arange(len(e)), self.data.labels[rows]] += 1
         return e if self.packed.root is None else e @ self.packed.root
@@ -362,8 +400,12 @@ class System:
     @property
     def rounding_of_target(self) -> float:
         """What the rounding of a matrix on the labels, relative to its norm, changes the value by."""
+        if self.distributed is not None:
+            # The value is tr(B G) with a psd B of norm at most 1 / (4 shift).
+            rounding = 4 * 2.0**-52 * squared_norm(self.distributed.rows)
+            return (self.distributed.lost + rounding) / (4 * self.shift)
         root = self.packed.root
-        if root is None:
+        if root is None or self.data is None:
             return 0.0
         p, labels = self.data.probabilities, self.data.labels
         squares = float(np.sum(p * p)) + float(np.sum(1 - 2 * p[np.arange(self.n), labels]))
@@ -398,7 +440,7 @@ class Found(NamedTuple):
 def _automatic(system: System) -> Found:
     """An exact method. On a line a smooth kernel has a small numerical rank, and its factor is K to rounding."""
     profiles = {factor.profile for term in system.packed.problem.kernel for factor in term.factors}
-    if system.data.m == 2 and system.n > LINE_RANK and profiles <= SMOOTH and not system.exceeds(LINE_RANK):
+    if system.is_binary and system.n > LINE_RANK and profiles <= SMOOTH and not system.exceeds(LINE_RANK):
         options = dataclasses.replace(system.options, rank=LINE_RANK)
         found = _pivoted_cholesky(dataclasses.replace(system, options=options), tol=LINE_ROUNDING)
         if found.error_bound is not None and found.error_bound <= system.tol * found.value:
@@ -528,17 +570,24 @@ class Certificate:
 
 
 def _epsilon(system: System) -> float:
-    return float(np.finfo(system.data.dtype).eps)
+    return float(np.finfo(system.dtype).eps)
 
 
 def _fourier(system: System) -> Found:
     """The value with random features, and its spread over the frequencies."""
-    data, options = system.data, system.options
+    options = system.options
+    problem = system.packed.problem
+    if problem.predicted is not None or problem.table is not None:
+        raise ValueError(
+            "method='fourier' needs points with a Euclidean distance, which these distributions do not have; use "
+            "method='nystrom' or 'pivoted_cholesky', or an exact method"
+        )
+    points = np.asarray(_arrays.to_host(problem.left.points), dtype=np.float64)
+    width_of_points = points.shape[1]
     count = FEATURES if options.n_features is None else options.n_features
-    features = FourierFeatures.drawn(system.packed.kernel.terms(), data.m, count, options.seed)
-    width = features.width(data.m)
+    features = FourierFeatures.drawn(problem.kernel, width_of_points, count, options.seed)
+    width = features.width(width_of_points)
     memory = _check_low_rank_memory(system, width, "n_features")
-    points = data.probabilities
     equations = NormalEquations.summed(
         (features(points[rows]), system.residuals(rows)) for rows in row_blocks(system.n, width + system.columns)
     )
@@ -731,6 +780,12 @@ def _on_host(data: Classification) -> Classification:
         labels=np.ascontiguousarray(_arrays.to_host(data.labels), dtype=np.int64),
         probabilities=np.ascontiguousarray(_arrays.to_host(data.probabilities), dtype=np.float64),
     )
+
+
+def _forecast_kernel(data: Forecasts, kernel: Kernel | None) -> Kernel:
+    if kernel is not None:
+        return kernel
+    return Gaussian(metric="mmd" if data.prediction.wasserstein_points() is None else "wasserstein")
 
 
 def _kernel(data: Classification, host: Classification, kernel: Kernel | None) -> tuple[Kernel, str | None]:

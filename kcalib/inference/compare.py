@@ -34,6 +34,8 @@ from kcalib._problem import Moments
 from kcalib._resampling import Weights
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
+from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
+from kcalib.estimators.forecast_scores import crps_values, log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
 from kcalib.inference.ckce_expansion import Expansion
@@ -81,10 +83,11 @@ def compare(
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
         Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
         distributions, whose families may differ.
-    metric : {"skce", "ckce", "ece", "brier", "log_loss"}
+    metric : {"skce", "ckce", "ece", "brier", "log_loss", "crps", "log_score"}
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier": `kcalib.brier_score`;
-        "log_loss": `kcalib.log_loss`. The last two measure calibration and sharpness together.
+        "log_loss": `kcalib.log_loss`; and of distributions, beside "skce" and "ckce", "crps": `kcalib.crps`;
+        "log_score": `kcalib.log_score`. The last four measure calibration and sharpness together.
     confidence_level : float
         Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this.
@@ -153,7 +156,7 @@ def compare(
     Notes
     -----
     All intervals are for one model, or one pair, by itself. With q the quantile of the standard
-    normal law (of Student's law with n - 1 degrees of freedom for "brier" and "log_loss"):
+    normal law (of Student's law with n - 1 degrees of freedom for means of scores):
 
     *SKCE.* Values and differences are U-statistics, with kernels :math:`h^A` and :math:`h^A - h^B`, of variance
     :math:`(4 (n - 2) \zeta_1 + 2 \zeta_2) / (n (n - 1))` [1]_. The interval of a difference is plus and minus q
@@ -201,7 +204,7 @@ def compare(
     rather than too narrow, and exact for large n where all gaps are large. They need several samples in most bins.
     Time O(n (m + n_resamples)) for each model, memory O(n m).
 
-    *Brier score, log loss.* Paired t-intervals of means. Time O(n m).
+    *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Time O(n m).
 
     If all samples have the same value the standard error is 0, the interval is the value itself, and the p-value is
     its limit: 1 if the difference is 0 (but for rounding), otherwise 0.
@@ -578,27 +581,22 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
 # -- CKCE --------------------------------------------------------------------------------------
 
 
-def _ckce(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    kernel, medians = _common_kernel(data, options, Linear() + Gaussian())
-    kernel = _packing.check_kernel(kernel, data[0].m)
-    root = _packing.target_root("delta" if options.target_kernel is None else options.target_kernel, data[0])
+def _ckce(data: Sequence[Data], confidence_level: float, options: Options) -> Measured:
     n = data[0].n
     regularization = float(n**-0.25 if options.regularization is None else options.regularization)
     seed = SEED if options.seed is None else int(options.seed)
     rows, _ = _subset(n, CKCE_SAMPLES, seed)
-    packed = [_packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads) for one in data]
+    residuals, packed, source = _residuals_alike(data, options, seed)
     matrices = [KernelOperator(p, threads=options.threads, operator=options.operator) for p in packed]
-    expansions = []
-    for one, matrix in zip(data, matrices, strict=True):
-        residuals = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
-        residuals = residuals if root is None else residuals @ root
-        expansions.append(Expansion.of(matrix, residuals, n * regularization, rows, seed=seed))
+    expansions = [
+        Expansion.of(matrix, of_model, n * regularization, rows, seed=seed)
+        for matrix, of_model in zip(matrices, residuals, strict=True)
+    ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
-    described = describe(data[0], replace(packed[0], root=root), matrices[0])
+    described = describe(data[0], packed[0], matrices[0])
     del described["n_classes"], described["operator_reason"]
     described |= {"regularization": regularization, "dtype": "float64", "threads": matrices[0].threads, "seed": seed}
-    if medians:
-        described["bandwidth_source"] = _source(medians)
+    described |= {"bandwidth_source": source, **_factors(data, packed)}
     pairs = itertools.combinations(range(len(data)), 2)
     return Measured(
         values=[_ckce_value(e, degenerate[i, i], confidence_level) for i, e in enumerate(expansions)],
@@ -609,6 +607,27 @@ def _ckce(data: Sequence[Classification], confidence_level: float, options: Opti
         intervals="normal, differences paired, upper limits of values from a score interval",
         described=described,
     )
+
+
+def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple[list[np.ndarray], list[Packed], str]:
+    """Residuals and kernel matrices of all models with the same kernels, and where bandwidths come from."""
+    if isinstance(data[0], Forecasts):
+        pointed = all(isinstance(d, Forecasts) and d.prediction.wasserstein_points() is not None for d in data)
+        kernel = Gaussian(metric="wasserstein" if pointed else "mmd") if options.kernel is None else options.kernel
+        packed, source = _packed_alike(data, replace(options, kernel=kernel))
+        residuals = [residuals_of(one, threads=options.threads, seed=seed).rows for one in packed]
+        return residuals, [kernel_alone(one) for one in packed], source
+    classes = [one for one in data if isinstance(one, Classification)]
+    kernel, medians = _common_kernel(classes, options, Linear() + Gaussian())
+    kernel = _packing.check_kernel(kernel, classes[0].m)
+    root = _packing.target_root(options.target_kernel, classes[0])
+    residuals, packed = [], []
+    for one in classes:
+        points = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
+        packed.append(replace(points, root=root))
+        rows = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
+        residuals.append(rows if root is None else rows @ root)
+    return residuals, packed, _source(medians) or "given"
 
 
 def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float) -> Estimate:
@@ -779,6 +798,20 @@ def _log_loss(data: Sequence[Classification], confidence_level: float, options: 
     return _means([_arrays.to_host(log_losses(one)) for one in data], confidence_level)
 
 
+def _crps(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
+    return _scores(data, crps_values, confidence_level)
+
+
+def _log_score(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
+    return _scores(data, log_score_values, confidence_level)
+
+
+def _scores(data: Sequence[Forecasts], score: Callable[[Forecasts], np.ndarray], confidence_level: float) -> Measured:
+    measured = _means([score(one) for one in data], confidence_level)
+    families = dict.fromkeys(type(one.prediction).__name__ for one in data)
+    return replace(measured, described={"prediction": ", ".join(families)})
+
+
 def _means(losses: Sequence[np.ndarray], confidence_level: float) -> Measured:
     def estimate(values: np.ndarray, resolution: float = 0.0) -> Estimate:
         mean, error = _statistics.mean_and_standard_error(values)
@@ -812,8 +845,14 @@ METRICS = {
     "skce": Metric(
         _skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"}), of_distributions=True
     ),
-    "ckce": Metric(_ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"})),
+    "ckce": Metric(
+        _ckce,
+        frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"}),
+        of_distributions=True,
+    ),
     "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(_brier, frozenset()),
     "log_loss": Metric(_log_loss, frozenset()),
+    "crps": Metric(_crps, frozenset(), of_classes=False, of_distributions=True),
+    "log_score": Metric(_log_score, frozenset(), of_classes=False, of_distributions=True),
 }

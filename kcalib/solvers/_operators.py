@@ -7,6 +7,7 @@ points stay where they are.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from kcalib._inputs import check_points
 from kcalib._operators.diagonal import diagonal
 from kcalib._options import check_choice
 from kcalib._packing import Packed, pack_points
-from kcalib._problem import PairProblem, Side
+from kcalib._problem import Side
 from kcalib.kernels import Kernel
 
 MEMBERS = ("n", "matmul", "tile", "diagonal")
@@ -98,10 +99,11 @@ class KernelOperator:
         """The same in float32, points and kernel too, where that is faster."""
         points = self._points
         xp = _arrays.namespace(points)
-        if self.name == "sorted_scan" or points.dtype == xp.float32:
-            return self._operator
-        points = xp.astype(points, xp.float32)
-        problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, self._operator.problem.kernel)
+        problem = self._operator.problem
+        if self.name == "sorted_scan" or points.dtype == xp.float32 or problem.predicted is not None:
+            return self._operator  # distances of mixtures are roots of differences: too few digits in float32
+        side = problem.left
+        problem = replace(problem, left=Side(*(xp.astype(a, xp.float32) for a in (side.points, side.marks))))
         return operator_for(problem, operator=self.name, threads=self._threads)
 
     def __repr__(self) -> str:

@@ -1,0 +1,92 @@
+"""Is a kernel on predictions positive definite? The smallest eigenvalue of its matrix, on request.
+
+For kernels that come with an `IndefiniteKernelWarning`: distances that are not those of a Hilbert space.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays, _packing
+from kcalib._dispatch import operator_for
+from kcalib._forecast_packing import prediction_kernel_problem
+from kcalib._inputs import check_points
+from kcalib._memory import check_memory
+from kcalib._warnings import IndefiniteKernelWarning
+from kcalib.distributions import Categorical, Distribution
+from kcalib.kernels import Kernel
+
+__all__ = ["smallest_eigenvalue"]
+
+
+def smallest_eigenvalue(
+    y_pred: Any, kernel: Kernel | None = None, *, max_memory: float | None = None, threads: int | None = None
+) -> float:
+    r"""Smallest eigenvalue of the matrix of a kernel between predictions.
+
+    .. math:: \lambda_{\min}(K), \qquad K_{ij} = k(P_i, P_j)
+
+    Negative beyond rounding, some 1e-15 n, if the kernel is indefinite; by how much, relative to the diagonal k(P, P),
+    says whether estimates can mislead. Not negative for these predictions is no proof for others.
+
+    Parameters
+    ----------
+    y_pred : array_like, shape (n, m), or Distribution
+        Predictions as in `kcalib.skce`; class probabilities of shape (n, m).
+    kernel : Kernel, optional
+        The kernel, see `kcalib.kernels`. Default: that of `kcalib.skce`. Bandwidths that are not given come from
+        the median heuristic.
+    max_memory : float, optional
+        Bytes that the matrix may take. Default: what the machine has available.
+    threads : int, optional
+        Threads of the matrix's entries.
+
+    Returns
+    -------
+    float
+        The eigenvalue.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce`.
+    MemoryError
+        If the matrix, 16 n^2 bytes with what its eigenvalues take, is larger than `max_memory`.
+
+    Notes
+    -----
+    The Wasserstein distance between normal distributions with full covariances, and transport distances between
+    mixtures, are not distances of a Hilbert space. Time O(n^3), memory O(n^2).
+
+    Examples
+    --------
+    Two predictions at distance 1 have the matrix [[1, c], [c, 1]], c = exp(-1).
+
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.kernels import Exponential
+    >>> k = Exponential(bandwidth=1.0, metric="wasserstein")
+    >>> round(kcalib.smallest_eigenvalue(Normal([0.0, 1.0], [1.0, 1.0]), k), 6)
+    0.632121
+    """
+    if isinstance(y_pred, Categorical):
+        y_pred = y_pred.parameters()
+    distributed = isinstance(y_pred, Distribution)
+    points = None if distributed else check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
+    n = y_pred.n if points is None else int(points.shape[0])
+    if n == 0:
+        raise ValueError("`y_pred` has no rows, expected at least one")
+    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the question is being answered
+        if points is None:
+            problem = prediction_kernel_problem(y_pred, kernel, threads)
+        else:
+            problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
+    operator = operator_for(problem, threads=threads)
+    matrix = np.array(_arrays.to_host(operator.tile(slice(0, n), slice(0, n))), dtype=np.float64)
+    return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0), overwrite_a=True)[0])

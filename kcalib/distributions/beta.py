@@ -1,0 +1,123 @@
+"""Beta distributions of numbers from 0 to 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib.distributions._checks import (
+    check_numbers,
+    check_size,
+    check_support,
+    events,
+    host_column,
+    numbers,
+    parameters_of,
+    positive_array,
+    probability_row,
+)
+from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._saddle_point import log_dirichlet
+
+__all__ = ["Beta"]
+
+
+@dataclass(frozen=True, eq=False)
+class Beta(Density, Quantiles):
+    r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.
+
+    Parameters
+    ----------
+    a, b : array_like, shape (n,)
+        Positive shapes, from 1e-15 to 1e15. One of the two may be a single number, for all.
+
+    Raises
+    ------
+    TypeError
+        If a parameter does not hold real numbers.
+    ValueError
+        If one is not finite or out of range, or if the shapes differ.
+
+    See Also
+    --------
+    Dirichlet : For probability vectors.
+
+    Notes
+    -----
+    At 0 and 1 log densities are infinite where the density, or its inverse, is.
+
+    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Beta
+    >>> Beta([1.0, 2.0], [1.0, 6.0]).expected_value().tolist()
+    [[0.5], [0.25]]
+    """
+
+    a: Array
+    b: Array
+
+    support = "unit"
+    _uniforms = 1
+
+    def __init__(self, a: Any, b: Any) -> None:
+        a, b = parameters_of(a=positive_array(a, "a", "a positive shape"), b=positive_array(b, "b", "a positive shape"))
+        check_numbers(a, "a")
+        object.__setattr__(self, "a", a)
+        object.__setattr__(self, "b", b)
+
+    @property
+    def n(self) -> int:
+        return int(self.a.shape[0])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return ()
+
+    def take(self, rows: Any) -> Beta:
+        return self._taken(rows, "a", "b")
+
+    def parameters(self) -> Array:
+        """Means and standard deviations side by side."""
+        return _arrays.namespace(self.a).concat([self.expected_value(), self.standard_deviation()], axis=1)
+
+    def expected_value(self) -> Array:
+        return (self.a / (self.a + self.b))[:, None]
+
+    def standard_deviation(self) -> Array:
+        total = self.a + self.b
+        variance = (self.a / total) * (self.b / total) / (total + 1)
+        return _arrays.namespace(self.a).sqrt(variance)[:, None]
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        rng = np.random.default_rng(seed)
+        a, b = (_arrays.to_host(array)[:, None] for array in (self.a, self.b))
+        return self._like(rng.beta(a, b, size=(self.n, check_size(size))))
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        return self._like(self._inverse_cdf(uniforms[:, :, 0]))
+
+    def _like(self, values: np.ndarray) -> Array:
+        return _arrays.like(values, self.a, dtype=self.a.dtype)
+
+    def log_density(self, y: Any) -> Array:
+        y = _arrays.to_host(events(y, self.a, self.n, ()))
+        check_support(y, "unit")
+        shapes = np.stack([_arrays.to_host(self.a), _arrays.to_host(self.b)], axis=1)
+        return self._like(log_dirichlet(shapes, np.stack([y, 1 - y], axis=1)))
+
+    def cdf(self, y: Any) -> np.ndarray:
+        y = numbers(y, self.n, (), "cdf")
+        return scipy.special.betainc(host_column(self.a, y), host_column(self.b, y), np.clip(y, 0.0, 1.0))
+
+    def quantile(self, probability: Any) -> np.ndarray:
+        return self._inverse_cdf(probability_row(probability, ()))
+
+    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+        return scipy.special.betaincinv(host_column(self.a, p), host_column(self.b, p), p)

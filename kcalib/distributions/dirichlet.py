@@ -1,0 +1,116 @@
+"""Dirichlet distributions of probability vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
+from kcalib.distributions._distribution import Density
+from kcalib.distributions._quasi import random_points
+from kcalib.distributions._saddle_point import log_dirichlet
+
+__all__ = ["Dirichlet"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dirichlet(Density):
+    r"""Dirichlet distributions, with density proportional to :math:`\prod_i y_i^{\alpha_i - 1}` on the simplex.
+
+    Parameters
+    ----------
+    alpha : array_like, shape (n, d)
+        Positive concentrations, from 1e-15 to 1e15, of d >= 2 entries.
+
+    Raises
+    ------
+    TypeError
+        If the concentrations are not real numbers.
+    ValueError
+        If one is not finite or out of range, or if the shape is not (n, d).
+
+    See Also
+    --------
+    Beta : For the first of two entries.
+
+    Notes
+    -----
+    The density is that of the first d - 1 entries; on the faces of the simplex its logarithm is infinite where the
+    density, or its inverse, is.
+
+    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions. Draws are
+    made entry by entry: each is a Beta-distributed share of what the entries before it have left.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Dirichlet
+    >>> Dirichlet([[1.0, 1.0, 2.0], [10.0, 5.0, 5.0]]).expected_value().tolist()
+    [[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]
+    """
+
+    alpha: Array
+
+    support = "simplex"
+
+    def __init__(self, alpha: Any) -> None:
+        alpha = positive_array(alpha, "alpha", "a positive concentration")
+        if alpha.ndim != 2 or alpha.shape[1] < 2:
+            raise ValueError(f"`alpha` has shape {tuple(alpha.shape)}, expected (n, d) with d >= 2")
+        object.__setattr__(self, "alpha", read_only(alpha))
+
+    @property
+    def n(self) -> int:
+        return int(self.alpha.shape[0])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return (int(self.alpha.shape[1]),)
+
+    @property
+    def _uniforms(self) -> int:  # type: ignore[override]
+        return self.n_dims - 1
+
+    def take(self, rows: Any) -> Dirichlet:
+        return self._taken(rows, "alpha")
+
+    def parameters(self) -> Array:
+        """Means and standard deviations of the entries side by side."""
+        return _arrays.namespace(self.alpha).concat([self.expected_value(), self.standard_deviation()], axis=1)
+
+    def expected_value(self) -> Array:
+        return self.alpha / _arrays.namespace(self.alpha).sum(self.alpha, axis=1, keepdims=True)
+
+    def standard_deviation(self) -> Array:
+        xp = _arrays.namespace(self.alpha)
+        total = xp.sum(self.alpha, axis=1, keepdims=True)
+        mean = self.alpha / total
+        return xp.sqrt(mean * ((total - self.alpha) / total) / (total + 1))
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
+
+    def _draws(self, uniforms: np.ndarray) -> Array:
+        alpha = _arrays.to_host(self.alpha)
+        after = np.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
+        draws, left = np.empty((*uniforms.shape[:2], self.n_dims)), np.ones(uniforms.shape[:2])
+        for i in range(self.n_dims - 1):
+            first, others = alpha[:, i : i + 1], after[:, i + 1 : i + 2]
+            share = scipy.special.betaincinv(first, others, uniforms[:, :, i])
+            rest = scipy.special.betainccinv(others, first, uniforms[:, :, i])  # 1 - share, also where share is near 1
+            draws[:, :, i] = left * share
+            left = left * rest
+        draws[:, :, -1] = left
+        return self._like(draws)
+
+    def _like(self, values: np.ndarray) -> Array:
+        return _arrays.like(values, self.alpha, dtype=self.alpha.dtype)
+
+    def log_density(self, y: Any) -> Array:
+        y = _arrays.to_host(events(y, self.alpha, self.n, self.event_shape))
+        check_support(y, "simplex")
+        return self._like(log_dirichlet(_arrays.to_host(self.alpha), y / np.sum(y, axis=1, keepdims=True)))

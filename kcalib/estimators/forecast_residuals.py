@@ -1,0 +1,80 @@
+r"""Residuals of predicted distributions as vectors: a factor of the matrix of their inner products.
+
+With class labels the residuals are the rows of E, and the CKCE is :math:`\operatorname{tr}(B E E^\top)` for a matrix
+B of the kernel on predictions. With distributions
+:math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle` takes the place of :math:`E E^\top`:
+`residuals_of` gives :math:`F F^\top = G`, from marks that are vectors, or by a pivoted Cholesky factorisation until
+what is left has no size. Called by `kcalib.estimators.ckce` and `kcalib.inference.compare`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._memory import check_memory
+from kcalib._packing import Packed
+from kcalib._problem import Factor, Side, Term
+from kcalib.solvers import KernelOperator, pivoted_cholesky
+
+FIRST_RANK = 128
+LEFT = 1e-12  # of the trace of G: what a factor may leave out
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """F, and what it leaves out."""
+
+    rows: np.ndarray  # F, float64, shape (n, rank)
+    lost: float  # the trace of G - F F^T, which is positive semi-definite
+
+
+def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0) -> Residuals:
+    """The residuals of a packed problem of distributions.
+
+    Raises
+    ------
+    ValueError
+        If the predictions are known by draws only, whose errors the inner products of residuals with themselves hold.
+    MemoryError
+        If a factor takes more memory than there is: targets of many dimensions have up to n columns.
+    """
+    problem = packed.problem
+    assert packed.forecast is not None
+    target = packed.forecast.target
+    if target.draws is not None:
+        raise ValueError(
+            f"the target kernel {target.kernel} has expectations by draws only here ({target.description}), which make "
+            "residuals larger than they are; use a kernel with a closed form for the family, or "
+            "kcalib.distributions.Samples of the draws, if they are the prediction"
+        )
+    if problem.target is None:
+        return Residuals(np.asarray(_arrays.to_host(problem.left.marks), dtype=np.float64), 0.0)
+    one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
+    nowhere = 0 * problem.left.marks[:, :1]
+    alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
+    gram = KernelOperator(replace(packed, problem=alone), threads=threads, operator=None)
+    n, rank = gram.n, min(gram.n, FIRST_RANK)
+    trace = float(np.sum(gram.diagonal()))
+    if trace <= 0:
+        return Residuals(np.zeros((n, 1)), 0.0)
+    while True:
+        check_memory(
+            24 * n * rank,
+            max_memory,
+            f"{rank} columns of residuals of {n} samples",
+            "take fewer samples, or a target kernel of larger bandwidth, whose factor has fewer columns",
+        )
+        found = pivoted_cholesky(gram, rank, tol=LEFT, seed=seed)
+        if rank == n or found.trace_residual <= LEFT * trace or found.rank < rank:
+            return Residuals(found.factor, max(0.0, found.trace_residual))
+        rank = min(n, 2 * rank)
+
+
+def kernel_alone(packed: Packed) -> Packed:
+    """K_ij = k(P_i, P_j): the same problem with marks of 1."""
+    points = packed.problem.left.points
+    ones = _arrays.namespace(points).ones_like(points[:, :1])
+    return replace(packed, problem=replace(packed.problem, left=Side(points, ones), target=None))

@@ -192,7 +192,7 @@ def evaluate(
     if isinstance(data, Forecasts):
         if n_bins is not None:
             raise ValueError(
-                f"`n_bins` is for class probabilities, but `y_pred` is {type(y_pred).__name__}; leave it out"
+                f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
             )
         return forecast_evaluation_of(data, **options)
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)

@@ -328,6 +328,10 @@ def test_log_score():
     cov = np.array([[2.0, 0.6], [0.6, 1.0]])
     expected = -stats.multivariate_normal([1.0, 0.0], cov).logpdf([0.5, 2.0])
     assert kcalib.log_score([[0.5, 2.0]], MultivariateNormal([[1.0, 0.0]], cov[None])) == pytest.approx(expected)
+    # What is impossible costs infinitely much, unless it has no weight.
+    prediction = Beta([2.0, 1.0], 1.0)
+    assert kcalib.log_score([0.0, 0.5], prediction) == math.inf
+    assert kcalib.log_score([0.0, 0.5], prediction, sample_weight=[0, 1]) == pytest.approx(0, abs=1e-14)
     with pytest.raises(ValueError, match=r"`y_pred` is Samples, which has no density"):
         kcalib.log_score([0.0], atoms([[1.0]]))
     with pytest.raises(ValueError, match=r"`y_pred` is DrawsOnly, which has no density .* use kcalib.crps"):

@@ -336,7 +336,9 @@ def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecas
 def mean_of(data: Forecasts, values: np.ndarray) -> float:
     if data.sample_weight is None:
         return float(np.mean(values))
-    return float(np.average(values, weights=_arrays.to_host(data.sample_weight)))
+    weights = _arrays.to_host(data.sample_weight)
+    used = weights > 0  # a score may be infinite
+    return float(np.average(values[used], weights=weights[used]))
 
 
 def crps_values(data: Forecasts, *, fair: bool = False) -> np.ndarray:

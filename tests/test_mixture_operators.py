@@ -403,6 +403,10 @@ def test_distances_in_a_table(level, dtype, other):
     assert (np.abs(operator.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
     w = rng.normal(size=(expected.shape[1], 2))
     assert (np.abs(operator.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
+    transposed = OpenMPOperator(replace(problem, table=np.asfortranarray(table)), level=level)
+    np.testing.assert_array_equal(transposed.tile(ALL, ALL), operator.tile(ALL, ALL))
+    with pytest.raises(ValueError, match=r"positions in the table are .* expected 0 to 149"):
+        OpenMPOperator(replace(problem, table=table[:150]))
     if not other:
         np.fill_diagonal(expected, 0)
     assert abs(operator.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()

@@ -64,9 +64,8 @@ class OpenMPOperator:
         obstacle = self.unsuitable(problem)
         if obstacle is not None:
             raise ValueError(f"operator='openmp' cannot take this problem: {obstacle}; leave operator=None")
-        table = None if problem.table is None else np.ascontiguousarray(problem.table, dtype=np.float64)
         self._kernel = _native.Kernel(
-            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), table
+            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem)
         )
 
     @staticmethod
@@ -219,6 +218,18 @@ def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
         return None
     numbers = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
     return FAMILIES[mixtures.family], *numbers, _terms(mixtures.kernel)
+
+
+def _table(problem: PairProblem) -> np.ndarray | None:
+    """The table of distances, with numbers beside each other in its rows, which positions are checked against."""
+    if problem.table is None:
+        return None
+    table = np.asarray(problem.table, dtype=np.float64)
+    for axis, side in enumerate((problem.left, problem.columns)):
+        low, high = side.points.min(), side.points.max()
+        if not 0 <= low <= high < table.shape[axis]:
+            raise ValueError(f"positions in the table are {low} to {high}, expected 0 to {table.shape[axis] - 1}")
+    return table if table.strides[1] == table.itemsize else np.ascontiguousarray(table)
 
 
 def _bounded(mixtures: Mixtures, rows: np.ndarray, first: int) -> np.ndarray:

@@ -165,15 +165,15 @@ class OpenMPOperator:
         Single normals: w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `normals_apart`.
         """
         points = _bounded(mixtures, points, 0)
-        if mixtures.family != "normal" or mixtures.n_components > 1 or mixtures.n_terms > 1:
+        if mixtures.family != "normal" or mixtures.n_components > 1:
             own = np.empty(len(points), points.dtype)
             _native.own_products(points, self._kernel, self._sweep(), own)
             return np.concatenate([points, own[:, None]], axis=1)
-        d = mixtures.n_dims
-        twice = 2 * points[:, 2 + d : 2 + 2 * d].astype(np.float64)
-        points = points.copy()
-        points[:, 1] = points[:, 0] * np.exp(-0.25 * np.sum(np.log(twice), axis=1))
-        points[:, 2 + 2 * d :] = 1 / twice
+        d, points = mixtures.n_dims, points.copy()
+        for term in np.split(points, mixtures.n_terms, axis=1):  # views
+            twice = 2 * term[:, 2 + d : 2 + 2 * d].astype(np.float64)
+            term[:, 1] = term[:, 0] * np.exp(-0.25 * np.sum(np.log(twice), axis=1))
+            term[:, 2 + 2 * d :] = 1 / twice
         return points
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:

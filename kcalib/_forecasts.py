@@ -132,8 +132,15 @@ def _targets(y_true: Any, prediction: Distribution) -> Array:
             f"`y_true` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "
             f"predictions of {type(prediction).__name__}"
         )
-    parameters = prediction.parameters()
-    if parameters is not None:
-        y = _arrays.beside(y, parameters)
+    y = _arrays.beside(y, _array_of(prediction))
     check_support(y, prediction.support, "y_true")
     return _arrays.namespace(y).reshape(y, (prediction.n, prediction.n_dims))
+
+
+def _array_of(prediction: Distribution) -> Array:
+    """An array in the library and on the device of the predictions."""
+    parameters = prediction.parameters()
+    if parameters is not None:
+        return parameters
+    components = prediction.components()
+    return prediction.sample(1) if components is None else components.locations

@@ -50,7 +50,7 @@ class ForecastEvaluation:
     interval_coverage: float | None  #: share of the targets in central 90 % intervals, from the PIT values
     interval_width: float | None  #: mean width of these intervals
     pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
-    quantile_calibration_error: float | None  #: mean |coverage - level| of `kcalib.quantile_calibration`
+    quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
     alpha: float  #: level of the verdict
@@ -192,7 +192,7 @@ def evaluate(
     if isinstance(data, Forecasts):
         if n_bins is not None:
             raise ValueError(
-                f"`n_bins` is for class probabilities, but `y_pred` is {type(y_pred).__name__}; leave it out"
+                f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
             )
         return forecast_evaluation_of(data, **options)
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)

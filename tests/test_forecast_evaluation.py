@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import struct
 
 import numpy as np
@@ -372,9 +373,26 @@ def test_files_that_cannot_be_compared(tmp_path, capsys, good, classes, change, 
     assert "holds predicted distributions, but classes holds class probabilities" in error_line(capsys)
 
 
-def test_metrics_of_classes(capsys, good, poor):
+@pytest.mark.parametrize("metric", ["crps", "log_score", "ckce"])
+def test_compare_by_other_metrics(capsys, good, poor, metric):
+    y, mean = problem()
+    expected = kcalib.compare(
+        y, {"good": Normal(mean, np.ones(N)), "poor": Normal(mean, np.full(N, 0.4))}, metric=metric
+    )
+    assert main(["compare", good, poor, "--metric", metric, "--json"]) == 0
+    result = load_json(capsys)["comparison"]
+    assert [m["value"] for m in result["models"]] == [m.value for m in expected.models]
+    assert main(["compare", good, poor, "--metric", metric]) == 0
+    assert "good" in capsys.readouterr().out
+
+
+def test_metrics_of_classes(capsys, good, poor, classes):
     assert main(["compare", good, poor, "--metric", "ece"]) == 1
     assert "'ece' is for class probabilities" in error_line(capsys)
+    copy = classes.replace("classes.npz", "copy.npz")
+    shutil.copy(classes, copy)
+    assert main(["compare", classes, copy, "--metric", "crps"]) == 1
+    assert "'crps' is for predicted distributions" in error_line(capsys)
 
 
 # -- picture and examples

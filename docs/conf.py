@@ -59,7 +59,7 @@ RESULTS = (
     "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "ECEResult", "ReliabilityBins", "MMCEResult",
     "ReliabilityDiagram", "Band", "BrierDecomposition", "Solution", "LowRank", "SymmetricOperator", "KernelOperator",
     "Kronecker", "KroneckerSolution",
-    "CalibrationErrorResult", "EstimatorRisk",
+    "CalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "ForecastEvaluation",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 

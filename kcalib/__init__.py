@@ -11,6 +11,7 @@
     top_label_ece, class_wise_ece, canonical_ece, ...   binned errors   estimators/ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
+    crps, log_score, pinball_loss, ...   scores of distributions   estimators/forecast_scores.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
@@ -55,12 +56,20 @@ from kcalib.estimators.ece import (
     static_calibration_error,
     top_label_ece,
 )
+from kcalib.estimators.forecast_scores import (
+    QuantileCalibration,
+    crps,
+    log_score,
+    pinball_loss,
+    pit_values,
+    quantile_calibration,
+)
 from kcalib.estimators.mmce import MMCEResult, mmce
 from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
-from kcalib.evaluation import evaluate
+from kcalib.evaluation import ForecastEvaluation, evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
@@ -89,11 +98,13 @@ __all__ = [
     "ConfidenceInterval",
     "ECEResult",
     "Evaluation",
+    "ForecastEvaluation",
     "IndefiniteKernelWarning",
     "KDEResult",
     "MMCEResult",
     "ModelDifference",
     "ModelValue",
+    "QuantileCalibration",
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
@@ -110,6 +121,7 @@ __all__ = [
     "ckce",
     "class_wise_ece",
     "compare",
+    "crps",
     "debiased_ece",
     "distributions",
     "evaluate",
@@ -119,7 +131,11 @@ __all__ = [
     "laws",
     "lenses",
     "log_loss",
+    "log_score",
     "mmce",
+    "pinball_loss",
+    "pit_values",
+    "quantile_calibration",
     "recalibration",
     "regression",
     "reliability",

@@ -27,11 +27,13 @@ from typing import Any
 import numpy as np
 
 from kcalib import _files, _plot
-from kcalib._inputs import Classification, prepare
+from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._version import __version__
+from kcalib.estimators.forecast_scores import LEVELS, QuantileCalibration, curve_of
 from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
 from kcalib.estimators.skce import ESTIMATORS
-from kcalib.evaluation import evaluation_of
+from kcalib.evaluation import INTERVAL, ForecastEvaluation, evaluation_of, forecast_evaluation_of
+from kcalib.evaluation import N_BINS as EVALUATION_BINS
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED, Options, comparison_of
 from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
@@ -51,7 +53,7 @@ OPTION_OF = {
 
 EPILOG = f"""\
 formats:
-  .npz       arrays by name; with `classes`, the label of each column, labels may be strings
+  .npz       arrays by name (best for regression); with `classes`, the label of each column, labels may be strings
   .npy       structured: fields are columns; plain: the predictions (logits if the file's
              name says so), with labels in a file beside it, such as labels.npy
   .csv       a header, then one sample a line; commas, UTF-8
@@ -60,10 +62,18 @@ Predictions are an array (n, m), or (n,) for the probability of the second of tw
 Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
 probs.0, probs0), or probs_cat, probs_dog, ... for labels cat, dog, ...
 
+Regression: targets, and for each sample a predicted distribution: a normal one by its mean and
+standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of
+samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ... and mean_0, ...,
+std_0, ...; arrays are (n, d), samples (n, S, d).
+
 names, in order of preference:
   probabilities  {", ".join(_files.PROBABILITY_NAMES)}
   logits         {", ".join(_files.LOGIT_NAMES)} (a softmax is applied)
-  labels         {", ".join(_files.LABEL_NAMES)}
+  mean and std   {", ".join(_files.MEAN_NAMES)}; {", ".join(_files.STD_NAMES)}
+  samples        {", ".join(_files.SAMPLES_NAMES)}
+  rate           {", ".join(_files.RATE_NAMES)}
+  labels         {", ".join(_files.LABEL_NAMES)} (targets, too)
 
 exit codes:
   {DONE}    done
@@ -89,8 +99,8 @@ class Model:
 
     model: str
     file: str
-    evaluation: Evaluation
-    diagram: ReliabilityDiagram | None  # for the picture
+    evaluation: Evaluation | ForecastEvaluation
+    diagram: ReliabilityDiagram | QuantileCalibration | None  # for the picture
 
 
 @dataclass(frozen=True)
@@ -131,20 +141,21 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate predictions from files",
-        description="Print accuracy, proper scores, calibration errors and a verdict for the predictions in each file.",
+        description="Print accuracy, proper scores, calibration errors and a verdict for the predictions in each file.\n"
+        "They are class probabilities, or the distributions that a regression model predicts.",
         epilog=EPILOG,
         formatter_class=formatter,
     )
     evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
     _add_reading(evaluate)
     _add_common(evaluate)
-    evaluate.set_defaults(run=_run_evaluate)
+    evaluate.set_defaults(run=_run_evaluate, usage_error=evaluate.error)
 
     compare = commands.add_parser(
         "compare",
         help="compare models on the same samples",
         description="Print a calibration error or score of each model with its interval, a ranking, and the paired\n"
-        "differences of all pairs of models. All files must hold the same labels in the same order.",
+        "differences of all pairs of models. All files must hold the same labels, or targets, in the same order.",
         epilog=EPILOG,
         formatter_class=formatter,
     )
@@ -170,7 +181,13 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     which = names.add_mutually_exclusive_group()
     which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
     which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
-    names.add_argument("--labels", metavar="NAME", help="array or column with the labels, or a file NAME.npy")
+    which.add_argument("--mean", metavar="NAME", help="regression: array, column or prefix of columns with the means")
+    names.add_argument("--std", metavar="NAME", help="the same for their standard deviations")
+    which.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
+    which.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
+    names.add_argument(
+        "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
+    )
     names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
 
 
@@ -180,7 +197,11 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
     computed = parser.add_argument_group("what to compute")
     computed.add_argument(
-        "--metric", choices=tuple(METRICS), default="skce", help="what to compare the models by (default: %(default)s)"
+        "--metric",
+        choices=tuple(METRICS),
+        default="skce",
+        help="what to compare the models by (default: %(default)s);"
+        f" of regression files {', '.join(name for name, metric in METRICS.items() if metric.of_distributions)}",
     )
     computed.add_argument(
         "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"
@@ -210,7 +231,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
     machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
     output.add_argument(
-        "--plot", metavar="OUT", type=_picture, help="write reliability diagrams to a .png, .pdf or .svg file"
+        "--plot",
+        metavar="OUT",
+        type=_picture,
+        help="write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg "
+        "file",
     )
     output.add_argument(
         "--fail-if-miscalibrated",
@@ -237,8 +262,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="samples in a block, for --method block and --estimator block (default: about the square root of n)",
     )  # fmt: skip
     computed.add_argument(
-        "--bins", metavar="INT", type=_integer(1, MOST_BINS), default=15,
-        help="bins of the ECE and of the diagrams (default: %(default)s)",
+        "--bins", metavar="INT", type=_integer(1, MOST_BINS),
+        help=f"bins of the ECE and of reliability diagrams (default: {EVALUATION_BINS})",
     )  # fmt: skip
     computed.add_argument(
         "--threads", metavar="INT", type=_integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
@@ -326,7 +351,15 @@ def _run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name) for name in ("probs", "logits", "labels", "from_logits")}
+    names = ("probs", "logits", "labels", "from_logits", "mean", "std", "samples", "rate")
+    reading = {name: getattr(arguments, name) for name in names}
+    for option in ("probs", "logits", "samples", "rate"):
+        if reading["std"] is not None and reading[option] is not None:
+            arguments.usage_error(f"--std goes with --mean, not with --{option}; leave it out")
+    for option in ("mean", "std", "samples", "rate"):
+        if reading["from_logits"] and reading[option] is not None:
+            arguments.usage_error(f"--from-logits is for class probabilities, --{option} for regression; leave one out")
+    return reading
 
 
 def _named(files: Sequence[str]) -> Iterator[Job]:
@@ -346,7 +379,7 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
             _plot.require_matplotlib()
     for job in jobs if not failures else ():
         with _collected(failures, job.file):
-            models.append(_evaluated(job, arguments, reading))
+            models.append(_evaluated(job, arguments, reading, models[0] if arguments.csv and models else None))
     if arguments.plot is not None and models:
         with _collected(failures, str(arguments.plot)):
             _plot.plot_reliability([_panel(model) for model in models], arguments.plot)
@@ -374,32 +407,70 @@ def _collected(failures: list[Failure], file: str) -> Iterator[None]:
         _report(f"error: {failures[-1].file}: {failures[-1].message}")
 
 
-def _evaluated(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> Model:
-    with _prepared(job, arguments.threads, reading) as whole:
-        data = arguments.lens.induced(whole)
-        evaluation = evaluation_of(
-            data,
-            alpha=arguments.alpha,
-            kernel=None,
-            estimator=arguments.estimator,
-            method=arguments.method,
-            block_size=arguments.block_size,
-            n_bins=arguments.bins,
-            seed=arguments.seed,
-            threads=arguments.threads,
-        )
+def _evaluated(
+    job: Job, arguments: argparse.Namespace, reading: dict[str, Any], same_kind_as: Model | None = None
+) -> Model:
+    options = {name: getattr(arguments, name) for name in ("alpha", "estimator", "method", "block_size")}
+    options |= {"kernel": None, "seed": arguments.seed, "threads": arguments.threads}
+    with _prepared(job, arguments.threads, reading) as data:
+        if same_kind_as is not None and isinstance(data, Forecasts) != _is_regression(same_kind_as):
+            raise _files.FileError(
+                f"{_kind(isinstance(data, Forecasts))}, {same_kind_as.model} {_kind(_is_regression(same_kind_as))}; "
+                "--csv prints one table: evaluate the files of each kind by themselves"
+            )
+        if isinstance(data, Forecasts):
+            _check_for_forecasts(data, arguments)
+            curve = None
+            evaluation = forecast_evaluation_of(data, **options)
+            if arguments.plot is not None:
+                curve = curve_of(
+                    data, levels=np.asarray(LEVELS), confidence_level=0.95, simultaneous=False, seed=arguments.seed
+                )
+            return Model(job.model, job.file, evaluation, curve)
+        data = arguments.lens.induced(data)
+        n_bins = EVALUATION_BINS if arguments.bins is None else arguments.bins
         diagram = None
+        classes = evaluation_of(data, n_bins=n_bins, **options)
         if arguments.plot is not None:
-            diagram = diagram_of(TopLabel().induced(data), n_bins=arguments.bins)
-    return Model(job.model, job.file, evaluation, diagram)
+            diagram = diagram_of(TopLabel().induced(data), n_bins=n_bins)
+    return Model(job.model, job.file, classes, diagram)
+
+
+def _is_regression(model: Model) -> bool:
+    return isinstance(model.evaluation, ForecastEvaluation)
+
+
+def _kind(is_regression: bool) -> str:
+    return "holds predicted distributions" if is_regression else "holds class probabilities"
+
+
+def _check_for_forecasts(data: Forecasts, arguments: argparse.Namespace) -> None:
+    """That no option is given that is for class probabilities, or for predictions of numbers, only."""
+    if data.n_dims > 1 and getattr(arguments, "plot", None) is not None:
+        raise _files.FileError(
+            f"holds predictions of vectors of {data.n_dims} entries, and --plot draws those of numbers; leave it out, "
+            "or write a file for each entry"
+        )
+    given = {"--lens": arguments.lens != Canonical(), "--bins": arguments.bins is not None}
+    for option, is_given in given.items():
+        if is_given:
+            raise _files.FileError(f"{_kind(True)}, but {option} is for class probabilities; leave it out")
 
 
 @contextmanager
-def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Classification]:
+def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
     """The checked content of a file; errors that the library then raises speak of the file."""
     found = _files.read_predictions(job.path, **reading)
     try:
-        yield prepare(found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=threads)
+        if isinstance(found, _files.FileForecasts):
+            data = prepare(found.y_true, found.distribution(), threads=threads)
+        else:
+            data = prepare(
+                found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=threads
+            )
+        yield data
+    except _files.FileError:
+        raise
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
         message = str(error)
@@ -407,7 +478,7 @@ def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
             message = message.replace(argument, option)
         if "pass classes=" in message:
             message += " (in an .npz file: an array `classes`)"
-        if "y_true" in message or "y_pred" in message:
+        if any(f"`{name}" in message for name in ("y_true", "y_pred", "mean", "std", "samples", "rate")):
             message += f" ({found.origin})"
         raise _files.FileError(message) from None
 
@@ -415,14 +486,18 @@ def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
 def _run_compare(arguments: argparse.Namespace) -> int:
     jobs = list(_named(arguments.files))
     options = _comparing(arguments, jobs)
-    whole: dict[str, Classification] = {}  # as in the files, not seen through the lens
-    models: dict[str, Classification] = {}
+    whole: dict[str, Data] = {}  # as in the files, not seen through the lens
+    models: dict[str, Data] = {}
     failures: list[Failure] = []
     for job in jobs:
         with _collected(failures, job.file):
             with _prepared(job, arguments.threads, _reading(arguments)) as data:
                 whole[job.model] = data
-                models[job.model] = arguments.lens.induced(data)
+                if isinstance(data, Forecasts):
+                    _check_for_forecasts(data, arguments)
+                    models[job.model] = data
+                else:
+                    models[job.model] = arguments.lens.induced(data)
             _check_same_samples(data, *next(iter(whole.items())))
     comparison = None
     if not failures:
@@ -464,9 +539,17 @@ def _comparing(arguments: argparse.Namespace, jobs: Sequence[Job]) -> Options:
     return options
 
 
-def _check_same_samples(data: Classification, name: str, first: Classification) -> None:
-    """That the labels are those of the first model, which is called `name`."""
+def _check_same_samples(data: Data, name: str, first: Data) -> None:
+    """That the labels or targets are those of the first model, which is called `name`."""
     reason = "; models are compared on the same samples in the same order"
+    if isinstance(data, Forecasts) and isinstance(first, Forecasts):
+        _check_same_targets(data, name, first, reason)
+        return
+    if isinstance(data, Forecasts) or isinstance(first, Forecasts):
+        raise _files.FileError(
+            f"{_kind(isinstance(data, Forecasts))}, but {name} {_kind(isinstance(first, Forecasts))}; "
+            "models of one kind are compared"
+        )
     if (data.n, data.m) != (first.n, first.m):
         raise _files.FileError(
             f"{data.n} samples and {data.m} classes, but {name} has {first.n} and {first.m}" + reason
@@ -486,39 +569,76 @@ def _check_same_samples(data: Classification, name: str, first: Classification) 
         )
 
 
+def _check_same_targets(data: Forecasts, name: str, first: Forecasts, reason: str) -> None:
+    if (data.n, data.n_dims) != (first.n, first.n_dims):
+        raise _files.FileError(
+            f"{data.n} samples and targets of {data.n_dims} entries, but {name} has {first.n} and {first.n_dims}"
+            + reason
+        )
+    differing = np.argwhere(data.y != first.y)
+    if differing.size:
+        i, entry = (int(k) for k in differing[0])
+        raise _files.FileError(
+            f"the target of sample {i} (counted from 0) is {data.y[i, entry]:.6g}, but in {name} "
+            f"{first.y[i, entry]:.6g} ({len(np.unique(differing[:, 0]))} targets differ)" + reason
+        )
+
+
 # -- output ------------------------------------------------------------------------------------
 
-# Header, cell, and whether the column holds text.
-COLUMNS: tuple[tuple[str, Callable[[Model], str], bool], ...] = (
-    ("model", lambda m: m.model, True),
-    ("n", lambda m: str(m.evaluation.n_samples), False),
-    ("classes", lambda m: str(m.evaluation.n_classes), False),
-    ("accuracy", lambda m: f"{m.evaluation.accuracy:.4f}", False),
-    ("log loss", lambda m: f"{m.evaluation.log_loss:.4f}", False),
-    ("Brier", lambda m: f"{m.evaluation.brier_score:.4f}", False),
-    ("ECE", lambda m: f"{m.evaluation.top_label_ece:.4f}", False),
-    ("SKCE", lambda m: f"{m.evaluation.skce.value:.2e}", False),
-    ("std. error", lambda m: _scientific(m.evaluation.skce.standard_error), False),
-    ("p-value", lambda m: _pvalue(m.evaluation.test.pvalue), False),
-    ("verdict", lambda m: m.evaluation.verdict, True),
+# Header, cell of an evaluation, and whether the column holds text; the model's name goes before them.
+Column = tuple[str, Callable[[Any], str], bool]
+COMMON_COLUMNS: tuple[Column, ...] = (
+    ("SKCE", lambda e: f"{e.skce.value:.2e}", False),
+    ("std. error", lambda e: _scientific(e.skce.standard_error), False),
+    ("p-value", lambda e: _pvalue(e.test.pvalue), False),
+    ("verdict", lambda e: e.verdict, True),
+)
+COLUMNS: tuple[Column, ...] = (
+    ("n", lambda e: str(e.n_samples), False),
+    ("classes", lambda e: str(e.n_classes), False),
+    ("accuracy", lambda e: f"{e.accuracy:.4f}", False),
+    ("log loss", lambda e: f"{e.log_loss:.4f}", False),
+    ("Brier", lambda e: f"{e.brier_score:.4f}", False),
+    ("ECE", lambda e: f"{e.top_label_ece:.4f}", False),
+    *COMMON_COLUMNS,
+)
+FORECAST_COLUMNS: tuple[Column, ...] = (
+    ("n", lambda e: str(e.n_samples), False),
+    ("predicted", lambda e: e.prediction, True),
+    ("RMSE", lambda e: f"{e.rmse:.4g}", False),
+    ("CRPS", lambda e: f"{e.crps:.4g}", False),
+    ("log score", lambda e: _optional(e.log_score, ".4f"), False),
+    ("pinball", lambda e: _optional(e.pinball_loss, ".4g"), False),
+    (f"in {100 * INTERVAL:g} %", lambda e: _optional(e.interval_coverage, ".4f"), False),
+    *COMMON_COLUMNS,
 )
 GAP = "  "
 
 
+def _cells(model: Model) -> list[str]:
+    columns = FORECAST_COLUMNS if _is_regression(model) else COLUMNS
+    return [model.model, *(cell(model.evaluation) for _, cell, _ in columns)]
+
+
 def _report_of(models: Sequence[Model], arguments: argparse.Namespace) -> str:
+    """A table for each kind of model, and below it what was done."""
     width = shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
-    return _table(models, width) + "\n" + "".join(line + "\n" for line in _remarks(models, arguments, min(width, 120)))
+    kinds = [[model for model in models if _is_regression(model) is kind] for kind in (False, True)]
+    return "\n".join(
+        _table(some, width) + "\n" + "".join(line + "\n" for line in _remarks(some, arguments, min(width, 120)))
+        for some in kinds
+        if some
+    )
 
 
 def _table(models: Sequence[Model], width: int) -> str:
     """One row a model; on a narrow terminal one column a model, as many at a time as fit."""
-    wide = aligned(
-        [[header for header, _, _ in COLUMNS], *([cell(model) for _, cell, _ in COLUMNS] for model in models)],
-        [is_text for _, _, is_text in COLUMNS],
-    )
+    columns_of = FORECAST_COLUMNS if _is_regression(models[0]) else COLUMNS
+    headers = ["model", *(header for header, _, _ in columns_of)]
+    wide = aligned([headers, *map(_cells, models)], [True, *(is_text for _, _, is_text in columns_of)])
     if max(map(len, wide)) <= width:
         return "\n".join(wide) + "\n"
-    headers = [header for header, _, _ in COLUMNS]
     columns = [_column(model) for model in models]
     widths = [max(map(len, column)) + len(GAP) for column in columns]
     room = width - max(map(len, headers))
@@ -541,7 +661,7 @@ def _table(models: Sequence[Model], width: int) -> str:
 
 def _column(model: Model) -> list[str]:
     """The cells of a model one below the other, the verdict on several lines."""
-    cells = [cell(model) for _, cell, _ in COLUMNS]
+    cells = _cells(model)
     return [*cells[:-1], *textwrap.wrap(cells[-1], max(16, *map(len, cells[:-1])), break_long_words=False)]
 
 
@@ -549,11 +669,15 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     skce = models[0].evaluation.skce
     threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
     kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
+    if _is_regression(models[0]):
+        targets = dict.fromkeys(model.evaluation.skce.target_kernel.partition("(")[0] for model in models)
+        kernel += f", {' or '.join(targets)} kernel on targets"
     level = f"{arguments.alpha:g}"
     lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
     remarks = [
         *lens,
         f"SKCE: {skce.estimator} estimator, {kernel}; {skce.operator} operator{threads}",
+        *_forecast_remarks(models),
         f"verdict at level {level}: {'; '.join(_tests([model.evaluation.test for model in models]))}",
     ]
     if len(models) > 1:
@@ -562,6 +686,17 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
             f"use --alpha {arguments.alpha / len(models):.2g}"
         )
     return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
+
+
+def _forecast_remarks(models: Sequence[Model]) -> list[str]:
+    """What the columns of the table of regression models are."""
+    evaluations = [model.evaluation for model in models if isinstance(model.evaluation, ForecastEvaluation)]
+    if not evaluations:
+        return []
+    remarks = [f"in {100 * INTERVAL:g} %: share of the targets in central intervals of that probability"]
+    if any(e.n_dims > 1 for e in evaluations):
+        remarks.append("CRPS of vectors: the energy score; pinball loss and intervals are for numbers only")
+    return remarks
 
 
 def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
@@ -637,21 +772,36 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _csv(models: Iterable[Model]) -> str:
+CSV_FIELDS = (
+    "n_samples",
+    "n_classes",
+    "lens",
+    "accuracy",
+    "mean_confidence",
+    "log_loss",
+    "brier_score",
+    "top_label_ece",
+)
+FORECAST_CSV_FIELDS = (
+    "n_samples", "n_dims", "prediction", "rmse", "crps", "log_score", "pinball_loss", "interval_coverage",
+    "interval_width", "pit_mean", "quantile_calibration_error",
+)  # fmt: skip
+
+
+def _csv(models: Sequence[Model]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    fields = FORECAST_CSV_FIELDS if models and _is_regression(models[0]) else CSV_FIELDS
     writer.writerow([
-        "model", "file", "n_samples", "n_classes", "lens", "accuracy", "mean_confidence", "log_loss", "brier_score",
-        "top_label_ece", "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic", "pvalue",
-        "block_size", "n_blocks", "seed", "alpha", "miscalibrated", "verdict",
+        "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
+        "pvalue", "block_size", "n_blocks", "seed", "alpha", "miscalibrated", "verdict",
     ])  # fmt: skip
     for model in models:
         e = model.evaluation
         writer.writerow([
-            model.model, model.file, e.n_samples, e.n_classes, e.lens, e.accuracy, e.mean_confidence, e.log_loss,
-            e.brier_score, e.top_label_ece, e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
-            e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed, e.alpha,
-            e.miscalibrated, e.verdict,
+            model.model, model.file, *(getattr(e, field) for field in fields), e.skce.value, e.skce.standard_error,
+            e.skce.estimator, e.skce.kernel, e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size,
+            e.test.n_blocks, e.test.seed, e.alpha, e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()
 
@@ -659,9 +809,14 @@ def _csv(models: Iterable[Model]) -> str:
 def _panel(model: Model) -> _plot.Panel:
     assert model.diagram is not None
     e = model.evaluation
-    lens = () if e.lens == str(Canonical()) else (e.lens,)
-    notes = (*lens, f"ECE {e.top_label_ece:.4f}", f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue)))
-    return _plot.Panel(model.model, model.evaluation.verdict, e.miscalibrated, notes, model.diagram)
+    notes = [f"SKCE {e.skce.value:.2e}", _with_p(_pvalue(e.test.pvalue))]
+    if isinstance(e, ForecastEvaluation):
+        notes.insert(0, f"CRPS {e.crps:.4g}")
+    else:
+        notes.insert(0, f"ECE {e.top_label_ece:.4f}")
+        if e.lens != str(Canonical()):
+            notes.insert(0, e.lens)
+    return _plot.Panel(model.model, e.verdict, e.miscalibrated, tuple(notes), model.diagram, _is_regression(model))
 
 
 def _with_p(pvalue: str) -> str:
@@ -670,6 +825,10 @@ def _with_p(pvalue: str) -> str:
 
 def _pvalue(pvalue: float) -> str:
     return f"{pvalue:.2g}" if pvalue > 0 else "<1e-300"
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _scientific(value: float | None) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._native import MAX_FULL_DIMS
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
@@ -83,7 +84,8 @@ TABLE = (
         ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
     ),
     Capability(
-        "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy",
+        "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are normal "
+        f"with full covariances in more than {MAX_FULL_DIMS} dimensions",
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(

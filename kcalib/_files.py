@@ -1,8 +1,9 @@
-"""Predictions and labels from .npz, .npy, .csv and .parquet files; `_cli` calls `read_predictions`.
+"""Predictions and labels or targets from .npz, .npy, .csv and .parquet files; `_cli` calls `read_predictions`.
 
-A file is a set of named arrays or columns (`_Source`). `_choose` finds the predictions
-among the names, `_label_name` the labels, and the source reads just those. Values are
-checked later, by `kcalib._inputs`. Nothing is ever unpickled.
+A file is a set of named arrays or columns (`_Source`). `_choose` finds class probabilities
+among the names, `_choose_forecasts` what predicted distributions are made of, `_label_name` and `_target_names` the
+labels and targets, and the source reads just those. Values are checked later, by `kcalib._inputs`
+and `kcalib.distributions`. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,13 +19,26 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FileError", "FilePredictions", "read_predictions"]
+from kcalib import distributions
+from kcalib.distributions import Distribution
+
+__all__ = ["FileError", "FileForecasts", "FilePredictions", "read_predictions"]
 
 # Names recognised without an option; the first that a file has is used.
 PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")
 LOGIT_NAMES = ("logits", "y_logits", "y_logit", "logit")
 LABEL_NAMES = ("labels", "label", "y_true", "y", "target", "targets", "y_test")
 CLASSES_NAME = "classes"
+# The same of predicted distributions: the names of each parameter. The first family that a file has all of is used.
+MEAN_NAMES = ("mean", "y_mean", "mu")
+STD_NAMES = ("std", "y_std", "sigma")
+SAMPLES_NAMES = ("samples", "y_samples")
+RATE_NAMES = ("rate", "y_rate")
+FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {  # of `kcalib.distributions`
+    "Normal": {"mean": MEAN_NAMES, "std": STD_NAMES},
+    "Samples": {"samples": SAMPLES_NAMES},
+    "Poisson": {"rate": RATE_NAMES},
+}
 
 SEPARATORS = ("_", ".", "")  # between the prefix and the suffix of a family of columns
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
@@ -49,6 +63,22 @@ class FilePredictions:
     origin: str  # which arrays or columns y_pred and y_true are, for messages
 
 
+@dataclass(frozen=True)
+class FileForecasts:
+    """Targets and the parameters of predicted distributions."""
+
+    y_true: np.ndarray  # shape: (n,) or (n, d)
+    family: str  # a key of `FAMILIES`
+    parameters: dict[str, np.ndarray]  # by the names that the family has for them
+    name: str
+    origin: str
+
+    def distribution(self) -> Distribution:
+        """The predictions; errors are those of `kcalib.distributions`."""
+        made: Distribution = getattr(distributions, self.family)(**self.parameters)
+        return made
+
+
 Reader = Callable[["_Choice", "str | None"], tuple[np.ndarray, "np.ndarray | None"]]
 
 
@@ -59,6 +89,7 @@ class _Source:
     noun: str  # "array" or "column"
     names: tuple[str, ...]
     read: Reader  # predictions, and labels if a name is given
+    in_one_pass: bool = False  # several columns are best read together
 
     def inventory(self) -> str:
         shown = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
@@ -81,8 +112,12 @@ def read_predictions(
     logits: str | None = None,
     labels: str | None = None,
     from_logits: bool = False,
-) -> FilePredictions:
-    """Predictions and labels of one model from one file.
+    mean: str | None = None,
+    std: str | None = None,
+    samples: str | None = None,
+    rate: str | None = None,
+) -> FilePredictions | FileForecasts:
+    """Predictions and labels, or targets, of one model from one file.
 
     Parameters
     ----------
@@ -98,10 +133,14 @@ def read_predictions(
         the file of that name beside it.
     from_logits : bool
         Whatever is read are logits, however it is named.
+    mean, std, samples, rate : str, optional
+        Names, or prefixes of families of columns, of the parameters of predicted distributions; `labels` then names
+        the targets. Default: the first of `FAMILIES` that the file has all parameters of, if it has no class
+        probabilities.
 
     Returns
     -------
-    FilePredictions
+    FilePredictions or FileForecasts
         Not checked beyond what the format needs.
 
     Raises
@@ -112,6 +151,7 @@ def read_predictions(
         If the system refuses to open it.
     """
     path = Path(path)
+    given = {"mean": mean, "std": std, "samples": samples, "rate": rate}
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise FileError(f"the suffix is {path.suffix!r}, expected one of {', '.join(SUFFIXES)}; convert the file")
@@ -119,11 +159,17 @@ def read_predictions(
     if suffix == ".npy":
         whole = _npy_array(path)
         if whole.dtype.names is None:
-            return _plain_npy(path, whole, probs, logits, labels, from_logits)
+            _check_no_names(probs=probs, logits=logits, **given)
+            return _plain_npy(path, whole, labels, from_logits)
         source = _field_source(whole)
     else:
         source = {".npz": _npz_source, ".csv": _csv_source, ".parquet": _parquet_source}[suffix](path)
 
+    forecasts = None
+    if probs is None and logits is None and not from_logits:
+        forecasts = _choose_forecasts(source, given)
+    if forecasts is not None:
+        return _read_forecasts(path, source, forecasts, labels)
     choice = _choose(source, probs, logits)
     label_file = _label_file(labels)
     label_name = _label_name(source, labels) if label_file is None else None
@@ -132,9 +178,7 @@ def read_predictions(
         true = _npy_labels(label_file)
     assert true is not None  # by one of the two ways
     from_logits = from_logits or choice.logits
-    pred_origin = f"{source.noun} {choice.names[0]!r}"
-    if len(choice.names) > 1:
-        pred_origin = f"{source.noun}s {choice.names[0]!r} to {choice.names[-1]!r}"
+    pred_origin = _named(source, choice.names)
     pred = _check_not_labels(pred, from_logits, pred_origin)
     true_origin = f"{source.noun} {label_name!r}" if label_file is None else f"file {str(label_file)!r}"
 
@@ -171,16 +215,24 @@ def _choose(source: _Source, probs: str | None, logits: str | None) -> _Choice:
                 families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
                 raise FileError(f"there is no {source.noun} {name!r}{families}, as {option} says; {source.inventory()}")
             return choice
+    choice = _choose_by_names(source)
+    if choice is not None:
+        return choice
+    families = ", or several columns such as probs_0, probs_1, ..." if source.noun == "column" else ""
+    raise FileError(
+        f"there is no {source.noun} of predictions; {source.inventory()}, expected one of "
+        f"{', '.join(PROBABILITY_NAMES + LOGIT_NAMES)}{families}; name it by --probs or --logits; for regression "
+        "expected mean and std, samples, or rate; name them by --mean and --std, --samples, or --rate"
+    )
+
+
+def _choose_by_names(source: _Source) -> _Choice | None:
     for names, are_logits in ((PROBABILITY_NAMES, False), (LOGIT_NAMES, True)):
         for name in names:
             choice = _match(source, name, are_logits, by_option=False)
             if choice is not None:
                 return choice
-    families = ", or several columns such as probs_0, probs_1, ..." if source.noun == "column" else ""
-    raise FileError(
-        f"there is no {source.noun} of predictions; {source.inventory()}, expected one of "
-        f"{', '.join(PROBABILITY_NAMES + LOGIT_NAMES)}{families}; name it by --probs or --logits"
-    )
+    return None
 
 
 def _match(source: _Source, name: str, logits: bool, *, by_option: bool) -> _Choice | None:
@@ -195,6 +247,124 @@ def _match(source: _Source, name: str, logits: bool, *, by_option: bool) -> _Cho
     if by_option and exact is not None:
         return exact
     return _numbered_family(source, name, logits) or exact or _named_family(source, name, logits)
+
+
+@dataclass(frozen=True)
+class _Forecasts:
+    """The names that make up the parameters of predicted distributions."""
+
+    family: str
+    names: dict[str, tuple[str, ...]]
+
+    def described(self, source: _Source) -> str:
+        return f"{self.family} of " + " and ".join(_named(source, names) for names in self.names.values())
+
+
+def _choose_forecasts(source: _Source, given: dict[str, str | None]) -> _Forecasts | None:
+    """The parameters that options name, or those of the first complete family; None: the file is of class labels."""
+    asked = [option for option, name in given.items() if name is not None]
+    found: _Forecasts | None = None
+    incomplete: dict[str, dict[str, tuple[str, ...]]] = {}
+    for family, parameters in FAMILIES.items():
+        if not set(asked) <= parameters.keys():
+            continue
+        names = {option: _parameter(source, option, parameters[option], given[option]) for option in parameters}
+        complete = {option: some for option, some in names.items() if some is not None}
+        if len(complete) == len(names):
+            found = _Forecasts(family, complete)
+            break
+        if asked or complete:
+            incomplete[family] = complete
+    if found is None and incomplete and (asked or _choose_by_names(source) is None):
+        family, complete = next(iter(incomplete.items()))
+        missing = next(option for option in FAMILIES[family] if option not in complete)
+        beside = " and ".join(_named(source, some) for some in complete.values())
+        raise FileError(
+            f"there is {beside}, but no {source.noun} of {missing}; {source.inventory()}, expected one of "
+            f"{', '.join(FAMILIES[family][missing])}; name it by --{missing}"
+        )
+    if found is None and asked:
+        raise FileError(f"--{' and --'.join(asked)} are of different families of distributions; give those of one")
+    if found is not None and not asked:
+        classes = _choose_by_names(source)
+        if classes is not None:
+            raise FileError(
+                f"there are class probabilities or logits, {_named(source, classes.names)}, and predicted "
+                f"distributions, {found.described(source)}; say which by --{'logits' if classes.logits else 'probs'} "
+                f"{classes.names[0] if len(classes.names) == 1 else 'NAME'} or by --{next(iter(found.names))}"
+            )
+    return found
+
+
+def _parameter(source: _Source, option: str, names: tuple[str, ...], given: str | None) -> tuple[str, ...] | None:
+    """The array or columns of a parameter: what is given by the option, or the first of `names` that there is."""
+    for name in names if given is None else (given,):
+        some = _array_or_columns(source, name, exact_first=given is not None)
+        if some is not None:
+            return some
+    if given is None:
+        return None
+    families = "" if source.noun != "column" else f" and no columns {given}_0, {given}_1, ..."
+    raise FileError(f"there is no {source.noun} {given!r}{families}, as --{option} says; {source.inventory()}")
+
+
+def _array_or_columns(source: _Source, name: str, *, exact_first: bool) -> tuple[str, ...] | None:
+    exact = (name,) if name in source.names else None
+    if source.noun != "column" or (exact_first and exact is not None):
+        return exact
+    family = _numbered_family(source, name, False)
+    return exact if family is None else family.names
+
+
+def _target_names(source: _Source, labels: str | None, vectors: bool) -> tuple[str, ...]:
+    """The targets: a name, or columns y_0, y_1, ..., which go first if predictions are columns of vectors."""
+    for name in LABEL_NAMES if labels is None else (labels,):
+        some = _array_or_columns(source, name, exact_first=labels is not None or not vectors)
+        if some is not None:
+            return some
+    return (_label_name(source, labels),)  # raises
+
+
+def _read_forecasts(path: Path, source: _Source, chosen: _Forecasts, labels: str | None) -> FileForecasts:
+    label_file = _label_file(labels)
+    vectors = chosen.family == "Normal" and len(chosen.names["mean"]) > 1
+    targets = () if label_file is not None else _target_names(source, labels, vectors)
+    *parameters, true = _read_groups(source, [*chosen.names.values(), targets])
+    if label_file is not None:
+        true = _npy_labels(label_file)
+    assert true is not None
+    origin = f"file {str(label_file)!r}" if label_file is not None else _named(source, targets)
+    for array, what in zip([*parameters, true], [*(_named(source, n) for n in chosen.names.values()), origin]):
+        if array is not None and array.dtype.kind not in "biuf":
+            kind = "strings" if array.dtype.kind in "SU" else str(array.dtype)
+            raise FileError(f"{what} holds {kind}, expected numbers")
+    return FileForecasts(
+        y_true=true,
+        family=chosen.family,
+        parameters={name: array for name, array in zip(chosen.names, parameters) if array is not None},
+        name=path.stem,
+        origin=f"y_pred is {chosen.described(source)}, y_true is {origin}",
+    )
+
+
+def _read_groups(source: _Source, groups: Sequence[tuple[str, ...]]) -> list[np.ndarray | None]:
+    """Each group of columns as one array; None for a group of none."""
+    if not source.in_one_pass:
+        return [source.read(_Choice(names, False), None)[0] if names else None for names in groups]
+    table = source.read(_Choice(tuple(name for names in groups for name in names), False), None)[0]
+    table = table.reshape(len(table), -1)
+    stops = np.cumsum([len(names) for names in groups])
+    parts = [table[:, stop - len(names) : stop] for stop, names in zip(stops, groups, strict=True)]
+    return [
+        None if not names else part[:, 0] if len(names) == 1 else part
+        for part, names in zip(parts, groups, strict=True)
+    ]
+
+
+def _named(source: _Source, names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{source.noun} {names[0]!r}"
+    return f"{source.noun}s {names[0]!r} to {names[-1]!r}"
 
 
 def _numbered_family(source: _Source, prefix: str, logits: bool) -> _Choice | None:
@@ -356,13 +526,17 @@ def _field_source(array: np.ndarray) -> _Source:
     return _Source("column", array.dtype.names or (), read)
 
 
-def _plain_npy(
-    path: Path, array: np.ndarray, probs: str | None, logits: str | None, labels: str | None, from_logits: bool
-) -> FilePredictions:
+def _check_no_names(**given: str | None) -> None:
+    for option, name in given.items():
+        if name is not None:
+            remedy = "leave it out (for logits: --from-logits)"
+            if option not in ("probs", "logits"):
+                remedy = "save predicted distributions as an .npz file of named arrays"
+            raise FileError(f"the array has no fields, so --{option} names nothing; {remedy}")
+
+
+def _plain_npy(path: Path, array: np.ndarray, labels: str | None, from_logits: bool) -> FilePredictions:
     """The array is the predictions; the labels are in another file."""
-    if probs is not None or logits is not None:
-        option = "--probs" if probs is not None else "--logits"
-        raise FileError(f"the array has no fields, so {option} names nothing; leave it out (for logits: --from-logits)")
     label_file = _label_file(labels)
     beside = [path.with_name(name + ".npy") for name in LABEL_NAMES]
     if labels is None:
@@ -425,7 +599,7 @@ def _csv_source(path: Path) -> _Source:
                 raise FileError(f"{header.count(name)} columns have the name {name!r}; rename all but one")
         return _read_csv(path, header, choice, labels)
 
-    return _Source("column", tuple(header), read)
+    return _Source("column", tuple(header), read, in_one_pass=True)
 
 
 def _read_csv(

@@ -15,7 +15,7 @@ import numpy as np
 from kcalib import _arrays, _inputs
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, dtype_name, weights_of
-from kcalib.distributions import Categorical, Distribution
+from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
 from kcalib.lenses import Canonical, Lens
@@ -70,6 +70,8 @@ class Forecasts:
 
 
 Data = Classification | Forecasts
+# Modules of other libraries whose distribution objects are predictions.
+FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
 
 def prepare(
@@ -85,8 +87,8 @@ def prepare(
 ) -> Data:
     """Check and normalise what all public functions take.
 
-    `y_pred` is a `Distribution`; all else is for `_inputs.prepare`, whose parameters the others are, and so are class
-    probabilities in a `Categorical`.
+    `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for
+    `_inputs.prepare`, whose parameters the others are, and so are class probabilities in a `Categorical`.
 
     Raises
     ------
@@ -94,6 +96,8 @@ def prepare(
         As `_inputs.prepare`; if the targets' shape is not that of the distributions, if one is not finite or
         outside their support, or for an option that distributions do not have.
     """
+    if type(y_pred).__module__.startswith(FOREIGN):
+        y_pred = as_distribution(y_pred)
     if isinstance(y_pred, Categorical):
         classes = y_pred.classes if classes is None else classes
         y_pred = y_pred.probabilities

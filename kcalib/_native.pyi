@@ -13,8 +13,16 @@ class Sweep:
     @property
     def level(self) -> str: ...
 
+MAX_FULL_DIMS: int
+
 class Kernel:
-    def __init__(self, terms: Sequence[tuple[float, Sequence[tuple[int, int, float, float]]]]) -> None: ...
+    def __init__(
+        self,
+        terms: Sequence[tuple[float, Sequence[tuple[int, int, float, float]]]],
+        target: tuple[Any, ...] | None = None,
+        predicted: tuple[Any, ...] | None = None,
+        table: np.ndarray | None = None,
+    ) -> None: ...
 
 def moments(
     points: np.ndarray,
@@ -102,6 +110,7 @@ def entries(
     kernel: Kernel,
     sweep: Sweep,
 ) -> np.ndarray: ...
+def own_products(points: np.ndarray, kernel: Kernel, sweep: Sweep, out: np.ndarray) -> None: ...
 def line_gap(points: np.ndarray, sweep: Sweep) -> float: ...
 def line_residuals(points: np.ndarray, labels: np.ndarray, sweep: Sweep) -> tuple[np.ndarray, int, float, float]: ...
 def line_total(

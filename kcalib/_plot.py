@@ -36,6 +36,10 @@ CAPTION = (
     "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
     "bars: share of the samples"
 )
+QUANTILE_CAPTION = (
+    "points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; bars: "
+    "shares of PIT values, dashed: of a calibrated model"
+)
 BAND = "0.82"
 NARROWEST = 0.008  # of a bin that can still be seen
 
@@ -56,7 +60,8 @@ class Panel:
     verdict: str  # in words
     miscalibrated: bool
     notes: tuple[str, ...]  # lines in a corner of the diagram
-    diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands
+    diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands, or kcalib.QuantileCalibration
+    is_regression: bool = False  # whether it is the latter
 
 
 def require_matplotlib() -> None:
@@ -81,6 +86,24 @@ def plot_diagram(diagram: Any, ax: Any, labels: tuple[str, str], color: str, his
     else:
         draw_histogram(below, diagram, color)
         below.set(xlabel=labels[0], ylabel="share")
+        ax.tick_params(labelbottom=False)
+    return ax
+
+
+def plot_quantiles(curve: Any, ax: Any, color: str, histogram: bool, legend: bool) -> Any:
+    """`kcalib.QuantileCalibration.plot`."""
+    require_matplotlib()
+    ax = _new_axes() if ax is None else ax
+    below = _axes_below(ax) if histogram else None
+    draw_quantiles(ax, curve, color)
+    ax.set_ylabel("observed coverage")
+    if legend:
+        _add_quantile_legend(ax, curve, color)
+    if below is None:
+        ax.set_xlabel("predicted quantile level")
+    else:
+        draw_pit(below, curve, color)
+        below.set(xlabel="predicted quantile level", ylabel="share")
         ax.tick_params(labelbottom=False)
     return ax
 
@@ -176,8 +199,50 @@ def draw_histogram(axes: Any, diagram: Any, color: str) -> None:
     _style(axes)
 
 
+def draw_quantiles(axes: Any, curve: Any, color: str) -> None:
+    """Consistency band, diagonal, observed coverage of the quantiles."""
+    axes.plot([0, 1], [0, 1], color="0.35", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.fill_between(curve.levels, *curve.consistency_band, color=BAND, linewidth=0, zorder=1)
+    axes.plot(curve.levels, curve.coverage, color=color, linewidth=0.8, alpha=0.6, zorder=3)
+    axes.scatter(curve.levels, curve.coverage, 14, color=color, zorder=4, clip_on=False)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    _style(axes)
+    axes.set_xticks(*TICKS)
+    axes.set_yticks(*TICKS)
+
+
+def _add_quantile_legend(axes: Any, curve: Any, color: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    kind = ", all levels at once" if curve.simultaneous else ""
+    handles = [
+        Patch(color=BAND, label=f"{100 * curve.confidence_level:g} % consistency band{kind}"),
+        Line2D([], [], color=color, marker="o", markersize=4, linewidth=0.8, label="share of targets"),
+    ]
+    axes.legend(handles=handles, loc=_free_corner(curve)[0], fontsize=8.5, framealpha=0.8, edgecolor="none")
+
+
+def _free_corner(curve: Any) -> tuple[str, float, float, str, str]:
+    """The corner on the side of the diagonal on which there is less of the curve: name, position and alignment."""
+    if np.mean(curve.coverage - curve.levels) < 0:
+        return "upper left", 0.04, 0.96, "left", "top"
+    return "lower right", 0.96, 0.04, "right", "bottom"
+
+
+def draw_pit(axes: Any, curve: Any, color: str) -> None:
+    """Shares of PIT values in bins of equal width, and what they are for a calibrated model."""
+    count = len(curve.histogram)
+    edges = np.linspace(0, 1, count + 1)
+    axes.bar(edges[:-1], curve.histogram, np.diff(edges), align="edge", color=color, edgecolor="white", linewidth=0.5)
+    axes.axhline(1 / count, color="0.35", linewidth=1, linestyle=(0, (4, 3)))
+    axes.set(xlim=(0, 1), ylim=(0, max(2.5 / count, 1.05 * float(np.max(curve.histogram)))))
+    axes.set_xticks(*TICKS)
+    _style(axes)
+
+
 def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
-    """Draw a reliability diagram and a histogram of confidences for each model.
+    """Draw a reliability diagram and a histogram of confidences for each model, or quantile calibration curves.
 
     Parameters
     ----------
@@ -204,7 +269,9 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
 
     rows = math.ceil(len(panels) / MOST_COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    caption = textwrap.wrap(CAPTION, 48 * columns)
+    texts = {False: CAPTION, True: QUANTILE_CAPTION}
+    kinds = dict.fromkeys(panel.is_regression for panel in panels)
+    caption = [line for kind in kinds for line in textwrap.wrap(texts[kind], 48 * columns)]
     width = PANEL_SIZE[0] * columns + 0.35
     height = PANEL_SIZE[1] * rows + 0.15 * len(caption) + 0.1
     figure = Figure(figsize=(width, height))
@@ -226,7 +293,7 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
         histogram = figure.add_subplot(cell[1], sharex=diagram)
         _draw_panel(diagram, histogram, panel)
         if column == 0:
-            diagram.set_ylabel("accuracy")
+            diagram.set_ylabel("coverage" if panel.is_regression else "accuracy")
             histogram.set_ylabel("share")
     figure.text(0.5, 0.08 / height, "\n".join(caption), ha="center", va="bottom", fontsize=8, color="0.25")
     try:
@@ -239,21 +306,31 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
 
 def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
     color = MISCALIBRATED if panel.miscalibrated else CALIBRATED
-    draw_diagram(diagram, panel.diagram, color)
+    if panel.is_regression:
+        draw_quantiles(diagram, panel.diagram, color)
+    else:
+        draw_diagram(diagram, panel.diagram, color)
     diagram.tick_params(labelbottom=False)
     diagram.set_title(_shortened(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
     diagram.annotate(
         panel.verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
         ha="center", va="bottom", fontsize=8.5, color=color, parse_math=False,
     )  # fmt: skip
-    over = panel.miscalibrated and overconfidence(panel.diagram) > 0
-    x, y, horizontal, vertical = (0.04, 0.96, "left", "top") if over else (0.96, 0.04, "right", "bottom")
+    if panel.is_regression:
+        _, x, y, horizontal, vertical = _free_corner(panel.diagram)
+    else:
+        over = panel.miscalibrated and overconfidence(panel.diagram) > 0
+        x, y, horizontal, vertical = (0.04, 0.96, "left", "top") if over else (0.96, 0.04, "right", "bottom")
     diagram.text(
         x, y, "\n".join(panel.notes), transform=diagram.transAxes, ha=horizontal, va=vertical, fontsize=8.5, zorder=5,
         linespacing=1.25, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2}, parse_math=False,
     )  # fmt: skip
-    draw_histogram(histogram, panel.diagram, color)
-    histogram.set_xlabel("confidence")
+    if panel.is_regression:
+        draw_pit(histogram, panel.diagram, color)
+        histogram.set_xlabel("predicted quantile level")
+    else:
+        draw_histogram(histogram, panel.diagram, color)
+        histogram.set_xlabel("confidence")
 
 
 def _style(axes: Any) -> None:

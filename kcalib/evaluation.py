@@ -1,21 +1,110 @@
-"""The usual numbers about one classifier in one call; what `kcalib evaluate` prints."""
+"""The usual numbers about one model in one call; what `kcalib evaluate` prints.
+
+`evaluate` checks its input and calls `evaluation_of`, for class probabilities, or `forecast_evaluation_of`, for
+predicted distributions of numbers and vectors; so does the command.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
-from kcalib._inputs import Classification, prepare
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._forecasts import Data, Forecasts, prepare
+from kcalib._inputs import Classification
 from kcalib._options import check_integer
+from kcalib.distributions import Categorical, Distribution
+from kcalib.estimators import forecast_scores
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.results import Evaluation
+from kcalib.results import CalibrationTestResult, Evaluation, SKCEResult
 
-__all__ = ["evaluate"]
+__all__ = ["ForecastEvaluation", "evaluate"]
+
+N_BINS = 15  # of the ECE
+INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
+
+
+@dataclass(frozen=True)
+class ForecastEvaluation:
+    """The usual numbers about one model that predicts distributions, and a verdict on its calibration.
+
+    What predictions of vectors, or predictions without a density, do not have is None.
+    """
+
+    n_samples: int  #: samples given
+    n_dims: int  #: d, entries of a target; 1 for numbers
+    prediction: str  #: the family of distributions
+    rmse: float  #: root of the mean squared difference of targets and predicted means, over all entries
+    crps: float  #: `kcalib.crps`; for vectors the energy score
+    log_score: float | None  #: `kcalib.log_score`
+    pinball_loss: float | None  #: `kcalib.pinball_loss` at the levels 0.05, 0.1, ..., 0.95
+    interval_coverage: float | None  #: share of the targets in central 90 % intervals, from the PIT values
+    interval_width: float | None  #: mean width of these intervals
+    pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
+    quantile_calibration_error: float | None  #: mean |coverage - level| of `kcalib.quantile_calibration`
+    skce: SKCEResult  #: the estimate, with its standard error
+    test: CalibrationTestResult  #: the test that the verdict rests on
+    alpha: float  #: level of the verdict
+    miscalibrated: bool  #: whether calibration is rejected at that level
+    verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
+
+
+@overload
+def evaluate(
+    y_true: Any,
+    y_pred: Categorical,
+    *,
+    alpha: float = ...,
+    kernel: Kernel | None = ...,
+    estimator: str = ...,
+    method: str = ...,
+    block_size: int | None = ...,
+    n_bins: int | None = ...,
+    seed: int | None = ...,
+    threads: int | None = ...,
+) -> Evaluation: ...
+
+
+@overload
+def evaluate(
+    y_true: Any,
+    y_pred: Distribution,
+    *,
+    alpha: float = ...,
+    kernel: Kernel | None = ...,
+    estimator: str = ...,
+    method: str = ...,
+    block_size: int | None = ...,
+    seed: int | None = ...,
+    threads: int | None = ...,
+) -> ForecastEvaluation: ...
+
+
+@overload
+def evaluate(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    alpha: float = ...,
+    kernel: Kernel | None = ...,
+    estimator: str = ...,
+    method: str = ...,
+    block_size: int | None = ...,
+    n_bins: int | None = ...,
+    seed: int | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+) -> Evaluation: ...
 
 
 def evaluate(
@@ -27,14 +116,17 @@ def evaluate(
     estimator: str = "unbiased",
     method: str = "auto",
     block_size: int | None = None,
-    n_bins: int = 15,
+    n_bins: int | None = None,
     seed: int | None = 0,
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-) -> Evaluation:
-    """Accuracy, proper scores, ECE, SKCE and a test of calibration, with a verdict.
+) -> Evaluation | ForecastEvaluation:
+    """Familiar scores, the SKCE and a test of calibration, with a verdict.
+
+    Of class probabilities: accuracy, Brier score, log loss and ECE. Of predicted distributions: root mean
+    squared error, CRPS, log score, pinball loss, coverage of intervals and quantiles.
 
     Parameters
     ----------
@@ -47,11 +139,11 @@ def evaluate(
         The test, as in `kcalib.calibration_test`.
     block_size : int, optional
         Samples in a block of the test, if `method` is "block", and of the SKCE estimate, if `estimator` is.
-    n_bins : int
-        Bins of the top-label ECE.
+    n_bins : int, optional
+        Bins of the top-label ECE of class probabilities; default 15.
     seed : int, optional
-        Seed of what the test draws, and of the permutation before a test or an estimate forms blocks; None keeps
-        the order.
+        Seed of what the test draws, of randomised PIT values, and of the permutation before a test or an estimate
+        forms blocks; None keeps the order.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
         of the induced problem: accuracy, too, is how often its most probable class is right. Through
@@ -59,8 +151,10 @@ def evaluate(
 
     Returns
     -------
-    Evaluation
-        With the fields of `kcalib.results.Evaluation`.
+    Evaluation or ForecastEvaluation
+        The latter for distributions of numbers and vectors. Its verdict names what is wrong if calibration is rejected
+        and a share is off by more than two standard errors: "too low" or "too high" predictions by the mean of the PIT
+        values, "over-confident" ones with intervals that hold too few targets, "under-confident" with too many.
 
     Raises
     ------
@@ -74,21 +168,32 @@ def evaluate(
     >>> p = rng.uniform(size=500)
     >>> kcalib.evaluate(rng.uniform(size=500) < p, p).verdict
     'no evidence against calibration'
+    >>> from kcalib.distributions import Normal
+    >>> mean = rng.normal(size=500)
+    >>> result = kcalib.evaluate(mean + rng.normal(size=500), Normal(mean, np.full(500, 0.6)))
+    >>> result.verdict, round(result.interval_coverage, 2)
+    ('miscalibrated, over-confident', 0.65)
     """
     if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
         raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
-    n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
-    return evaluation_of(
-        prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads),
-        alpha=alpha,
-        kernel=kernel,
-        estimator=estimator,
-        method=method,
-        block_size=block_size,
-        n_bins=n_bins,
-        seed=seed,
-        threads=threads,
-    )
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    options: dict[str, Any] = {
+        "alpha": alpha,
+        "kernel": kernel,
+        "estimator": estimator,
+        "method": method,
+        "block_size": block_size,
+        "seed": seed,
+        "threads": threads,
+    }
+    if isinstance(data, Forecasts):
+        if n_bins is not None:
+            raise ValueError(
+                f"`n_bins` is for class probabilities, but `y_pred` is {type(y_pred).__name__}; leave it out"
+            )
+        return forecast_evaluation_of(data, **options)
+    n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
+    return evaluation_of(data, n_bins=n_bins, **options)
 
 
 def evaluation_of(
@@ -104,14 +209,7 @@ def evaluation_of(
     threads: int | None,
 ) -> Evaluation:
     """`evaluate` of checked data."""
-    options = PairOptions(kernel, threads=threads)
-    if block_size is not None and "block" not in (method, estimator):
-        raise ValueError(f"`block_size` is {block_size}, but neither `method` nor `estimator` is 'block'")
-    sizes = {"block_size": block_size} if method == "block" and block_size is not None else {}
-    test = run(data, options, method=method, seed=seed, **sizes)
-    # Blocks of the estimate are formed in the same order as those of the test.
-    ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
-    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None)
+    skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     miscalibrated = test.pvalue < alpha
@@ -130,6 +228,107 @@ def evaluation_of(
         miscalibrated=miscalibrated,
         verdict=_verdict(data.n, miscalibrated, accuracy, confidence),
     )
+
+
+def forecast_evaluation_of(
+    data: Forecasts,
+    *,
+    alpha: float,
+    kernel: Kernel | None,
+    estimator: str,
+    method: str,
+    block_size: int | None,
+    seed: int | None,
+    threads: int | None,
+) -> ForecastEvaluation:
+    """`evaluate` of checked data."""
+    skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
+    miscalibrated = test.pvalue < alpha
+    errors = _arrays.to_host(data.y) - forecast_scores.means_of(data)
+    has_density = forecast_scores.has_density(data.prediction)
+    numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
+    verdict = "no evidence against calibration"
+    if miscalibrated:
+        reasons = _reasons(data.n, numbers) if numbers else _spread(data, errors)
+        verdict = ", ".join(["miscalibrated", *reasons])
+    return ForecastEvaluation(
+        n_samples=data.n,
+        n_dims=data.n_dims,
+        prediction=type(data.prediction).__name__,
+        rmse=float(np.sqrt(np.mean(errors**2))),
+        crps=forecast_scores.mean_of(data, forecast_scores.crps_values(data)),
+        log_score=forecast_scores.mean_of(data, forecast_scores.log_score_values(data)) if has_density else None,
+        pinball_loss=numbers.get("pinball_loss"),
+        interval_coverage=numbers.get("interval_coverage"),
+        interval_width=numbers.get("interval_width"),
+        pit_mean=numbers.get("pit_mean"),
+        quantile_calibration_error=numbers.get("quantile_calibration_error"),
+        skce=skce,
+        test=test,
+        alpha=float(alpha),
+        miscalibrated=miscalibrated,
+        verdict=verdict,
+    )
+
+
+def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
+    """What predictions of numbers have, and those of vectors have not."""
+    levels, tail = np.asarray(forecast_scores.LEVELS), (1 - INTERVAL) / 2
+    pit = forecast_scores.pit_of(data, seed)
+    low, high = forecast_scores.quantiles_of(data, np.array([tail, 1 - tail])).T
+    curve = forecast_scores.curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=seed)
+    return {
+        "pinball_loss": forecast_scores.mean_of(data, forecast_scores.pinball_values(data, levels)),
+        "interval_coverage": float(np.mean((pit >= tail) & (pit <= 1 - tail))),
+        "interval_width": float(np.mean(high - low)),
+        "pit_mean": float(np.mean(pit)),
+        "quantile_calibration_error": curve.error,
+    }
+
+
+def _reasons(n: int, numbers: dict[str, float]) -> list[str]:
+    """What is off by more than two standard errors of a calibrated model."""
+    reasons = []
+    shift = numbers["pit_mean"] - 0.5
+    if abs(shift) > 2 * math.sqrt(1 / (12 * n)):
+        reasons.append("too low" if shift > 0 else "too high")
+    excess = numbers["interval_coverage"] - INTERVAL
+    if abs(excess) > 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
+        reasons.append("under-confident" if excess > 0 else "over-confident")
+    return reasons
+
+
+def _spread(data: Forecasts, errors: np.ndarray) -> list[str]:
+    """Whether squared errors of vectors are on average those that their variances say, up to two standard errors."""
+    std = _arrays.to_host(data.prediction.standard_deviation())
+    if data.n < 2 or not np.all(std > 0):
+        return []
+    squares = np.mean((errors / std) ** 2, axis=1)
+    gap = float(np.mean(squares)) - 1
+    if abs(gap) <= 2 * float(np.std(squares, ddof=1)) / math.sqrt(data.n):
+        return []
+    return ["over-confident" if gap > 0 else "under-confident"]
+
+
+def _measured(
+    data: Data,
+    kernel: Kernel | None,
+    estimator: str,
+    method: str,
+    block_size: int | None,
+    seed: int | None,
+    threads: int | None,
+) -> tuple[SKCEResult, CalibrationTestResult]:
+    """The estimate of the SKCE and the test."""
+    options = PairOptions(kernel, threads=threads)
+    if block_size is not None and "block" not in (method, estimator):
+        raise ValueError(f"`block_size` is {block_size}, but neither `method` nor `estimator` is 'block'")
+    sizes = {"block_size": block_size} if method == "block" and block_size is not None else {}
+    test = run(data, options, method=method, seed=seed, **sizes)
+    # Blocks of the estimate are formed in the same order as those of the test.
+    ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
+    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None)
+    return skce, test
 
 
 def _verdict(n: int, miscalibrated: bool, accuracy: float, confidence: float) -> str:

@@ -69,7 +69,10 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
     cpdef enum class ScalarFunction:
         EXP
         EXP_MINUS
+        ONE_MINUS_EXP
         SQUARE_ROOT
+        RECIPROCAL_ROOT
+        RECIPROCAL
         LOG
         LOG1P
         POWER
@@ -946,7 +949,7 @@ def probe(str what, dtype, long repetitions, Sweep sweep not None):
 
 
 def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not None, double a=1.0):
-    """Writes `function` ("exp", "exp_minus", "square_root", "log", "log1p"; "power": x^a) of x to out."""
+    """Writes a function of x to out: the name of a `ScalarFunction` in lower case; "power" is x^a."""
     c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
 
 

@@ -1,4 +1,8 @@
-"""The CPU operator: hands contiguous NumPy arrays to the compiled sweeps in `_native`."""
+"""The CPU operator: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
+
+Residuals of class labels, signed measures (`_problem.Mixtures`; src/cpu/mixture_kernels.cpp has their products), and
+distances of points, of mixtures, and from a table.
+"""
 
 from __future__ import annotations
 
@@ -139,8 +143,8 @@ class OpenMPOperator:
         if self.problem.predicted is not None:
             points = self._predictions(self.problem.predicted, points)
         if self.problem.target is not None:
-            marks = _bounded(self.problem.target, np.ascontiguousarray(side.marks), 2 + self.problem.target.n_dims)
-            return Prepared(points, marks, None, None)
+            bounded = _bounded(self.problem.target, np.ascontiguousarray(side.marks), 2 + self.problem.target.n_dims)
+            return Prepared(points, bounded, None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
@@ -222,12 +226,16 @@ def _bounded(mixtures: Mixtures, rows: np.ndarray, first: int) -> np.ndarray:
     bound = BOUNDS[mixtures.family][rows.dtype.name]
     if max(rows.max(), -rows.min()) <= bound:
         return rows
-    bounded = np.clip(rows, -bound, bound)
-    weights = [0, 1] if first else []  # of the row, and of the observation
-    weights += [first + k * mixtures.component_columns for k in range(mixtures.n_components)]
-    for column in weights:
-        step = first + mixtures.n_components * mixtures.component_columns
-        bounded[:, column::step] = rows[:, column::step]
+    bounded, width, d = np.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
+    for term in range(0, rows.shape[1], first + mixtures.n_components * width):
+        components = [term + first + k * width for k in range(mixtures.n_components)]
+        weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
+        bounded[:, weights] = rows[:, weights]
+        if mixtures.family == "normal_full":
+            for begin in components:  # matrices as a whole: they stay positive definite
+                matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
+                size = np.max(np.abs(rows[:, matrix]), axis=1, keepdims=True)
+                bounded[:, matrix] = rows[:, matrix] * (bound / np.maximum(size, bound))
     return bounded
 
 

@@ -26,7 +26,8 @@ family                                 targets         exact for target kernels 
 ====================================== =============== ========================= =========================
 
 What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` takes the distribution
-objects of SciPy, PyTorch, NumPyro and TensorFlow Probability.
+objects of SciPy, PyTorch, NumPyro and TensorFlow Probability. `wasserstein_distance` and `mmd_distance` give tables of
+the distances between predictions.
 """
 
 from kcalib.distributions._distribution import Components, Distribution

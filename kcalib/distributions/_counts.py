@@ -18,13 +18,13 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
-from kcalib.distributions._distribution import Distribution, row_blocks
+from kcalib.distributions._distribution import Density, Quantiles, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
 
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
-class Counts(Distribution):
+class Counts(Density, Quantiles):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 
     support = "count"
@@ -99,14 +99,12 @@ class Counts(Distribution):
         return self._like(table)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the probability of one count for each sample, shape (n,)."""
         y = _arrays.to_host(events(y, self._array(), self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
         y = numbers(y, self.n, (), "cdf")
         columns = np.floor(y.reshape(self.n, -1))
         rows = np.broadcast_to(np.arange(self.n)[:, None], columns.shape)
@@ -117,7 +115,6 @@ class Counts(Distribution):
         """P(Z <= k) and P(Z > k) for counts k >= 0 of these rows, both to relative accuracy."""
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Smallest counts with a cdf of at least the probabilities, shape (n, m), on the host."""
         return self._inverse_cdf(probability_row(probability, ()))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:

@@ -31,12 +31,30 @@ _BLOCK = 2**21  # numbers drawn at a time
 
 @dataclass(frozen=True)
 class Components:
-    """The distributions as mixtures of K components of one family."""
+    """Distributions as mixtures of K components of one family, for target kernels with closed forms.
+
+    Parameters
+    ----------
+    family : {"normal", "normal_full", "laplace", "atoms"}
+        Normal with independent entries, normal with covariances, Laplace, or points.
+    weights : array, shape (n, K)
+        Weights of the components; rows sum to 1.
+    locations : array, shape (n, K, d)
+        Means, medians or points.
+    scales : array or None
+        Of "normal" variances (n, K, d), of "normal_full" covariances (n, K, d, d), of "laplace" scales (n, K, 1), of
+        "atoms" None.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Normal
+    >>> Normal([0.0, 1.0], 2.0).components().scales.tolist()
+    [[[4.0]], [[4.0]]]
+    """
 
     family: Family
-    weights: Array  # shape: (n, K); rows sum to 1
-    locations: Array  # means, or atoms, shape: (n, K, d)
-    # normal: variances (n, K, d); normal_full: covariances (n, K, d, d); laplace: scales (n, K, 1); atoms: None
+    weights: Array
+    locations: Array
     scales: Array | None
 
 
@@ -44,10 +62,8 @@ class Distribution:
     """Predicted distributions of one family, one for each of n samples; the base of all families.
 
     A distribution of your own derives from this class and defines `n`, `event_shape`, `take` and `sample`; the
-    rest has defaults that work with draws, by quasi Monte Carlo where the family can. Where a family has closed
-    forms it also has methods ``log_density(y)`` for targets y of shape (n, *event_shape), and for predictions of
-    numbers ``cdf(y)``, for y of shape (n,) or (n, k), and ``quantile(probability)``, shape (n, m) for m
-    probabilities.
+    rest has defaults that work with draws, by quasi Monte Carlo where the family can. Families with closed forms
+    also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``.
 
     Attributes
     ----------
@@ -97,7 +113,7 @@ class Distribution:
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """() for distributions of numbers, (d,) for those of vectors."""
+        """Shape of a target: () for numbers, (d,) for vectors."""
         raise NotImplementedError(f"{type(self).__name__} has no `event_shape`; a distribution of your own defines it")
 
     @property
@@ -132,7 +148,7 @@ class Distribution:
 
         Returns
         -------
-        array, shape (n, size, *event_shape)
+        array, shape (n, size) or (n, size, d)
             In the library of the parameters.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `sample`; a distribution of your own defines it")
@@ -156,7 +172,7 @@ class Distribution:
 
         Returns
         -------
-        array, shape (n, size, *event_shape)
+        array, shape (n, size) or (n, size, d)
             In the library of the parameters.
 
         Raises
@@ -228,6 +244,74 @@ class Distribution:
         for name, value in fields.items():
             object.__setattr__(new, name, value)
         return new
+
+
+class Density(Distribution):
+    """Of families that have a density, or probabilities of counts."""
+
+    def log_density(self, y: Any) -> Array:
+        """Logarithm of the density, or of the probability of counts, at one target for each sample.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,) or (n, d)
+            Targets.
+
+        Returns
+        -------
+        array, shape (n,)
+            In the library of the parameters.
+
+        Raises
+        ------
+        ValueError
+            If a target is not finite, not where the distributions can have any, or if the shape is wrong.
+        """
+        raise NotImplementedError
+
+
+class Quantiles(Distribution):
+    """Of families of numbers that have a distribution function."""
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probabilities of numbers up to y.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,) or (n, k)
+            A number, or k of them, for each sample.
+
+        Returns
+        -------
+        ndarray, shape of `y`
+            On the host.
+
+        Raises
+        ------
+        ValueError
+            If a number is not finite, if the shape is wrong, or for predictions of vectors.
+        """
+        raise NotImplementedError
+
+    def quantile(self, probability: Any) -> np.ndarray:
+        """Smallest numbers with a `cdf` of at least the probabilities.
+
+        Parameters
+        ----------
+        probability : float or array_like, shape (m,)
+            Probabilities above 0 and below 1.
+
+        Returns
+        -------
+        ndarray, shape (n, m)
+            On the host.
+
+        Raises
+        ------
+        ValueError
+            If a probability is out of range, or for predictions of vectors.
+        """
+        raise NotImplementedError
 
 
 def take_rows(array: Array, rows: Any) -> Array:

@@ -21,14 +21,14 @@ from kcalib.distributions._checks import (
     positive_array,
     probability_row,
 )
-from kcalib.distributions._distribution import Distribution
+from kcalib.distributions._distribution import Density, Quantiles
 from kcalib.distributions._saddle_point import log_dirichlet
 
 __all__ = ["Beta"]
 
 
 @dataclass(frozen=True, eq=False)
-class Beta(Distribution):
+class Beta(Density, Quantiles):
     r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.
 
     Parameters
@@ -49,6 +49,8 @@ class Beta(Distribution):
 
     Notes
     -----
+    At 0 and 1 log densities are infinite where the density, or its inverse, is.
+
     There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions.
 
     Examples
@@ -105,19 +107,16 @@ class Beta(Distribution):
         return _arrays.like(values, self.a, dtype=self.a.dtype)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density at one target for each sample, shape (n,); infinite at 0 and 1 where it is."""
         y = _arrays.to_host(events(y, self.a, self.n, ()))
         check_support(y, "unit")
         shapes = np.stack([_arrays.to_host(self.a), _arrays.to_host(self.b)], axis=1)
         return self._like(log_dirichlet(shapes, np.stack([y, 1 - y], axis=1)))
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
         y = numbers(y, self.n, (), "cdf")
         return scipy.special.betainc(host_column(self.a, y), host_column(self.b, y), np.clip(y, 0.0, 1.0))
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host."""
         return self._inverse_cdf(probability_row(probability, ()))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:

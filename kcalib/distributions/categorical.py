@@ -103,7 +103,23 @@ class Categorical(Distribution):
         return _arrays.like(positions, self.probabilities)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the probability of one class position 0..m-1 for each sample, shape (n,); -inf for none."""
+        """Logarithm of the probability of one class for each sample.
+
+        Parameters
+        ----------
+        y : array_like of int, shape (n,)
+            Positions of classes, 0..m-1.
+
+        Returns
+        -------
+        array, shape (n,)
+            In the library of the probabilities; -inf for a probability of 0.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong, or a number is not the position of a class.
+        """
         labels = _arrays.to_host(_arrays.as_array(y, "y"))
         if labels.shape != (self.n,) or labels.dtype.kind not in "iu":
             raise ValueError(

@@ -11,7 +11,7 @@ import scipy
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
-from kcalib.distributions._distribution import Distribution
+from kcalib.distributions._distribution import Density
 from kcalib.distributions._quasi import random_points
 from kcalib.distributions._saddle_point import log_dirichlet
 
@@ -19,7 +19,7 @@ __all__ = ["Dirichlet"]
 
 
 @dataclass(frozen=True, eq=False)
-class Dirichlet(Distribution):
+class Dirichlet(Density):
     r"""Dirichlet distributions, with density proportional to :math:`\prod_i y_i^{\alpha_i - 1}` on the simplex.
 
     Parameters
@@ -40,6 +40,9 @@ class Dirichlet(Distribution):
 
     Notes
     -----
+    The density is that of the first d - 1 entries; on the faces of the simplex its logarithm is infinite where the
+    density, or its inverse, is.
+
     There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions. Draws are
     made entry by entry: each is a Beta-distributed share of what the entries before it have left.
 
@@ -108,10 +111,6 @@ class Dirichlet(Distribution):
         return _arrays.like(values, self.alpha, dtype=self.alpha.dtype)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density of the first d - 1 entries at one target for each sample, shape (n,).
-
-        Infinite on the faces of the simplex where the density is.
-        """
         y = _arrays.to_host(events(y, self.alpha, self.n, self.event_shape))
         check_support(y, "simplex")
         return self._like(log_dirichlet(_arrays.to_host(self.alpha), y / np.sum(y, axis=1, keepdims=True)))

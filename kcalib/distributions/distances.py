@@ -28,13 +28,14 @@ from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
 from kcalib._threads import resolve_threads, terminal_progress
-from kcalib.distributions import bures, transport
 from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions.bures import covariance_roots, squared_distances
+from kcalib.distributions.transport import Way, cheapest, line_costs, way
 from kcalib.kernels import Gaussian
 
 __all__ = ["mmd_distance", "wasserstein_distance", "wasserstein_table"]
 
-BLOCK = 2**16  # numbers in the largest arrays of one block of pairs
+BLOCK, SEARCH_BLOCK = 2**15, 2**18  # numbers in the largest arrays of one block of pairs
 EQUAL = 1e-13  # weights that differ by less are equal: so little mass hardly costs
 PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the largest: rounding
 Block = Callable[[], int]  # does its part and returns the number of pairs in it
@@ -57,7 +58,7 @@ def wasserstein_distance(
     .. math:: \mathrm{MW}_s(P, P') = \Bigl(\min_w \sum_{kl} w_{kl} W_2(P_k, P'_l)^s\Bigr)^{1/s}
 
     over the couplings w of the weights of P and of P'. Between samples, whose components are points, that is the
-    Wasserstein distance of order s, under the Euclidean distance.
+    Wasserstein distance of order s, under the Euclidean distance. That of counts is by 128 quantiles.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def wasserstein_distance(
     other : Distribution, optional
         n' others of the same kind; by default the predictions themselves.
     order : float
-        s, at least 1. One component each has the same distance for every s.
+        s, at least 1; 2 for distributions without components. One component each has the same distance for every s.
     max_memory : float, optional
         Bytes that the table may take. Default: what the machine has available.
     threads : int, optional
@@ -126,8 +127,10 @@ def wasserstein_distance(
     points, components = _points(prediction, other), prediction.components()
     if points is not None and (order == 2 or (components is not None and components.weights.shape[1] == 1)):
         return _euclidean_table(*points, max_memory, threads)
+    if points is not None and components is None:
+        raise ValueError(f"`order` is {order}, expected 2: of {type(prediction).__name__} there is no other distance")
     components = _needed_components("prediction", prediction)
-    others = other and _needed_components("other", other)
+    others = None if other is None else _needed_components("other", other)
     return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)
 
 
@@ -185,8 +188,8 @@ def mmd_distance(
     --------
     >>> from kcalib.distributions import Normal, mmd_distance
     >>> mmd_distance(Normal([0.0, 3.0], [1.0, 5.0]), bandwidth=1.0).round(4)
-    array([[0.    , 0.6104],
-           [0.6104, 0.    ]])
+    array([[0.    , 0.6258],
+           [0.6258, 0.    ]])
     """
     _check_distribution("prediction", prediction)
     if other is not None:
@@ -195,7 +198,8 @@ def mmd_distance(
         raise TypeError(f"`bandwidth` is {bandwidth!r}, expected a positive number")
     if not 0 < bandwidth < math.inf:
         raise ValueError(f"`bandwidth` is {bandwidth}, expected a positive, finite number")
-    sides = _sides(_needed_components("prediction", prediction), other and _needed_components("other", other))
+    others = None if other is None else _needed_components("other", other)
+    sides = _sides(_needed_components("prediction", prediction), others)
     terms = Gaussian(bandwidth=float(bandwidth)).terms()
     scale = _mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
     if scale is None:
@@ -246,9 +250,10 @@ def _check_distribution(name: str, value: Any) -> None:
 def _check_order(order: Any) -> float:
     if isinstance(order, (bool, np.bool_)) or not isinstance(order, Real):
         raise TypeError(f"`order` is {order!r}, expected a number of at least 1")
-    if not 1 <= order < math.inf:
+    number = float(order)
+    if not 1 <= number < math.inf:
         raise ValueError(f"`order` is {order}, expected a finite number of at least 1; below it is no distance")
-    return float(order)
+    return number
 
 
 def _check_table(n: int, n_others: int, max_memory: Any) -> None:
@@ -344,7 +349,7 @@ def _run(blocks: Iterator[Block], threads: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Mixtures of equally many components of positive weight."""
+    """Mixtures of equally many components of positive weight (on a line, unless weights are equal: up to so many)."""
 
     rows: np.ndarray  # their numbers, shape: (n,)
     weights: np.ndarray  # shape: (n, K)
@@ -397,17 +402,23 @@ class _Mixtures:
         return len(self.weights)
 
     def groups(self) -> list[_Group]:
-        order = np.argsort(self.weights == 0, axis=1, kind="stable")
+        absent, K = self.weights == 0, self.weights.shape[1]
+        counts = K - np.count_nonzero(absent, axis=1)
+        equal = np.max(np.abs(self.weights * counts[:, None] - 1) * ~absent, axis=1) <= EQUAL
+        order = np.argsort(absent, axis=1, kind="stable")
         if self.on_a_line:
-            order = np.lexsort((self.points[:, :, 0], self.weights == 0), axis=1)
-        counts = np.count_nonzero(self.weights, axis=1)
-        equal = np.max(np.abs(self.weights * counts[:, None] - 1) * (self.weights > 0), axis=1) <= EQUAL
+            order = np.lexsort((self.points[:, :, 0], absent), axis=1)
+            counts[~equal] = K  # what has no weight does no harm there
         found = []
         for count, is_equal in sorted(set(zip(counts.tolist(), equal.tolist(), strict=True))):
             rows = np.flatnonzero((counts == count) & (equal == is_equal))
             at = (rows[:, None], order[rows, :count])
+            weights, points = self.weights[at], self.points[at]
+            if self.on_a_line:
+                highest = np.max(np.where(weights > 0, points[:, :, 0], -np.inf), axis=1)
+                points = np.where(weights > 0, points[:, :, 0], highest[:, None])[:, :, None]
             roots = None if self.roots is None else self.roots[at]
-            found.append(_Group(rows, self.weights[at], is_equal, self.points[at], roots, self.on_a_line))
+            found.append(_Group(rows, weights, is_equal, points, roots, self.on_a_line))
         return found
 
 
@@ -420,7 +431,7 @@ def _roots(covariances: np.ndarray) -> np.ndarray:
         lowest < -PSD * np.abs(values[..., -1]),
         lambda at, x: f"`scales{at}` of components has the eigenvalue {x:.6g}, expected a positive semidefinite matrix",
     )
-    return bures.covariance_roots(symmetric)
+    return covariance_roots(symmetric)
 
 
 @dataclass(frozen=True)
@@ -448,15 +459,21 @@ class _Job:
             self.left.equal_weights and self.right.equal_weights and self.left.n_components == self.right.n_components
         )
 
+    @property
+    def _way(self) -> Way | None:
+        if self.left.on_a_line:
+            return None
+        return way(self.left.n_components, self.right.n_components, self._equal_weights)
+
     def threads(self, threads: int | None) -> int:
-        count, K, L = resolve_threads(threads), self.left.n_components, self.right.n_components
-        in_arrays = self.left.on_a_line or transport.releases_lock(K, L, self._equal_weights)
-        return count if in_arrays else 1
+        count = resolve_threads(threads)
+        return 1 if self._way == "assignments" else count  # these hold the interpreter's lock
 
     def blocks(self) -> Iterator[Block]:
         K, L, d = self.left.n_components, self.right.n_components, self.left.points.shape[2]
         width = K + L if self.left.on_a_line else K * L * (1 if self.left.roots is None else d * d)
-        step = max(32, BLOCK // width)
+        # Shortest paths take many small steps, for all pairs side by side.
+        step = max(32, (SEARCH_BLOCK if self._way == "shortest_paths" else BLOCK) // width)
         for begin in range(0, self.n_pairs, step):
             yield partial(self._fill, begin, min(begin + step, self.n_pairs))
 
@@ -485,7 +502,7 @@ class _Job:
             if self._equal_weights:
                 costs = np.mean(np.abs(x - y) ** self.order, axis=1)
             else:
-                costs = transport.line_costs(x, w, y, v, self.order)
+                costs = line_costs(x, w, y, v, self.order)
             return scale * costs ** (1 / self.order)
         distances = _between_components(left, right, i, j)
         if distances.shape[1:] == (1, 1):
@@ -493,7 +510,7 @@ class _Job:
         largest = np.max(distances, axis=(1, 2))
         scale = np.where(largest > 0, largest, 1.0)
         costs = (distances / scale[:, None, None]) ** self.order
-        return scale * transport.cheapest(costs, w, v, self._equal_weights) ** (1 / self.order)
+        return scale * cheapest(costs, w, v, self._equal_weights) ** (1 / self.order)
 
 
 def _between_components(left: _Group, right: _Group, i: np.ndarray, j: np.ndarray) -> np.ndarray:
@@ -503,5 +520,5 @@ def _between_components(left: _Group, right: _Group, i: np.ndarray, j: np.ndarra
     for a, b in zip(np.moveaxis(x, 2, 0), np.moveaxis(y, 2, 0), strict=True):
         squares += (a[:, :, None] - b[:, None, :]) ** 2
     if left.roots is not None and right.roots is not None:
-        squares += bures.squared_distances(left.roots[i][:, :, None], right.roots[j][:, None])
+        squares += squared_distances(left.roots[i][:, :, None], right.roots[j][:, None])
     return np.sqrt(squares)

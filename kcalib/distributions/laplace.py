@@ -21,14 +21,14 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions._distribution import Components, Density, Quantiles
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Laplace"]
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace(Distribution):
+class Laplace(Density, Quantiles):
     r"""Laplace distributions, with density :math:`\exp(-|y - loc| / scale) / (2\, scale)`.
 
     Parameters
@@ -103,13 +103,11 @@ class Laplace(Distribution):
         return _arrays.like(self._inverse_cdf(uniforms[:, :, 0]), self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density at one target for each sample, shape (n,)."""
         xp = _arrays.namespace(self.loc)
         y = events(y, self.loc, self.n, ())
         return -xp.abs(y - self.loc) / self.scale - xp.log(2 * self.scale)
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
         return self._tails(numbers(y, self.n, (), "cdf"))[0]
 
     def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +117,6 @@ class Laplace(Distribution):
         return np.where(z < 0, nearer, 1 - nearer), np.where(z < 0, 1 - nearer, nearer)
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host."""
         return self._inverse_cdf(probability_row(probability, ()))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from kcalib.distributions._checks import (
     read_only,
     weight_rows,
 )
-from kcalib.distributions._distribution import Components, Distribution, row_blocks
+from kcalib.distributions._distribution import Components, Density, Distribution, Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.multivariate_normal import MultivariateNormal
@@ -28,7 +28,7 @@ __all__ = ["Ensemble", "Mixture"]
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture(Distribution):
+class Mixture(Density, Quantiles):
     r"""Mixtures of K components of one family.
 
     Parameters
@@ -55,6 +55,11 @@ class Mixture(Distribution):
     See Also
     --------
     Ensemble : With equal weights.
+
+    Notes
+    -----
+    Quantiles are found by bisection, to 1e-12 relative, or 1e-15 of the smallest standard deviation of a component
+    where that is more.
 
     Examples
     --------
@@ -136,7 +141,6 @@ class Mixture(Distribution):
         return found
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density at one target for each sample, shape (n,)."""
         xp = _arrays.namespace(self.weights)
         y = events(y, self.weights, self.n, self.event_shape)
         logs = xp.stack([member.log_density(y) for member in self.members], axis=1)  # type: ignore[attr-defined]
@@ -145,7 +149,6 @@ class Mixture(Distribution):
         return highest[:, 0] + xp.log(xp.sum(self.weights * powers, axis=1))
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host; for numbers only."""
         return self._tails(numbers(y, self.n, self.event_shape, "cdf"))[0]
 
     def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -160,10 +163,6 @@ class Mixture(Distribution):
         return lower, upper
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host; for numbers only.
-
-        By bisection, to 1e-12 relative, or 1e-15 of the smallest standard deviation of a component where that is more.
-        """
         p = probability_row(probability, self.event_shape)
         return np.concatenate([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
 

@@ -13,13 +13,13 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import reject
 from kcalib.distributions._checks import LARGEST, check_size, events, read_only, real_array
-from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions._distribution import Components, Density
 
 __all__ = ["MultivariateNormal"]
 
 
 @dataclass(frozen=True, eq=False)
-class MultivariateNormal(Distribution):
+class MultivariateNormal(Density):
     r"""Normal distributions of vectors, with covariances.
 
     Parameters
@@ -134,7 +134,6 @@ class MultivariateNormal(Distribution):
         return self.mean[:, None, :] + xp.matmul(z, xp.matrix_transpose(self.scale_tril))
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density at one target for each sample, shape (n,)."""
         xp, factors = _arrays.namespace(self.mean), self.scale_tril
         centred = events(y, self.mean, self.n, self.event_shape) - self.mean
         solved: list[Array] = []

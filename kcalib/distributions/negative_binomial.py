@@ -35,8 +35,8 @@ class NegativeBinomial(Counts):
     mean : array_like, shape (n,)
         Expected counts, from 1e-15 to 1e15.
     dispersion : array_like, shape (n,)
-        Dispersions, from 1e-15; mean * dispersion is at most 1e15. One of the two may be a single number, for all.
-        (It is 1 / theta of R's glm.nb, alpha of statsmodels, 1 / n of `scipy.stats.nbinom`.)
+        Dispersions, from 1e-15; mean * dispersion is at most 1e15. This is 1 / theta of R's glm.nb, alpha of
+        statsmodels, and 1 / n of ``scipy.stats.nbinom``. One of the two may be a single number, for all.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class NegativeBinomial(Counts):
 
     @classmethod
     def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
-        """Distributions of the number of failures before the n-th success, as `scipy.stats.nbinom` has them.
+        """Distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
 
         Parameters
         ----------

@@ -22,13 +22,13 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions._distribution import Components, Density, Quantiles
 
 __all__ = ["Normal"]
 
 
 @dataclass(frozen=True, eq=False)
-class Normal(Distribution):
+class Normal(Density, Quantiles):
     r"""Normal distributions of numbers, or of vectors with independent entries.
 
     Parameters
@@ -113,14 +113,12 @@ class Normal(Distribution):
         return self.mean[:, None, ...] + self.std[:, None, ...] * _arrays.like(z, self.mean, dtype=self.mean.dtype)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density at one target for each sample, shape (n,)."""
         xp = _arrays.namespace(self.mean)
         r = (events(y, self.mean, self.n, self.event_shape) - self.mean) / self.std
         terms = -0.5 * r * r - xp.log(self.std) - 0.5 * math.log(2 * math.pi)
         return terms if terms.ndim == 1 else xp.sum(terms, axis=1)
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host; for numbers only."""
         return self._tails(numbers(y, self.n, self.event_shape, "cdf"))[0]
 
     def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +127,6 @@ class Normal(Distribution):
         return scipy.special.ndtr(z), scipy.special.ndtr(-z)
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host; for numbers only."""
         return self._inverse_cdf(probability_row(probability, self.event_shape))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Distribution
+from kcalib.distributions._distribution import Density, Quantiles
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["PowerExponential"]
@@ -32,7 +32,7 @@ LOWEST_SHAPE, HIGHEST_SHAPE = 0.1, 100.0
 
 
 @dataclass(frozen=True, eq=False)
-class PowerExponential(Distribution):
+class PowerExponential(Density, Quantiles):
     r"""Power exponential distributions, with tails between Laplace's and a uniform distribution's.
 
     The density is proportional to :math:`\exp(-|(y - loc) / scale|^{2\, shape} / 2)`, as of Gómez et al. (1998):
@@ -128,7 +128,6 @@ class PowerExponential(Distribution):
         return _arrays.like(values, self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density at one target for each sample, shape (n,)."""
         y = _arrays.to_host(events(y, self.loc, self.n, ()))
         scale, shape = _arrays.to_host(self.scale), _arrays.to_host(self.shape)
         k = 0.5 / shape
@@ -136,7 +135,6 @@ class PowerExponential(Distribution):
         return self._like(constant - self._exponents(y)[1])
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Probabilities P(Z <= y) for y of shape (n,) or (n, k), in that shape, on the host."""
         y = numbers(y, self.n, (), "cdf")
         z, exponents = self._exponents(y)
         nearer = 0.5 * scipy.special.gammaincc(0.5 / host_column(self.shape, y), exponents)
@@ -149,7 +147,6 @@ class PowerExponential(Distribution):
             return z, 0.5 * np.abs(z) ** (2 * host_column(self.shape, y))
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Quantiles, shape (n, m) for m probabilities above 0 and below 1, on the host."""
         return self._inverse_cdf(probability_row(probability, ()))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:

@@ -17,14 +17,14 @@ from kcalib.distributions._checks import (
     real_array,
     weight_rows,
 )
-from kcalib.distributions._distribution import Components, Distribution
+from kcalib.distributions._distribution import Components, Quantiles
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Samples"]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples(Distribution):
+class Samples(Quantiles):
     r"""Empirical distributions of S samples, such as the members of an ensemble forecast or draws by MCMC.
 
     Parameters
@@ -147,7 +147,6 @@ class Samples(Distribution):
         return order, cumulative
 
     def cdf(self, y: Any) -> np.ndarray:
-        """Weight of the samples up to y, for y of shape (n,) or (n, k), in that shape, on the host; numbers only."""
         y = numbers(y, self.n, self.event_shape, "cdf")
         columns = y.reshape(self.n, -1)
         samples = _arrays.to_host(self.samples).reshape(self.n, self.size)
@@ -163,7 +162,6 @@ class Samples(Distribution):
         return np.take_along_axis(padded, np.array(rows), axis=1).reshape(y.shape)
 
     def quantile(self, probability: Any) -> np.ndarray:
-        """Smallest values with a cdf of at least the probabilities, shape (n, m), on the host; for numbers only."""
         p = np.broadcast_to(probability_row(probability, self.event_shape), (self.n, np.size(probability)))
         samples = _arrays.to_host(self.samples).reshape(self.n, self.size)
         if self.weights is None:

@@ -3,11 +3,11 @@
 `cheapest` finds for each of P pairs the least sum_kl c_kl x_kl over couplings x >= 0 with row sums w and column sums
 v. What is fastest depends on the weights:
 
-    K = 1 or L = 1          one coupling                         _only_coupling
-    K = 2 or L = 2          a fractional knapsack                _knapsack
-    equal weights, K = L    an assignment                        _permutations, _assignments
-    otherwise               shortest augmenting paths            _shortest_paths, certified by a lower bound
-    larger, or uncertified  a linear programme                   _linear_programmes
+    K = 1 or L = 1           one coupling                                    _only_coupling
+    equal weights, K = L     an assignment                                   _permutations, _assignments
+    K = 2 or L = 2           a fractional knapsack                           _knapsack
+    up to `SEARCHED` of them shortest paths, certified by a lower bound      _shortest_paths
+    more, or not certified   linear programmes                               _linear_programmes
 
 `line_costs` needs no search: on a line quantiles are coupled. Called by `distances`. Costs are in [0, 1] here.
 """
@@ -15,16 +15,31 @@ v. What is fastest depends on the weights:
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import scipy
 
+Way = Literal["only_coupling", "permutations", "assignments", "knapsack", "shortest_paths", "linear_programmes"]
+
 PERMUTED = 3  # size of assignments up to which trying all permutations is fastest
-SEARCHED = 16  # size up to which shortest paths are faster than linear programmes
+SEARCHED = 20  # size up to which shortest paths are faster than linear programmes
 NO_MASS = 1e-15  # weights are sums of few numbers up to 1: less is rounding
 GAP = 1e-12  # between the cost found and the lower bound, where the largest cost is 1
 ROUNDING = 1e-14  # of sums of costs: paths that are shorter by less would have loops
+TOLERANCE = 1e-10  # of linear programmes, HiGHS's least
 AT_ONCE = 2**14  # variables of one linear programme
+
+
+def way(K: int, L: int, equal_weights: bool) -> Way:
+    """How `cheapest` finds the couplings."""
+    if min(K, L) == 1:
+        return "only_coupling"
+    if equal_weights:
+        return "permutations" if K <= PERMUTED else "assignments"
+    if min(K, L) == 2:
+        return "knapsack"
+    return "shortest_paths" if max(K, L) <= SEARCHED else "linear_programmes"
 
 
 def cheapest(costs: np.ndarray, weights: np.ndarray, others: np.ndarray, equal_weights: bool) -> np.ndarray:
@@ -37,26 +52,25 @@ def cheapest(costs: np.ndarray, weights: np.ndarray, others: np.ndarray, equal_w
     equal_weights : whether K = L and all weights are 1 / K
     """
     _, K, L = costs.shape
-    if K == 1 or L == 1:
-        return _only_coupling(costs, weights, others)
-    if equal_weights:
-        return _permutations(costs) if K <= PERMUTED else _assignments(costs)
-    if L == 2:
-        return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
-    if K == 2:
-        return _knapsack(costs, weights, others)
-    if max(K, L) > SEARCHED:
-        return _linear_programmes(costs, weights, others)
-    found, bound = _shortest_paths(costs, weights, others)
-    uncertain = ~(found - bound <= GAP)
-    if np.any(uncertain):
-        found[uncertain] = _linear_programmes(costs[uncertain], weights[uncertain], others[uncertain])
-    return found
-
-
-def releases_lock(K: int, L: int, equal_weights: bool) -> bool:
-    """Whether `cheapest` spends its time in array operations, which several threads can do."""
-    return not (equal_weights and min(K, L) > PERMUTED)
+    match way(K, L, equal_weights):
+        case "only_coupling":
+            return _only_coupling(costs, weights, others)
+        case "permutations":
+            return _permutations(costs)
+        case "assignments":
+            return _assignments(costs)
+        case "knapsack":
+            if K > 2:
+                return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
+            return _knapsack(costs, weights, others)
+        case "shortest_paths":
+            found, bound = _shortest_paths(costs, weights, others)
+            uncertain = ~(found - bound <= GAP)
+            if np.any(uncertain):
+                found[uncertain] = _linear_programmes(costs[uncertain], weights[uncertain], others[uncertain])
+            return found
+        case "linear_programmes":
+            return _linear_programmes(costs, weights, others)
 
 
 def _only_coupling(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -66,8 +80,8 @@ def _only_coupling(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -
 def _permutations(costs: np.ndarray) -> np.ndarray:
     K = costs.shape[1]
     rows = range(K)
-    sums = [sum(costs[:, k, chosen[k]] for k in rows) for chosen in itertools.permutations(rows)]
-    return np.minimum.reduce(sums) / K
+    sums = [np.sum(costs[:, rows, chosen], axis=1) for chosen in itertools.permutations(rows)]
+    return np.min(sums, axis=0) / K
 
 
 def _assignments(costs: np.ndarray) -> np.ndarray:
@@ -114,7 +128,7 @@ def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) 
     Successive shortest paths, in all pairs side by side: mass flows from rows with some left to the column with room
     that is the nearest in the residual graph, until none is left. The pairs are the last axis of all arrays in here.
     """
-    C, left, room = (np.ascontiguousarray(np.moveaxis(a, 0, -1)) for a in (costs, weights, others))
+    C, left, room = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, others))  # copies
     K, L, P = C.shape
     potentials, flow = np.zeros((K, P)), np.zeros((K, L, P))
     _fill_from_nearest(C, left, room, flow)
@@ -155,9 +169,12 @@ def _less(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
 def _augment(
     C: np.ndarray, left: np.ndarray, room: np.ndarray, flow: np.ndarray, potentials: np.ndarray, active: np.ndarray
 ) -> None:
-    """One shortest path in each active pair, by Bellman and Ford, and as much mass along it as it can take."""
+    """The shortest paths to all columns, by Bellman and Ford, and as much mass along them as they can take.
+
+    Along all of them, not only the shortest: all their edges are tight for these distances as potentials, whatever
+    flows through them.
+    """
     K, L, P = C.shape
-    at = np.arange(P)
     to_row, column_before = np.where(left > 0, 0.0, np.inf), np.full((K, P), -1)
     to_column, row_before = np.full((L, P), np.inf), np.full((L, P), -1)
     backward = np.swapaxes(np.where(flow > 0, -C, np.inf), 0, 1)
@@ -165,32 +182,43 @@ def _augment(
         _shorten(to_column, row_before, to_row, C)
         if not np.any(_shorten(to_row, column_before, to_column, backward) & active):
             break
-    goal = np.argmin(np.where(room > 0, to_column, np.inf), axis=0)
-    farthest = to_column[goal, at]
-    potentials[:, active] = np.minimum(to_row, farthest)[:, active]
-    path, amount = [], np.where(active, room[goal, at], 0.0)
-    column, walking = goal, active
-    for _ in range(K):
-        row = row_before[column, at]
-        previous = column_before[row, at]
-        starts = walking & (previous < 0)
+    reached = active & np.isfinite(to_row)
+    potentials[reached] = to_row[reached]
+    for goal in range(L):
+        pairs = np.flatnonzero(active & (room[goal] > 0))
+        if len(pairs):
+            _send(goal, pairs, left, room, flow, row_before, column_before)
+
+
+def _send(
+    goal: int,
+    pairs: np.ndarray,
+    left: np.ndarray,
+    room: np.ndarray,
+    flow: np.ndarray,
+    row_before: np.ndarray,
+    column_before: np.ndarray,
+) -> None:
+    """Mass to a column of some pairs, along their paths: first backward, for how much, then the same way again."""
+    path, amount, column, walking = [], room[goal, pairs], np.full(len(pairs), goal), np.full(len(pairs), True)
+    for _ in left:  # a path passes no row twice
+        row = row_before[column, pairs]
+        previous = column_before[row, pairs]
         path.append((walking, row, column, previous))
-        available = np.where(starts, left[row, at], flow[row, previous, at])
+        starts = previous < 0
+        available = np.where(starts, left[row, pairs], flow[row, previous, pairs])
         amount = np.where(walking, np.minimum(amount, available), amount)
         walking = walking & ~starts
         if not np.any(walking):
             break
         column = np.where(walking, previous, column)
-    amount[walking] = 0.0  # lost; the certificate will miss
-    room[goal, at] = _less(room[goal, at], amount)
+    amount[walking] = 0.0  # no path, by rounding: the bound will miss
+    room[goal, pairs] = _less(room[goal, pairs], amount)
     for on, row, column, previous in path:
-        flow[row, column, at] += np.where(on, amount, 0.0)
-        starts = on & (previous < 0)
-        left[row, at] = np.where(starts, _less(left[row, at], amount), left[row, at])
-        through = on & ~starts
-        flow[row[through], previous[through], at[through]] = _less(
-            flow[row[through], previous[through], at[through]], amount[through]
-        )
+        flow[row, column, pairs] += np.where(on, amount, 0.0)
+        first, later = on & (previous < 0), on & (previous >= 0)
+        for mass, at in ((left, (row[first], pairs[first])), (flow, (row[later], previous[later], pairs[later]))):
+            mass[at] = _less(mass[at], amount[first if mass is left else later])
 
 
 def _shorten(distances: np.ndarray, before: np.ndarray, from_there: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -217,7 +245,11 @@ def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarra
         c = costs[begin : begin + step]
         totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step]], axis=1)
         found = scipy.optimize.linprog(
-            c.ravel(), A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"), b_eq=totals.ravel(), method="highs-ds"
+            c.ravel(),
+            A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"),
+            b_eq=totals.ravel(),
+            method="highs-ds",
+            options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
         )
         if found.status != 0:
             raise RuntimeError(f"a linear programme of optimal transport was not solved: {found.message}")

@@ -4,6 +4,7 @@
     ece      top-label expected calibration error, and the bins of a reliability diagram
     reliability   reliability diagrams with confidence and consistency bands
     scores   proper scores: Brier score, log loss
+    forecast_scores   CRPS, log score, pinball loss, PIT values of predicted distributions
     brier    calibration and sharpness in the Brier score
 
 Each public function checks its input once (`kcalib._inputs.prepare`) and calls functions of

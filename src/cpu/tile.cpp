@@ -826,7 +826,10 @@ template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* o
     switch (f) {
       case ScalarFunction::EXP: return exp(v);
       case ScalarFunction::EXP_MINUS: return exp_minus(v);
+      case ScalarFunction::ONE_MINUS_EXP: return one_minus_exp(v);
       case ScalarFunction::SQUARE_ROOT: return square_root(v);
+      case ScalarFunction::RECIPROCAL_ROOT: return reciprocal_root(v);
+      case ScalarFunction::RECIPROCAL: return reciprocal(v);
       case ScalarFunction::LOG: return log(v);
       case ScalarFunction::LOG1P: return log1p(v);
       default: return power(v, a);

@@ -42,15 +42,15 @@ KCALIB_FN constexpr bool single_normals(const Mixtures& m) {
 
 namespace {
 
-// What `tiny` keeps away from 0 has an inverse; columns are at most about 1 / tiny.
+// What `tiny` keeps away from 0 has an inverse; columns are at most about 1 / tiny, and `root` is the root of that.
 template <class T> struct Bounds;
 template <> struct Bounds<double> {
-  static constexpr double tiny = 0x1p-120;
+  static constexpr double tiny = 0x1p-120, root = 0x1p60, far = 0x1p400;
   static constexpr int factors = 8;  // as many columns may be multiplied
   static constexpr double taylor = 1.0 / 16;  // `second_difference` is a series below
 };
 template <> struct Bounds<float> {
-  static constexpr float tiny = 0x1p-60f;
+  static constexpr float tiny = 0x1p-60f, root = 0x1p30f, far = 0x1p60f;
   static constexpr int factors = 2;
   static constexpr float taylor = 0.5f;
 };
@@ -144,7 +144,8 @@ template <int N, class V, class Row, class Column> KCALIB_FN void point_full_nor
 }
 
 // A = H + H' = L L^T row by row, and the solution z of L z = m - m' with it: f = prod_i L_ii^(-1) exp(-|z|^2).
-// No eigenvalue of A is below 1.
+// No eigenvalue of A is below 1, so no pivot is, and no element of L exceeds the root of A's; where rounding breaks
+// this, covariances are so far apart in size that f is nearly 0.
 template <int N, class V, class Row, class Column> KCALIB_FN void full_normal_full_normal(Row a, Column b, int d, V* f) {
   using B = Bounds<Real<V>>;
   for (int v = 0; v < N; ++v) {
@@ -157,13 +158,13 @@ template <int N, class V, class Row, class Column> KCALIB_FN void full_normal_fu
         const V* other = lower_part + triangle(j, 0);
         V element = a(2 + d + triangle(i, j)) + b(2 + d + triangle(i, j), v);
         for (int k = 0; k < j; ++k) element -= row[k] * other[k];
-        element *= root[j];
+        element = at_most(at_least(element * root[j], -B::root), B::root);
         row[j] = element;
         pivot -= element * element;
         rest -= element * z[j];
       }
-      root[i] = reciprocal_root(at_least(pivot, B::tiny));
-      z[i] = rest * root[i];
+      root[i] = reciprocal_root(at_least(pivot, Real<V>(1)));
+      z[i] = at_most(at_least(rest * root[i], -B::far), B::far);
       q = z[i] * z[i] + q;
       product *= root[i];
     }

@@ -1,0 +1,694 @@
+"""The familiar numbers about predicted distributions: CRPS, log score, pinball loss, PIT values, quantile calibration.
+
+Public functions check their input (`kcalib._forecasts`) and call functions of checked data, which
+`kcalib.evaluation` and `kcalib.inference.compare` call too: `crps_values`, `log_score_values`, `pinball_values`,
+`pit_of`, `curve_of`. All is computed on the host, in float64.
+
+The CRPS has closed forms for mixtures of normals and of Laplace laws, for samples and for counts; otherwise it is
+an integral over quantiles. A distribution of the user's own, of which nothing but draws is known, is taken as
+`N_DRAWS` of them (`_draws`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays, _plot
+from kcalib._forecasts import Forecasts, prepare
+from kcalib._memory import check_memory
+from kcalib._options import check_integer
+from kcalib.distributions import Distribution, NegativeBinomial, Poisson
+from kcalib.distributions._distribution import Components
+from kcalib.estimators.reliability import Band
+
+__all__ = ["QuantileCalibration", "crps", "log_score", "pinball_loss", "pit_values", "quantile_calibration"]
+
+LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
+N_DRAWS = 512  # of a distribution that offers nothing else
+DRAW_SEED = 0
+PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
+# Levels of the quantiles between which F is integrated, and nodes of Gauss and Legendre's rule there.
+KNOTS = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6, 1 - 1e-8)
+N_NODES = 8
+HISTOGRAM_BINS = 20
+BATCH_ELEMENTS = 2**20  # numbers in memory at a time
+
+
+def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight: Any = None) -> float:
+    r"""Mean continuous ranked probability score; the energy score for predictions of vectors.
+
+    In the units of the targets; for predictions without spread it is the mean absolute error.
+
+    Parameters
+    ----------
+    y_true : array_like, shape (n,) or (n, d)
+        Targets.
+    y_pred : Distribution
+        Predicted distributions, see `kcalib.distributions`.
+    fair : bool
+        For samples: the score that the distribution they were drawn from would have on average,
+        instead of that of the S samples as a distribution by themselves, which is worse for smaller S.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights.
+
+    Returns
+    -------
+    float
+        The score; lower is better.
+
+    Raises
+    ------
+    TypeError
+        If `y_pred` is no distribution of numbers or vectors.
+    ValueError
+        As `kcalib.skce` for its arguments; if `fair` is asked for and the predictions are not two or more samples.
+
+    Notes
+    -----
+    With Z and Z' drawn independently from the prediction the score is
+
+    .. math:: \mathrm{E} |Z - y| - \tfrac12 \mathrm{E} |Z - Z'| = \int (F(x) - 1\{y \le x\})^2 \,\mathrm{d}x
+
+    (numbers [1]_), or the first with the Euclidean norm (energy score). Closed forms [2]_: mixtures of normal and of
+    Laplace distributions, samples (time O(n S log S)), Poisson and negative binomial distributions. The energy score
+    of mixtures of normals is an integral over the Laplace transform of the squared norm, by the trapezoidal rule to
+    about 1e-11 of the score's scale; of samples of vectors it is exact, in time O(n S^2 d). Other distributions of
+    numbers: the integral above by Gauss and Legendre's rule between quantiles. What has no quantiles is represented by
+    512 draws with seed 0.
+
+    References
+    ----------
+    .. [1] T. Gneiting, A. E. Raftery. Strictly proper scoring rules, prediction, and estimation. Journal of the
+       American Statistical Association, 2007.
+    .. [2] A. Jordan, F. Krueger, S. Lerch. Evaluating probabilistic forecasts with scoringRules. Journal of
+       Statistical Software, 2019.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> round(kcalib.crps([0.0, 3.0], Normal([0.0, 1.0], [1.0, 2.0])), 6)
+    0.719289
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    return mean_of(data, crps_values(data, fair=fair))
+
+
+def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
+    """Mean negative log-likelihood of the targets, in nats.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight
+        As in `kcalib.crps`.
+
+    Returns
+    -------
+    float
+        The score; lower is better. For densities it can be negative, and it changes with the units of the targets.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`, and if the predictions have no density, as samples have none.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> round(kcalib.log_score([0.0], Normal([0.0], [1.0])), 6)
+    0.918939
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    return mean_of(data, log_score_values(data))
+
+
+def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = LEVELS, sample_weight: Any = None) -> float:
+    r"""Mean pinball loss of predicted quantiles, averaged over levels.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight
+        As in `kcalib.crps`, for predictions of numbers.
+    levels : array_like, shape (k,)
+        Levels of the quantiles, each in (0, 1); default 0.05, 0.1, ..., 0.95.
+
+    Returns
+    -------
+    float
+        The mean over samples and levels of
+        :math:`(1 - \tau) (q_\tau - y)_+ + \tau (y - q_\tau)_+`; lower is better. Averaged over all levels in (0, 1) it
+        is half of the CRPS. Time and memory O(n k).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; if a level is out of range; for predictions of vectors.
+
+    Notes
+    -----
+    Widmann, Lindsten and Zachariah (2021), appendix A.3. A distribution of your own without `quantile` is
+    represented by 512 draws with seed 0.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> round(kcalib.pinball_loss([1.0], Normal([0.0], [1.0]), levels=[0.5]), 6)
+    0.5
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    return mean_of(data, pinball_values(data, checked_levels(levels)))
+
+
+def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> np.ndarray:
+    """Probability integral transform: where in its predicted distribution each target lies.
+
+    Parameters
+    ----------
+    y_true, y_pred
+        As in `kcalib.crps`, for predictions of numbers.
+    seed : int
+        Of the randomisation for counts and samples.
+
+    Returns
+    -------
+    numpy.ndarray, float64, shape (n,)
+        In [0, 1]: P(Z <= y) for continuous predictions. For counts P(Z < y) + u P(Z = y) with u uniform in (0, 1). For
+        S samples the rank of the target among them, (number below + u (1 + number equal)) / (S + 1), which is uniform
+        if targets and samples are drawn from the same distribution; if they have weights w, S is 1 / (sum of w^2) and
+        numbers are weights times S. Of a calibrated model the values are uniform;
+        but models can have uniform values and not be calibrated, see `kcalib.calibration_test`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; for predictions of vectors.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> kcalib.pit_values([0.0, 5.0], Normal([0.0, 5.0], [1.0, 2.0]))
+    array([0.5, 0.5])
+    """
+    return pit_of(forecasts_of(y_true, y_pred), check_integer("seed", seed, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileCalibration:
+    """Observed coverage of predicted quantiles; `plot` draws it. Arrays are float64."""
+
+    levels: np.ndarray  #: predicted probabilities that a target is at most the quantile, shape (k,)
+    coverage: np.ndarray  #: share of the targets that are, shape (k,)
+    standard_error: np.ndarray  #: of the share if the model is calibrated, shape (k,)
+    consistency_band: Band  #: limits of the share if the model is calibrated, at each level
+    error: float  #: mean over the levels of |coverage - level|; of a calibrated model not 0 but about 0.3 / sqrt(n)
+    histogram: np.ndarray  #: share of the PIT values in 20 bins of equal width, shape (20,)
+    confidence_level: float  #: of the band
+    simultaneous: bool  #: whether it holds for all levels at once (Dvoretzky, Kiefer, Wolfowitz, Massart)
+    seed: int | None  #: of the randomised PIT values of counts and samples; None for continuous predictions
+    n_samples: int  #: samples given
+
+    def __repr__(self) -> str:
+        return (
+            f"QuantileCalibration(error={self.error:.4g}, n_levels={len(self.levels)}, n_samples={self.n_samples}, "
+            f"confidence_level={self.confidence_level:g}, simultaneous={self.simultaneous})"
+        )
+
+    def plot(
+        self, ax: Any = None, *, color: str = _plot.CALIBRATED, histogram: bool = True, legend: bool = True
+    ) -> Any:
+        """Draw the curve: observed against predicted coverage, the band, the diagonal, a histogram of PIT values.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default the axes of a new figure that pyplot does not know (``ax.figure.savefig`` writes
+            it).
+        color : str
+            Of the curve, in any form that matplotlib knows.
+        histogram : bool
+            Put the histogram of the PIT values below, in axes that are cut off from `ax`.
+        legend : bool
+            Say what is what in a corner.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes of the curve.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        """
+        return _plot.plot_quantiles(self, ax, color, histogram, legend)
+
+
+def quantile_calibration(
+    y_true: Any,
+    y_pred: Distribution,
+    *,
+    levels: Any = LEVELS,
+    confidence_level: float = 0.95,
+    simultaneous: bool = False,
+    seed: int = 0,
+) -> QuantileCalibration:
+    """Quantile calibration curve: how often targets are at most the predicted quantiles.
+
+    Parameters
+    ----------
+    y_true, y_pred
+        As in `kcalib.crps`, for predictions of numbers.
+    levels : array_like, shape (k,)
+        Levels of the quantiles, each in (0, 1); default 0.05, 0.1, ..., 0.95.
+    confidence_level : float
+        Of the consistency band, in (0, 1).
+    simultaneous : bool
+        Whether the band holds for all levels at once, or for each by itself.
+    seed : int
+        Of the randomised PIT values of counts and samples.
+
+    Returns
+    -------
+    QuantileCalibration
+        The curve and its band.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; if a level is out of range; for predictions of vectors.
+
+    See Also
+    --------
+    kcalib.calibration_test : Finds what the curve does not show.
+
+    Notes
+    -----
+    The coverage at level tau is the share of PIT values (`kcalib.pit_values`) of at most tau (Widmann, Lindsten and
+    Zachariah 2021, appendix A.1). If the model is calibrated n times the share is binomial: so are the standard error
+    and the band at each level. The simultaneous band has the half width sqrt(log(2 / a) / (2 n)) with a = 1 -
+    confidence_level, from the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant. The curve averages
+    over all predictions: errors that cancel between them do not show. Time O(n log n + n k), memory O(n).
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> from kcalib.distributions import Normal
+    >>> y = np.random.default_rng(0).normal(size=400)
+    >>> curve = kcalib.quantile_calibration(y, Normal(np.zeros(400), np.full(400, 0.5)), levels=[0.1, 0.5, 0.9])
+    >>> curve.coverage.round(2)  # over-confident
+    array([0.28, 0.53, 0.75])
+    """
+    return curve_of(
+        forecasts_of(y_true, y_pred),
+        levels=checked_levels(levels),
+        confidence_level=confidence_level,
+        simultaneous=simultaneous,
+        seed=check_integer("seed", seed, 0),
+    )
+
+
+# -- of checked data ---------------------------------------------------------------------------
+
+
+def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecasts:
+    """Checked input of functions that are for distributions of numbers and vectors only."""
+    of_numbers = isinstance(y_pred, Distribution) and y_pred.support != "class"
+    data = prepare(y_true, y_pred, sample_weight=sample_weight) if of_numbers else None
+    if not isinstance(data, Forecasts):
+        raise TypeError(
+            f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "
+            "kcalib.distributions.Normal(mean, std); for class probabilities use kcalib.brier_score or kcalib.log_loss"
+        )
+    return data
+
+
+def mean_of(data: Forecasts, values: np.ndarray) -> float:
+    if data.sample_weight is None:
+        return float(np.mean(values))
+    return float(np.average(values, weights=_arrays.to_host(data.sample_weight)))
+
+
+def crps_values(data: Forecasts, *, fair: bool = False) -> np.ndarray:
+    """CRPS or energy score of each sample, shape (n,), float64, on the host."""
+    y, prediction = _host_targets(data), data.prediction
+    components = _host_components(prediction)
+    if fair and (components is None or components.family != "atoms" or components.locations.shape[1] < 2):
+        raise ValueError(
+            f"`fair` is for predictions by two or more samples, but `y_pred` is {type(prediction).__name__}; "
+            "leave it out"
+        )
+    if isinstance(prediction, (Poisson, NegativeBinomial)):
+        return _crps_of_counts(data, prediction)
+    if components is None and hasattr(prediction, "quantile") and hasattr(prediction, "cdf") and data.n_dims == 1:
+        return _crps_by_quadrature(data)
+    if components is None:
+        components = _atoms(_draws(data))
+    if components.family == "atoms":
+        return _in_batches(components, y, lambda c, y: _score_of_atoms(c, y, fair))
+    if components.family == "laplace":
+        return _in_batches(components, y, _crps_of_laplace)
+    return _in_batches(components, y, _crps_of_normals if data.n_dims == 1 else _energy_of_normals)
+
+
+def log_score_values(data: Forecasts) -> np.ndarray:
+    """Negative logarithm of the density at each target, shape (n,), float64, on the host."""
+    if not has_density(data.prediction):
+        raise ValueError(
+            f"`y_pred` is {type(data.prediction).__name__}, which has no density (`log_density`), so that there is no "
+            "log score; use kcalib.crps, or fit a density to the samples"
+        )
+    prediction: Any = data.prediction
+    return np.asarray(-_arrays.to_host(prediction.log_density(_event(data))), dtype=np.float64)
+
+
+def pinball_values(data: Forecasts, levels: np.ndarray) -> np.ndarray:
+    """Pinball loss of each sample, averaged over levels, shape (n,)."""
+    y = _numbers(data, "the pinball loss is")[:, None]
+    gap = y - quantiles_of(data, levels)
+    return np.mean(np.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)
+
+
+def pit_of(data: Forecasts, seed: int) -> np.ndarray:
+    """PIT values, shape (n,)."""
+    y, prediction = _numbers(data, "PIT values are"), data.prediction
+    uniform = np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n)
+    atoms = _samples(data)
+    if atoms is not None:
+        size = 1 / np.sum(atoms.weights**2, axis=1)  # S for equal weights
+        z = atoms.locations[:, :, 0]
+        below = np.sum(atoms.weights * (z < y[:, None]), axis=1)
+        equal = np.sum(atoms.weights * (z == y[:, None]), axis=1)
+        return np.asarray((below * size + uniform * (1 + equal * size)) / (size + 1))
+    upper = _cdf(data, y)
+    if prediction.support != "count":
+        return upper
+    lower = np.where(y > 0, _cdf(data, np.maximum(y - 1, 0)), 0.0)
+    return np.asarray(lower + uniform * (upper - lower))
+
+
+def curve_of(
+    data: Forecasts, *, levels: np.ndarray, confidence_level: float, simultaneous: bool, seed: int
+) -> QuantileCalibration:
+    """`quantile_calibration` of checked data."""
+    if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
+        raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+    if not isinstance(simultaneous, (bool, np.bool_)):
+        raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
+    pit, n = pit_of(data, seed), data.n
+    coverage = np.searchsorted(np.sort(pit), levels, side="right") / n
+    if simultaneous:
+        width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
+        band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
+    else:
+        tail = (1 - confidence_level) / 2
+        band = Band(_binomial_quantile(n, levels, tail) / n, 1 - _binomial_quantile(n, 1 - levels, tail) / n)
+    return QuantileCalibration(
+        levels=levels,
+        coverage=coverage,
+        standard_error=np.sqrt(levels * (1 - levels) / n),
+        consistency_band=band,
+        error=float(np.mean(np.abs(coverage - levels))),
+        histogram=np.histogram(pit, HISTOGRAM_BINS, (0, 1))[0] / n,
+        confidence_level=float(confidence_level),
+        simultaneous=bool(simultaneous),
+        seed=None if is_continuous(data) else seed,
+        n_samples=n,
+    )
+
+
+def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
+    """Smallest k with P(X <= k) >= probability."""
+    k = np.maximum(np.ceil(scipy.special.bdtrik(probability, n, p)), 0)  # rounded, it may be one too large
+    return np.where((k > 0) & (scipy.special.bdtr(k - 1, n, p) >= probability), k - 1, k)
+
+
+def means_of(data: Forecasts) -> np.ndarray:
+    """Means of the predictions, shape (n, d)."""
+    return np.asarray(_arrays.to_host(data.prediction.expected_value()), dtype=np.float64)
+
+
+def has_density(prediction: Distribution) -> bool:
+    return hasattr(prediction, "log_density")
+
+
+def is_continuous(data: Forecasts) -> bool:
+    """Whether PIT values need no randomisation."""
+    return data.prediction.support != "count" and _samples(data) is None
+
+
+def checked_levels(levels: Any) -> np.ndarray:
+    array = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"`levels` has shape {array.shape}, expected (k,) with k at least 1")
+    for i in np.flatnonzero(~((array > 0) & (array < 1))):
+        raise ValueError(f"`levels[{i}]` is {array[i]:.6g}, expected a level between 0 and 1")
+    return array
+
+
+def _numbers(data: Forecasts, what: str) -> np.ndarray:
+    """The targets, shape (n,), if they are numbers."""
+    if data.n_dims != 1:
+        raise ValueError(
+            f"`y_pred` predicts vectors of {data.n_dims} entries, but {what} for numbers; pass the targets and the "
+            "predictions of one entry at a time"
+        )
+    return _host_targets(data)[:, 0]
+
+
+def _cdf(data: Forecasts, x: np.ndarray) -> np.ndarray:
+    """P(Z <= x) at one number for each sample, shape (n,)."""
+    prediction: Any = data.prediction
+    shape = (data.n, *prediction.event_shape)
+    return np.asarray(_arrays.to_host(prediction.cdf(_arrays.like(x.reshape(shape), data.y, data.y.dtype)))).reshape(-1)
+
+
+def _host_targets(data: Forecasts) -> np.ndarray:
+    return np.asarray(_arrays.to_host(data.y), dtype=np.float64)
+
+
+def _event(data: Forecasts) -> Any:
+    """The targets in the shape that a density takes: (n,) or (n, d)."""
+    return data.y if data.prediction.event_shape else data.y[:, 0]
+
+
+def _host_components(prediction: Distribution) -> Components | None:
+    c = prediction.components()
+    if c is None:
+        return None
+    arrays = (c.weights, c.locations, c.scales)
+    return Components(c.family, *(None if a is None else np.asarray(_arrays.to_host(a), np.float64) for a in arrays))
+
+
+def _draws(data: Forecasts) -> np.ndarray:
+    """Draws that stand for the predictions, shape (n, S, d)."""
+    check_memory(
+        5 * 8 * data.n * N_DRAWS * data.n_dims,
+        None,
+        f"{N_DRAWS} draws from each of {data.n} predictions and what is computed of them",
+        "define `quantile` and `cdf` for the family, or take fewer predictions at a time",
+    )
+    draws = _arrays.to_host(data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED))
+    return np.asarray(draws, dtype=np.float64).reshape(data.n, N_DRAWS, data.n_dims)
+
+
+def _samples(data: Forecasts) -> Components | None:
+    """The samples that the predictions are, or are taken as; None: they are not."""
+    components = data.prediction.components()
+    if components is not None and components.family == "atoms":
+        return _host_components(data.prediction)
+    return None if hasattr(data.prediction, "cdf") else _atoms(_draws(data))
+
+
+def quantiles_of(data: Forecasts, levels: np.ndarray) -> np.ndarray:
+    """inf {x: F(x) >= level}, shape (n, k)."""
+    if hasattr(data.prediction, "quantile"):
+        return np.asarray(_arrays.to_host(data.prediction.quantile(levels)), dtype=np.float64)
+    return np.quantile(_draws(data)[:, :, 0], levels, axis=1, method="inverted_cdf").T
+
+
+# -- CRPS and energy score ---------------------------------------------------------------------
+
+
+def _atoms(samples: np.ndarray) -> Components:
+    """Samples, shape (n, S, d), of equal weight."""
+    return Components("atoms", np.full(samples.shape[:2], 1 / samples.shape[1]), samples, None)
+
+
+def _in_batches(c: Components, y: np.ndarray, score: Callable[[Components, np.ndarray], np.ndarray]) -> np.ndarray:
+    """`score` of some samples at a time, so that tables of pairs of components do not fill the memory."""
+    n, k, d = c.locations.shape
+    pairs = k if c.family == "atoms" and d == 1 else k * k
+    step = max(1, BATCH_ELEMENTS // (pairs * d * (d if c.family == "normal_full" else 1)))
+    parts = []
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        some = Components(c.family, c.weights[rows], c.locations[rows], None if c.scales is None else c.scales[rows])
+        parts.append(score(some, y[rows]))
+    return np.concatenate(parts)
+
+
+def _score_of_atoms(c: Components, y: np.ndarray, fair: bool) -> np.ndarray:
+    """E|Z - y| - E|Z - Z'| / 2; `fair` leaves the pairs of an atom with itself out of the mean."""
+    w, z = c.weights, c.locations
+    near = np.sum(w * np.linalg.norm(z - y[:, None, :], axis=2), axis=1)
+    if z.shape[2] == 1:
+        order = np.argsort(z[:, :, 0], axis=1)
+        z, sorted_weights = np.take_along_axis(z[:, :, 0], order, 1), np.take_along_axis(w, order, 1)
+        below = np.cumsum(sorted_weights, axis=1)[:, :-1]
+        # F (1 - F) between neighbours, in which nothing cancels.
+        half = np.sum(below * np.maximum(1 - below, 0) * np.diff(z, axis=1), axis=1)
+    else:
+        half = np.zeros(len(z))
+        for i in range(1, z.shape[1]):
+            half += w[:, i] * np.sum(w[:, :i] * np.linalg.norm(z[:, :i] - z[:, i : i + 1], axis=2), axis=1)
+    if fair:
+        half = half / (1 - np.sum(w * w, axis=1))
+    return near - half
+
+
+def _crps_of_normals(c: Components, y: np.ndarray) -> np.ndarray:
+    """Mixtures of normal distributions of numbers (Grimit et al. 2006)."""
+    assert c.scales is not None
+    w, m, v = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
+    near = np.sum(w * _mean_size_of_normal(m - y, v), axis=1)
+    pairs = _mean_size_of_normal(m[:, :, None] - m[:, None, :], v[:, :, None] + v[:, None, :])
+    return near - 0.5 * np.einsum("nk,nl,nkl->n", w, w, pairs)
+
+
+def _mean_size_of_normal(m: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """E|X| of X ~ N(m, v)."""
+    s = np.sqrt(v)
+    z = m / s
+    return s * (np.sqrt(2 / np.pi) * np.exp(-0.5 * z * z) + z * scipy.special.erf(z / math.sqrt(2)))
+
+
+def _crps_of_laplace(c: Components, y: np.ndarray) -> np.ndarray:
+    """Mixtures of Laplace distributions."""
+    assert c.scales is not None
+    w, m, b = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
+    gap = np.abs(m - y)
+    near = np.sum(w * (gap + b * np.exp(-gap / b)), axis=1)
+    pairs = _mean_gap_of_laplace(np.abs(m[:, :, None] - m[:, None, :]), b[:, :, None], b[:, None, :])
+    return near - 0.5 * np.einsum("nk,nl,nkl->n", w, w, pairs)
+
+
+def _mean_gap_of_laplace(gap: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """E|X - X'| of Laplace laws with scales b and c whose medians are `gap` apart.
+
+    gap + (G(b^2) - G(c^2)) / (b^2 - c^2) with G(s) = s^(3/2) exp(-gap / sqrt(s)). The divided difference is the mean of
+    G' over the interval, by quadrature where the scales are near each other.
+    """
+    s, t = np.broadcast_arrays(b * b, c * c)
+    near = np.abs(s - t) < 0.3 * np.maximum(s, t)
+    difference = np.where(near, 1.0, s - t)
+    divided = (b**3 * np.exp(-gap / b) - c**3 * np.exp(-gap / c)) / difference
+    mean = np.zeros(s.shape)
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    for node, weight in zip(nodes, weights, strict=True):
+        root = np.sqrt(0.5 * (s + t) + 0.5 * node * (s - t))
+        mean += 0.5 * weight * (1.5 * root + 0.5 * gap) * np.exp(-gap / root)
+    return gap + np.where(near, mean, divided)
+
+
+def _energy_of_normals(c: Components, y: np.ndarray) -> np.ndarray:
+    """Energy score of mixtures of normal distributions of vectors, with diagonal or full covariances."""
+    assert c.scales is not None
+    w, m, v = c.weights, c.locations, c.scales
+    near = np.sum(w * _mean_norm_of_normal(m - y[:, None, :], v), axis=1)
+    half = 0.5 * np.sum(w * w * _mean_norm_of_normal(np.zeros_like(m), 2 * v), axis=1)
+    for k in range(1, w.shape[1]):
+        pairs = _mean_norm_of_normal(m[:, :k] - m[:, k : k + 1], v[:, :k] + v[:, k : k + 1])
+        half += w[:, k] * np.sum(w[:, :k] * pairs, axis=1)
+    return near - half
+
+
+def _mean_norm_of_normal(m: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """E|X| of X ~ N(m, v) in d dimensions, for m of shape (..., d), v of variances (..., d) or covariances (..., d, d).
+
+    With L(t) = E exp(-t |X|^2) and L_0 that of a normal X_0 of mean 0 with E|X_0|^2 = E|X|^2 in all directions,
+
+        E|X| = E|X_0| + (4 pi)^(-1/2) int (L_0(t) - L(t)) t^(-3/2) dt.
+
+    In log t the integrand is analytic in a strip and decays exponentially: the trapezoidal rule has an error of
+    exp(-pi^2 / step), and the ends are where 1e-15 of the integral is left.
+    """
+    if v.ndim == m.ndim + 1:
+        v, axes = np.linalg.eigh(v)
+        m, v = np.einsum("...ij,...i->...j", axes, m), np.maximum(v, 0)
+    d = m.shape[-1]
+    a = np.mean(m * m + v, axis=-1)
+    relative_m, relative_v = m * m / a[..., None], v / a[..., None]
+    total = np.zeros(a.shape)
+    step = 0.27
+    for u in np.arange(-24, 36, step):
+        t = math.exp(u)
+        spread = 1 + 2 * t * relative_v
+        transform = np.exp(-np.sum(t * relative_m / spread + 0.5 * np.log(spread), axis=-1))
+        total += ((1 + 2 * t) ** (-d / 2) - transform) * math.exp(-u / 2)
+    isotropic = math.sqrt(2) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
+    return np.sqrt(a) * (isotropic + step * total / math.sqrt(4 * math.pi))
+
+
+def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> np.ndarray:
+    """With mean m and dispersion a: E|Z - y| = (y - m) (2 F(y) - 1) + 2 m (1 + a y) f(y).
+
+    From k f(k) = m (1 + a (k - 1)) f(k - 1) / (1 + a m), summed by parts.
+    """
+    y = _host_targets(data)[:, 0]
+    f = np.exp(_arrays.to_host(prediction.log_density(data.y[:, 0])))
+    if isinstance(prediction, Poisson):
+        m = _arrays.to_host(prediction.rate)
+        a = np.zeros_like(m)
+        half = m * (scipy.special.i0e(2 * m) + scipy.special.i1e(2 * m))
+    else:
+        m, a = _arrays.to_host(prediction.mean), _arrays.to_host(prediction.dispersion)
+        half = _half_gap_of_negative_binomial(m, a)
+    return np.asarray((y - m) * (2 * _cdf(data, y) - 1) + 2 * m * (1 + a * y) * f - half)
+
+
+def _half_gap_of_negative_binomial(m: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """E|Z - Z'| / 2 of negative binomial counts with mean m and dispersion a.
+
+    |k| is the integral of (1 - cos(k t)) / (1 - cos(t)) over a period of t, over 2 pi. So it is that of the
+    characteristic function; with v = cot(t / 2) and s = 1 + a m
+
+        (1 / 2 pi) int_0^oo 1 - (1 + 4 a m s / (1 + v^2))^(-1/a) dv.
+
+    With v = sinh(w) the integrand is bounded for |Im w| < pi/4 and falls as exp(-|w|): the trapezoidal rule has an
+    error of exp(-pi^2 / (2 step)).
+    """
+    s = 1 + a * m
+    # Up to where 1e-16 of the integral is left, which is at least about the smaller of m and its root.
+    last = math.log(8e16 * float(np.max(m * s / np.minimum(m, np.sqrt(m)))))
+    step = 0.13
+    total = np.zeros(m.shape)
+    for i in range(math.ceil(last / step)):
+        w = i * step
+        share = 4 * m * s / math.cosh(w) ** 2
+        total += (0.5 if i == 0 else 1.0) * math.cosh(w) * -np.expm1(-np.log1p(a * share) / a)
+    return np.asarray(step * total / (2 * math.pi))
+
+
+def _crps_by_quadrature(data: Forecasts) -> np.ndarray:
+    """int (F(x) - 1{y <= x})^2 dx by Gauss and Legendre's rule between quantiles, cut at the target."""
+    y = _host_targets(data)[:, 0]
+    knots = quantiles_of(data, np.asarray(KNOTS))
+    knots = np.column_stack((np.minimum(knots[:, 0], y), knots, np.maximum(knots[:, -1], y)))
+    nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
+    total = np.zeros(data.n)
+    for cut, above in ((np.minimum, 0.0), (np.maximum, 1.0)):
+        ends = cut(knots, y[:, None])
+        for left, right in zip(ends.T[:-1], ends.T[1:], strict=True):
+            for node, weight in zip(nodes, weights, strict=True):
+                f = _cdf(data, 0.5 * (left + right) + 0.5 * node * (right - left))
+                total += 0.5 * weight * (right - left) * (f - above) ** 2
+    return total

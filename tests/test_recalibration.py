@@ -29,6 +29,7 @@ from kcalib.distributions import (
 )
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling, _log_gamma
+from kcalib.target_kernels import Draws
 
 
 def labels_at(temperature: float, n: int = 400, m: int = 4, seed: int = 0, scale: float = 3.0):
@@ -372,11 +373,11 @@ def test_skce_finds_a_known_temperature_of_targets(name):
     case = FAMILIES[name]
     rng = np.random.default_rng(8)
     exact = name in ("normal", "normal vectors", "covariances", "laplace")
-    # Where draws stand for the predictions, an estimate takes 64^2 times as long.
     prediction = case.make(300 if exact else 60, rng)
     y = case.draw(prediction, 2.0, rng)
-    scaling = TemperatureScaling(criterion="skce", kernel=None if exact else Exponential(metric="euclidean"))
-    scaling.fit(y, prediction)
+    # Few draws, for a short time.
+    kernels = {} if exact else {"kernel": Exponential(metric="euclidean"), "target_kernel": Draws(n_draws=16)}
+    scaling = TemperatureScaling(criterion="skce", **kernels).fit(y, prediction)
     error = scaling.standard_error_ / scaling.temperature_
     assert 0.01 < error < 0.5
     assert abs(np.log(scaling.temperature_ / 2.0)) < STANDARD_ERRORS * error

@@ -396,6 +396,27 @@ def test_skce_of_given_kernels():
     assert scaling.criterion_before_ == pytest.approx(expected, rel=1e-12)
 
 
+def test_weights_count_samples_in_the_skce():
+    """Of the biased estimate, which has pairs of a sample with itself."""
+    rng = np.random.default_rng(1)
+    times = rng.integers(0, 3, 80)
+    y, p, _ = labels_at(2.0, n=80)
+    case = FAMILIES["normal"]
+    prediction = case.make(80, rng)
+    target = case.draw(prediction, 2.0, rng)
+    rows = np.repeat(np.arange(80), times)
+    for values, predicted, some, given in (
+        (y, p, p[rows], {}),
+        (target, prediction, prediction.take(rows), {"target_kernel": Gaussian(bandwidth=1.0)}),
+    ):
+        scaling = TemperatureScaling(criterion="skce", kernel=Exponential(bandwidth=0.5), **given)
+        weighted = scaling.clone().fit(values, predicted, sample_weight=times)
+        repeated = scaling.clone().fit(values[rows], some)
+        assert weighted.temperature_ == pytest.approx(repeated.temperature_, rel=1e-5)
+        assert weighted.criterion_after_ == pytest.approx(repeated.criterion_after_, rel=1e-8)
+        assert weighted.standard_error_ is None
+
+
 def test_skce_does_not_run_away():
     """Balanced classes, where uniform predictions are calibrated: a kernel that sees scaled predictions ends there."""
     for seed in range(10):

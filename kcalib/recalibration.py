@@ -713,22 +713,20 @@ class SKCECriterion:
         return 2 * float(np.std(slopes, ddof=1)) / math.sqrt(n) / curvature
 
     def _operator(self, log_temperature: float) -> Operator:
-        problem = self.packed.problem
-        left = Side(problem.left.points, self._marks(math.exp(log_temperature)))
-        return operator_for(replace(problem, left=left), threads=self.threads)
-
-    def _marks(self, temperature: float) -> Array:
-        """Those of the scaled predictions."""
+        """Of the points at T = 1, and the marks of the scaled predictions."""
+        problem, temperature = self.packed.problem, math.exp(log_temperature)
+        points = problem.left.points
         if not isinstance(self.data, Forecasts):
             assert self.logits is not None
             data = replace(self.data, probabilities=at_temperature(self.logits, temperature))
-            return _packing.repack(self.packed, data, threads=self.threads).problem.left.marks
+            marks = _packing.repack(self.packed, data, threads=self.threads).problem.left.marks
+            return operator_for(replace(problem, left=Side(points, marks)), threads=self.threads)
         assert self.packed.forecast is not None
         target = self.packed.forecast.target
         scaled = replace(self.data, prediction=tempered(self.data.prediction, temperature))
         factor = target_factor(scaled, target.kernel if target.draws is None else target.draws)
-        marks = factor.marks(scaled.y, scaled.sample_weight)
-        return side_of(scaled, self.packed.problem.left.points, marks).marks
+        left = side_of(scaled, points, factor.marks(scaled.y, scaled.sample_weight))
+        return operator_for(replace(problem, left=left, target=factor.mixtures), threads=self.threads)
 
 
 # Input and output.

@@ -29,6 +29,7 @@ from kcalib.distributions import (
 )
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling, _log_gamma
+from kcalib.target_kernels import Draws
 
 
 def labels_at(temperature: float, n: int = 400, m: int = 4, seed: int = 0, scale: float = 3.0):
@@ -372,11 +373,11 @@ def test_skce_finds_a_known_temperature_of_targets(name):
     case = FAMILIES[name]
     rng = np.random.default_rng(8)
     exact = name in ("normal", "normal vectors", "covariances", "laplace")
-    # Where draws stand for the predictions, an estimate takes 64^2 times as long.
     prediction = case.make(300 if exact else 60, rng)
     y = case.draw(prediction, 2.0, rng)
-    scaling = TemperatureScaling(criterion="skce", kernel=None if exact else Exponential(metric="euclidean"))
-    scaling.fit(y, prediction)
+    # Few draws, for a short time.
+    kernels = {} if exact else {"kernel": Exponential(metric="euclidean"), "target_kernel": Draws(n_draws=16)}
+    scaling = TemperatureScaling(criterion="skce", **kernels).fit(y, prediction)
     error = scaling.standard_error_ / scaling.temperature_
     assert 0.01 < error < 0.5
     assert abs(np.log(scaling.temperature_ / 2.0)) < STANDARD_ERRORS * error
@@ -393,6 +394,27 @@ def test_skce_of_given_kernels():
     assert scaling.target_kernel_ == "Gaussian(bandwidth=1)"
     expected = kcalib.skce(y, prediction, kernel=kernel, target_kernel=target_kernel, estimator="biased")
     assert scaling.criterion_before_ == pytest.approx(expected, rel=1e-12)
+
+
+def test_weights_count_samples_in_the_skce():
+    """Of the biased estimate, which has pairs of a sample with itself."""
+    rng = np.random.default_rng(1)
+    times = rng.integers(0, 3, 80)
+    y, p, _ = labels_at(2.0, n=80)
+    case = FAMILIES["normal"]
+    prediction = case.make(80, rng)
+    target = case.draw(prediction, 2.0, rng)
+    rows = np.repeat(np.arange(80), times)
+    for values, predicted, some, given in (
+        (y, p, p[rows], {}),
+        (target, prediction, prediction.take(rows), {"target_kernel": Gaussian(bandwidth=1.0)}),
+    ):
+        scaling = TemperatureScaling(criterion="skce", kernel=Exponential(bandwidth=0.5), **given)
+        weighted = scaling.clone().fit(values, predicted, sample_weight=times)
+        repeated = scaling.clone().fit(values[rows], some)
+        assert weighted.temperature_ == pytest.approx(repeated.temperature_, rel=1e-5)
+        assert weighted.criterion_after_ == pytest.approx(repeated.criterion_after_, rel=1e-8)
+        assert weighted.standard_error_ is None
 
 
 def test_skce_does_not_run_away():

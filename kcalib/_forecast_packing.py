@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,17 @@ from kcalib import _arrays, _mixtures
 from kcalib._arrays import Array
 from kcalib._forecasts import Forecasts
 from kcalib._problem import Factor, Metric, Mixtures, PairProblem, Side, Term
+from kcalib._target_features import (
+    FEATURES_PER_EVALUATION,
+    LARGEST_RANK,
+    FeatureMap,
+    count_features,
+    feature_map,
+    target_features,
+)
 from kcalib._warnings import IndefiniteKernelWarning, warn
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
-from kcalib.distributions import Components, Distribution
+from kcalib.distributions import Components, Distribution, NegativeBinomial, Poisson
 from kcalib.distributions._distribution import take_rows
 from kcalib.distributions.distances import wasserstein_table
 from kcalib.kernels import METRICS, MMD, SMALLEST, Exponential, Gaussian, Kernel, MixtureWasserstein, RadialKernel
@@ -33,7 +41,11 @@ TARGET_SEED = 0  # of the draws from the predictions whose median distance is th
 DELTA_BANDWIDTH = 0.02  # a Gaussian kernel that is 0 between different integers, in float32 too
 DRAWS = Draws()
 
+FEWEST_ATOMS = 4  # of a prediction, for which features are tried
+LARGEST_COUNT = 20_000  # of which probabilities are tabulated
+
 Space = str | MMD | MixtureWasserstein
+Groups = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -248,6 +260,7 @@ class PredictionPoints:
     values: Array  # shape (n, p); parameters, Wasserstein points, mixtures' columns, or positions in the table
     predicted: Mixtures | None = None
     table: np.ndarray | None = None
+    features: FeatureMap | None = None  # of which `values` are means: their distances are those of the metric
 
     @classmethod
     def of(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
@@ -255,7 +268,12 @@ class PredictionPoints:
         space = _space(prediction, kernel)
         _check_definite(prediction, kernel, space)
         if isinstance(space, MMD):
-            return cls(prediction, space, *_mmd_columns(prediction, space))
+            components, terms = _mmd_components(prediction), _gaussian(space)
+            if components.family == "atoms":
+                found = _mean_features(components, terms)
+                if found is not None:
+                    return cls(prediction, space, found[1], features=found[0])
+            return cls(prediction, space, *_mmd_columns(components, terms))
         if space == "parameters" or space == "wasserstein":
             values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
             assert values is not None
@@ -265,7 +283,7 @@ class PredictionPoints:
 
     def terms(self, kernel: Kernel) -> tuple[Term, ...]:
         """The kernel's normal form, with bandwidths as numbers."""
-        metric: Metric | None = "mmd" if isinstance(self.space, MMD) else "table" if self.table is not None else None
+        metric: Metric | None = "table" if self.table is not None else None if self.predicted is None else "mmd"
         terms = kernel.mapped(_as_vectors).terms()
         for term in terms:
             if not 1e-30 <= term.coefficient <= 1e30:
@@ -294,9 +312,21 @@ class PredictionPoints:
         """The points of other predictions of the family, for rows against these columns."""
         if self.table is not None:
             return (np.arange(other.n, dtype=np.float64)[:, None],)
-        if isinstance(self.space, MMD):
+        if self.features is not None:
+            components = _mmd_components(other)
+            if components.family != "atoms" or components.locations.shape[2] != self.prediction.n_dims:
+                raise ValueError(_other_family(self.prediction, other))
+            values = _arrays.like(self.features.means(components.locations, components.weights)[0], self.values)
+        elif isinstance(self.space, MMD):
             assert self.predicted is not None
-            values, mixtures = _mmd_columns(other, self.space, self.predicted.n_components)
+            components = _mmd_components(other)
+            if components.weights.shape[1] > self.predicted.n_components:
+                raise ValueError(
+                    f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has "
+                    f"{self.predicted.n_components}; expected at most as many"
+                )
+            components = _mixtures.padded(components, self.predicted.n_components)
+            values, mixtures = _mmd_columns(components, _gaussian(self.space))
             if mixtures != self.predicted:
                 raise ValueError(_other_family(self.prediction, other))
         else:
@@ -399,27 +429,40 @@ def is_definite(kernel: Kernel, points: PredictionPoints) -> bool:
     return all(_as_vectors(f).is_positive_definite() for f in kernel.factors())
 
 
-def _mmd_columns(prediction: Distribution, space: MMD, n_components: int | None = None) -> tuple[Array, Mixtures]:
-    assert space.bandwidth is not None
+def _gaussian(space: MMD) -> tuple[Term, ...]:
+    return Gaussian(bandwidth=space.bandwidth).terms()
+
+
+def _mmd_components(prediction: Distribution) -> Components:
+    """What the MMD is taken between: mixtures with a closed form under a Gaussian kernel, or draws."""
     components = prediction.components()
-    if components is None or components.family == "laplace":
-        raise ValueError(
-            f"{space} has no closed form for {type(prediction).__name__}; use metric='wasserstein' where the family "
-            "has such a distance, or pass kcalib.distributions.Samples of draws from the predictions"
-        )
-    if n_components is not None:
-        if components.weights.shape[1] > n_components:
-            raise ValueError(
-                f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has {n_components}; "
-                "expected at most as many"
-            )
-        components = _mixtures.padded(components, n_components)
-    scale = 1 / (2 * space.bandwidth**2)
-    kernel: tuple[Term, ...] = ()
-    if components.family == "atoms":
-        kernel, scale = (Term(1.0, (Factor("gaussian", "euclidean", scale),)),), 1.0
-    mixtures = Mixtures(components.family, prediction.n_dims, int(components.weights.shape[1]), 1, kernel)
-    return _mixtures.point_columns(components, scale), mixtures
+    if components is not None and components.family != "laplace":
+        return components
+    return _atoms(prediction, DRAWS.n_draws, TARGET_SEED)
+
+
+def _mmd_columns(components: Components, terms: tuple[Term, ...]) -> tuple[Array, Mixtures]:
+    groups = _mixtures.closed_form(components.family, terms, int(components.locations.shape[2]))
+    assert groups is not None
+    return _mixtures.point_columns(components, groups), _described(components, terms, groups)
+
+
+def _described(components: Components, terms: tuple[Term, ...], groups: Groups) -> Mixtures:
+    d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
+    return Mixtures(components.family, d, count, len(groups), terms if components.family == "atoms" else ())
+
+
+def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[FeatureMap, Array] | None:
+    """Means of features of the atoms; None where the kernel has too many features to be exact."""
+    size = int(components.weights.shape[1])
+    if size < FEWEST_ATOMS:
+        return None
+    atoms = np.asarray(_arrays.to_host(components.locations), dtype=np.float64)
+    limit = min(LARGEST_RANK, FEATURES_PER_EVALUATION * size**2)
+    found, exact = feature_map(atoms.reshape(-1, atoms.shape[2]), terms, max_rank=limit)
+    if not exact:
+        return None
+    return found, _arrays.like(found.means(components.locations, components.weights)[0], components.locations)
 
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> np.ndarray:
@@ -446,27 +489,34 @@ class TargetFactor:
     kernel: Any  # on targets, with bandwidths as numbers
     description: str  # the route that was taken
     supremum: float | None  # of the kernel; None if it has none that is known
-    components: Components  # after the linear map `root`
-    groups: tuple[tuple[float, float], ...]  # coefficient and scale of each group of columns
+    components: Components | None  # after the linear map `root`; None: the marks are vectors, differences of
+    features: FeatureMap | None  # these and
+    means: Array | None  # their means under the predictions, shape (n, rank)
+    groups: Groups  # coefficient and scale of each group of columns
     mixtures: Mixtures | None
     root: np.ndarray | None = None  # of targets: y @ root
-    draws: Draws | None = None  # what `components` come from, if not from the family itself
-    prediction: Distribution | None = field(default=None, repr=False)
+    draws: Draws | None = None  # what the expectations come from, if not from the family itself
 
     def marks(self, y: Array, weight: Array | None = None, rows: Any = None) -> Array:
         """Of all samples, or those of `rows`, with targets of shape (n, d)."""
+        if self.components is None:
+            assert self.means is not None
+            marks = self.observed(y) - (self.means if rows is None else take_rows(self.means, rows))
+            return marks if weight is None else marks * _arrays.beside(weight, marks)[:, None]
         components = self.components if rows is None else _taken(self.components, rows)
         if weight is not None:
             weight = _arrays.beside(weight, components.weights)
-        return _mixtures.mark_columns(self._seen(y), components, self.groups, weight)
+        return _mixtures.mark_columns(self._seen(y, components.locations), components, self.groups, weight)
 
     def observed(self, y: Array) -> Array:
         """Of targets with no prediction beside them."""
-        return _mixtures.location_columns(self._seen(y), self.components, self.groups)
+        if self.components is None:
+            assert self.features is not None and self.means is not None
+            return _arrays.like(self.features.points(self._seen(y, self.means))[0], self.means)
+        return _mixtures.location_columns(self._seen(y, self.components.locations), self.components, self.groups)
 
-    def _seen(self, y: Array) -> Array:
-        """Targets as the kernel's normal form sees them, beside the components."""
-        like = self.components.locations
+    def _seen(self, y: Array, like: Array) -> Array:
+        """Targets as the kernel's normal form sees them."""
         y = _arrays.namespace(like).astype(_arrays.beside(y, like), like.dtype)
         return y if self.root is None else y @ _arrays.like(self.root, y, dtype=y.dtype)
 
@@ -475,52 +525,91 @@ def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
     """The way to the expectations of the target kernel, whose bandwidths are numbers."""
     if isinstance(target_kernel, Draws):
         return _by_draws(data, target_kernel)
-    components = data.prediction.components()
-    found = None if components is None else _closed_form(data, target_kernel, components)
-    if found is None:
-        return _by_draws(data, dataclasses.replace(DRAWS, kernel=target_kernel))
-    return found
-
-
-def _closed_form(data: Forecasts, target_kernel: Any, components: Components) -> TargetFactor | None:
     root, terms = _normal_form(target_kernel)
-    groups = _mixtures.closed_form(components.family, terms, data.n_dims)
-    if groups is None:
-        return None
+    components = data.prediction.components()
+    if components is not None and components.family == "atoms":
+        components = _seen(components, root)
+        return _of_atoms(data, target_kernel, components, terms, root, "")
+    if isinstance(data.prediction, (Poisson, NegativeBinomial)):
+        found = _of_counts(data, target_kernel, terms)
+        if found is not None:
+            return found
+    groups = None if components is None else _mixtures.closed_form(components.family, terms, data.n_dims)
+    if components is None or groups is None:
+        return _by_draws(data, dataclasses.replace(DRAWS, kernel=target_kernel))
     components = _seen(components, root)
-    name = "sums over atoms" if components.family == "atoms" else f"closed form ({components.family})"
-    return _factor(target_kernel, name, components, groups, terms, root)
+    mixtures = _described(components, terms, groups)
+    name = f"closed form ({components.family})"
+    return TargetFactor(target_kernel, name, _supremum(terms), components, None, None, groups, mixtures, root)
 
 
-def _factor(
+def _of_atoms(
+    data: Forecasts,
     kernel: Any,
-    name: str,
     components: Components,
-    groups: tuple[tuple[float, float], ...],
     terms: tuple[Term, ...],
     root: np.ndarray | None,
+    draws_name: str,
     draws: Draws | None = None,
-    prediction: Distribution | None = None,
 ) -> TargetFactor:
-    d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
-    atoms = components.family == "atoms"
-    mixtures = Mixtures(components.family, d, count, len(groups), terms if atoms else ())
+    """Sums over atoms; by features of the kernel where these are exact to rounding, and less work."""
+    size, groups = int(components.weights.shape[1]), ((1.0, 1.0),)
+    if size >= FEWEST_ATOMS and _positive_definite(terms):
+        like = components.locations
+        y = _arrays.namespace(like).astype(_arrays.beside(data.y, like), like.dtype)
+        y = y if root is None else y @ _arrays.like(root, like, dtype=like.dtype)
+        found = target_features(y, components.locations, components.weights, terms)
+        if found.exact and found.cheaper:
+            name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
+            name = f"{draws_name}, {name}" if draws_name else name
+            return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, groups, None, root, draws)
+    mixtures = _described(components, terms, groups)
+    name = draws_name or "sums over atoms"
+    return TargetFactor(kernel, name, _supremum(terms), components, None, None, groups, mixtures, root, draws)
+
+
+def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetFactor | None:
+    """Features on the counts that have probability; None where the kernel has too many to be exact."""
+    assert isinstance(data.prediction, (Poisson, NegativeBinomial))
+    if isinstance(kernel, MahalanobisGaussian) or not _positive_definite(terms):
+        return None
+    largest = float(np.max(_arrays.to_host(data.prediction.expected_value())))
+    spread = float(np.max(_arrays.to_host(data.prediction.standard_deviation())))
+    if largest + 10 * spread > LARGEST_COUNT:
+        return None
+    table = data.prediction.pmf_table()
+    found = count_features(data.y, table, terms, max_rank=LARGEST_RANK)
+    if not found.exact:
+        return None
+    name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
+    return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, ((1.0, 1.0),), None)
+
+
+def _positive_definite(terms: tuple[Term, ...]) -> bool:
+    return all(f.metric == "euclidean" for t in terms for f in t.factors)
+
+
+def _supremum(terms: tuple[Term, ...]) -> float | None:
+    """Of the kernel; None for unbounded ones."""
     bounded = not any(f.profile == "identity" for t in terms for f in t.factors)
-    supremum = sum(t.coefficient for t in terms) if bounded else None
-    return TargetFactor(kernel, name, supremum, components, groups, mixtures, root, draws, prediction)
+    return sum(t.coefficient for t in terms) if bounded else None
+
+
+def _atoms(prediction: Distribution, size: int, seed: int) -> Components:
+    """The predictions replaced by draws from them."""
+    draws = prediction.quasi_sample(size, seed=seed)
+    xp = _arrays.namespace(draws)
+    atoms = xp.reshape(xp.astype(draws, xp.float64), (prediction.n, size, prediction.n_dims))
+    return Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
 
 
 def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:
     """The predictions replaced by means over draws."""
     root, terms = _normal_form(draws.kernel)
-    size = draws.n_draws if size is None else size
     seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
-    xp, n = data.xp, data.n
-    atoms = xp.reshape(data.prediction.quasi_sample(size, seed=seed), (n, size, data.n_dims))
-    components = Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
-    components = _seen(components, root)
+    components = _seen(_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
     name = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
-    return _factor(draws.kernel, name, components, ((1.0, 1.0),), terms, root, draws, data.prediction)
+    return _of_atoms(data, draws.kernel, components, terms, root, name, draws)
 
 
 def _seen(components: Components, root: np.ndarray | None) -> Components:

@@ -15,7 +15,7 @@ import numpy as np
 from kcalib import _arrays, _inputs
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, dtype_name, weights_of
-from kcalib.distributions import Categorical, Distribution
+from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
 from kcalib.lenses import Canonical, Lens
@@ -70,6 +70,8 @@ class Forecasts:
 
 
 Data = Classification | Forecasts
+# Modules of other libraries whose distribution objects are predictions.
+FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
 
 def prepare(
@@ -85,8 +87,8 @@ def prepare(
 ) -> Data:
     """Check and normalise what all public functions take.
 
-    `y_pred` is a `Distribution`; all else is for `_inputs.prepare`, whose parameters the others are, and so are class
-    probabilities in a `Categorical`.
+    `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for
+    `_inputs.prepare`, whose parameters the others are, and so are class probabilities in a `Categorical`.
 
     Raises
     ------
@@ -94,6 +96,8 @@ def prepare(
         As `_inputs.prepare`; if the targets' shape is not that of the distributions, if one is not finite or
         outside their support, or for an option that distributions do not have.
     """
+    if type(y_pred).__module__.startswith(FOREIGN):
+        y_pred = as_distribution(y_pred)
     if isinstance(y_pred, Categorical):
         classes = y_pred.classes if classes is None else classes
         y_pred = y_pred.probabilities
@@ -128,8 +132,15 @@ def _targets(y_true: Any, prediction: Distribution) -> Array:
             f"`y_true` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "
             f"predictions of {type(prediction).__name__}"
         )
-    parameters = prediction.parameters()
-    if parameters is not None:
-        y = _arrays.beside(y, parameters)
+    y = _arrays.beside(y, _array_of(prediction))
     check_support(y, prediction.support, "y_true")
     return _arrays.namespace(y).reshape(y, (prediction.n, prediction.n_dims))
+
+
+def _array_of(prediction: Distribution) -> Array:
+    """An array in the library and on the device of the predictions."""
+    parameters = prediction.parameters()
+    if parameters is not None:
+        return parameters
+    components = prediction.components()
+    return prediction.sample(1) if components is None else components.locations

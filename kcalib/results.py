@@ -249,7 +249,7 @@ class ModelDifference:
 class Comparison:
     """Models compared on the same samples; ``print`` shows it as a table."""
 
-    metric: str  #: "skce", "ckce", "ece", "brier" or "log_loss"
+    metric: str  #: "skce", "ckce", "ece", "brier", "log_loss", "crps" or "log_score"
     estimator: str  #: what estimates it
     intervals: str  #: how standard errors, intervals and p-values were made
     confidence_level: float  #: of the intervals; models are told apart at 1 minus this

@@ -3,8 +3,8 @@ r"""Residuals of predicted distributions as vectors: a factor of the matrix of t
 With class labels the residuals are the rows of E, and the CKCE is :math:`\operatorname{tr}(B E E^\top)` for a matrix
 B of the kernel on predictions. With distributions
 :math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle` takes the place of :math:`E E^\top`:
-`residuals_of` gives :math:`F F^\top = G`, from marks that are vectors, or by a pivoted Cholesky factorisation until what
-is left has no size. Called by `kcalib.estimators.ckce` and `kcalib.inference.compare`.
+`residuals_of` gives :math:`F F^\top = G`, from marks that are vectors, or by a pivoted Cholesky factorisation until
+what is left has no size. Called by `kcalib.estimators.ckce` and `kcalib.inference.compare`.
 """
 
 from __future__ import annotations

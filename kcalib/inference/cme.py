@@ -30,6 +30,7 @@ from kcalib.estimators.ucme import locations_for, mean_differences, mean_square
 REFERENCES = ("F", "chi2", "conditional")
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
 DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
+DRAWS_AT_ONCE = 2**13
 # Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
 # rounding of the entries (float32: 1e-7 and up) times the root of that share.
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
@@ -175,8 +176,12 @@ def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed:
     n_locations = operator.problem.left.points.shape[0]
     count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
-    for r in range(count):
-        drawn = packed.with_targets(data.drawn(seed, r))
+    at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
+    rows = _arrays.like(np.tile(np.arange(data.n), at_once), data.y)
+    repeated = data.take(rows)
+    count = -(-count // at_once) * at_once
+    for r in range(count // at_once):
+        drawn = _packing.repack(packed, repeated.drawn(seed, r), rows=rows)
         again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
         for _, z in _blocks(again):
             matrix += z @ z.T

@@ -35,6 +35,7 @@ from kcalib._resampling import Weights
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
+from kcalib.estimators.forecast_scores import crps_values, log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
 from kcalib.inference.ckce_expansion import Expansion
@@ -82,10 +83,11 @@ def compare(
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
         Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
         distributions, whose families may differ.
-    metric : {"skce", "ckce", "ece", "brier", "log_loss"}
+    metric : {"skce", "ckce", "ece", "brier", "log_loss", "crps", "log_score"}
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier": `kcalib.brier_score`;
-        "log_loss": `kcalib.log_loss`. The last two measure calibration and sharpness together.
+        "log_loss": `kcalib.log_loss`; and of distributions, beside "skce" and "ckce", "crps": `kcalib.crps`;
+        "log_score": `kcalib.log_score`. The last four measure calibration and sharpness together.
     confidence_level : float
         Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this.
@@ -154,7 +156,7 @@ def compare(
     Notes
     -----
     All intervals are for one model, or one pair, by itself. With q the quantile of the standard
-    normal law (of Student's law with n - 1 degrees of freedom for "brier" and "log_loss"):
+    normal law (of Student's law with n - 1 degrees of freedom for means of scores):
 
     *SKCE.* Values and differences are U-statistics, with kernels :math:`h^A` and :math:`h^A - h^B`, of variance
     :math:`(4 (n - 2) \zeta_1 + 2 \zeta_2) / (n (n - 1))` [1]_. The interval of a difference is plus and minus q
@@ -202,7 +204,7 @@ def compare(
     rather than too narrow, and exact for large n where all gaps are large. They need several samples in most bins.
     Time O(n (m + n_resamples)) for each model, memory O(n m).
 
-    *Brier score, log loss.* Paired t-intervals of means. Time O(n m).
+    *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Time O(n m).
 
     If all samples have the same value the standard error is 0, the interval is the value itself, and the p-value is
     its limit: 1 if the difference is 0 (but for rounding), otherwise 0.
@@ -796,6 +798,20 @@ def _log_loss(data: Sequence[Classification], confidence_level: float, options: 
     return _means([_arrays.to_host(log_losses(one)) for one in data], confidence_level)
 
 
+def _crps(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
+    return _scores(data, crps_values, confidence_level)
+
+
+def _log_score(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
+    return _scores(data, log_score_values, confidence_level)
+
+
+def _scores(data: Sequence[Forecasts], score: Callable[[Forecasts], np.ndarray], confidence_level: float) -> Measured:
+    measured = _means([score(one) for one in data], confidence_level)
+    families = dict.fromkeys(type(one.prediction).__name__ for one in data)
+    return replace(measured, described={"prediction": ", ".join(families)})
+
+
 def _means(losses: Sequence[np.ndarray], confidence_level: float) -> Measured:
     def estimate(values: np.ndarray, resolution: float = 0.0) -> Estimate:
         mean, error = _statistics.mean_and_standard_error(values)
@@ -837,4 +853,6 @@ METRICS = {
     "ece": Metric(_ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(_brier, frozenset()),
     "log_loss": Metric(_log_loss, frozenset()),
+    "crps": Metric(_crps, frozenset(), of_classes=False, of_distributions=True),
+    "log_score": Metric(_log_score, frozenset(), of_classes=False, of_distributions=True),
 }

@@ -29,8 +29,9 @@ DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
 RESIDUALS_FROM = 9  # classes from which one product of residuals gives distances and target factors
 GROUPS, BLOCKS = 32, 4096  # at most so many groups of columns; thread blocks that keep any device busy
 PARTS_BYTES = 2**28  # of partial sums at a time
-# The headers' functions are for the device, and not all of their constants are used in every combination.
-OPTIONS = ("--std=c++17", "-default-device", "-diag-suppress=177")
+# The headers' functions are for the device; not all of their constants are used in every combination (177), and they
+# have pragmas of other compilers (161).
+OPTIONS = ("--std=c++17", "-default-device", "-diag-suppress=177,161")
 
 
 class Device(Protocol):

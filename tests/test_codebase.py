@@ -32,7 +32,7 @@ LAYERS = [
     ["distributions"],
     ["_forecasts"],
     ["_operators.diagonal"],
-    ["_operators.generic", "_operators.openmp", "_operators"],
+    ["_operators.cuda", "_operators.generic", "_operators.openmp", "_operators"],
     ["_operators.sorted_scan"],
     ["_dispatch"],
     ["bandwidth"],

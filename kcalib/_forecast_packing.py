@@ -26,7 +26,6 @@ from kcalib._target_features import (
     LARGEST_RANK,
     FeatureMap,
     count_features,
-    feature_map,
     target_features,
 )
 from kcalib._warnings import IndefiniteKernelWarning, warn
@@ -457,12 +456,10 @@ def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[Fea
     size = int(components.weights.shape[1])
     if size < FEWEST_ATOMS:
         return None
-    atoms = np.asarray(_arrays.to_host(components.locations), dtype=np.float64)
     limit = min(LARGEST_RANK, FEATURES_PER_EVALUATION * size**2)
-    found, exact = feature_map(atoms.reshape(-1, atoms.shape[2]), terms, max_rank=limit)
-    if not exact:
-        return None
-    return found, _arrays.like(found.means(components.locations, components.weights)[0], components.locations)
+    y = components.locations[:, 0, :]
+    found = target_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
+    return None if found is None or not found.exact else (found.map, found.means)
 
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> np.ndarray:
@@ -558,8 +555,8 @@ def _of_atoms(
         like = components.locations
         y = _arrays.namespace(like).astype(_arrays.beside(data.y, like), like.dtype)
         y = y if root is None else y @ _arrays.like(root, like, dtype=like.dtype)
-        found = target_features(y, components.locations, components.weights, terms)
-        if found.exact and found.cheaper:
+        found = target_features(y, components.locations, components.weights, terms, only_exact=True)
+        if found is not None and found.exact and found.cheaper:
             name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
             return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, groups, None, root, draws)
@@ -578,8 +575,8 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
     if largest + 10 * spread > LARGEST_COUNT:
         return None
     table = data.prediction.pmf_table()
-    found = count_features(data.y, table, terms, max_rank=LARGEST_RANK)
-    if not found.exact:
+    found = count_features(data.y, table, terms, max_rank=LARGEST_RANK, only_exact=True)
+    if found is None or not found.exact:
         return None
     name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
     return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, ((1.0, 1.0),), None)

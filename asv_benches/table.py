@@ -29,6 +29,7 @@ import numpy as np
 import scipy
 from benchmarks import (
     bench_ckce,
+    bench_distributions,
     bench_ece,
     bench_import,
     bench_kde,
@@ -265,8 +266,28 @@ def ece(quick: bool) -> Iterator[Row]:
         yield Row(f"mmce, n = {n:.0e}, {threads_label(threads)}", bench_ece.mmce_over_sort(n, threads, 3))
 
 
+def distributions(quick: bool) -> Iterator[Row]:
+    """Normal predictions of d numbers, Gaussian target kernel, exponential kernel, n = 10,000 (--quick: 3000)"""
+    n, rounds = (3000, 3) if quick else (bench_distributions.N, ROUNDS)
+    for threads in thread_counts():
+        label = threads_label(threads)
+        for d in bench_distributions.DIMENSIONS:
+            for dtype in DTYPES:
+                value = bench_distributions.fraction_of_limit(n, d, dtype, threads, rounds)
+                yield Row(f"fraction of the machine's limit, {dtype}, d = {d}, {label}", value, 0.5, at_least=True)
+            value = bench_distributions.numpy_over_engine("broadcast", n, d, threads)
+            yield Row(f"NumPy, arrays (rows, n, d), over kcalib, d = {d}, {label}", value, 60, at_least=True)
+            value = bench_distributions.numpy_over_engine("in the cache", n, d, threads)
+            yield Row(f"NumPy, pairs i < j, in the cache, over kcalib, d = {d}, {label}", value)
+    for family in bench_distributions.FAMILIES:
+        for k in bench_distributions.COMPONENTS:
+            value = bench_distributions.mixture_over_single(family, 3000, 1, k, 1, rounds)
+            yield Row(f"{k} components over one, {family}, d = 1, 1 thread", value, k * k)
+
+
 SECTIONS = {
-    f.__name__: f for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece)
+    f.__name__: f
+    for f in (limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece, distributions)
 }
 
 

@@ -68,11 +68,15 @@ def names(values: tuple[str, ...]) -> str:
     return ", ".join(f"``{value}``" for value in values)
 
 
-# The names that `kcalib evaluate` recognises in files, for user_guide/inputs.rst.
+# The names that `kcalib evaluate` recognises in files, for user_guide/inputs.rst and scores.rst.
 rst_epilog = f"""
 .. |probability_names| replace:: {names(_files.PROBABILITY_NAMES)}
 .. |logit_names| replace:: {names(_files.LOGIT_NAMES)}
 .. |label_names| replace:: {names(_files.LABEL_NAMES)}
+.. |mean_names| replace:: {names(_files.MEAN_NAMES)}
+.. |std_names| replace:: {names(_files.STD_NAMES)}
+.. |samples_names| replace:: {names(_files.SAMPLES_NAMES)}
+.. |rate_names| replace:: {names(_files.RATE_NAMES)}
 """
 
 

@@ -15,6 +15,7 @@
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
+    recalibration      temperature scaling                         recalibration.py
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
     target_kernels     kernels on targets of distributions         target_kernels.py
@@ -29,7 +30,17 @@ packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an o
 (`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
 """
 
-from kcalib import bandwidth, distributions, kernels, laws, lenses, regression, solvers, target_kernels
+from kcalib import (
+    bandwidth,
+    distributions,
+    kernels,
+    laws,
+    lenses,
+    recalibration,
+    regression,
+    solvers,
+    target_kernels,
+)
 from kcalib._version import __version__
 from kcalib._warnings import IndefiniteKernelWarning
 from kcalib.definiteness import smallest_eigenvalue
@@ -125,6 +136,7 @@ __all__ = [
     "pinball_loss",
     "pit_values",
     "quantile_calibration",
+    "recalibration",
     "regression",
     "reliability",
     "skce",

@@ -156,6 +156,13 @@ def like(values: Any, reference: Array, dtype: Any = None) -> Array:
     return namespace(reference).asarray(values, dtype=dtype, device=device(reference))
 
 
+def restored(array: Array, original: Any) -> Array:
+    """`array`, computed from ``as_array(original)``, in the library of `original`; NumPy for lists, frames and Dask."""
+    if not is_host(array) or not array_api_compat.is_array_api_obj(original) or library(original) in ("numpy", "dask"):
+        return array
+    return like(array, original)
+
+
 def beside(array: Array, reference: Array) -> Array:
     """`array`, of any library on any device, as one of the reference's library on its device."""
     if is_host(array) and is_host(reference):

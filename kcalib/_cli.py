@@ -141,8 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate predictions from files",
-        description="Print accuracy, proper scores, calibration errors and a verdict for the predictions in each file.\n"
-        "They are class probabilities, or the distributions that a regression model predicts.",
+        description="Print proper scores, calibration errors and a verdict for the predictions in each file, which\n"
+        "are class probabilities, or the distributions that a regression model predicts.",
         epilog=EPILOG,
         formatter_class=formatter,
     )
@@ -345,7 +345,7 @@ def _run_demo(arguments: argparse.Namespace) -> int:
                 stack.enter_context(importlib.resources.as_file(file)),
             )
             for file in files
-            if file.name.endswith(".npz")
+            if file.name.startswith("digits_") and file.name.endswith(".npz")
         ]
         return _run(arguments, jobs, {})
 

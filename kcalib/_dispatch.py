@@ -14,6 +14,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._native import MAX_FULL_DIMS
+from kcalib._operators.cuda import CudaOperator
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
@@ -89,6 +90,10 @@ TABLE = (
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(
+        "cuda", "CuPy arrays, on their NVIDIA GPU: predicted class probabilities",
+        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
+    ),
+    Capability(
         "generic", "any array API namespace, on its device",
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
     ),
@@ -108,9 +113,12 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     points = problem.left.points
     host = _arrays.is_host(points)
     where = _arrays.describe_device(points)
+    on_cuda = _arrays.library(points) == "cupy"
     if operator is not None:
         check_choice("operator", operator, tuple(row.name for row in TABLE))
         reason = "asked for by name"
+    elif on_cuda and CudaOperator.unsuitable(problem) is None:
+        operator, reason = "cuda", f"the arrays are on {where}"
     elif not host:
         operator, reason = "generic", f"{_arrays.library(points)} arrays on {where} stay there"
     elif int(points.shape[0]) >= SORTED_SCAN_FROM and SortedScanOperator.unsuitable(problem) is None:
@@ -120,7 +128,12 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
         obstacle = OpenMPOperator.unsuitable(problem)
         operator, reason = ("openmp", "the arrays are in host memory") if obstacle is None else ("generic", obstacle)
 
-    if operator != "generic" and not host:
+    if operator == "cuda" and not on_cuda:
+        raise ValueError(
+            f"operator='cuda' needs CuPy arrays on an NVIDIA GPU, `y_pred` is on {where}; pass cupy.asarray(y_pred), "
+            "or leave operator=None"
+        )
+    if operator not in ("generic", "cuda") and not host:
         raise ValueError(
             f"operator={operator!r} needs arrays in host memory, `y_pred` is on {where}; "
             "bring it to the CPU first, or leave operator=None"
@@ -133,5 +146,10 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     if operator == "openmp":
         return OpenMPOperator(problem, threads=threads, reason=reason)
     if threads is not None:
-        raise ValueError("`threads` has no effect on operator='generic': the array library decides; leave it out")
+        raise ValueError(f"`threads` has no effect on operator={operator!r}: the array library decides; leave it out")
+    if operator == "cuda":
+        obstacle = CudaOperator.unsuitable(problem)
+        if obstacle is not None:
+            raise ValueError(f"operator='cuda' cannot take this problem: {obstacle}; leave operator=None")
+        return CudaOperator(problem, reason=reason)
     return GenericOperator(problem, reason=reason)

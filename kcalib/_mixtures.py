@@ -206,8 +206,8 @@ def own_products(mixtures: Mixtures, marks: Array) -> Array:
 def squared_mmd(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """Squared MMD distances of all pairs of rows of points, shape (n, n right), in their dtype.
 
-    For single normals of independent entries to rounding, however close they are. Otherwise the rounding of
-    f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
+    For single normals of independent entries, or of equal covariances, to rounding, however close they are. Otherwise
+    with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
     """
     if mixtures.family == "normal" and mixtures.n_components == 1:
         return _in_blocks(mixtures, _squared_between_normals, left, right)
@@ -321,6 +321,8 @@ def _of_points(mixtures: Mixtures, left: Array, right: Array) -> Array:
 def _squared_between(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """Of rows of points with f(P, P) before them."""
     xp = _arrays.namespace(left)
+    if mixtures.family == "normal_full" and mixtures.n_components == 1:
+        return _squared_between_full(mixtures, left, right)
     squared = left[..., 0] + right[..., 0] - 2 * _of_points(mixtures, left[..., 1:], right[..., 1:])
     nothing = (squared <= 0) | xp.all(left == right, axis=-1)
     return xp.where(nothing, xp.zeros_like(squared), squared)
@@ -415,12 +417,13 @@ def _of_components(mixtures: Mixtures, one: _Component, other: _Component) -> Ar
         # Roots before the product: A of many dimensions would overflow.
         f = xp.exp(-xp.sum(difference**2 / a, axis=0)) * xp.prod(1 / xp.sqrt(a), axis=0)
     else:
-        f = _between_full(mixtures.n_dims, one.h + other.h, difference)
+        root, exponent = _eliminated(mixtures.n_dims, one.h + other.h, difference)
+        f = root * xp.exp(-exponent)
     return one.w * other.w * f
 
 
-def _between_full(d: int, triangle: Array, r: Array) -> Array:
-    """|A|^(-1/2) exp(-r^T A^(-1) r) by elimination, column after column: r is a further row of A."""
+def _eliminated(d: int, triangle: Array, r: Array) -> tuple[Array, Array]:
+    """|A|^(-1/2) and r^T A^(-1) r by elimination, column after column: r is a further row of A."""
     xp = _arrays.namespace(r)
     places = [max(i, j) * (max(i, j) + 1) // 2 + min(i, j) for i in range(d) for j in range(d)]
     a = xp.reshape(xp.take(triangle, _arrays.like(places, r), axis=0), (d, d, *triangle.shape[1:]))
@@ -434,7 +437,7 @@ def _between_full(d: int, triangle: Array, r: Array) -> Array:
             ratio = column / pivot
             r = r[1:, ...] - ratio * x
             a = a[1:, 1:, ...] - ratio[:, None, ...] * column[None, ...]
-    return root * xp.exp(-exponent)
+    return root, exponent
 
 
 def laplace_at_point(distance: Array, b: Array) -> Array:
@@ -526,3 +529,18 @@ def _squared_between_normals(mixtures: Mixtures, left: Array, right: Array) -> A
         squared = apart * apart - 2 * larger * smaller * xp.expm1(-exponent)
         total = total + one.w * other.w * squared
     return total
+
+
+def _squared_between_full(mixtures: Mixtures, left: Array, right: Array) -> Array:
+    """What covariances make, f(P, P) + f(P', P') - 2 |A|^(-1/2), and what means add: 2 |A|^(-1/2) (1 - exp(-q)).
+
+    Neither is negative. For equal covariances the first is 0 and the second has no cancellation.
+    """
+    xp = _arrays.namespace(left)
+    spread, apart = left[..., 0] + right[..., 0], 0.0
+    groups = zip(_groups(mixtures, left[..., 1:]), _groups(mixtures, right[..., 1:]), strict=True)
+    for (one,), (other,) in groups:
+        root, exponent = _eliminated(mixtures.n_dims, one.h + other.h, one.m - other.m)
+        f = one.w * other.w * root
+        spread, apart = spread - 2 * f, apart - 2 * f * xp.expm1(-exponent)
+    return xp.where(spread > 0, spread, xp.zeros_like(spread)) + apart

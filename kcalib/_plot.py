@@ -271,6 +271,8 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
     columns = math.ceil(len(panels) / rows)
     texts = {False: CAPTION, True: QUANTILE_CAPTION}
     kinds = dict.fromkeys(panel.is_regression for panel in panels)
+    if len(kinds) > 1:
+        texts = {False: f"Classes: {CAPTION}", True: f"Regression: {QUANTILE_CAPTION}"}
     caption = [line for kind in kinds for line in textwrap.wrap(texts[kind], 48 * columns)]
     width = PANEL_SIZE[0] * columns + 0.35
     height = PANEL_SIZE[1] * rows + 0.15 * len(caption) + 0.1

@@ -68,7 +68,8 @@ class Mixtures:
     where i = 1 / (h + 1/2), v = w prod i^(1/2), and W is the inverse of the Cholesky factor of H + I/2, v = w prod
     diag(W): what f(P, y) takes. For normals f(P, P') = |A|^(-1/2) exp(-(m - m')^T A^(-1) (m - m')), A = H + H'.
     Components of weight 0 fill up shorter mixtures. A sum of `n_terms` kernels l_t has as many such groups of
-    columns beside each other, and its factor is the sum of theirs (a coefficient is in u: its root).
+    columns beside each other, and its factor is the sum of theirs (a coefficient is in u: its root; in points, in the
+    weights).
     """
 
     family: Family

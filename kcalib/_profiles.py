@@ -58,6 +58,8 @@ class Distances:
         for size, other in zip(self.left.shape[:-2], self.right.shape[:-2], strict=True):
             pairs *= max(size, other)
         pairs *= self.left.shape[-2] * self.right.shape[-2]
+        if features == 1:
+            return step(self.left[..., :, None, 0] - self.right[..., None, :, 0])
         width = max(1, min(features, DIFFERENCES // max(1, pairs)))
         total: Any = None
         for k in range(0, features, width):

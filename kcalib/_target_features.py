@@ -11,14 +11,14 @@ phi(x) = L^(-1) l(P, x) with pivots P and L L^T = l(P, P), which is exact to rou
 points' distances (a Gaussian kernel in one dimension: some tens of features for any number of points).
 
 The residual l(x, x') - <phi(x), phi(x')> is itself a positive semi-definite kernel, so that its diagonal bounds the
-error of every target factor, by Cauchy and Schwarz: `Errors`. Called by `_packing`. Everything is on the host, and
+error of every target factor, by Cauchy and Schwarz. Called by `_packing`. Everything is on the host, and
 nothing is larger than a block besides the points and the marks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,12 @@ FEATURES_PER_EVALUATION = 16
 # Pivots are taken in rounds, each over all points, until no residual exceeds this share of the round before: a pivot
 # divides by the root of its residual, which must not be far below that of other points, or roundings would grow.
 ROUND = 1e-3
-BLOCK_ELEMENTS = 2**21
-FEWEST = 256  # points of a block, at least
-ROUNDINGS = 8  # of an entry of phi phi^T, in epsilon times the kernel's largest value, for each feature
+NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite kernel, relative to the kernel's largest
+SLACK = 8  # between the residual where pivots stop, and that of all points in the end
+SAMPLE = 4096  # points that the first pivots come from
+BLOCK_ELEMENTS = 2**19
+FEWEST, MOST = 256, 4096  # points of a block
+ROUNDINGS = 8  # of an entry of phi phi^T, besides one for each feature, in epsilon times the kernel's largest value
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,23 +62,30 @@ class FeatureMap:
 
     @property
     def rounding(self) -> float:
-        """Of an entry of phi phi^T."""
-        return ROUNDINGS * (self.rank + 1) * EPSILON * self.largest
+        """Of an entry of phi phi^T, and of the residual: what is less than that is noise."""
+        return (self.rank + ROUNDINGS) * EPSILON * self.largest
 
     def features(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
         own = _diagonal(self.kernel, points)
         if not self.rank:
             return np.empty((len(points), 0)), own
-        between = _matrix(self.kernel, self.pivots, points)
-        phi = scipy.linalg.solve_triangular(self.root, between, lower=True, check_finite=False).T
-        return phi, np.maximum(own - np.einsum("ij,ij->i", phi, phi), 0.0)
+        between = _matrix(self.kernel, points, self.pivots).T
+        phi = scipy.linalg.solve_triangular(self.root, between, lower=True, overwrite_b=True, check_finite=False).T
+        residual = own - np.einsum("ij,ij->i", phi, phi)
+        if len(residual) and residual.min() < -NEGATIVE * self.largest:
+            raise ValueError(
+                "the target kernel is not positive definite: the residual of its partial Cholesky factorisation has "
+                f"{residual.min():.3g} in the diagonal; take one that is, such as Exponential(), or one with "
+                "metric='euclidean'"
+            )
+        return phi, np.maximum(residual, 0.0)
 
     def points(self, points: Any) -> tuple[np.ndarray, np.ndarray]:
         """phi of points of shape (n, d), and bounds on |delta_x - its image|: the residual's roots, shape (n,)."""
         points = _arrays.to_host(points)
         phi, errors = np.empty((len(points), self.rank)), np.empty(len(points))
-        for part in _parts(len(points), self._step):
+        for part in _parts(len(points), self.step):
             phi[part], residual = self.features(points[part])
             errors[part] = np.sqrt(residual + self.rounding)
         return phi, errors
@@ -94,9 +104,11 @@ class FeatureMap:
             return weights @ phi, np.abs(weights) @ errors
         n, size, d = atoms.shape
         means, bounds = np.empty((n, self.rank)), np.empty(n)
-        for part in _parts(n, max(1, self._step // size)):
-            phi, residual = self.features(atoms[part].reshape(-1, d))
-            phi, errors = phi.reshape(-1, size, self.rank), np.sqrt(residual + self.rounding).reshape(-1, size)
+        for part in _parts(n, max(1, self.step // size)):
+            some = atoms[part]
+            phi, residual = self.features(some.reshape(-1, d))
+            phi, errors = phi.reshape(*some.shape[:2], self.rank), np.sqrt(residual + self.rounding)
+            errors = errors.reshape(some.shape[:2])
             if weights is None:
                 means[part], bounds[part] = phi.mean(axis=1), errors.mean(axis=1)
             else:
@@ -105,8 +117,9 @@ class FeatureMap:
         return means, bounds
 
     @property
-    def _step(self) -> int:
-        return max(FEWEST, BLOCK_ELEMENTS // max(1, self.rank))
+    def step(self) -> int:
+        """Points of a block."""
+        return max(FEWEST, min(MOST, BLOCK_ELEMENTS // max(1, self.rank)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +159,8 @@ def target_features(
     tolerance: float = TOLERANCE,
     max_rank: int | None = None,
     max_memory: int | None = None,
-) -> TargetFeatures:
+    only_exact: bool = False,
+) -> TargetFeatures | None:
     """Marks and mean embeddings of finite rank.
 
     Parameters
@@ -166,23 +180,34 @@ def target_features(
         Stop at so many features. By default 1024, or fewer where atoms on the pair engine would be faster.
     max_memory : int, optional
         Bytes that marks and means may take.
+    only_exact : bool
+        None is returned, early, where `max_rank` features do not suffice for a sample of the points.
 
     Returns
     -------
-    TargetFeatures
+    TargetFeatures or None
         Where `exact` is false the caller has the choice between the error and atoms on the pair engine.
+
+    Raises
+    ------
+    ValueError
+        If the kernel turns out to be indefinite.
+    MemoryError
+        If marks and means take more than `max_memory`, or than there is.
 
     Notes
     -----
-    Time: N R^2 multiply-adds and 6 N R kernel evaluations at most, for N points altogether and rank R. Memory: two
-    arrays of n R numbers and blocks.
+    Time: about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R. Memory: two
+    arrays of n R numbers, R^2 and blocks.
     """
     kernel, host = tuple(kernel), _arrays.to_host(atoms)
     targets = np.asarray(_arrays.to_host(y), dtype=np.float64)
     evaluations = (host.shape[-2] + 1) ** 2
     points = np.concatenate([targets, host.reshape(-1, host.shape[-1])])
     limit = min(len(points), LARGEST_RANK, FEATURES_PER_EVALUATION * evaluations) if max_rank is None else max_rank
-    found, exact = feature_map(points, kernel, tolerance=tolerance, max_rank=limit)
+    found = feature_map(points, kernel, tolerance=tolerance, max_rank=limit, only_exact=only_exact)
+    if found is None:
+        return None
     check_memory(
         16 * len(targets) * found.rank,
         max_memory,
@@ -191,18 +216,15 @@ def target_features(
     )
     phi, errors = found.points(targets)
     means, bounds = found.means(host, weights)
-    return TargetFeatures(
-        found,
-        _arrays.like(phi - means, y),
-        _arrays.like(means, y),
-        errors + bounds,
-        bounds,
-        exact,
-        evaluations,
-    )
+    row_bounds = errors + bounds
+    total = 1.0 if weights is None else float(np.abs(_arrays.to_host(weights)).sum(axis=1).max())
+    least = SLACK * max(tolerance * found.largest, found.rounding) + found.rounding
+    exact = bool(row_bounds.max() <= (1 + total) * np.sqrt(least))
+    marks, means = _arrays.like(phi - means, y), _arrays.like(means, y)
+    return TargetFeatures(found, marks, means, row_bounds, bounds, exact, evaluations)
 
 
-def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> TargetFeatures:
+def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> TargetFeatures | None:
     """`target_features` of counts 0, 1, ..., N with probabilities of shape (n, N + 1); `y` may exceed N.
 
     Mass beyond N is left out, as if the prediction had a smaller total: what that is, the caller knows.
@@ -212,78 +234,81 @@ def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **opt
 
 
 def feature_map(
-    points: np.ndarray, kernel: tuple[Term, ...], *, tolerance: float = TOLERANCE, max_rank: int = LARGEST_RANK
-) -> tuple[FeatureMap, bool]:
-    """phi with a residual of at most `tolerance` at all points of shape (N, d), and whether `max_rank` allowed that."""
+    points: np.ndarray,
+    kernel: tuple[Term, ...],
+    *,
+    tolerance: float = TOLERANCE,
+    max_rank: int = LARGEST_RANK,
+    only_exact: bool = False,
+) -> FeatureMap | None:
+    """phi with a residual of at most `tolerance` (or rounding) at all points of shape (N, d), if `max_rank` allows it.
+
+    Pivots come from a sample of the points, and then from those that it left a residual at. None: `only_exact`, and
+    `max_rank` is too small for the sample.
+    """
     diagonal = _diagonal(kernel, points)
     largest = float(diagonal.max())
-    pivots, root = _chosen(points, diagonal.copy(), kernel, tolerance * largest, max_rank)
-    exact = len(pivots) < max_rank or _reached(points, FeatureMap(kernel, pivots, root, largest), tolerance * largest)
-    return _ordered(kernel, pivots, largest, tolerance * largest), exact
+    found = FeatureMap(kernel, points[:0], np.empty((0, 0)), largest)
+    absolute, stride = tolerance * largest, -(-len(points) // SAMPLE)
+    found, residual = _refined(found, points[::stride], diagonal[::stride], absolute, max_rank)
+    if only_exact and float(residual.max()) > max(absolute, found.rounding) * SLACK:
+        return None
+    residual = np.empty(len(points)) if stride > 1 else diagonal
+    for part in _parts(len(points), found.step):
+        residual[part] = found.features(points[part])[1]
+    return _refined(found, points, residual, absolute, max_rank)[0]
 
 
-def _chosen(
-    points: np.ndarray, residual: np.ndarray, kernel: tuple[Term, ...], tolerance: float, max_rank: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pivots and L. `residual` is an upper bound for every point, and falls as pivots are found."""
-    pivots, root = np.empty((0, points.shape[1])), np.empty((0, 0))
-    level = float(residual.max())
-    while level > tolerance and len(pivots) < max_rank:
-        level = max(ROUND * level, tolerance)
+def _refined(
+    found: FeatureMap, points: np.ndarray, residual: np.ndarray, tolerance: float, max_rank: int
+) -> tuple[FeatureMap, np.ndarray]:
+    """More pivots, until no residual is above `tolerance`; these are upper bounds, and fall as pivots are found."""
+    residual, level = residual.copy(), float(residual.max())
+    while level > (least := max(tolerance, found.rounding)) and found.rank < max_rank:
+        level = max(ROUND * level, least)
         left = np.flatnonzero(residual > level)
-        step = max(FEWEST, BLOCK_ELEMENTS // (len(pivots) + 64))
-        count = -(-len(left) // step)
+        count = -(-len(left) // found.step)
         for b in range(count):
-            if len(pivots) >= max_rank:
+            if found.rank >= max_rank:
                 break
             rows = left[b::count]  # from all over the points
-            pivots, root, residual[rows] = _extended(points[rows], pivots, root, kernel, level, max_rank)
-    return pivots, root
+            found, residual[rows] = _extended(found, points[rows], level, max_rank)
+        found = _ordered(found, tolerance)
+        level = min(level, float(residual.max()))
+    return found, residual
 
 
-def _extended(
-    block: np.ndarray, pivots: np.ndarray, root: np.ndarray, kernel: tuple[Term, ...], level: float, max_rank: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pivots of a block until none of its residuals is above `level`: pivots, L, residuals."""
-    known = FeatureMap(kernel, pivots, root, 0.0)
-    phi, residual = known.features(block)
-    room = np.empty((len(block), max(16, 2 * len(pivots))), order="F")
-    room[:, : len(pivots)] = phi
-    rank, rows = len(pivots), list[int]()
+def _extended(found: FeatureMap, block: np.ndarray, level: float, max_rank: int) -> tuple[FeatureMap, np.ndarray]:
+    """Pivots of a block until none of its residuals is above `level`, and the residuals."""
+    phi, residual = found.features(block)
+    rank, rows = found.rank, list[int]()
+    room = np.empty((len(block), max(16, 2 * rank)), order="F")
+    room[:, :rank] = phi
     while rank < max_rank:
         at = int(residual.argmax())
-        if residual[at] <= level:
+        if residual[at] <= max(level, (rank + ROUNDINGS) * EPSILON * found.largest):
             break
         if rank == room.shape[1]:
             room = np.concatenate([room, np.empty_like(room)], axis=1)
-        column = _matrix(kernel, block, block[at : at + 1])[:, 0] - room[:, :rank] @ room[at, :rank]
+        column = _matrix(found.kernel, block, block[at : at + 1])[:, 0] - room[:, :rank] @ room[at, :rank]
         room[:, rank] = column / np.sqrt(residual[at])
         residual = np.maximum(residual - room[:, rank] ** 2, 0.0)
         rows.append(at)
         rank += 1
         residual[rows] = 0.0
-    if rows:
-        # Row i of L is phi of pivot i.
-        grown = np.zeros((rank, rank))
-        grown[: len(root), : len(root)] = root
-        grown[len(root) :] = np.tril(room[rows, :rank], len(root))
-        pivots, root = np.concatenate([pivots, block[rows]]), grown
-    return pivots, root, residual
+    if not rows:
+        return found, residual
+    root = np.zeros((rank, rank))  # row i is phi of pivot i
+    root[: found.rank, : found.rank] = found.root
+    root[found.rank :] = np.tril(room[rows, :rank], found.rank)
+    return replace(found, pivots=np.concatenate([found.pivots, block[rows]]), root=root), residual
 
 
-def _ordered(kernel: tuple[Term, ...], pivots: np.ndarray, largest: float, tolerance: float) -> FeatureMap:
+def _ordered(found: FeatureMap, tolerance: float) -> FeatureMap:
     """The same span by pivots in descending order, and L anew: the best order for rounding."""
-    if not len(pivots):
-        return FeatureMap(kernel, pivots, np.empty((0, 0)), largest)
-    square = _matrix(kernel, pivots, pivots)
-    root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=tolerance / 8, lower=1)
-    kept = places[:rank] - 1
-    return FeatureMap(kernel, pivots[kept], np.tril(root)[:rank, :rank], largest)
-
-
-def _reached(points: np.ndarray, found: FeatureMap, tolerance: float) -> bool:
-    step = max(FEWEST, BLOCK_ELEMENTS // found.rank)
-    return all(found.features(points[part])[1].max() <= tolerance for part in _parts(len(points), step))
+    square = _matrix(found.kernel, found.pivots, found.pivots)
+    root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, found.rounding) / 4, lower=1)
+    return replace(found, pivots=found.pivots[places[:rank] - 1], root=np.tril(root)[:rank, :rank])
 
 
 def _parts(n: int, step: int) -> Iterator[slice]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
+import scipy
 
 from kcalib import _arrays
 from kcalib._forecasts import Data, Forecasts, prepare
@@ -49,7 +50,7 @@ class ForecastEvaluation:
     interval_coverage: float | None  #: share of the targets in central 90 % intervals, from the PIT values
     interval_width: float | None  #: mean width of these intervals
     pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
-    quantile_calibration_error: float | None  #: mean |coverage - level| of `kcalib.quantile_calibration`
+    quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
     alpha: float  #: level of the verdict
@@ -152,9 +153,11 @@ def evaluate(
     Returns
     -------
     Evaluation or ForecastEvaluation
-        The latter for distributions of numbers and vectors. Its verdict names what is wrong if calibration is rejected
-        and a share is off by more than two standard errors: "too low" or "too high" predictions by the mean of the PIT
-        values, "over-confident" ones with intervals that hold too few targets, "under-confident" with too many.
+        The latter for distributions of numbers and vectors. Its verdict names what is off by more than two standard
+        errors if the test rejects calibration: "too low" or "too high" predictions by the mean of the PIT values,
+        "over-confident" ones with intervals that hold too few targets, "under-confident" with too many (of
+        vectors: by squared errors over variances). If the test does not reject, but one of these is off at the level
+        `alpha` over both, the verdict says "no evidence by the SKCE, but" so.
 
     Raises
     ------
@@ -189,7 +192,7 @@ def evaluate(
     if isinstance(data, Forecasts):
         if n_bins is not None:
             raise ValueError(
-                f"`n_bins` is for class probabilities, but `y_pred` is {type(y_pred).__name__}; leave it out"
+                f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
             )
         return forecast_evaluation_of(data, **options)
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
@@ -247,10 +250,15 @@ def forecast_evaluation_of(
     errors = _arrays.to_host(data.y) - forecast_scores.means_of(data)
     has_density = forecast_scores.has_density(data.prediction)
     numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
-    verdict = "no evidence against calibration"
+    # Where the SKCE finds nothing, a reason has to stand by itself: level alpha over two of them.
+    quantile = 2.0 if miscalibrated else -float(scipy.special.ndtri(alpha / 4))
+    reasons = _reasons(data.n, numbers, quantile) if numbers else _spread(data, errors, quantile)
     if miscalibrated:
-        reasons = _reasons(data.n, numbers) if numbers else _spread(data, errors)
         verdict = ", ".join(["miscalibrated", *reasons])
+    elif reasons:
+        verdict = f"no evidence by the SKCE, but {', '.join(reasons)}"
+    else:
+        verdict = "no evidence against calibration"
     return ForecastEvaluation(
         n_samples=data.n,
         n_dims=data.n_dims,
@@ -286,26 +294,26 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     }
 
 
-def _reasons(n: int, numbers: dict[str, float]) -> list[str]:
-    """What is off by more than two standard errors of a calibrated model."""
+def _reasons(n: int, numbers: dict[str, float], quantile: float) -> list[str]:
+    """What is off by more than so many standard errors of a calibrated model."""
     reasons = []
     shift = numbers["pit_mean"] - 0.5
-    if abs(shift) > 2 * math.sqrt(1 / (12 * n)):
+    if abs(shift) > quantile * math.sqrt(1 / (12 * n)):
         reasons.append("too low" if shift > 0 else "too high")
     excess = numbers["interval_coverage"] - INTERVAL
-    if abs(excess) > 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
+    if abs(excess) > quantile * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
         reasons.append("under-confident" if excess > 0 else "over-confident")
     return reasons
 
 
-def _spread(data: Forecasts, errors: np.ndarray) -> list[str]:
-    """Whether squared errors of vectors are on average those that their variances say, up to two standard errors."""
+def _spread(data: Forecasts, errors: np.ndarray, quantile: float) -> list[str]:
+    """Whether squared errors of vectors are on average their variances, up to so many standard errors."""
     std = _arrays.to_host(data.prediction.standard_deviation())
     if data.n < 2 or not np.all(std > 0):
         return []
     squares = np.mean((errors / std) ** 2, axis=1)
     gap = float(np.mean(squares)) - 1
-    if abs(gap) <= 2 * float(np.std(squares, ddof=1)) / math.sqrt(data.n):
+    if abs(gap) <= quantile * float(np.std(squares, ddof=1)) / math.sqrt(data.n):
         return []
     return ["over-confident" if gap > 0 else "under-confident"]
 

@@ -69,7 +69,8 @@ class MMD:
               l(y, y') = e^{-|y - y'|^2 / (2 \beta^2)}
 
     with independent Z, Z' from P and W, W' from Q. It is the distance in a Hilbert space, so that every radial kernel
-    with it is positive definite.
+    with it is positive definite. In closed form for normal distributions, their mixtures, and samples; of others it is
+    that of 64 draws from each prediction, with seed 0.
 
     Parameters
     ----------
@@ -79,8 +80,8 @@ class MMD:
 
     Examples
     --------
-    N(0, 1) and N(1, 1): d^2 = 2 (1 - exp(-1/6)) / sqrt(3), and with targets 0 the estimate is k(P, Q) times the
-    inner product of the residuals.
+    N(0, 1) and N(1, 1): d^2 = 2 (1 - exp(-1/6)) / sqrt(3), and with targets 0 the estimate is k(P, Q) = exp(-d^2 / 2)
+    times the inner product of the residuals.
 
     >>> import kcalib
     >>> from kcalib.distributions import Normal
@@ -90,7 +91,7 @@ class MMD:
     >>> k = Gaussian(bandwidth=1.0, metric=MMD(bandwidth=1.0))
     >>> far = Gaussian(bandwidth=1e9)
     >>> round(kcalib.skce([0.0, 0.0], P, kernel=k, **options) / kcalib.skce([0.0, 0.0], P, kernel=far, **options), 6)
-    0.914911
+    0.915181
     """
 
     bandwidth: float | None = None

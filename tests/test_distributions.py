@@ -248,6 +248,22 @@ def test_quantiles_of_counts_are_the_smallest(mean, dispersion):
     assert (q[:, 1:] >= q[:, :-1]).all()
 
 
+@pytest.mark.parametrize(
+    "d",
+    [
+        Poisson([1e-9, 0.7, 30.0, 5000.0, 3e9, 1e13]),
+        NegativeBinomial([1e-9, 0.7, 30.0, 5000.0, 3e9, 12.0], [1.0, 20.0, 0.3, 1e-12, 1e-6, 500.0]),
+    ],
+    ids=type,
+)
+def test_quantiles_of_counts_by_sums_are_those_by_search(d):
+    """Draws and Wasserstein points take the sums; neither path's rounding comes near these probabilities."""
+    p = (np.arange(128) + 0.5) / 128 + 1e-7
+    np.testing.assert_array_equal(d._inverse_cdf(p[None, :]), d.quantile(p))
+    far = np.array([2.0**-64, 1e-13, 1 - 1e-10])
+    np.testing.assert_allclose(d._inverse_cdf(far[None, :]), d.quantile(far), rtol=0.01, atol=1)
+
+
 def test_negative_binomial_by_number_and_probability():
     d = NegativeBinomial.from_number_and_probability([3.0, 0.5], [0.25, 0.9])
     law = scipy.stats.nbinom([3.0, 0.5], [0.25, 0.9])
@@ -566,6 +582,24 @@ def test_arrays_on_another_device_stay_there(name):
         np.testing.assert_allclose(there.quantile(P), here.quantile(P), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", DEVICE)
+def test_arrays_of_all_libraries(xp, name):
+    make, y = DEVICE[name]
+    there, here = make(lambda values: xp.asarray(values, dtype=np.float64)), make(np.asarray)
+    assert _arrays.is_host(there.expected_value()) == (xp.operator == "openmp")
+    np.testing.assert_allclose(_arrays.to_host(there.expected_value()), here.expected_value(), rtol=1e-14)
+    np.testing.assert_allclose(_arrays.to_host(there.sample(3, seed=2)), here.sample(3, seed=2), rtol=1e-13)
+    if y is not None:
+        logs = there.log_density(xp.asarray(y, dtype=np.float64))
+        np.testing.assert_allclose(_arrays.to_host(logs), here.log_density(y), rtol=1e-13)
+
+
+def test_arrays_are_not_copied_nor_locked():
+    mean = np.array([1.0, 2.0])
+    d = Normal(mean, 1.0)
+    assert np.shares_memory(d.mean, mean) and mean.flags.writeable
+
+
 def test_tensors_become_numpy():
     torch = pytest.importorskip("torch")
     d = Normal(torch.tensor([0.0, 1.0], requires_grad=True), torch.tensor([1.0, 2.0]))
@@ -652,6 +686,11 @@ BAD = [
         lambda: Ensemble([Normal(MEAN, 1.0), Normal(VECTORS, 1.0)]),
         ValueError,
         r"`members\[1\]` has 3 predictions of shape \(2,\) and `members\[0\]` 3 of shape \(\)",
+    ),
+    unlike(
+        lambda: Ensemble([Normal(MEAN, 1.0), Normal(on_device(MEAN), 1.0)]),
+        ValueError,
+        r"`members\[1\]` are array_api_strict arrays on .*device1.* `members\[0\]` numpy arrays on cpu, expected all",
     ),
     unlike(lambda: Ensemble([]), ValueError, "`members` is empty"),
     unlike(lambda: Ensemble(Normal(MEAN, 1.0)), TypeError, "`members` is of type Normal, expected a list of dist"),

@@ -13,7 +13,9 @@ from scipy import integrate, stats
 
 import kcalib
 from kcalib.distributions import (
+    Beta,
     Categorical,
+    Dirichlet,
     Distribution,
     Ensemble,
     Laplace,
@@ -22,6 +24,7 @@ from kcalib.distributions import (
     NegativeBinomial,
     Normal,
     Poisson,
+    PowerExponential,
     Samples,
 )
 from kcalib.estimators import forecast_scores
@@ -247,6 +250,32 @@ def test_vectors_of_one_entry_are_numbers():
     assert kcalib.crps(column[0], Normal(*column[1:])) == pytest.approx(kcalib.crps(Y, Normal(MEAN, STD)), rel=1e-15)
 
 
+@pytest.mark.parametrize("shape", [0.3, 1.0, 4.0])
+def test_crps_by_quantiles(shape):
+    y = np.array([0.0, 0.7, 8.0])
+    law = stats.gennorm(2 * shape, scale=2 ** (1 / (2 * shape)))
+    expected = [integral_of(law.cdf, t, law.ppf(1e-12), law.isf(1e-12)) for t in y]
+    np.testing.assert_allclose(values(y, PowerExponential(np.zeros(3), 1.0, shape)), expected, rtol=1e-6)
+    if shape == 1:
+        np.testing.assert_allclose(expected, values(y, Normal(np.zeros(3), 1.0)), rtol=1e-10)
+
+
+def test_crps_of_proportions():
+    a, b, y = np.array([0.3, 2, 50.0]), np.array([0.3, 5, 2.0]), np.array([0.1, 0.9, 0.97])
+    expected = [integral_of(stats.beta(*ab).cdf, t, 0, 1) for *ab, t in zip(a, b, y, strict=True)]
+    np.testing.assert_allclose(values(y, Beta(a, b)), expected, rtol=1e-6)
+    # By draws: their error is at most that of 512 independent ones.
+    y = np.array([[0.2, 0.3, 0.5]])
+    z, other = np.random.default_rng(0).dirichlet([1, 2, 3], size=(2, 100_000))
+    expected = np.linalg.norm(z - y, axis=1) - 0.5 * np.linalg.norm(z - other, axis=1)
+    assert abs(kcalib.crps(y, Dirichlet([[1.0, 2, 3]])) - np.mean(expected)) < 4 * np.std(expected) / math.sqrt(512)
+
+
+def test_distributions_of_scipy():
+    assert kcalib.crps(Y, stats.norm(MEAN, STD)) == kcalib.crps(Y, Normal(MEAN, STD))
+    assert np.all(kcalib.pit_values(Y, stats.norm(MEAN, STD)) == kcalib.pit_values(Y, Normal(MEAN, STD)))
+
+
 def test_a_family_of_ones_own():
     loc = np.array([0.0, 1.0, -2.0])
     y = np.array([0.5, -30.0, 60.0])
@@ -299,6 +328,10 @@ def test_log_score():
     cov = np.array([[2.0, 0.6], [0.6, 1.0]])
     expected = -stats.multivariate_normal([1.0, 0.0], cov).logpdf([0.5, 2.0])
     assert kcalib.log_score([[0.5, 2.0]], MultivariateNormal([[1.0, 0.0]], cov[None])) == pytest.approx(expected)
+    # What is impossible costs infinitely much, unless it has no weight.
+    prediction = Beta([2.0, 1.0], 1.0)
+    assert kcalib.log_score([0.0, 0.5], prediction) == math.inf
+    assert kcalib.log_score([0.0, 0.5], prediction, sample_weight=[0, 1]) == pytest.approx(0, abs=1e-14)
     with pytest.raises(ValueError, match=r"`y_pred` is Samples, which has no density"):
         kcalib.log_score([0.0], atoms([[1.0]]))
     with pytest.raises(ValueError, match=r"`y_pred` is DrawsOnly, which has no density .* use kcalib.crps"):
@@ -455,6 +488,20 @@ def test_plot_of_the_curve(tmp_path):
     np.testing.assert_allclose([bar.get_height() for bar in below.patches], curve.histogram)
     axes.figure.savefig(tmp_path / "curve.png")
     assert len(curve.plot(histogram=False, legend=False, color="k").figure.axes) == 1
+
+
+def test_arrays_of_every_library(xp):
+    expected = [f(Y, Normal(MEAN, STD)) for f in (kcalib.crps, kcalib.log_score, kcalib.pinball_loss)]
+    y, prediction = xp.asarray(Y), Normal(xp.asarray(MEAN), xp.asarray(STD))
+    found = [f(y, prediction) for f in (kcalib.crps, kcalib.log_score, kcalib.pinball_loss)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(kcalib.pit_values(y, prediction), kcalib.pit_values(Y, Normal(MEAN, STD)), rtol=1e-12)
+    samples = np.random.default_rng(0).normal(size=(4, 5))
+    assert kcalib.crps(y, Samples(xp.asarray(samples))) == pytest.approx(kcalib.crps(Y, Samples(samples)), rel=1e-12)
+    counts, rate = np.arange(4.0), np.array([1.0, 2.0, 0.5, 9.0])
+    for function in (kcalib.crps, kcalib.log_score, kcalib.pinball_loss):
+        found = function(xp.asarray(counts), Poisson(xp.asarray(rate)))
+        assert found == pytest.approx(function(counts, Poisson(rate)), rel=1e-12)
 
 
 # -- bad input

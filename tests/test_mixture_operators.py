@@ -342,6 +342,8 @@ def test_mmd_distances(level, name, dtype):
     assert equal.sum() > n
     np.testing.assert_array_equal(distances[equal], 0.0)
     np.testing.assert_allclose(distances**2, d2.astype(float), rtol=0, atol=TOLERANCE[dtype] * size)
+    sums = operator.moments(trace=False).row_sums  # distances of one side with itself
+    np.testing.assert_allclose(sums, distances.sum(axis=1), rtol=1e-14 if dtype == "float64" else 1e-6)
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])
@@ -374,6 +376,23 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
 
 
 @pytest.mark.parametrize("level", instruction_sets())
+def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
+    """d^2 = 2 |2 H|^(-1/2) (1 - exp(-q)) with q = c^T (2 H)^(-1) c."""
+    d, n = 3, 8
+    root = np.random.default_rng(0).normal(size=(d, d))
+    m = np.outer(10.0 ** -np.arange(1.0, n + 1), [1.0, -2.0, 0.5])
+    s = np.broadcast_to(root @ root.T, (n, 1, d, d))
+    part = Part(np.ones(n), np.ones(n), m, np.ones((n, 1)), m[:, None], s)
+    problem = points_problem(Mixtures("normal_full", d, 1), [part], "identity")
+    found = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    twice = np.eye(d) + 4 * root @ root.T
+    c = m[:, None] - m[None]
+    q = np.einsum("ijk,kl,ijl->ij", c, np.linalg.inv(twice), c)
+    expected = np.sqrt(-2 * np.expm1(-q) / np.sqrt(np.linalg.det(twice)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("other", [0, 13])
 def test_distances_in_a_table(level, dtype, other):
@@ -401,6 +420,10 @@ def test_distances_in_a_table(level, dtype, other):
     assert (np.abs(operator.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
     w = rng.normal(size=(expected.shape[1], 2))
     assert (np.abs(operator.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
+    transposed = OpenMPOperator(replace(problem, table=np.asfortranarray(table)), level=level)
+    np.testing.assert_array_equal(transposed.tile(ALL, ALL), operator.tile(ALL, ALL))
+    with pytest.raises(ValueError, match=r"positions in the table are .* expected 0 to 149"):
+        OpenMPOperator(replace(problem, table=table[:150]))
     if not other:
         np.fill_diagonal(expected, 0)
     assert abs(operator.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()

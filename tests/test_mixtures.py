@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -289,13 +290,14 @@ def test_blocks(family, monkeypatch):
     np.testing.assert_allclose(own_products(mixtures, marks), np.diag(whole[0]), rtol=0, atol=20 * EPS)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_squared_mmd(family):
+def test_squared_mmd(family, count):
     kernel = kernels_of(family)[1][0]
-    one, other = random_components(family, 3, 2, 2, seed=1), random_components(family, 4, 2, 2, seed=2)
+    one, other = random_components(family, 3, count, 2, seed=1), random_components(family, 4, count, 2, seed=2)
     d = one.locations.shape[2]
     scale = closed_form(family, kernel.terms(), d)
-    mixtures = Mixtures(family, d, 2, len(scale), kernel.terms() if family == "atoms" else ())
+    mixtures = Mixtures(family, d, count, len(scale), kernel.terms() if family == "atoms" else ())
     own = [np.diag(pair_expectation(a, a, kernel)) for a in (one, other)]
     expected = own[0][:, None] + own[1] - 2 * pair_expectation(one, other, kernel)
     found = squared_mmd(mixtures, point_columns(one, scale), point_columns(other, scale))
@@ -329,6 +331,29 @@ def test_mmd_of_nearly_equal_normals():
         for i, j in itertools.combinations(range(len(table)), 2):
             expected = f(i, i) + f(j, j) - 2 * f(i, j)
             assert abs(found[i, j] - expected) <= 50 * EPS * expected, (i, j)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(bandwidth=0.4), Gaussian(bandwidth=3.0)], ids=str)
+def test_mmd_of_full_normals(kernel):
+    """Equal covariances are as diagonal ones after a turn; other ones against the sum, to its rounding."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    variances, gaps = np.array([0.5, 2.0, 0.01]), [0.0, 1e-12, 1e-6, 1e-3, 1.0]
+    means = np.array([[gap, 0.0, -gap] for gap in gaps])
+    plain = Components("normal", np.ones((5, 1)), means[:, None], np.tile(variances, (5, 1, 1)))
+    covariance = np.tile(turn @ np.diag(variances) @ turn.T, (5, 1, 1, 1))
+    full = Components("normal_full", np.ones((5, 1)), (means @ turn.T)[:, None], covariance)
+    scale = closed_form("normal", kernel.terms(), 3)
+    found = squared_mmd(Mixtures("normal_full", 3, 1), *[point_columns(full, scale)] * 2)
+    expected = squared_mmd(Mixtures("normal", 3, 1), *[point_columns(plain, scale)] * 2)
+    assert (np.diag(found) == 0).all()
+    # Turned means are off by some eps of themselves, turned covariances by some eps times their condition, 200.
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+    one = random_components("normal_full", 4, 1, 3, seed=1)
+    own = np.diag(pair_expectation(one, one, kernel))
+    expected = own[:, None] + own - 2 * pair_expectation(one, one, kernel)
+    found = squared_mmd(Mixtures("normal_full", 3, 1), *[point_columns(one, scale)] * 2)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=20 * EPS)
 
 
 @pytest.mark.parametrize("family", ["normal", "normal_full", "laplace", "atoms"])
@@ -487,22 +512,25 @@ def wide_jax(request):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_libraries_agree(family, library):
     convert = _convert(library)
-    # JAX compiles every operation for every shape: one problem, one kernel.
-    metrics, which = (["mmd"], slice(1)) if library == "jax" else (["mmd", "table"], slice(None))
-    for metric in metrics:
+    # JAX compiles every operation for every shape: one problem of one family, and one kernel, compiled as a whole.
+    few = library == "jax"
+    for metric in ["mmd"] * (family == "atoms") if few else ["mmd", "table"]:
         expected = GenericOperator(problem_of(family, metric)).tile(slice(None), slice(None))
         found = GenericOperator(problem_of(family, metric, convert=convert))
         np.testing.assert_allclose(
             _arrays.to_host(found.tile(slice(None), slice(None))), expected, rtol=0, atol=100 * EPS
         )
-        if library != "jax":
+        if not few:
             np.testing.assert_allclose(
                 _arrays.to_host(found.moments().diagonal), np.diag(expected), rtol=0, atol=100 * EPS
             )
     components = random_components(family, 4, 2, 2)
     there = Components(family, *(None if a is None else convert(a) for a in _parts(components)))
-    for kernel, _ in kernels_of(family)[which]:
-        value = _arrays.to_host(pair_expectation(there, there, kernel))
+    for kernel, _ in kernels_of(family)[: 1 if few else None]:
+        expectations = functools.partial(_pair_expectation, family, kernel)
+        if few:
+            expectations = pytest.importorskip("jax").jit(expectations)
+        value = _arrays.to_host(expectations(*_parts(there)))
         np.testing.assert_allclose(value, pair_expectation(components, components, kernel), rtol=1e-13)
     y = np.random.default_rng(0).normal(size=(4, components.locations.shape[2]))
     locations = location_columns(convert(y), there, 1.3)
@@ -513,6 +541,11 @@ def test_libraries_agree(family, library):
             _flat(*transformed(convert(y), there, convert(root))), _flat(*transformed(y, components, root)), strict=True
         ):
             np.testing.assert_allclose(_arrays.to_host(found), expected, rtol=0, atol=10 * EPS)
+
+
+def _pair_expectation(family, kernel, *parts):
+    components = Components(family, *parts)
+    return pair_expectation(components, components, kernel)
 
 
 def _parts(components: Components) -> tuple:

@@ -10,12 +10,14 @@ import time
 import numpy as np
 import oracle
 import pytest
+from emulated_device import EmulatedDevice
 from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
 
 from kcalib import _arrays, _native, _packing
 from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
 from kcalib._operators import openmp
+from kcalib._operators.cuda import CudaOperator
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
@@ -50,6 +52,7 @@ OPERATORS |= {
     "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
     "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
+    "cuda-emulated": lambda p: CudaOperator(p, device=EmulatedDevice()),
 }
 ON_A_LINE = {"sorted_scan": SortedScanOperator}
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]

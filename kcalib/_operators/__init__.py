@@ -2,6 +2,7 @@
 
     openmp        compiled tiles, threads; NumPy arrays            (src/cpu/sweep.cpp)
     sorted_scan   points on a line: O(n log n); NumPy arrays       (src/cpu/line*.cpp)
+    cuda          tiles on an NVIDIA GPU; CuPy arrays             (src/cuda/pairs.cu)
     generic       strips of rows in any array namespace, differentiable
 
 Each takes a `PairProblem` and has `moments`, `block_sums`, `matmul`, `quadratic_forms` and `tile`

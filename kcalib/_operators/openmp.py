@@ -64,9 +64,8 @@ class OpenMPOperator:
         obstacle = self.unsuitable(problem)
         if obstacle is not None:
             raise ValueError(f"operator='openmp' cannot take this problem: {obstacle}; leave operator=None")
-        table = None if problem.table is None else np.ascontiguousarray(problem.table, dtype=np.float64)
         self._kernel = _native.Kernel(
-            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), table
+            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem)
         )
 
     @staticmethod
@@ -166,15 +165,15 @@ class OpenMPOperator:
         Single normals: w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `normals_apart`.
         """
         points = _bounded(mixtures, points, 0)
-        if mixtures.family != "normal" or mixtures.n_components > 1 or mixtures.n_terms > 1:
+        if mixtures.family != "normal" or mixtures.n_components > 1:
             own = np.empty(len(points), points.dtype)
             _native.own_products(points, self._kernel, self._sweep(), own)
             return np.concatenate([points, own[:, None]], axis=1)
-        d = mixtures.n_dims
-        twice = 2 * points[:, 2 + d : 2 + 2 * d].astype(np.float64)
-        points = points.copy()
-        points[:, 1] = points[:, 0] * np.exp(-0.25 * np.sum(np.log(twice), axis=1))
-        points[:, 2 + 2 * d :] = 1 / twice
+        d, points = mixtures.n_dims, points.copy()
+        for term in np.split(points, mixtures.n_terms, axis=1):  # views
+            twice = 2 * term[:, 2 + d : 2 + 2 * d].astype(np.float64)
+            term[:, 1] = term[:, 0] * np.exp(-0.25 * np.sum(np.log(twice), axis=1))
+            term[:, 2 + 2 * d :] = 1 / twice
         return points
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
@@ -219,6 +218,18 @@ def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
         return None
     numbers = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
     return FAMILIES[mixtures.family], *numbers, _terms(mixtures.kernel)
+
+
+def _table(problem: PairProblem) -> np.ndarray | None:
+    """The table of distances, with numbers beside each other in its rows, which positions are checked against."""
+    if problem.table is None:
+        return None
+    table = np.asarray(problem.table, dtype=np.float64)
+    for axis, side in enumerate((problem.left, problem.columns)):
+        low, high = side.points.min(), side.points.max()
+        if not 0 <= low <= high < table.shape[axis]:
+            raise ValueError(f"positions in the table are {low} to {high}, expected 0 to {table.shape[axis] - 1}")
+    return table if table.strides[1] == table.itemsize else np.ascontiguousarray(table)
 
 
 def _bounded(mixtures: Mixtures, rows: np.ndarray, first: int) -> np.ndarray:

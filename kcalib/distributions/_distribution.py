@@ -10,7 +10,7 @@ for the rest.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -64,6 +64,9 @@ class Distribution:
     A distribution of your own derives from this class and defines `n`, `event_shape`, `take` and `sample`; the
     rest has defaults that work with draws, by quasi Monte Carlo where the family can. Families with closed forms
     also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``.
+
+    The families of kcalib hold NumPy arrays where parameters come from the CPU, without a copy where there needs to be
+    none, and leave arrays on other devices there.
 
     Attributes
     ----------
@@ -326,6 +329,19 @@ def take_rows(array: Array, rows: Any) -> Array:
         )
     taken = _arrays.namespace(array).take(array, _arrays.beside(rows, array), axis=0)
     return read_only(taken)
+
+
+def choose(mask: np.ndarray, first: Callable[[Any], np.ndarray], second: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
+    if np.all(mask):
+        return first(...)
+    if not np.any(mask):
+        return second(...)
+    yes, no = np.nonzero(mask), np.nonzero(~mask)
+    found = first(yes)
+    result = np.empty(mask.shape, dtype=found.dtype)
+    result[yes], result[no] = found, second(no)
+    return result
 
 
 def row_blocks(n: int, width: int) -> Iterator[slice]:

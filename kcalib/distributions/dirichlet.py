@@ -11,7 +11,7 @@ import scipy
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
-from kcalib.distributions._distribution import Density
+from kcalib.distributions._distribution import Density, choose
 from kcalib.distributions._quasi import random_points
 from kcalib.distributions._saddle_point import log_dirichlet
 
@@ -99,9 +99,7 @@ class Dirichlet(Density):
         after = np.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
         draws, left = np.empty((*uniforms.shape[:2], self.n_dims)), np.ones(uniforms.shape[:2])
         for i in range(self.n_dims - 1):
-            first, others = alpha[:, i : i + 1], after[:, i + 1 : i + 2]
-            share = scipy.special.betaincinv(first, others, uniforms[:, :, i])
-            rest = scipy.special.betainccinv(others, first, uniforms[:, :, i])  # 1 - share, also where share is near 1
+            share, rest = _shares(alpha[:, i : i + 1], after[:, i + 1 : i + 2], uniforms[:, :, i])
             draws[:, :, i] = left * share
             left = left * rest
         draws[:, :, -1] = left
@@ -114,3 +112,15 @@ class Dirichlet(Density):
         y = _arrays.to_host(events(y, self.alpha, self.n, self.event_shape))
         check_support(y, "simplex")
         return self._like(log_dirichlet(_arrays.to_host(self.alpha), y / np.sum(y, axis=1, keepdims=True)))
+
+
+def _shares(first: np.ndarray, others: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
+    first, others = np.broadcast_to(first, u.shape), np.broadcast_to(others, u.shape)
+    share = scipy.special.betaincinv(first, others, u)
+    rest = choose(
+        share < 0.9,
+        lambda i: 1 - share[i],
+        lambda i: scipy.special.betainccinv(others[i], first[i], u[i]),
+    )
+    return share, rest

@@ -63,11 +63,12 @@ def wasserstein_distance(
     Parameters
     ----------
     prediction : Distribution
-        n predicted distributions.
+        Predicted distributions, n of them.
     other : Distribution, optional
-        n' others of the same kind; by default the predictions themselves.
+        Others of the same kind, n' of them; by default the predictions themselves.
     order : float
-        s, at least 1; 2 for distributions without components. One component each has the same distance for every s.
+        The s above, at least 1; 2 for distributions without components. Of one component each the distance is the same
+        for every s.
     max_memory : float, optional
         Bytes that the table may take. Default: what the machine has available.
     threads : int, optional
@@ -97,14 +98,18 @@ def wasserstein_distance(
     For s up to 2 :math:`\mathrm{MW}_s` is an upper bound of the mixtures' :math:`W_s`, which have no closed form: it
     moves components as wholes. The two agree for samples, and for one component each if s = 2.
 
-    Kernels :math:`\exp(-\lambda W_2^\nu)` are positive definite for numbers, for normal distributions with
-    commuting covariances and for Laplace distributions. They need not be for normal distributions of vectors with full
-    covariances, nor :math:`\exp(-\lambda \mathrm{MW}_s^\nu)` for mixtures and samples of vectors: theorem D.1 of [1]_
-    does not hold in general. An estimate with an indefinite kernel may be negative, and zero for a model that is not
-    calibrated; ``docs/scripts/indefinite_kernels.py`` prints smallest eigenvalues.
+    Kernels :math:`\exp(-\lambda W_2^\nu)`, :math:`0 < \nu \le 2`, are positive definite for normal distributions of
+    independent entries (or commuting covariances), for Laplace distributions, for counts and for samples of numbers; of
+    the latter :math:`\exp(-\lambda W_1^\nu)` for :math:`\nu \le 1`. They need not be for normal distributions with full
+    covariances, nor those of :math:`\mathrm{MW}_s` for mixtures and for samples of vectors: theorem D.1 of [1]_ does
+    not hold in general. With an indefinite kernel an estimate may be negative, or zero although a model is not
+    calibrated. ``docs/scripts/indefinite_kernels.py`` prints smallest eigenvalues.
 
-    Time :math:`O(n n')` of what a pair takes: for K and L components of dimension d, :math:`KL d^3` operations for
-    full covariances, and for the coupling :math:`K^3` of equal weights and more for others.
+    Time: n n' times (half of it without `other`) what a pair takes, for K and L components in d dimensions
+    :math:`O(K L d)`, or :math:`O(K L d^3)` for full covariances, and the search of the coupling: :math:`O(K^3)` for
+    equal weights and as many components, more for others, :math:`O(K \log K)` for samples of numbers. Couplings of
+    more than 32 components with weights that are not equal are solved to 1e-8 of the largest cost, others to rounding.
+    Memory beside the table: a few megabytes.
 
     References
     ----------
@@ -148,9 +153,9 @@ def mmd_distance(
     Parameters
     ----------
     prediction : Distribution
-        n predicted distributions: normal ones, samples, or mixtures of these.
+        Predicted distributions, n of them: normal ones, samples, or mixtures of these.
     other : Distribution, optional
-        n' others of the same kind; by default the predictions themselves.
+        Others of the same kind, n' of them; by default the predictions themselves.
     bandwidth : float
         Of the Gaussian kernel, positive.
     max_memory : float, optional
@@ -208,7 +213,7 @@ def mmd_distance(
             "take `Samples` of it"
         )
     n, n_others = (int(side.weights.shape[0]) for side in (sides[0], sides[-1]))
-    _check_table(2 * n, n_others, max_memory)
+    _check_table(n, n_others, max_memory, copies=2)
     count = max(int(side.weights.shape[1]) for side in sides)
     sides = [_mixtures.padded(side, count) for side in sides]
     family, d = sides[0].family, int(sides[0].locations.shape[2])
@@ -256,9 +261,9 @@ def _check_order(order: Any) -> float:
     return number
 
 
-def _check_table(n: int, n_others: int, max_memory: Any) -> None:
+def _check_table(n: int, n_others: int, max_memory: Any, copies: int = 1) -> None:
     check_memory(
-        8 * n * n_others,
+        copies * 8 * n * n_others,
         max_memory,
         f"distances between {n} and {n_others} predictions",
         "take fewer predictions, or a metric whose distances are not stored",
@@ -343,7 +348,7 @@ def _run(blocks: Iterator[Block], threads: int) -> Iterator[int]:
             yield block()
         return
     with ThreadPoolExecutor(threads) as pool:
-        while wave := list(itertools.islice(blocks, 8 * threads)):
+        while wave := list(itertools.islice(blocks, 2 * threads)):
             yield sum(pool.map(lambda block: block(), wave))
 
 
@@ -473,7 +478,7 @@ class _Job:
         K, L, d = self.left.n_components, self.right.n_components, self.left.points.shape[2]
         width = K + L if self.left.on_a_line else K * L * (1 if self.left.roots is None else d * d)
         # Shortest paths take many small steps, for all pairs side by side.
-        step = max(32, (SEARCH_BLOCK if self._way == "shortest_paths" else BLOCK) // width)
+        step = max(1, (SEARCH_BLOCK if self._way == "shortest_paths" else BLOCK) // width)
         for begin in range(0, self.n_pairs, step):
             yield partial(self._fill, begin, min(begin + step, self.n_pairs))
 

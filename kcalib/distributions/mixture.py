@@ -230,12 +230,17 @@ def _members(members: Any, name: str) -> tuple[Distribution, ...]:
                 f"a Mixture of these{remedy}"
             )
     first = members[0]
-    family = _family(first)
+    family, place = _family(first), _place(first)
     for k, member in enumerate(members):
         if _family(member) is not family:
             raise ValueError(
                 f"`{name}[{k}]` is {_family(member).__name__} and `{name}[0]` {family.__name__}, expected components "
                 "of one family"
+            )
+        if _place(member) != place:
+            raise ValueError(
+                f"the arrays of `{name}[{k}]` are {_place(member)} and those of `{name}[0]` {place}, expected all in "
+                "one array library on one device; move them"
             )
         if (member.n, member.event_shape) != (first.n, first.event_shape):
             raise ValueError(
@@ -247,6 +252,11 @@ def _members(members: Any, name: str) -> tuple[Distribution, ...]:
 
 def _family(member: Distribution) -> type:
     return _family(member.members[0]) if isinstance(member, Mixture) else type(member)
+
+
+def _place(member: Distribution) -> str:
+    array = member.expected_value()
+    return f"{_arrays.library(array)} arrays on {_arrays.describe_device(array)}"
 
 
 def _components(member: Distribution) -> Components:

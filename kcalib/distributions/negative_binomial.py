@@ -20,6 +20,7 @@ from kcalib.distributions._checks import (
     real_array,
 )
 from kcalib.distributions._counts import Counts
+from kcalib.distributions._distribution import choose
 
 __all__ = ["NegativeBinomial"]
 
@@ -126,16 +127,21 @@ class NegativeBinomial(Counts):
         mean, dispersion = (_arrays.to_host(a).astype(np.float64)[:, None] for a in (self.mean, self.dispersion))
         return mean, dispersion
 
-    def _tails(self, k: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._tail(k, rows, scipy.special.betaincc, scipy.special.betainc)
+
+    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._tail(k, rows, scipy.special.betainc, scipy.special.betaincc)
+
+    def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
         mean, dispersion = _arrays.to_host(self.mean)[rows], _arrays.to_host(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
-        success, failure = 1 / (1 + ratio), ratio / (1 + ratio)
-        near, far = scipy.special.betainc, scipy.special.betaincc
         # The smaller of the two probabilities is the one that is known to relative accuracy.
-        common = failure < 0.5
-        lower = np.where(common, far(k + 1, size, failure), near(size, k + 1, success))
-        upper = np.where(common, near(k + 1, size, failure), far(size, k + 1, success))
-        return lower, upper
+        return choose(
+            ratio < 1,
+            lambda i: of_failure(k[i] + 1, size[i], ratio[i] / (1 + ratio[i])),
+            lambda i: of_success(size[i], k[i] + 1, 1 / (1 + ratio[i])),
+        )
 
 
 def at_index(at: str) -> int:

@@ -73,6 +73,8 @@ class Poisson(Counts):
         rate = _arrays.to_host(self.rate).astype(np.float64)[:, None]
         return rate, np.zeros_like(rate)
 
-    def _tails(self, k: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rate = _arrays.to_host(self.rate)[rows]
-        return scipy.special.gammaincc(k + 1, rate), scipy.special.gammainc(k + 1, rate)
+    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return scipy.special.gammaincc(k + 1, _arrays.to_host(self.rate)[rows])
+
+    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return scipy.special.gammainc(k + 1, _arrays.to_host(self.rate)[rows])

@@ -23,7 +23,7 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Quantiles, choose
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["PowerExponential"]
@@ -150,9 +150,13 @@ class PowerExponential(Density, Quantiles):
         return self._inverse_cdf(probability_row(probability, ()))
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        k = 0.5 / host_column(self.shape, p)
-        tails = 2 * np.minimum(p, 1 - p)
+        k = np.broadcast_to(0.5 / host_column(self.shape, p), (self.n, p.shape[1]))
+        tails = np.broadcast_to(2 * np.minimum(p, 1 - p), k.shape)
         # 1 - tails is exact where it is small.
-        t = np.where(tails < 0.5, scipy.special.gammainccinv(k, tails), scipy.special.gammaincinv(k, 1 - tails))
+        t = choose(
+            tails < 0.5,
+            lambda i: scipy.special.gammainccinv(k[i], tails[i]),
+            lambda i: scipy.special.gammaincinv(k[i], 1 - tails[i]),
+        )
         z = np.copysign((2 * t) ** k, p - 0.5)
         return host_column(self.loc, p) + host_column(self.scale, p) * z

@@ -7,9 +7,10 @@ v. What is fastest depends on the weights:
     equal weights, K = L     an assignment                                   _permutations, _assignments
     K = 2 or L = 2           a fractional knapsack                           _knapsack
     up to `SEARCHED` of them shortest paths, certified by a lower bound      _shortest_paths
-    more, or not certified   linear programmes                               _linear_programmes
+    more                     linear programmes                               _linear_programmes
 
-`line_costs` needs no search: on a line quantiles are coupled. Called by `distances`. Costs are in [0, 1] here.
+Each of the last two is there for what the other does not solve. `line_costs` needs no search: on a line quantiles are
+coupled. Called by `distances`. Costs are in [0, 1] here.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ import scipy
 Way = Literal["only_coupling", "permutations", "assignments", "knapsack", "shortest_paths", "linear_programmes"]
 
 PERMUTED = 3  # size of assignments up to which trying all permutations is fastest
-SEARCHED = 20  # size up to which shortest paths are faster than linear programmes
+SEARCHED = 32  # size up to which shortest paths are faster than linear programmes
 NO_MASS = 1e-15  # weights are sums of few numbers up to 1: less is rounding
 GAP = 1e-12  # between the cost found and the lower bound, where the largest cost is 1
-ROUNDING = 1e-14  # of sums of costs: paths that are shorter by less would have loops
 TOLERANCE = 1e-10  # of linear programmes, HiGHS's least
 AT_ONCE = 2**14  # variables of one linear programme
 
@@ -64,13 +64,16 @@ def cheapest(costs: np.ndarray, weights: np.ndarray, others: np.ndarray, equal_w
                 return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
             return _knapsack(costs, weights, others)
         case "shortest_paths":
-            found, bound = _shortest_paths(costs, weights, others)
-            uncertain = ~(found - bound <= GAP)
-            if np.any(uncertain):
-                found[uncertain] = _linear_programmes(costs[uncertain], weights[uncertain], others[uncertain])
-            return found
+            ways = (_shortest_paths, _linear_programmes)
         case "linear_programmes":
-            return _linear_programmes(costs, weights, others)
+            ways = (_linear_programmes, _shortest_paths)
+    found = ways[0](costs, weights, others)
+    missing = np.isnan(found)
+    if np.any(missing):
+        found[missing] = ways[1](costs[missing], weights[missing], others[missing])
+    if np.any(np.isnan(found)):
+        raise RuntimeError("optimal transport between components was not solved; please report these weights")
+    return found
 
 
 def _only_coupling(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -122,30 +125,37 @@ def line_costs(
     return np.sum(lengths * np.abs(x - y) ** order, axis=1)
 
 
-def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Costs of couplings, and lower bounds of all couplings' costs: they agree where it succeeded.
+def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """NaN where the cost found and a lower bound of all couplings' costs do not agree."""
+    found, bound = _between_bounds(costs, weights, others)
+    return np.where(np.abs(found - bound) <= GAP, found, np.nan)
 
-    Successive shortest paths, in all pairs side by side: mass flows from rows with some left to the column with room
-    that is the nearest in the residual graph, until none is left. The pairs are the last axis of all arrays in here.
+
+def _between_bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Costs of couplings, and lower bounds of all couplings' costs.
+
+    Successive shortest paths, in all pairs side by side: mass flows from rows with some left to columns with room,
+    along shortest paths of the residual graph, until none is left. Lengths are reduced costs, c_kl + r_k - s_l >= 0,
+    which potentials r and s keep at 0 where mass flows. The pairs are the last axis of all arrays in here.
     """
     C, left, room = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, others))  # copies
     K, L, P = C.shape
-    potentials, flow = np.zeros((K, P)), np.zeros((K, L, P))
+    flow, r, s = np.zeros((K, L, P)), np.zeros((K, P)), np.min(C, axis=0)
     _fill_from_nearest(C, left, room, flow)
-    spent, highest = np.full(P, np.inf), potentials.copy()
+    spent, highest = np.full(P, np.inf), np.zeros((K, P))
     at = np.arange(P)  # the pairs that still are in the arrays
     for _ in range(4 * (K + L)):
-        unfinished = (np.max(left, axis=0) > 0) & (np.max(room, axis=0) > 0)
-        if np.count_nonzero(unfinished) <= 0.75 * len(at):
-            done = ~unfinished
+        active = (np.max(left, axis=0) > 0) & (np.max(room, axis=0) > 0)
+        if np.count_nonzero(active) <= 0.75 * len(at):
+            done = ~active
             spent[at[done]] = np.sum(flow[:, :, done] * C[:, :, done], axis=(0, 1))
-            highest[:, at[done]] = potentials[:, done]
-            at = at[unfinished]
+            highest[:, at[done]] = r[:, done]
+            at = at[active]
             if not len(at):
                 break
-            C, left, room, flow, potentials = (a[..., unfinished] for a in (C, left, room, flow, potentials))
-            unfinished = unfinished[unfinished]
-        _augment(C, left, room, flow, potentials, unfinished)
+            C, left, room, flow, r, s = (array[..., active] for array in (C, left, room, flow, r, s))
+            active = active[active]
+        _augment(C, left, room, flow, r, s, active)
     prices = np.min(highest[:, None] + np.moveaxis(costs, 0, -1), axis=0)
     bound = np.sum(prices * others.T, axis=0) - np.sum(highest * weights.T, axis=0)
     return spent, bound
@@ -167,23 +177,31 @@ def _less(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
 
 
 def _augment(
-    C: np.ndarray, left: np.ndarray, room: np.ndarray, flow: np.ndarray, potentials: np.ndarray, active: np.ndarray
+    C: np.ndarray,
+    left: np.ndarray,
+    room: np.ndarray,
+    flow: np.ndarray,
+    r: np.ndarray,
+    s: np.ndarray,
+    active: np.ndarray,
 ) -> None:
     """The shortest paths to all columns, by Bellman and Ford, and as much mass along them as they can take.
 
-    Along all of them, not only the shortest: all their edges are tight for these distances as potentials, whatever
-    flows through them.
+    Along all of them, not the shortest only: with their lengths added to the potentials all of them have length 0.
     """
     K, L, P = C.shape
     to_row, column_before = np.where(left > 0, 0.0, np.inf), np.full((K, P), -1)
     to_column, row_before = np.full((L, P), np.inf), np.full((L, P), -1)
-    backward = np.swapaxes(np.where(flow > 0, -C, np.inf), 0, 1)
+    forward = np.maximum(C + r[:, None] - s, 0.0)  # below 0 by rounding only
+    backward = np.swapaxes(np.where(flow > 0, 0.0, np.inf), 0, 1)
     for _ in range(K):
-        _shorten(to_column, row_before, to_row, C)
+        _shorten(to_column, row_before, to_row, forward)
         if not np.any(_shorten(to_row, column_before, to_column, backward) & active):
             break
-    reached = active & np.isfinite(to_row)
-    potentials[reached] = to_row[reached]
+    # A row out of reach has no mass, but for rounding.
+    to_row = np.where(np.isfinite(to_row), to_row, np.max(to_column, axis=0))
+    r += np.where(active, to_row, 0.0)
+    s += np.where(active, to_column, 0.0)
     for goal in range(L):
         pairs = np.flatnonzero(active & (room[goal] > 0))
         if len(pairs):
@@ -226,7 +244,7 @@ def _shorten(distances: np.ndarray, before: np.ndarray, from_there: np.ndarray, 
     shortened = np.zeros(distances.shape, dtype=bool)
     for number, (start, length) in enumerate(zip(from_there, lengths, strict=True)):
         through = start + length
-        nearer = through < distances - ROUNDING
+        nearer = through < distances
         np.copyto(distances, through, where=nearer)
         np.copyto(before, number, where=nearer)
         shortened |= nearer
@@ -234,16 +252,16 @@ def _shorten(distances: np.ndarray, before: np.ndarray, from_there: np.ndarray, 
 
 
 def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """By SciPy's HiGHS, several pairs as one sparse block-diagonal programme."""
+    """By SciPy's HiGHS, several pairs as one sparse block-diagonal programme; NaN for those it does not solve."""
     sparse = scipy.sparse
     P, K, L = costs.shape
     sums = sparse.vstack(
         [sparse.kron(sparse.eye(K), np.ones((1, L))), sparse.kron(np.ones((1, K)), sparse.eye(L))], format="csr"
-    )
-    least, step = np.empty(P), max(1, AT_ONCE // (K * L))
+    )[:-1]  # the last is that of the others less those: with it rounding could make them contradictory
+    least, step = np.full(P, np.nan), max(1, AT_ONCE // (K * L))
     for begin in range(0, P, step):
         c = costs[begin : begin + step]
-        totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step]], axis=1)
+        totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step, :-1]], axis=1)
         found = scipy.optimize.linprog(
             c.ravel(),
             A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"),
@@ -251,8 +269,7 @@ def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarra
             method="highs-ds",
             options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
         )
-        if found.status != 0:
-            raise RuntimeError(f"a linear programme of optimal transport was not solved: {found.message}")
-        coupling = np.maximum(found.x.reshape(c.shape), 0.0)
-        least[begin : begin + step] = np.sum(coupling * c, axis=(1, 2))
+        if found.status == 0:
+            coupling = np.maximum(found.x.reshape(c.shape), 0.0)
+            least[begin : begin + step] = np.sum(coupling * c, axis=(1, 2))
     return least

@@ -145,8 +145,8 @@ def skce(
               + \mathbb{E}\, l(Z_i, Z_j) \bigr), \quad Z_i \sim P_i, Z_j \sim P_j,
 
     with expectations in closed form where there is one (Gaussian kernels and normal distributions, exponential kernels
-    and Laplace distributions, and mixtures of these; any kernel and samples; [2]_, appendix D). ``target_factor`` of
-    the result says what was done. Mixtures of K components take K^2 times as long.
+    and Laplace distributions, and mixtures of these; any kernel and samples, or counts; [2]_, appendix D).
+    ``target_factor`` of the result says what was done. Mixtures of K components take K^2 times as long.
 
     References
     ----------
@@ -176,7 +176,7 @@ def skce(
     >>> options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
     >>> result = kcalib.skce([0.0, 2.0], Normal([0.0, 0.0], [1.0, 1.0]), full_output=True, **options)
     >>> round(result.value, 6), result.target_factor
-    (-0.254553, 'closed form (normal)')
+    (-0.254551, 'closed form (normal)')
     """
     data = prepare(
         y_true,

@@ -43,7 +43,7 @@ EXACT_ON_A_LINE = 20_000  # samples
 SPECTRUM_WORK = 5e10
 SPECTRUM_COLUMNS = 50  # what the products with H cost beside its entries, in classes
 SPECTRUM_PASSES = 10
-GENERIC_COST = 10  # of an entry by array operations, relative to one by the compiled core
+GENERIC_COST = 30  # of an entry by array operations, relative to one by the compiled core
 LARGEST_SEED = 2**63 - 1
 CONSISTENCY_ESTIMATORS = {
     "ece": "top-label ECE",

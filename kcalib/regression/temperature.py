@@ -1,16 +1,20 @@
 r"""Calibration errors under the assumption that a temperature repairs the predictions.
 
-`TemperatureCalibration` has one parameter, fitted by the risk of `_function`, which also evaluates it.
+`TemperatureCalibration` has one parameter, fitted by the risk of `_function`, which also evaluates it. Predictions at
+another temperature, and the search for one, are also what `kcalib.recalibration` takes from here.
 """
 
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy
 
+from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 
@@ -75,31 +79,53 @@ class TemperatureCalibration(CalibrationFunction):
 
 
 def _fitted(problem: Problem) -> float:
-    """The temperature of lowest risk: the best of a grid, then Brent's method around it."""
+    """The temperature of lowest risk, 1 if none is lower."""
 
     def risk(log_temperature: float) -> float:
         return risk_of(problem.residuals, _gaps(problem, np.exp(log_temperature)), None)
 
-    grid = np.linspace(np.log(LOWEST), np.log(HIGHEST), 41)
-    grid[20] = 0.0
+    return float(np.exp(lowest(risk, LOWEST, HIGHEST, points=41)[0]))
+
+
+def lowest(risk: Callable[[float], float], low: float, high: float, points: int) -> tuple[float, float, int]:
+    """Where a function of log(T) is lowest, its value there, and how often it was evaluated.
+
+    The best of a grid, then Brent's method around it. T = 1 is on the grid if it is between the bounds, and wins ties.
+    """
+    grid = np.linspace(np.log(low), np.log(high), points)
+    one = int(np.argmin(np.abs(grid)))
+    if grid[0] < 0 < grid[-1]:
+        grid[one] = 0.0
     risks = np.array([risk(t) for t in grid])
-    best = 20 if risks[20] <= risks.min() else int(np.argmin(risks))
+    best = one if risks[one] <= risks.min() else int(np.argmin(risks))
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     refined = scipy.optimize.minimize_scalar(risk, bounds=around, method="bounded", options={"xatol": 1e-6})
-    return float(np.exp(refined.x if refined.fun < risks[best] else grid[best]))
+    place, value = (refined.x, refined.fun) if refined.fun < risks[best] else (grid[best], risks[best])
+    return float(place), float(value), len(grid) + int(refined.nfev)
 
 
 def _gaps(problem: Problem, temperature: float) -> np.ndarray:
     """p - softmax(log(p) / T), shape (n, m); with a scalar lens that of the second column, shape (n, 1)."""
     p = problem.simplex
-    with np.errstate(divide="ignore"):
-        logits = np.log(p / p.max(axis=1, keepdims=True)) / temperature
-    q = np.exp(logits)
-    q /= q.sum(axis=1, keepdims=True)
+    q = at_temperature(logits_of(p), temperature)
     if not problem.is_scalar:
         return p - q
     # The difference of the smaller probabilities has lost fewer digits.
     return np.where(p[:, 1] > p[:, 0], q[:, 0] - p[:, 0], p[:, 1] - q[:, 1])[:, None]
+
+
+def logits_of(p: Array) -> Array:
+    """Logarithms of probabilities, shape (n, m), the highest of each row 0."""
+    xp = _arrays.namespace(p)
+    with np.errstate(divide="ignore"):
+        return xp.log(p / xp.max(p, axis=1, keepdims=True))
+
+
+def at_temperature(logits: Array, temperature: float) -> Array:
+    """softmax(logits / T) of the rows; the highest logit of each is 0."""
+    xp = _arrays.namespace(logits)
+    q = xp.exp(logits / temperature)
+    return q / xp.sum(q, axis=1, keepdims=True)
 
 
 def _positive(temperature: Any) -> float:

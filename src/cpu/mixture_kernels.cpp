@@ -219,24 +219,57 @@ template <class T> void products(const Mixtures& m, const T* const* rows, const 
   }
 }
 
-// Products with themselves are in the column after the components': equal points have equal products, and distance 0.
-template <class T> void squared_mmd(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+// Squared distances, with products with themselves in the column `own`. Equal points have equal products, and distance 0.
+template <class T> void from_products(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
   using V = Pack<T>;
-  if (single_normals(m)) {
-    for (int r = 0; r < ROWS; ++r) {
-      V distances[VECTORS];
-      normals_apart<VECTORS>(RowPart<T>{rows[r]}, ColumnPart<V>{columns}, m.n_dims, distances);
-      for (int v = 0; v < VECTORS; ++v) store<V>(out + (r * VECTORS + v) * LANES<V>, distances[v]);
-    }
-    return;
-  }
-  const long own = m.n_terms * m.n_components * component_columns(m) * WIDTH<T>;
   products(m, rows, columns, out);
   for (int r = 0; r < ROWS; ++r)
     for (int v = 0; v < VECTORS; ++v, out += LANES<V>) {
-      const V both = rows[r][own] + load<V>(columns + own + v * LANES<V>);
+      const V both = rows[r][own * WIDTH<T>] + load<V>(columns + own * WIDTH<T> + v * LANES<V>);
       store<V>(out, at_least(both - T(2) * load<V>(out), T(0)));
     }
+}
+
+// What covariances add, and what means do: the second has no cancellation.
+template <class T> void of_full_normals(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
+  using V = Pack<T>;
+  const long width = component_columns(m);
+  for (int r = 0; r < ROWS; ++r) {
+    V roots[VECTORS] = {}, apart[VECTORS] = {}, root[VECTORS], exponent[VECTORS];
+    for (long t = 0; t < m.n_terms; ++t) {
+      const long first = t * width * WIDTH<T>;
+      full_normals<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, root, exponent);
+      for (int v = 0; v < VECTORS; ++v) {
+        roots[v] += root[v];
+        apart[v] += T(2) * root[v] * one_minus_exp(exponent[v]);
+      }
+    }
+    for (int v = 0; v < VECTORS; ++v, out += LANES<V>) {
+      const V both = rows[r][own * WIDTH<T>] + load<V>(columns + own * WIDTH<T> + v * LANES<V>);
+      store<V>(out, at_least(both - T(2) * roots[v], T(0)) + apart[v]);
+    }
+  }
+}
+
+template <class T> void of_normals(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+  using V = Pack<T>;
+  const long width = component_columns(m);
+  for (int r = 0; r < ROWS; ++r) {
+    V sum[VECTORS] = {}, part[VECTORS];
+    for (long t = 0; t < m.n_terms; ++t) {
+      const long first = t * width * WIDTH<T>;
+      normals_apart<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, part);
+      for (int v = 0; v < VECTORS; ++v) sum[v] += part[v];
+    }
+    for (int v = 0; v < VECTORS; ++v, out += LANES<V>) store<V>(out, sum[v]);
+  }
+}
+
+template <class T> void squared_mmd(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+  const long own = m.n_terms * m.n_components * component_columns(m);
+  if (single_normals(m)) return of_normals(m, rows, columns, out);
+  if (m.family == NORMAL_FULL && m.n_components == 1) return of_full_normals(m, rows, columns, own, out);
+  from_products(m, rows, columns, own, out);
 }
 
 template <class T> constexpr MixtureFunctions<T> functions_of() { return {targets<T>, products<T>, squared_mmd<T>}; }

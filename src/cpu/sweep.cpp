@@ -25,6 +25,19 @@ template <class T> long block_rows(const Side<T>& side, long n) {
   return n < 2048 || 192 * side.n_marks * long(sizeof(T)) > SECOND_LEVEL ? 96 : 192;
 }
 
+// Operations that the parts of a pair of measures take.
+double mixture_work(const Mixtures* m) {
+  if (!m) return 0;
+  const double parts = m->n_components + 1, d = m->n_dims;
+  return m->n_terms * parts * parts * (20 + 6 * d + (m->family == NORMAL_FULL ? d * d * d / 3 : 0));
+}
+
+// Operations that a pair takes, about.
+template <class T> double pair_work(const PairProblem<T>& problem) {
+  const double vectors = problem.left.n_features + problem.left.n_marks + 20.0;
+  return vectors + mixture_work(problem.program.target) + mixture_work(problem.program.predicted);
+}
+
 constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
 
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
@@ -93,7 +106,7 @@ template <class T> class Blocks {
   // Threads for a sweep that does `work` operations a pair besides the kernel's.
   int threads(double work = 0) const {
     const double pairs = double(n) * double(n_right) / (problem.symmetric ? 2 : 1);
-    return team_size(run_, tasks(), pairs * (problem.left.n_features + problem.left.n_marks + 20.0 + work));
+    return team_size(run_, tasks(), pairs * (pair_work(problem) + work));
   }
 
   // Rows [i * block, ...) against columns [j * block, ...).
@@ -480,8 +493,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   const long strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const long packed_size = tile.packed_size(problem.left, std::min(step, size));
-  const double pair_work = problem.left.n_features + problem.left.n_marks + 20.0;
-  const int threads = team_size(run, tasks, pair_work * double(problem.left.n) * double(size) / 2);
+  const int threads = team_size(run, tasks, pair_work(problem) * double(problem.left.n) * double(size) / 2);
   const AlignedBuffer<T> packed(2 * packed_size * threads);
   const AlignedBuffer<double> parts(tasks);
   Watch watch(run, tasks);
@@ -541,8 +553,8 @@ template <class T> bool own_products(const PairProblem<T>& problem, const Run& r
   const Side<T>& side = problem.left;
   const long step = 96, tasks = ceil_divide(side.n, step), packed_size = tile.packed_size(side, std::min(step, side.n));
   const Mixtures& mixtures = *problem.program.predicted;
-  const double components = double(mixtures.n_components) * double(mixtures.n_components) * mixtures.n_terms;
-  const int threads = team_size(run, tasks, double(side.n) * 40.0 * components * mixtures.n_dims);
+  constexpr double LANES_OF_A_TILE = 32;  // of which one is wanted
+  const int threads = team_size(run, tasks, double(side.n) * LANES_OF_A_TILE * mixture_work(&mixtures));
   const AlignedBuffer<T> packed(packed_size * threads);
   Watch watch(run, tasks);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)

@@ -5,7 +5,7 @@
 // part, a number, b(k, v) that of the columns' in pack v. All are sums of positive terms: nothing cancels but between
 // the parts. cpu/mixture_kernels.cpp adds the parts up.
 //
-// `reciprocal_root`, `reciprocal`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h.
+// `reciprocal_root`, `reciprocal`, `magnitude`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h.
 //
 // Columns of zeros alone, which fill up panels, give finite numbers. Numbers that enter squares and products are within
 // Bounds, others finite: kcalib/_operators/openmp.py sees to it.
@@ -36,9 +36,7 @@ KCALIB_FN constexpr long component_columns(const Mixtures& m) {
 }
 
 // Whose MMD distances `normals_apart` has.
-KCALIB_FN constexpr bool single_normals(const Mixtures& m) {
-  return m.family == NORMAL && m.n_components == 1 && m.n_terms == 1;
-}
+KCALIB_FN constexpr bool single_normals(const Mixtures& m) { return m.family == NORMAL && m.n_components == 1; }
 
 namespace {
 
@@ -146,7 +144,7 @@ template <int N, class V, class Row, class Column> KCALIB_FN void point_full_nor
 // A = H + H' = L L^T row by row, and the solution z of L z = m - m' with it: f = prod_i L_ii^(-1) exp(-|z|^2).
 // No eigenvalue of A is below 1, so no pivot is, and no element of L exceeds the root of A's; where rounding breaks
 // this, covariances are so far apart in size that f is nearly 0.
-template <int N, class V, class Row, class Column> KCALIB_FN void full_normal_full_normal(Row a, Column b, int d, V* f) {
+template <int N, class V, class Row, class Column> KCALIB_FN void full_normals(Row a, Column b, int d, V* root_product, V* exponent) {
   using B = Bounds<Real<V>>;
   for (int v = 0; v < N; ++v) {
     V lower_part[MAX_FULL_DIMS * (MAX_FULL_DIMS + 1) / 2], root[MAX_FULL_DIMS], z[MAX_FULL_DIMS];
@@ -168,9 +166,16 @@ template <int N, class V, class Row, class Column> KCALIB_FN void full_normal_fu
       q = z[i] * z[i] + q;
       product *= root[i];
     }
-    f[v] = product * exp_minus(q);
+    root_product[v] = product;
+    exponent[v] = q;
   }
 }
+template <int N, class V, class Row, class Column> KCALIB_FN void full_normal_full_normal(Row a, Column b, int d, V* f) {
+  V q[N];
+  full_normals<N>(a, b, d, f, q);
+  for (int v = 0; v < N; ++v) f[v] *= exp_minus(q[v]);
+}
+
 
 // E1(p) = (1 - exp(-p)) / p, which is 1 at 0: minus the divided difference of exp(-x) at 0 and p.
 template <class V> KCALIB_FN V first_difference(V p) {

@@ -1,0 +1,105 @@
+// Runs CUDA functions on the CPU, for tests: a block's threads are fibres that take turns, from barrier to barrier.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __shared__ static
+#define __noinline__ __attribute__((noinline))
+
+struct Index {
+  unsigned x, y, z;
+};
+static Index threadIdx, blockIdx, blockDim, gridDim;
+
+template <class I> I atomicAdd(I* at, I value) {
+  const I old = *at;
+  *at += value;
+  return old;
+}
+
+namespace emulation {
+
+struct Fibre {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  Index thread;
+  bool done;
+};
+constexpr size_t STACK = 1 << 17;
+static ucontext_t scheduler;
+static Fibre* running;
+static void (*body)(void*);
+static void* argument;
+
+static void enter() {
+  body(argument);
+  running->done = true;
+  swapcontext(&running->context, &scheduler);
+}
+
+// All threads of a block; each runs to its next barrier before any runs on.
+static void run_block(unsigned threads, std::vector<Fibre>& fibres) {
+  for (unsigned t = 0; t < threads; ++t) {
+    Fibre& fibre = fibres[t];
+    getcontext(&fibre.context);
+    if (!fibre.stack) fibre.stack.reset(new char[STACK]);
+    fibre.context.uc_stack.ss_sp = fibre.stack.get();
+    fibre.context.uc_stack.ss_size = STACK;
+    fibre.thread = {t, 0, 0};
+    fibre.done = false;
+    makecontext(&fibre.context, enter, 0);
+  }
+  for (unsigned left = threads; left > 0;) {
+    left = 0;
+    for (unsigned t = 0; t < threads; ++t) {
+      if (fibres[t].done) continue;
+      running = &fibres[t];
+      threadIdx = running->thread;
+      swapcontext(&scheduler, &running->context);
+      left += !running->done;
+    }
+  }
+}
+
+template <class... A, size_t... I>
+void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments, std::index_sequence<I...>) {
+  using Arguments = std::tuple<void (*)(A...), A...>;
+  Arguments all{kernel, *static_cast<A*>(arguments[I])...};
+  argument = &all;
+  body = [](void* p) {
+    std::apply([](auto function, auto... a) { function(a...); }, *static_cast<Arguments*>(p));
+  };
+  std::vector<Fibre> fibres(threads);
+  gridDim = grid;
+  blockDim = {threads, 1, 1};
+  for (unsigned y = 0; y < grid.y; ++y)
+    for (unsigned x = 0; x < grid.x; ++x) {
+      blockIdx = {x, y, 0};
+      run_block(threads, fibres);
+    }
+}
+template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments) {
+  launch(kernel, grid, threads, arguments, std::index_sequence_for<A...>{});
+}
+
+}  // namespace emulation
+
+inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
+
+// A function that launches `name` from Python.
+#define EMULATED(name)                                                                                     \
+  extern "C" void emulated_##name(unsigned x, unsigned y, unsigned threads, void** arguments) {            \
+    emulation::launch(name, Index{x, y, 1}, threads, arguments);                                           \
+  }

@@ -1,0 +1,88 @@
+"""The cuda operator's text: compiled for real devices, and what the contract (test_operators.py) does not see."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import nvrtc
+import pytest
+from emulated_device import EmulatedDevice
+from problems import softmax_problem
+
+from kcalib import _packing
+from kcalib import kernels as K
+from kcalib._dispatch import operator_for
+from kcalib._inputs import prepare
+from kcalib._operators.cuda import OPTIONS, CudaOperator, device_source, drawn_weights
+from kcalib._operators.openmp import OpenMPOperator
+from kcalib._resampling import KINDS, Weights
+
+ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
+RADIAL = (K.Exponential, K.Gaussian, K.GammaExponential, K.Matern, K.RationalQuadratic)
+EUCLIDEAN = [*(kind(bandwidth=0.5) for kind in RADIAL), K.Matern(bandwidth=0.5, nu=2.5)]
+# Every profile with every metric in one kernel: a combination is a subset of it.
+EVERYTHING = [K.Linear(), *EUCLIDEAN, *(kind(bandwidth=0.5, metric="cityblock") for kind in RADIAL)]
+
+
+def _operator(kernels, m: int, dtype: str) -> CudaOperator:
+    y, p = softmax_problem(20, m)
+    kernel = kernels[0]
+    for other in kernels[1:]:
+        kernel = kernel + other
+    return CudaOperator(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, device=EmulatedDevice())
+
+
+KERNELS = {"differences": (EVERYTHING, 3), "expanded": (EVERYTHING, 20), "residuals": (EUCLIDEAN, 20)}
+ALWAYS = [("residuals", "float64", "sm_90"), ("expanded", "float32", "sm_70")]  # 5 to 10 s each; all of them: -m slow
+COMBINATIONS = [
+    pytest.param(*each, marks=[] if each in ALWAYS else pytest.mark.slow)
+    for each in itertools.product(KERNELS, ("float64", "float32"), ARCHITECTURES)
+]
+
+
+@pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
+@pytest.mark.parametrize("kernels, dtype, architecture", COMBINATIONS)
+def test_pairs_compile(kernels, dtype, architecture):
+    operator = _operator(*KERNELS[kernels], dtype)
+    assert nvrtc.cubin(operator.source, operator.options, architecture)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("real", ["double", "float"])
+def test_weights_compile(real, architecture):
+    source = device_source("include/kcalib/math.h", "include/kcalib/resampling.h", "cuda/weights.cu")
+    options = (*OPTIONS, "-fmad=false", f"-DKCALIB_REAL={real}")
+    assert nvrtc.cubin(source, options, architecture)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_have_the_bits_of_the_compiled_core(kind, dtype):
+    weights = Weights(kind, 1000, 40, 2**63 + 12345)
+    found = drawn_weights(EmulatedDevice(), weights, 3, 17, 16, dtype)
+    np.testing.assert_array_equal(found[:, :14], weights.values(3, 17, dtype))
+    assert not found[:, 14:].any()
+
+
+def test_several_groups_of_columns_and_products():
+    """More tiles than one group has, more vectors than one panel; 1e-12 of the sums of sizes."""
+    y, p = softmax_problem(700, 10, seed=3)
+    problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
+    found, expected = CudaOperator(problem, device=EmulatedDevice()), OpenMPOperator(problem)
+    vectors = np.random.default_rng(0).normal(size=(700, 18))
+    size = np.abs(expected.tile(slice(None), slice(None)))
+    a, b = found.moments(second=True), expected.moments(second=True)
+    assert (np.abs(a.row_sums - b.row_sums) <= 1e-12 * size.sum(axis=1)).all()
+    assert abs(a.total - b.total) <= 1e-12 * size.sum()
+    assert (np.abs(found.matmul(vectors) - expected.matmul(vectors)) <= 1e-12 * (size @ np.abs(vectors))).all()
+    weights = Weights("rademacher", 700, 33, 5)
+    difference = np.abs(found.quadratic_forms(weights) - expected.quadratic_forms(weights))
+    assert (difference <= 1e-12 * size.sum()).all()
+
+
+def test_host_arrays_are_refused():
+    y, p = softmax_problem(20, 3)
+    problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
+    with pytest.raises(ValueError, match=r"operator='cuda' needs CuPy arrays on an NVIDIA GPU, `y_pred` is on cpu"):
+        operator_for(problem, operator="cuda")

@@ -96,7 +96,7 @@ def figure(seed: int = 0):
         left.plot(grid, mean, color=colour, label=f"{name}: mean and 95 %")
         left.fill_between(grid, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.25, linewidth=0)
     left.plot(x, y, ".", color="#D55E00", markersize=4, label="training data")
-    left.set(xlabel="x", ylabel="y")
+    left.set(xlabel="x", ylabel="y", xticks=[-1, -0.5, 0, 0.5, 1])
     left.legend(fontsize=8, frameon=False)
     targets, prediction = problem(seed)
     reached = np.sort(probabilities(targets, prediction))

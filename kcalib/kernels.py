@@ -63,7 +63,7 @@ SMALLEST = 1e-15  # bandwidth and scale; distances of probabilities below this a
 
 @dataclass(frozen=True)
 class MMD:
-    r"""Maximum mean discrepancy of two predicted distributions, a metric of `RadialKernel`.
+    r"""Maximum mean discrepancy of two predicted distributions, a metric of kernels such as `Exponential`.
 
     .. math:: d(P, Q)^2 = \mathbb{E}\, l(Z, Z') - 2\, \mathbb{E}\, l(Z, W) + \mathbb{E}\, l(W, W'), \quad
               l(y, y') = e^{-|y - y'|^2 / (2 \beta^2)}
@@ -106,7 +106,7 @@ class MMD:
 
 @dataclass(frozen=True)
 class MixtureWasserstein:
-    r"""Transport distance between the components of two mixtures, a metric of `RadialKernel`.
+    r"""Transport distance between the components of two mixtures, a metric of kernels such as `Exponential`.
 
     .. math:: d(P, Q) = \Bigl(\min_{\gamma} \sum_{kl} \gamma_{kl}\, W_2(P_k, Q_l)^s\Bigr)^{1/s}
 

@@ -131,7 +131,7 @@ def ckce(
     threads : int, optional
         Threads of products with the kernel matrix, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. Factorisations use those of NumPy's and SciPy's BLAS.
-    operator : {"sorted_scan", "openmp", "generic"}, optional
+    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes the kernel's entries; chosen from the arrays by default.
     full_output : bool
         Return a `CKCEResult` instead of a float.

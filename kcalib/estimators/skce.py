@@ -96,7 +96,7 @@ def skce(
     threads : int, optional
         Threads on the CPU, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. The result is the same bit for bit for any number.
-    operator : {"sorted_scan", "openmp", "generic"}, optional
+    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes; chosen from the arrays by default.
     full_output : bool
         Return an `SKCEResult` instead of a float.

@@ -118,7 +118,7 @@ def compare(
         seen through it by itself: with `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
     dtype : {"float64", "float32"}, optional
         "skce" only, as in `kcalib.skce`.
-    operator : {"sorted_scan", "openmp", "generic"}, optional
+    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         "skce" and "ckce", as in `kcalib.skce`.
     threads : int, optional
         "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any

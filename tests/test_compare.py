@@ -20,8 +20,11 @@ import kcalib
 from kcalib._resampling import Weights
 from kcalib.inference import ckce_expansion
 from kcalib.inference import compare as compare_module
-from kcalib.inference.compare import METRICS, holm
+from kcalib.inference.compare import METRICS as ALL_METRICS
+from kcalib.inference.compare import holm
 from kcalib.kernels import Exponential, Gaussian, Linear
+
+METRICS = {name: row for name, row in ALL_METRICS.items() if row.of_classes}
 
 KERNEL = Exponential(bandwidth=0.5)
 CKCE_KERNEL = Linear() + Gaussian(bandwidth=0.5)

@@ -25,6 +25,7 @@ from kcalib._target_features import (
     FEATURES_PER_EVALUATION,
     LARGEST_RANK,
     FeatureMap,
+    TargetFeatures,
     count_features,
     target_features,
 )
@@ -40,6 +41,7 @@ TARGET_SEED = 0  # of the draws from the predictions whose median distance is th
 DELTA_BANDWIDTH = 0.02  # a Gaussian kernel that is 0 between different integers, in float32 too
 DRAWS = Draws()
 
+NEARLY_EXACT = 1e-11  # error of a target factor, relative to the kernel: far below its statistical error
 FEWEST_ATOMS = 4  # of a prediction, for which features are tried
 LARGEST_COUNT = 20_000  # of which probabilities are tabulated
 
@@ -459,7 +461,12 @@ def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[Fea
     limit = min(LARGEST_RANK, FEATURES_PER_EVALUATION * size**2)
     y = components.locations[:, 0, :]
     found = target_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
-    return None if found is None or not found.exact else (found.map, found.means)
+    return None if found is None or not _is_exact(found) else (found.map, found.means)
+
+
+def _is_exact(found: TargetFeatures) -> bool:
+    """Whether the features are the kernel but for a few roundings, also at targets far from all others."""
+    return found.exact or found.error_bound <= NEARLY_EXACT * found.map.largest
 
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> np.ndarray:
@@ -556,7 +563,7 @@ def _of_atoms(
         y = _arrays.namespace(like).astype(_arrays.beside(data.y, like), like.dtype)
         y = y if root is None else y @ _arrays.like(root, like, dtype=like.dtype)
         found = target_features(y, components.locations, components.weights, terms, only_exact=True)
-        if found is not None and found.exact and found.cheaper:
+        if found is not None and found.cheaper and _is_exact(found):
             name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
             return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, groups, None, root, draws)
@@ -576,7 +583,7 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
         return None
     table = data.prediction.pmf_table()
     found = count_features(data.y, table, terms, max_rank=LARGEST_RANK, only_exact=True)
-    if found is None or not found.exact:
+    if found is None or not _is_exact(found):
         return None
     name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
     return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, ((1.0, 1.0),), None)

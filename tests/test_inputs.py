@@ -376,9 +376,9 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "`estimator` is 'u-statistic', expected one of 'unbiased', 'biased', 'block', 'linear'",
     ),
     "operator": (
-        lambda: kcalib.skce(Y, P, operator="cuda"),
+        lambda: kcalib.skce(Y, P, operator="opencl"),
         ValueError,
-        "`operator` is 'cuda', expected one of 'sorted_scan', 'openmp', 'generic'",
+        "`operator` is 'opencl', expected one of 'sorted_scan', 'openmp', 'cuda', 'generic'",
     ),
     "dtype": (
         lambda: kcalib.skce(Y, P, dtype="float16"),

@@ -316,7 +316,7 @@ def test_target_kernels_are_checked(matrix, message):
         ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer between 2 and 20"),
         ({"estimator": "block", "block_size": 21}, "`block_size` is 21, expected an integer between 2 and 20"),
         ({"block_size": 5}, "`block_size` is 5, but estimator='unbiased' has no block size"),
-        ({"operator": "cuda"}, "`operator` is 'cuda', expected one of 'sorted_scan', 'openmp', 'generic'"),
+        ({"operator": "opencl"}, "`operator` is 'opencl', expected one of 'sorted_scan', 'openmp', 'cuda', 'generic'"),
         ({"operator": "generic", "threads": 2}, "`threads` has no effect on operator='generic'"),
         ({"operator": "sorted_scan"}, "operator='sorted_scan' cannot take this problem: the points have 3 coordinates"),
         ({"threads": 0}, "`threads` is 0, expected an integer at least 1"),

@@ -274,7 +274,7 @@ P3 = [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]
         ({"test_predictions": "x", "test_labels": [0]}, (TypeError, ValueError), "`test_predictions`"),
         ({"test_predictions": [], "test_labels": []}, ValueError, "`test_predictions` is empty|`test_predictions` has"),
         ({"kernel": "rbf"}, TypeError, "`kernel` is 'rbf', expected a kernel"),
-        ({"operator": "cuda"}, ValueError, "`operator` is 'cuda', expected one of"),
+        ({"operator": "opencl"}, ValueError, "`operator` is 'opencl', expected one of"),
     ],
 )
 def test_messages(options, error, message):

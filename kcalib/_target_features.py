@@ -39,6 +39,7 @@ FEATURES_PER_EVALUATION = 16
 # divides by the root of its residual, which must not be far below that of other points, or roundings would grow.
 ROUND = 1e-3
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite kernel, relative to the kernel's largest
+PASSES = 4  # over all points, at most
 SLACK = 8  # between the residual where pivots stop, and that of all points in the end
 SAMPLE = 4096  # points that the first pivots come from
 BLOCK_ELEMENTS = 2**19
@@ -253,10 +254,15 @@ def feature_map(
     found, residual = _refined(found, points[::stride], diagonal[::stride], absolute, max_rank)
     if only_exact and float(residual.max()) > max(absolute, found.rounding) * SLACK:
         return None
-    residual = np.empty(len(points)) if stride > 1 else diagonal
-    for part in _parts(len(points), found.step):
-        residual[part] = found.features(points[part])[1]
-    return _refined(found, points, residual, absolute, max_rank)[0]
+    # Pivots that ordering leaves out as noise may be missed by points beside them: look at all points again.
+    for _ in range(PASSES):
+        residual = np.empty(len(points))
+        for part in _parts(len(points), found.step):
+            residual[part] = found.features(points[part])[1]
+        if float(residual.max()) <= SLACK * max(absolute, found.rounding) or found.rank >= max_rank:
+            break
+        found = _refined(found, points, residual, absolute, max_rank)[0]
+    return found
 
 
 def _refined(

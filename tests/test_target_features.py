@@ -211,3 +211,13 @@ def test_indefinite_kernel():
     assert np.linalg.eigvalsh(matrix)[0] < -0.01
     with pytest.raises(ValueError, match="target kernel is not positive definite"):
         target_features(points, points[:, None], None, kernel.terms())
+
+
+def test_pivots_that_ordering_leaves_out_are_missed_nowhere():
+    """Points beside a pivot that is left out as noise had residuals of 2e-10."""
+    rng = np.random.default_rng(0)
+    mean, std = rng.normal(size=10_000), rng.uniform(0.5, 2, 10_000)
+    y = mean + std * rng.normal(size=10_000)
+    samples = mean[:, None] + std[:, None] * rng.normal(size=(10_000, 50))
+    found = target_features(y[:, None], samples[:, :, None], None, Gaussian(bandwidth=1.4).terms(), only_exact=True)
+    assert found is not None and found.exact and found.error_bound < 1e-12

@@ -15,7 +15,7 @@ from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
 
 import kcalib
 from kcalib.bandwidth import median_distance
-from kcalib.estimators.ckce import METHODS, Certificate
+from kcalib.estimators.ckce import METHODS, Certificate, rounding_bound
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, jackknife
 
@@ -635,3 +635,10 @@ def test_marginal_model_of_table_1():
     found = kcalib.ckce(y, p, method="nystrom", rank=1, full_output=True)
     assert 0 <= found.value < 1e-25
     assert kcalib.jkce(y, p) == pytest.approx(-(1 + 1 / m) * (1 - 1 / m) / (n - 1), rel=1e-9)
+
+
+def test_a_pivot_that_rounding_left_nothing_of():
+    """Two classes, a linear kernel and more pivots than its rank: the last ones are noise, and one may be 0."""
+    equations = NormalEquations(np.eye(2), np.ones((2, 2)), 2.0)
+    bound = rounding_bound(equations, 1.0, 1e-15, np.array([1.0, 0.0]))
+    assert 0 < bound < 1

@@ -694,6 +694,8 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
     entry / sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order,
     in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
     """
+    # What was divided by is more than the rounding of an entry; the square of what is in F may be less, even 0.
+    pivots = np.maximum(pivots, entry / ROUNDINGS)
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
     smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z

@@ -1,7 +1,7 @@
 """Which operator computes a pair problem: the one table, the one place that chooses.
 
 Read top to bottom: the first row whose arrays fit is taken. Only exact operators are
-chosen automatically, and not the one for GPUs, which no card has run. The table is printed in the documentation.
+chosen automatically. The table is printed in the documentation.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ TABLE = (
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(
-        "cuda", "CuPy arrays, on their NVIDIA GPU: predicted class probabilities; by name only, as no card has run it "
-        "yet",
+        "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy",
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(
@@ -118,6 +117,8 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     if operator is not None:
         check_choice("operator", operator, tuple(row.name for row in TABLE))
         reason = "asked for by name"
+    elif on_cuda and CudaOperator.unsuitable(problem) is None:
+        operator, reason = "cuda", f"the arrays are on {where}"
     elif not host:
         operator, reason = "generic", f"{_arrays.library(points)} arrays on {where} stay there"
     elif int(points.shape[0]) >= SORTED_SCAN_FROM and SortedScanOperator.unsuitable(problem) is None:
@@ -129,7 +130,7 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
 
     if operator == "cuda" and not on_cuda:
         raise ValueError(
-            f"operator='cuda' needs CuPy arrays on an NVIDIA GPU, `y_pred` is on {where}; pass cupy.asarray(y_pred), "
+            f"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on {where}; pass cupy.asarray(y_pred), "
             "or leave operator=None"
         )
     if operator not in ("generic", "cuda") and not host:

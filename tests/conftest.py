@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import emulated_cupy
 import numpy as np
 import pytest
 
@@ -31,21 +33,31 @@ class Library:
     operator: str  # the operator that its arrays go to
     convert: Callable[[np.ndarray], Any]
 
+    @property
+    def on_host(self) -> bool:
+        """Whether kcalib computes with NumPy arrays."""
+        return self.operator == "openmp"
+
     def asarray(self, values: Any, dtype: Any = None) -> Any:
         """`values` as an array of the library, on the device, of the same dtype."""
         return self.convert(np.array(values, dtype=dtype))
 
 
 GPU_LIBRARIES = ("cupy", "torch-cuda")
-# NumPy cannot read arrays on the fake device of array-api-strict: it stands for a GPU on machines without one.
-DEVICE_LIBRARIES = ("array_api_strict-device1", *GPU_LIBRARIES)
+# NumPy cannot read arrays on the fake device of array-api-strict, which stands for whatever is no NVIDIA GPU.
+DEVICE_LIBRARIES = ("array_api_strict-device1", "cupy-emulated", *GPU_LIBRARIES)
 LIBRARIES = ("numpy", "array_api_strict", "torch", "jax", "dask", *DEVICE_LIBRARIES)
 
 
 def library(name: str) -> Library:
-    """The array library called `name`; skips the test where it, or its device, is absent."""
+    """The array library called `name`; skips the test where it, or its device, is absent.
+
+    "cupy-emulated" is for what is done inside `emulated_cupy.installed()`.
+    """
+    if name == "cupy-emulated":
+        return Library(name, "cuda", emulated_cupy.asarray)
     module = pytest.importorskip(name.partition("-")[0])
-    operator = "generic" if name in DEVICE_LIBRARIES else "openmp"
+    operator = "cuda" if name in GPU_LIBRARIES else "generic" if name in DEVICE_LIBRARIES else "openmp"
     if name in ("jax", "dask"):
         return Library(name, operator, _jax_array if name == "jax" else _dask_array)
     options = {}
@@ -79,9 +91,17 @@ def _dask_array(values: np.ndarray) -> Any:
 @pytest.fixture(
     params=[pytest.param(name, marks=[pytest.mark.gpu] if name in GPU_LIBRARIES else []) for name in LIBRARIES]
 )
-def xp(request: pytest.FixtureRequest) -> Library:
+def xp(request: pytest.FixtureRequest) -> Iterator[Library]:
     """Each array library in turn."""
-    return library(request.param)
+    with emulated_cupy.installed() if request.param == "cupy-emulated" else contextlib.nullcontext():
+        yield library(request.param)
+
+
+@pytest.fixture
+def cupy() -> Iterator[Any]:
+    """CuPy, as `emulated_cupy` has it."""
+    with emulated_cupy.installed() as module:
+        yield module
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@
 #define __device__
 #define __shared__ static
 #define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
 
 struct Index {
   unsigned x, y, z;
@@ -40,6 +41,7 @@ struct Fibre {
 constexpr size_t STACK = 1 << 17;
 static ucontext_t scheduler;
 static Fibre* running;
+static std::vector<char> dynamic_shared;  // what a launch asks for beside the arrays of fixed size
 static void (*body)(void*);
 static void* argument;
 
@@ -100,6 +102,7 @@ inline void __syncthreads() { swapcontext(&emulation::running->context, &emulati
 
 // A function that launches `name` from Python.
 #define EMULATED(name)                                                                                     \
-  extern "C" void emulated_##name(unsigned x, unsigned y, unsigned threads, void** arguments) {            \
+  extern "C" void emulated_##name(unsigned x, unsigned y, unsigned threads, unsigned shared, void** arguments) { \
+    emulation::dynamic_shared.resize(shared);                                                              \
     emulation::launch(name, Index{x, y, 1}, threads, arguments);                                           \
   }

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 
+import emulated_cupy
 import numpy as np
 import nvrtc
 import pytest
-from emulated_device import EmulatedDevice
 from problems import softmax_problem
 
 from kcalib import _packing
 from kcalib import kernels as K
 from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
-from kcalib._operators.cuda import OPTIONS, CudaOperator, device_source, drawn_weights
+from kcalib._operators.cuda import CudaOperator, drawn_weights, weights_program
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._resampling import KINDS, Weights
 
@@ -30,7 +30,7 @@ def _operator(kernels, m: int, dtype: str) -> CudaOperator:
     kernel = kernels[0]
     for other in kernels[1:]:
         kernel = kernel + other
-    return CudaOperator(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, device=EmulatedDevice())
+    return CudaOperator(_packing.pack(prepare(y, emulated_cupy.asarray(p), dtype=dtype), kernel, "delta").problem)
 
 
 KERNELS = {
@@ -48,46 +48,47 @@ COMBINATIONS = [
 
 @pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
 @pytest.mark.parametrize("kernels, dtype, architecture", COMBINATIONS)
-def test_pairs_compile(kernels, dtype, architecture):
-    operator = _operator(*KERNELS[kernels], dtype)
-    assert nvrtc.cubin(operator.source, operator.options, architecture)[:4] == b"\x7fELF"
+def test_pairs_compile(cupy, kernels, dtype, architecture):
+    program = _operator(*KERNELS[kernels], dtype).program
+    assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("real", ["double", "float"])
 def test_weights_compile(real, architecture):
-    source = device_source("include/kcalib/math.h", "include/kcalib/resampling.h", "cuda/weights.cu")
-    options = (*OPTIONS, "-fmad=false", f"-DKCALIB_REAL={real}")
-    assert nvrtc.cubin(source, options, architecture)[:4] == b"\x7fELF"
+    program = weights_program(real)
+    assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_have_the_bits_of_the_compiled_core(kind, dtype):
+def test_weights_have_the_bits_of_the_compiled_core(cupy, kind, dtype):
     weights = Weights(kind, 1000, 40, 2**63 + 12345)
-    found = drawn_weights(EmulatedDevice(), weights, 3, 17, 16, dtype)
+    found = drawn_weights(weights, 3, 17, 16, dtype).get()
     np.testing.assert_array_equal(found[:, :14], weights.values(3, 17, dtype))
     assert not found[:, 14:].any()
 
 
-def test_several_groups_of_columns_and_products():
+def test_several_groups_of_columns_and_products(cupy):
     """More tiles than one group has, more vectors than one panel; 1e-12 of the sums of sizes."""
     y, p = softmax_problem(700, 10, seed=3)
-    problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
-    found, expected = CudaOperator(problem, device=EmulatedDevice()), OpenMPOperator(problem)
+    kernel = K.Exponential(bandwidth=0.5)
+    expected = OpenMPOperator(_packing.pack(prepare(y, p), kernel, "delta").problem)
+    found = CudaOperator(_packing.pack(prepare(y, cupy.asarray(p)), kernel, "delta").problem)
     vectors = np.random.default_rng(0).normal(size=(700, 18))
     size = np.abs(expected.tile(slice(None), slice(None)))
     a, b = found.moments(second=True), expected.moments(second=True)
-    assert (np.abs(a.row_sums - b.row_sums) <= 1e-12 * size.sum(axis=1)).all()
+    assert (np.abs(a.row_sums.get() - b.row_sums) <= 1e-12 * size.sum(axis=1)).all()
     assert abs(a.total - b.total) <= 1e-12 * size.sum()
-    assert (np.abs(found.matmul(vectors) - expected.matmul(vectors)) <= 1e-12 * (size @ np.abs(vectors))).all()
+    product = found.matmul(cupy.asarray(vectors)).get()
+    assert (np.abs(product - expected.matmul(vectors)) <= 1e-12 * (size @ np.abs(vectors))).all()
     weights = Weights("rademacher", 700, 33, 5)
-    difference = np.abs(found.quadratic_forms(weights) - expected.quadratic_forms(weights))
+    difference = np.abs(found.quadratic_forms(weights).get() - expected.quadratic_forms(weights))
     assert (difference <= 1e-12 * size.sum()).all()
 
 
 def test_host_arrays_are_refused():
     y, p = softmax_problem(20, 3)
     problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
-    with pytest.raises(ValueError, match=r"operator='cuda' needs CuPy arrays on an NVIDIA GPU, `y_pred` is on cpu"):
+    with pytest.raises(ValueError, match=r"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
         operator_for(problem, operator="cuda")

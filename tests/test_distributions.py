@@ -586,7 +586,7 @@ def test_arrays_on_another_device_stay_there(name):
 def test_arrays_of_all_libraries(xp, name):
     make, y = DEVICE[name]
     there, here = make(lambda values: xp.asarray(values, dtype=np.float64)), make(np.asarray)
-    assert _arrays.is_host(there.expected_value()) == (xp.operator == "openmp")
+    assert _arrays.is_host(there.expected_value()) == xp.on_host
     np.testing.assert_allclose(_arrays.to_host(there.expected_value()), here.expected_value(), rtol=1e-14)
     np.testing.assert_allclose(_arrays.to_host(there.sample(3, seed=2)), here.sample(3, seed=2), rtol=1e-13)
     if y is not None:

@@ -105,7 +105,7 @@ def test_induced_problem_is_that_of_a_literal_loop(xp: Library, lens: Lens, dtyp
         )
         data = prepare(xp.asarray(y), xp.asarray(p), lens=lens)
         assert data.lens == lens
-        assert _arrays.is_host(data.probabilities) == (xp.operator == "openmp")
+        assert _arrays.is_host(data.probabilities) == xp.on_host
         assert _arrays.to_host(data.labels).tolist() == list(labels)
         # At most four roundings of a sum, one of the row's, one of the quotient.
         assert _arrays.to_host(data.probabilities) == pytest.approx(np.array(rows), rel=6 * 2.0**-53, abs=0)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 
+import emulated_cupy
 import numpy as np
 import oracle
 import pytest
-from emulated_device import EmulatedDevice
 from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
 
 from kcalib import _arrays, _native, _packing
@@ -42,17 +42,27 @@ def _strict(array: np.ndarray):
 
 
 def _map(problem: PairProblem, convert) -> PairProblem:
-    sides = [None if s is None else Side(convert(s.points), convert(s.marks)) for s in (problem.left, problem.right)]
-    return PairProblem(sides[0], sides[1], problem.kernel)
+    def side(s: Side | None) -> Side | None:
+        if s is None:
+            return None
+        return Side(convert(s.points), convert(s.marks), None if s.labels is None else convert(s.labels))
+
+    return PairProblem(side(problem.left), side(problem.right), problem.kernel)
 
 
 OPERATORS = {f"openmp-{level}": lambda p, level=level: OpenMPOperator(p, level=level) for level in instruction_sets()}
+CONVERSIONS = {
+    "generic-strict": _strict,
+    "generic-torch": _torch,
+    "generic-jax": _jax,
+    "cuda-emulated": emulated_cupy.asarray,
+}
 OPERATORS |= {
     "generic-numpy": GenericOperator,
     "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
     "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
-    "cuda-emulated": lambda p: CudaOperator(p, device=EmulatedDevice()),
+    "cuda-emulated": lambda p: CudaOperator(_map(p, emulated_cupy.asarray)),
 }
 ON_A_LINE = {"sorted_scan": SortedScanOperator}
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
@@ -66,8 +76,13 @@ SINGLE = 194 * 2.0**-24
 
 
 @pytest.fixture(autouse=True)
-def jax_64_bit_floats(request):
+def library_of_the_operator(request):
+    """JAX with 64-bit floats, the emulation in the place of CuPy."""
     operator = request.node.callspec.params.get("operator") if hasattr(request.node, "callspec") else None
+    if operator == "cuda-emulated":
+        with emulated_cupy.installed():
+            yield
+        return
     if operator != "generic-jax":
         yield
         return
@@ -201,7 +216,7 @@ class Contract:
 
 
 def _like(case: Case, operator: str, w: np.ndarray):
-    convert = {"generic-strict": _strict, "generic-torch": _torch, "generic-jax": _jax}.get(operator, np.asarray)
+    convert = CONVERSIONS.get(operator, np.asarray)
     return convert(w)
 
 
@@ -301,8 +316,7 @@ def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabell
 def test_tile_takes_index_arrays(operator):
     case = Case("exponential", "delta", 40, 4, "float64")
     rows, columns = np.array([5, 1, 39]), np.array([0, 5])
-    if operator != "generic-numpy" and operator.startswith("generic"):
-        rows, columns = (_like(case, operator, i) for i in (rows, columns))
+    rows, columns = (_like(case, operator, i) for i in (rows, columns))
     tile = (OPERATORS | ON_A_LINE)[operator](case.problem).tile(rows, columns)
     case.check(tile, case.h[np.ix_([5, 1, 39], [0, 5])], case.scale[np.ix_([5, 1, 39], [0, 5])])
 

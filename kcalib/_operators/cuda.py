@@ -1,23 +1,18 @@
 """The GPU operator: compiles src/cuda/pairs.cu for a problem and launches it.
 
-Points and marks stay on the device they are on; only sums come back. What is compiled is the text of the shared
-headers and of pairs.cu behind definitions of the wanted combination (type, kernel as an expression, which
-quantities). A `Device` compiles and launches: `CupyDevice` on NVIDIA GPUs; the tests have one that runs the same
-text on the CPU.
+Points and marks are CuPy arrays and stay on their device; only sums come back. What is compiled is the text for the
+wanted combination (type, kernel as an expression, which quantities); `_cuda` does it.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.resources
-import re
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._cuda import Program
 from kcalib._operators.diagonal import diagonal
 from kcalib._options import check_choice
 from kcalib._problem import Moments, PairProblem, Side
@@ -29,58 +24,6 @@ DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
 RESIDUALS_FROM = 9  # classes from which one product of residuals gives distances and target factors
 GROUPS, BLOCKS = 32, 4096  # at most so many groups of columns; thread blocks that keep any device busy
 PARTS_BYTES = 2**28  # of partial sums at a time
-# The headers' functions are for the device; not all of their constants are used in every combination (177), and they
-# have pragmas of other compilers (161).
-OPTIONS = ("--std=c++17", "-default-device", "-diag-suppress=177,161")
-
-
-class Device(Protocol):
-    """Where arrays live and kernels run."""
-
-    xp: Any  # the arrays' namespace
-
-    def launch(
-        self, source: str, options: tuple[str, ...], name: str, grid: tuple[int, int], arguments: Sequence[Any]
-    ) -> None:
-        """Run function `name` of `source` on a grid of blocks of `THREADS` threads."""
-
-
-class CupyDevice:
-    """The device of a CuPy array, and the current stream there."""
-
-    def __init__(self, array: Array) -> None:
-        import cupy
-
-        self.xp = cupy
-        self._device = array.device
-
-    def launch(
-        self, source: str, options: tuple[str, ...], name: str, grid: tuple[int, int], arguments: Sequence[Any]
-    ) -> None:
-        with self._device:
-            _cupy_module(source, options, int(self._device.id)).get_function(name)(grid, (THREADS,), tuple(arguments))
-
-
-@functools.cache
-def _cupy_module(source: str, options: tuple[str, ...], device_id: int) -> Any:
-    import cupy
-
-    return cupy.RawModule(code=source, options=options)
-
-
-@functools.cache
-def device_source(*files: str) -> str:
-    """The text of files under src, pasted one behind the other.
-
-    Includes are left out: CuPy's cache is keyed by the text and would not see that an included file has changed.
-    """
-    folder = importlib.resources.files("kcalib") / "_src"
-    parts = []
-    for file in files:
-        text = (folder / file).read_text(encoding="utf-8")
-        text = re.sub(r'^#(pragma once|include "[^"]*")$', "", text, flags=re.MULTILINE)
-        parts.append(f'#line 1 "{file}"\n{text}\n')
-    return "".join(parts)
 
 
 class CudaOperator:
@@ -89,11 +32,10 @@ class CudaOperator:
     name = "cuda"
     threads = None
 
-    def __init__(self, problem: PairProblem, *, device: Device | None = None, reason: str = "") -> None:
+    def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
         self.problem = problem
         self.reason = reason
-        self._device = CupyDevice(problem.left.points) if device is None else device
-        self._xp = self._device.xp
+        self._xp = _arrays.namespace(problem.left.points)
         self._dtype = "float32" if problem.left.points.dtype == self._xp.float32 else "float64"
         factors = [factor for term in problem.kernel for factor in term.factors]
         metrics = {f.metric for f in factors}
@@ -102,17 +44,17 @@ class CudaOperator:
         self._residuals = labelled and metrics == {"euclidean"} and features >= RESIDUALS_FROM
         self._expanded = "euclidean" in metrics and features > DIFFERENCES_UP_TO and not self._residuals
         quantities = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS"}
-        self._options = (
-            *OPTIONS,
+        options = (
             f"-DKCALIB_REAL={'float' if self._dtype == 'float32' else 'double'}",
             f"-DKCALIB_EXPRESSION={_expression(problem)}",
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities[m] for m in metrics))})",
             f"-DKCALIB_DIFFERENCES={int(features <= DIFFERENCES_UP_TO)}",
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
         )
-        program = [t.coefficient for t in problem.kernel]
-        program += [number for f in factors for number in (f.scale, f.shape)]
-        self._program = self._xp.asarray(np.array(program))
+        self._program = Program((*HEADERS, "cuda/pairs.cu"), options)
+        numbers = [t.coefficient for t in problem.kernel]
+        numbers += [number for f in factors for number in (f.scale, f.shape)]
+        self._numbers = self._xp.asarray(np.array(numbers))
         self._sizes = (np.int64(features), np.int64(marks))
         self._left = self._prepared(problem.left)
         self._right = self._left if problem.right is None else self._prepared(problem.right)
@@ -125,13 +67,9 @@ class CudaOperator:
         return "predictions that are distributions have no tiles on the GPU"
 
     @property
-    def source(self) -> str:
-        return device_source(*HEADERS, "cuda/pairs.cu")
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """What is passed to the compiler."""
-        return self._options
+    def program(self) -> Program:
+        """What is compiled for the problem."""
+        return self._program
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem, xp = self.problem, self._xp
@@ -178,7 +116,7 @@ class CudaOperator:
         for begin in range(0, count, VECTORS):
             end = min(count, begin + VECTORS)
             if isinstance(weights, Weights):
-                panel = drawn_weights(self._device, weights, begin, end, VECTORS, dtype)
+                panel = drawn_weights(weights, begin, end, VECTORS, dtype)
             else:
                 panel = self._panel(xp.asarray(weights[:, begin:end]), dtype)
             self._launch(name, (tiles, groups), self._left, self._left, panel, np.int64(per_group), parts)
@@ -234,7 +172,7 @@ class CudaOperator:
         count, length = len(parts), parts[0].size
         out = self._xp.empty(parts.shape[1:], dtype=self._xp.float64)
         arguments = (parts, np.int64(count), np.int64(length), out)
-        self._device.launch(self.source, self._options, "kcalib_merge", (-(-length // THREADS), 1), arguments)
+        self._program.launch("kcalib_merge", (-(-length // THREADS), 1), THREADS, arguments)
         return out
 
     def _groups(self, n: int, n_right: int, numbers: float) -> tuple[int, int, int]:
@@ -267,32 +205,38 @@ class CudaOperator:
             n = len(points)
             norms = xp.empty((n, 2), dtype=points.dtype)
             arguments = (points, self._sizes[0], marks, self._sizes[1], np.int64(n), norms)
-            self._device.launch(self.source, self._options, "kcalib_norms", (-(-n // THREADS), 1), arguments)
+            self._program.launch("kcalib_norms", (-(-n // THREADS), 1), THREADS, arguments)
         return Prepared(points, marks, norms, labels)
 
     def _launch(self, name: str, grid: tuple[int, int], left: Prepared, right: Prepared, *arguments: Any) -> None:
         terms = np.int64(len(self.problem.kernel))
-        problem = (*left.arguments, *right.arguments, *self._sizes, self._program, terms)
-        filled = (np.uintp(0) if argument is None else argument for argument in (*problem, *arguments))
-        self._device.launch(self.source, self._options, name, grid, tuple(filled))
+        problem = (*left.arguments, *right.arguments, *self._sizes, self._numbers, terms)
+        self._program.launch(name, grid, THREADS, (*problem, *arguments))
 
 
-def drawn_weights(device: Device, weights: Weights, begin: int, end: int, width: int, dtype: str) -> Array:
-    """The weights of replicates [begin, end), made on the device, shape (n, width): the last columns are zeros."""
-    xp, n, count = device.xp, weights.n, np.int64(end - begin)
-    source = device_source(HEADERS[0], "include/kcalib/resampling.h", "cuda/weights.cu")
-    options = (*OPTIONS, "-fmad=false", f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}")
-    panel = xp.empty((n, width), dtype=dtype)
+def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str) -> Array:
+    """Weights of replicates [begin, end), made on the current device, shape (n, width): the last columns are zeros."""
+    import cupy
+
+    n, count = weights.n, np.int64(end - begin)
+    program = weights_program("float" if dtype == "float32" else "double")
+    panel = cupy.empty((n, width), dtype=dtype)
     grid, seed, sizes = (-(-n // THREADS), 1), np.uint64(weights.seed), (np.int64(n), np.int64(width))
     if weights.kind == "multinomial":
-        counts = xp.zeros((n, width), dtype=xp.uint32)
-        device.launch(source, options, "kcalib_draws", grid, (seed, np.int64(begin), count, *sizes, counts))
+        counts = cupy.zeros((n, width), dtype=cupy.uint32)
+        program.launch("kcalib_draws", grid, THREADS, (seed, np.int64(begin), count, *sizes, counts))
         every = (-(-counts.size // THREADS), 1)
-        device.launch(source, options, "kcalib_as_reals", every, (counts, np.int64(counts.size), panel))
+        program.launch("kcalib_as_reals", every, THREADS, (counts, np.int64(counts.size), panel))
     else:
         arguments = (np.int64(KINDS[weights.kind]), seed, np.int64(begin), count, *sizes, panel)
-        device.launch(source, options, "kcalib_multipliers", grid, arguments)
+        program.launch("kcalib_multipliers", grid, THREADS, arguments)
     return panel
+
+
+def weights_program(real: str) -> Program:
+    # Without fused products, for the bits of the compiled core.
+    options = ("-fmad=false", f"-DKCALIB_REAL={real}")
+    return Program((HEADERS[0], "include/kcalib/resampling.h", "cuda/weights.cu"), options)
 
 
 class Prepared:

@@ -114,6 +114,26 @@ def is_host(array: Array) -> bool:
     return isinstance(array, np.ndarray)
 
 
+def is_cuda(array: Array) -> bool:
+    """Whether it is a CuPy array, which all arrays on NVIDIA GPUs are behind `as_array`."""
+    return bool(array_api_compat.is_cupy_array(array))
+
+
+def check_not_cuda(array: Array, what: str) -> None:
+    """Refuse what has no method on GPUs; it is not done on the host behind the user's back.
+
+    Raises
+    ------
+    NotImplementedError
+        If the array is on an NVIDIA GPU.
+    """
+    if is_cuda(array):
+        raise NotImplementedError(
+            f"{what} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, such as "
+            "by cupy.asnumpy(y_pred) or y_pred.cpu()"
+        )
+
+
 def compact(array: np.ndarray, dtype: Any) -> np.ndarray:
     """`array` as compiled code reads it: C-contiguous, aligned, in `dtype`; itself if it is that already."""
     if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:

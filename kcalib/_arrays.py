@@ -129,8 +129,8 @@ def check_not_cuda(array: Array, what: str) -> None:
     """
     if is_cuda(array):
         raise NotImplementedError(
-            f"{what} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, such as "
-            "by cupy.asnumpy(y_pred) or y_pred.cpu()"
+            f"{what} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, "
+            "such as by cupy.asnumpy(y_pred) or y_pred.cpu()"
         )
 
 

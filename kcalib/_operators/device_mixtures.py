@@ -85,18 +85,10 @@ def table_of(problem: PairProblem) -> Array | None:
     if _arrays.is_host(table):
         check_memory(
             8 * table.size,
-            free_memory(),
-            f"distances of {table.shape[0]} and {table.shape[1]} predictions on the GPU",
-            "pass fewer samples, or a kernel with metric='mmd', which needs no table",
+            None,
+            f"distances of {table.shape[0]} and {table.shape[1]} predictions",
+            "pass fewer samples, or a kernel with metric='mmd', which needs no table of distances",
+            points,
         )
         table = _arrays.like(np.ascontiguousarray(table, dtype=np.float64), points)
     return xp.ascontiguousarray(xp.astype(table, xp.float64, copy=False))
-
-
-def free_memory() -> int:
-    """Bytes that arrays on the current device can take."""
-    import cupy
-
-    free = int(cupy.cuda.Device().mem_info[0]) + int(cupy.get_default_memory_pool().free_bytes())
-    return max(1, free)
-

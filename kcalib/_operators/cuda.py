@@ -13,8 +13,16 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._cuda import Program
-from kcalib._operators import device_mixtures, mixture_rows
+from kcalib._operators.device_mixtures import (
+    QUANTITIES,
+    expression,
+    mixture_definitions,
+    mixture_files,
+    numbers_of,
+    table_of,
+)
 from kcalib._operators.diagonal import diagonal
+from kcalib._operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
 from kcalib._options import check_choice
 from kcalib._problem import Mixtures, Moments, PairProblem, Side
 from kcalib._resampling import KINDS, Weights
@@ -44,21 +52,19 @@ class CudaOperator:
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         self._residuals = labelled and metrics == {"euclidean"} and features >= RESIDUALS_FROM
         self._expanded = "euclidean" in metrics and features > DIFFERENCES_UP_TO and not self._residuals
-        quantities = {device_mixtures.QUANTITIES[metric] for metric in metrics}
+        quantities = {QUANTITIES[metric] for metric in metrics}
         options = (
             f"-DKCALIB_REAL={'float' if self._dtype == 'float32' else 'double'}",
-            f"-DKCALIB_EXPRESSION={device_mixtures.expression(problem.kernel)}",
+            f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
             f"-DKCALIB_DIFFERENCES={int(not self._expanded)}",
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
-            *device_mixtures.definitions(problem),
+            *mixture_definitions(problem),
         )
-        before, behind = device_mixtures.files(problem)
+        before, behind = mixture_files(problem)
         self._program = Program((*HEADERS, *before, "cuda/pairs.cu", *behind), options)
-        self._table = device_mixtures.table_of(problem)
-        self._numbers, self._mixtures = (
-            self._xp.asarray(numbers) for numbers in device_mixtures.numbers_of(problem, self._table)
-        )
+        self._table = table_of(problem)
+        self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
         self._sizes = (np.int64(features), np.int64(marks))
         self._left = self._prepared(problem.left)
         self._right = self._left if problem.right is None else self._prepared(problem.right)
@@ -66,7 +72,7 @@ class CudaOperator:
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why it cannot take the problem; None if it can."""
-        return mixture_rows.obstacle(problem)
+        return obstacle(problem)
 
     @property
     def program(self) -> Program:
@@ -205,7 +211,7 @@ class CudaOperator:
         if target is None:
             marks = xp.ascontiguousarray(side.marks)
         else:
-            marks = xp.ascontiguousarray(mixture_rows.bounded(target, side.marks, 2 + target.n_dims).T)
+            marks = xp.ascontiguousarray(bounded(target, side.marks, 2 + target.n_dims).T)
         labels = xp.asarray(side.labels, dtype=xp.int32) if self._residuals else None
         norms = None
         if self._residuals or self._expanded:
@@ -218,9 +224,9 @@ class CudaOperator:
     def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
         """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
         xp = self._xp
-        points, n = mixture_rows.bounded(mixtures, points, 0), len(points)
-        if not mixture_rows.has_own_products(mixtures):
-            return xp.ascontiguousarray(mixture_rows.with_roots(mixtures, points).T)
+        points, n = bounded(mixtures, points, 0), len(points)
+        if not has_own_products(mixtures):
+            return xp.ascontiguousarray(with_roots(mixtures, points).T)
         columns = xp.ascontiguousarray(points.T)
         own = xp.empty((1, n), dtype=columns.dtype)
         arguments = (columns, np.int64(n), self._numbers, self._mixtures, own)

@@ -12,7 +12,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
-from kcalib._operators import mixture_rows
+from kcalib._operators.mixture_rows import check_positions
 from kcalib._problem import PairProblem, Term
 
 HEADERS = ("cuda/scalars.cuh", "include/kcalib/mixtures.h", "cuda/mixtures.cuh")
@@ -22,14 +22,14 @@ QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", 
 METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
 
 
-def files(problem: PairProblem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def mixture_files(problem: PairProblem) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is pasted before pairs.cu, and behind it."""
     if problem.target is None and problem.predicted is None:
         return (), ()
     return HEADERS, () if problem.predicted is None else ("cuda/own_products.cu",)
 
 
-def definitions(problem: PairProblem) -> tuple[str, ...]:
+def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
     """Options of the compiler."""
     options = []
     for name, mixtures in (("TARGET", problem.target), ("PREDICTED", problem.predicted)):
@@ -80,7 +80,7 @@ def table_of(problem: PairProblem) -> Array | None:
     if problem.table is None:
         return None
     table, points = problem.table, problem.left.points
-    mixture_rows.check_positions(problem, table)
+    check_positions(problem, table)
     xp = _arrays.namespace(points)
     if _arrays.is_host(table):
         check_memory(

@@ -13,9 +13,18 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._cuda import Program
+from kcalib._operators.device_mixtures import (
+    QUANTITIES,
+    expression,
+    mixture_definitions,
+    mixture_files,
+    numbers_of,
+    table_of,
+)
 from kcalib._operators.diagonal import diagonal
+from kcalib._operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
 from kcalib._options import check_choice
-from kcalib._problem import Moments, PairProblem, Side
+from kcalib._problem import Mixtures, Moments, PairProblem, Side
 from kcalib._resampling import KINDS, Weights
 
 HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h")
@@ -40,21 +49,22 @@ class CudaOperator:
         factors = [factor for term in problem.kernel for factor in term.factors]
         metrics = {f.metric for f in factors}
         features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
-        labelled = all(side.labels is not None for side in (problem.left, problem.columns))
+        labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         self._residuals = labelled and metrics == {"euclidean"} and features >= RESIDUALS_FROM
         self._expanded = "euclidean" in metrics and features > DIFFERENCES_UP_TO and not self._residuals
-        quantities = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS"}
+        quantities = {QUANTITIES[metric] for metric in metrics}
         options = (
             f"-DKCALIB_REAL={'float' if self._dtype == 'float32' else 'double'}",
-            f"-DKCALIB_EXPRESSION={_expression(problem)}",
-            f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities[m] for m in metrics))})",
-            f"-DKCALIB_DIFFERENCES={int(features <= DIFFERENCES_UP_TO)}",
+            f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
+            f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
+            f"-DKCALIB_DIFFERENCES={int(not self._expanded)}",
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
+            *mixture_definitions(problem),
         )
-        self._program = Program((*HEADERS, "cuda/pairs.cu"), options)
-        numbers = [t.coefficient for t in problem.kernel]
-        numbers += [number for f in factors for number in (f.scale, f.shape)]
-        self._numbers = self._xp.asarray(np.array(numbers))
+        before, behind = mixture_files(problem)
+        self._program = Program((*HEADERS, *before, "cuda/pairs.cu", *behind), options)
+        self._table = table_of(problem)
+        self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
         self._sizes = (np.int64(features), np.int64(marks))
         self._left = self._prepared(problem.left)
         self._right = self._left if problem.right is None else self._prepared(problem.right)
@@ -62,9 +72,7 @@ class CudaOperator:
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why it cannot take the problem; None if it can."""
-        if problem.target is None and problem.predicted is None and problem.table is None:
-            return None
-        return "predictions that are distributions have no tiles on the GPU"
+        return obstacle(problem)
 
     @property
     def program(self) -> Program:
@@ -91,7 +99,7 @@ class CudaOperator:
 
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         xp, single = self._xp, check_choice("dtype", dtype, ("float64", "float32")) == "float32"
-        n, n_right, count = len(self._left.points), len(self._right.points), int(vectors.shape[1])
+        n, n_right, count = self._left.n, self._right.n, int(vectors.shape[1])
         vectors = xp.asarray(vectors, dtype=xp.float64)
         scales = _powers_of_two(xp, xp.max(xp.abs(vectors), axis=0)) if single and count else None
         if scales is not None:
@@ -124,7 +132,7 @@ class CudaOperator:
         return out
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        xp, tiles = self._xp, self._tiles(len(self._left.points))
+        xp, tiles = self._xp, self._tiles(self._left.n)
         counts = []
         for begin in range(0, len(thresholds), THRESHOLDS):
             part = np.full(THRESHOLDS, -np.inf)
@@ -135,7 +143,7 @@ class CudaOperator:
         return np.concatenate([np.empty(0, np.int64), *counts])[: len(thresholds)]
 
     def between(self, low: float, high: float, count: int) -> np.ndarray:
-        xp, tiles = self._xp, self._tiles(len(self._left.points))
+        xp, tiles = self._xp, self._tiles(self._left.n)
         values, found = xp.empty(count, dtype=xp.float64), xp.zeros(1, dtype=xp.uint64)
         bounds = np.float64(low), np.float64(high)
         self._launch("kcalib_between", (tiles, tiles), self._left, self._left, *bounds, values, np.int64(count), found)
@@ -144,7 +152,7 @@ class CudaOperator:
 
     def tile(self, rows: Any, columns: Any) -> Array:
         left, right = (self._prepared(side.take(at)) for side, at in zip(self._sides(), (rows, columns), strict=True))
-        n, n_right = len(left.points), len(right.points)
+        n, n_right = left.n, right.n
         out = self._xp.empty((n, n_right), dtype=self._xp.float64)
         self._launch("kcalib_entries", (self._tiles(n_right), self._tiles(n)), left, right, out, np.int64(n_right))
         return out
@@ -154,7 +162,7 @@ class CudaOperator:
 
     def _sums(self, left: Prepared, right: Prepared, rows: bool, second: bool) -> tuple[Any, Any, float | None]:
         """Row sums if wanted, the total, and the sum of squares if wanted, of `left` against `right`."""
-        xp, n, n_right = self._xp, len(left.points), len(right.points)
+        xp, n, n_right = self._xp, left.n, right.n
         tiles, groups, per_group = self._groups(n, n_right, 1)
         row_parts = xp.empty((groups, n), dtype=xp.float64) if rows else None
         totals = xp.empty((groups * tiles, 1), dtype=xp.float64)
@@ -198,19 +206,37 @@ class CudaOperator:
 
     def _prepared(self, side: Side) -> Prepared:
         xp = self._xp
-        points, marks = (xp.ascontiguousarray(a) for a in (side.points, side.marks))
+        target, predicted = self.problem.target, self.problem.predicted
+        points = xp.ascontiguousarray(side.points) if predicted is None else self._predictions(predicted, side.points)
+        if target is None:
+            marks = xp.ascontiguousarray(side.marks)
+        else:
+            marks = xp.ascontiguousarray(bounded(target, side.marks, 2 + target.n_dims).T)
         labels = xp.asarray(side.labels, dtype=xp.int32) if self._residuals else None
         norms = None
         if self._residuals or self._expanded:
-            n = len(points)
+            n = len(side.points)
             norms = xp.empty((n, 2), dtype=points.dtype)
             arguments = (points, self._sizes[0], marks, self._sizes[1], np.int64(n), norms)
             self._program.launch("kcalib_norms", (-(-n // THREADS), 1), THREADS, arguments)
-        return Prepared(points, marks, norms, labels)
+        return Prepared(len(side.points), points, marks, norms, labels)
+
+    def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
+        """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
+        xp = self._xp
+        points, n = bounded(mixtures, points, 0), len(points)
+        if not has_own_products(mixtures):
+            return xp.ascontiguousarray(with_roots(mixtures, points).T)
+        columns = xp.ascontiguousarray(points.T)
+        own = xp.empty((1, n), dtype=columns.dtype)
+        arguments = (columns, np.int64(n), self._numbers, self._mixtures, own)
+        self._program.launch("kcalib_own_products", (-(-n // THREADS), 1), THREADS, arguments)
+        return xp.concat([columns, own], axis=0)
 
     def _launch(self, name: str, grid: tuple[int, int], left: Prepared, right: Prepared, *arguments: Any) -> None:
         terms = np.int64(len(self.problem.kernel))
-        problem = (*left.arguments, *right.arguments, *self._sizes, self._numbers, terms)
+        mixtures = self._mixtures, self._table
+        problem = (*left.arguments, *right.arguments, *self._sizes, self._numbers, terms, *mixtures)
         self._program.launch(name, grid, THREADS, (*problem, *arguments))
 
 
@@ -242,21 +268,9 @@ def weights_program(real: str) -> Program:
 class Prepared:
     """A side as pairs.cu reads it."""
 
-    def __init__(self, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:
-        self.points = points
-        self.arguments = (points, marks, norms, labels, np.int64(len(points)))
-
-
-def _expression(problem: PairProblem) -> str:
-    """The kernel as pairs.cu computes it, of factors numbered through the terms."""
-    terms, number = [], 0
-    for t, term in enumerate(problem.kernel):
-        product = [f"coefficient({t})"]
-        for factor in term.factors:
-            product.append(f"factor<{factor.profile.upper()},{factor.metric.upper()}>({number})")
-            number += 1
-        terms.append("*".join(product))
-    return "+".join(terms)
+    def __init__(self, n: int, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:
+        self.n = n
+        self.arguments = (points, marks, norms, labels, np.int64(n))
 
 
 def _powers_of_two(xp: Any, sizes: Array) -> Array:

@@ -171,6 +171,13 @@ class _Distances(Distances):
         if metric == "mmd":
             return safe_root(self.squared(metric))
         if metric == "table":
-            rows, columns = (_arrays.to_host(x[:, 0]).astype(np.intp) for x in (self.left, self.right))
-            return _arrays.like(self._problem.table[rows[:, None], columns], self.left, dtype=self.left.dtype)
+            return self._table()
         return super()._distance(metric)
+
+    def _table(self) -> Array:
+        if _arrays.is_cuda(self.left):
+            xp, table = _arrays.namespace(self.left), _arrays.beside(self._problem.table, self.left)
+            rows, columns = (xp.astype(x[:, 0], xp.int64) for x in (self.left, self.right))
+            return xp.astype(table[rows[:, None], columns], self.left.dtype)
+        rows, columns = (_arrays.to_host(x[:, 0]).astype(np.intp) for x in (self.left, self.right))
+        return _arrays.like(self._problem.table[rows[:, None], columns], self.left, dtype=self.left.dtype)

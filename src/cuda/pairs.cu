@@ -7,6 +7,10 @@
 //   KCALIB_QUANTITIES    which quantities of a pair it needs: a sum of SQUARES, CITYBLOCKS, DOTS
 //   KCALIB_DIFFERENCES   squared distances are sums of squared differences (few features), not expansions
 //   KCALIB_RESIDUALS     marks are residuals onehot(label) - point: one product gives distance and target factor
+//   KCALIB_TARGET        marks are rows of mixtures (kcalib/_problem.py) of this family, of KCALIB_TARGET_DIMS dimensions
+//                        (0: any); the atoms' kernel is KCALIB_TARGET_EXPRESSION. mixtures.cuh is pasted before then
+//   KCALIB_PREDICTED     the same for points, whose squared MMD distances are the squares of the kernel
+//   KCALIB_TABLE         points are positions in a table, whose numbers are the cityblock distances of the kernel
 //
 // and launches the functions below. A block of THREADS threads has a tile of TILE rows by TILE columns in registers,
 // SPAN by SPAN entries a thread; features pass by in shared memory, FEATURES at a time. Blocks walk over `per_group` tiles of
@@ -38,6 +42,7 @@ struct Side {
   const T *points, *marks, *norms;
   const int* labels;
   long long n;
+  long long stride;  // of mixtures, which are transposed: column k of sample i is at k * stride + i
 };
 
 struct Problem {
@@ -45,6 +50,8 @@ struct Problem {
   long long n_features, n_marks;
   const double* program;  // coefficients of terms, then scale and shape of each factor
   long long n_terms;
+  const long long* mixtures;  // numbers of the target's and of the predictions' mixtures, and the columns of `table`
+  const double* table;
 };
 
 KCALIB_FN double square_root(double x) { return ::sqrt(x); }
@@ -134,6 +141,24 @@ __device__ T squares_from(const Problem& problem, T t, long long i, long long j)
   return squares < T(NEAR_OTHERS) ? squared_difference(problem, i, j) : squares;
 }
 
+// Mixtures: the atoms' kernels, and how far it is from a sample to the next one.
+#ifdef KCALIB_TARGET
+struct TargetPair : Pair {
+  KCALIB_FN T kernel() const { return KCALIB_TARGET_EXPRESSION; }
+};
+#define MARK_STEP(columns) 1
+#else
+#define MARK_STEP(columns) (columns)
+#endif
+#ifdef KCALIB_PREDICTED
+struct PredictedPair : Pair {
+  KCALIB_FN T kernel() const { return KCALIB_PREDICTED_EXPRESSION; }
+};
+#define POINT_STEP(columns) 1
+#else
+#define POINT_STEP(columns) (columns)
+#endif
+
 // h[r][c] = H of the thread's pairs: rows row + ty + LANES r, columns column + tx + LANES c. Zero outside the
 // problem, and, if `symmetric_sum`, for pairs of a sample with itself.
 __device__ void entries(const Problem& problem, Panels& panels, long long row, long long column, bool no_diagonal,
@@ -142,6 +167,21 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
   const Side &left = problem.left, &right = problem.right;
   T target[SPAN][SPAN] = {}, squares[SPAN][SPAN] = {}, cityblock[SPAN][SPAN] = {}, dot[SPAN][SPAN] = {};
   constexpr bool EXPANDED = (QUANTITIES & SQUARES) && !DIFFERENCES && !RESIDUALS;
+#if defined(KCALIB_PREDICTED)
+  for_each_row<SPAN>(left.points, left.stride, left.n, row + ty, right.points, right.stride, right.n, column + tx, LANES,
+                     [&](auto one, auto others, int r) {
+                       squared_mmd<PredictedPair, KCALIB_PREDICTED, KCALIB_PREDICTED_DIMS>(
+                           MixtureNumbers{problem.mixtures + MIXTURE_NUMBERS}, problem.program, one, others, squares[r]);
+                     });
+#elif defined(KCALIB_TABLE)
+  for (int r = 0; r < SPAN; ++r)
+    for (int c = 0; c < SPAN; ++c) {
+      const long long i = row + ty + LANES * r, j = column + tx + LANES * c;
+      if (i >= left.n || j >= right.n) continue;
+      const long long place = (long long)left.points[i] * problem.mixtures[2 * MIXTURE_NUMBERS] + (long long)right.points[j];
+      cityblock[r][c] = T(problem.table[place]);
+    }
+#else
   if constexpr (((QUANTITIES & SQUARES) && DIFFERENCES) || (QUANTITIES & (CITYBLOCKS | DOTS)) || EXPANDED)
     for_each_feature(panels, left.points, right.points, problem, problem.n_features, row, column,
                      [&](int r, int c, T x, T y) {
@@ -150,8 +190,17 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
                        if constexpr (QUANTITIES & CITYBLOCKS) cityblock[r][c] += d < T(0) ? -d : d;
                        if constexpr ((QUANTITIES & DOTS) || EXPANDED) dot[r][c] += x * y;
                      });
+#endif
+#ifdef KCALIB_TARGET
+  for_each_row<SPAN>(left.marks, left.stride, left.n, row + ty, right.marks, right.stride, right.n, column + tx, LANES,
+                     [&](auto one, auto others, int r) {
+                       target_factors<TargetPair, KCALIB_TARGET, KCALIB_TARGET_DIMS>(
+                           MixtureNumbers{problem.mixtures}, problem.program, one, others, target[r]);
+                     });
+#else
   for_each_feature(panels, left.marks, right.marks, problem, problem.n_marks, row, column,
                    [&](int r, int c, T x, T y) { target[r][c] += x * y; });
+#endif
 #pragma unroll
   for (int r = 0; r < SPAN; ++r)
 #pragma unroll
@@ -191,10 +240,12 @@ using namespace kcalib;
 #define KCALIB_PROBLEM                                                                                          \
   const T *left_points, const T *left_marks, const T *left_norms, const int *left_labels, long long left_n,     \
       const T *right_points, const T *right_marks, const T *right_norms, const int *right_labels,               \
-      long long right_n, long long n_features, long long n_marks, const double *program, long long n_terms
+      long long right_n, long long n_features, long long n_marks, const double *program, long long n_terms, \
+      const long long *mixtures, const double *table
 #define KCALIB_THE_PROBLEM                                                                                      \
-  {{left_points, left_marks, left_norms, left_labels, left_n},                                                  \
-   {right_points, right_marks, right_norms, right_labels, right_n}, n_features, n_marks, program, n_terms}
+  {{left_points, left_marks, left_norms, left_labels, left_n, left_n},                                          \
+   {right_points, right_marks, right_norms, right_labels, right_n, right_n}, n_features, n_marks, program, n_terms, \
+   mixtures, table}
 
 // Sums of H over the tiles of column group blockIdx.y, for the rows of tile blockIdx.x: rows[group * n + row] if `rows`
 // is given; totals[group * tiles + tile] and, of squares, likewise. Symmetric problems leave pairs of a sample with
@@ -248,8 +299,8 @@ extern "C" __global__ void kcalib_block_sums(KCALIB_PROBLEM, long long size, dou
   __shared__ double parts[THREADS];
   const long long first = blockIdx.x * size;
   for (Side* side : {&problem.left, &problem.right}) {
-    side->points += first * n_features;
-    side->marks += first * n_marks;
+    side->points += first * POINT_STEP(n_features);
+    side->marks += first * MARK_STEP(n_marks);
     if (side->norms) side->norms += 2 * first;
     if (side->labels) side->labels += first;
     side->n = size;

@@ -148,7 +148,7 @@ class SortedScanOperator:
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
             with terminal_progress() as progress:
-                sweep = _native.Sweep(self.threads, None, progress)
+                sweep = _native.Sweep(self.threads or 1, None, progress)
                 return _native.line_forms(order.places, order.positions, packed, values, seed, count, sweep)
 
         if not isinstance(weights, Weights):

@@ -239,7 +239,7 @@ class Distances(ABC):
     def _around(self, rank: int) -> tuple[int, Array]:
         """Consecutive distances in ascending order, that of `rank` among them, and the rank of the first."""
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
-        guesses = self._guesses(rank) if self.pairs > self.room else np.empty(0)
+        guesses = self._guesses(rank) if self.pairs > self.room and self.n > SAMPLE else np.empty(0)
         while below_high - below_low > self.room:
             thresholds = guesses[(guesses > low) & (guesses < high)]
             guesses = np.empty(0)

@@ -52,13 +52,6 @@ def places_program() -> Program:
     return Program(("include/kcalib/math.h", "cuda/places.cu"), ())
 
 
-def programs(degrees: Sequence[int] = (0, 1, 2, 3, 4)) -> dict[str, Program]:
-    """What is compiled: a kernel is of degree 0 to 2, its square to 4; products of Matern kernels have higher ones."""
-    every = itertools.product(degrees, (1, COLUMNS))
-    scans = {f"line-degree{d}-columns{c}": scan_program(d, c) for d, c in every}
-    return {"places": places_program(), **scans}
-
-
 def off_line(points: Array) -> float:
     """Largest |p + q - 1| of points (p, q)."""
     xp = _arrays.namespace(points)

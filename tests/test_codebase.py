@@ -35,6 +35,7 @@ LAYERS = [
     ["_operators.diagonal", "_operators.mixture_rows"],
     ["_operators.device_mixtures"],
     ["_operators.cuda", "_operators.generic", "_operators.openmp", "_operators"],
+    ["_operators.sorted_scan_cuda"],
     ["_operators.sorted_scan"],
     ["_dispatch"],
     ["bandwidth"],

@@ -315,7 +315,9 @@ def diagonal(features: Array, core: Array | None) -> Array:
 
 def _inner(left: Array, right: Array) -> Array:
     """Of each row with the other's."""
-    return _arrays.namespace(left).einsum("ij,ij->i", left, right)
+    if _arrays.is_host(left):
+        return np.einsum("ij,ij->i", left, right)
+    return _arrays.namespace(left).sum(left * right, axis=1)
 
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:

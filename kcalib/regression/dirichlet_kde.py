@@ -103,11 +103,8 @@ class Ratio:
         return _dirichlet_cuda.class_shares(*problem, progress)
 
     def _packed(self, values: Array) -> Array:
-        tiny = np.abs(values) < np.finfo(self.dtype).tiny
-        if _arrays.is_host(values):
-            values[tiny] = 0.0  # denormals take long, and their products vanish
-        else:
-            values = _arrays.namespace(values).where(tiny, 0.0, values)
+        if _arrays.is_host(values):  # denormals take long there, and their products vanish
+            values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0
         return values.astype(self.dtype, copy=False)
 
     def _log_normalisers(self, powers: Array) -> Array:

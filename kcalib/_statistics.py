@@ -189,16 +189,15 @@ def row_groups(rows: Array) -> tuple[Array, int]:
 
     On a device; rows are compared by 128 bits of a hash.
     """
-    xp, (n, m) = _arrays.namespace(rows), rows.shape
-    factors = np.random.default_rng(_HASH_SEED).integers(2**63, size=(2, m), dtype=np.uint64) * 2 + 1
+    xp = _arrays.namespace(rows)
+    factors = np.random.default_rng(_HASH_SEED).integers(2**63, size=(2, rows.shape[1]), dtype=np.uint64) * 2 + 1
     first, second = (
         xp.sum((xp.astype(rows, xp.uint64) + 1) * _arrays.like(factor, rows)[None, :], axis=1) for factor in factors
     )
     order = xp.lexsort(xp.stack((second, first)))
     first, second = xp.take(first, order, axis=0), xp.take(second, order, axis=0)
-    starts = xp.concat(
-        (xp.ones_like(order[:1]), xp.astype((first[1:] != first[:-1]) | (second[1:] != second[:-1]), order.dtype))
-    )
+    new = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    starts = xp.concat((xp.ones_like(order[:1]), xp.astype(new, order.dtype)))
     run = xp.cumsum(starts) - 1  # of integers
     n_groups = int(run[-1]) + 1
     # Equal rows stay in order: the first of a run is the first row of its group.

@@ -267,7 +267,7 @@ def diagram_of(
         if is_drawn:
             draws = _Draws.checked(n_resamples, seed, tail, len(filled))
             _arrays.check_not_cuda(index, "the consistency band of weighted samples, whose labels are drawn,")
-            limits = _drawn_band(sample, np.searchsorted(filled, index), draws)
+            limits = _drawn_band(sample, np.asarray(np.searchsorted(filled, index)), draws)
         else:
             limits = _exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
@@ -349,7 +349,7 @@ def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | Non
 
 @dataclass(frozen=True)
 class Sample:
-    """Confidences, events and weights, float64, shape (n,), as CuPy arrays or on the host; without those of weight 0."""
+    """Confidences, events and weights, float64, shape (n,), without those of weight 0; CuPy arrays, or on the host."""
 
     confidence: Array
     event: Array  # 0 or 1

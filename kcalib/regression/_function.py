@@ -197,7 +197,8 @@ class CalibrationFunction(Parametrised):
         left = self._evaluated(points.beside(others.simplex))
         right = left if q is None else self._evaluated(others)
         core = self._core_beside(left)
-        return _arrays.restored((left if core is None else left @ core) @ right.T, p)
+        values = (left if core is None else left @ core) @ right.T
+        return values if _arrays.is_host(values) else _arrays.restored(values, p)
 
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The estimated squared calibration error of predictions (Gruber and Bach, equation 21).

@@ -128,7 +128,8 @@ class Kronecker:
                 f"`right_sides` has shape {given.shape}, expected ({n_a * n_b},), ({n_a * n_b}, c) or ({n_a}, {n_b}), "
                 f"as A has {n_a} rows and B {n_b}"
             )
-        given = _arrays.beside(given, self._left)
+        if _arrays.is_host(given):
+            given = _arrays.beside(given, self._left)
         return self._beside(given)._path(original, given, shift)
 
     def _beside(self, array: Array) -> Kronecker:
@@ -157,10 +158,13 @@ class Kronecker:
             x = self._solved(rotated, float(s))
             residuals[k] = _relative(b - self._product(x) - s * x, b)
             path[k] = (x if is_one else x.reshape(given.shape[::-1]).T).reshape(given.shape)
-        if isinstance(shift, Real):
-            values = _arrays.restored(path[0], original)
-            return KroneckerSolution(values, float(shifts[0]), float(residuals[0]), self.method, self.truncated)
-        return KroneckerSolution(_arrays.restored(path, original), shifts, residuals, self.method, self.truncated)
+        is_path = not isinstance(shift, Real)
+        values = path if is_path else path[0]
+        if not _arrays.is_host(values):
+            values = _arrays.restored(values, original)
+        if is_path:
+            return KroneckerSolution(values, shifts, residuals, self.method, self.truncated)
+        return KroneckerSolution(values, float(shifts[0]), float(residuals[0]), self.method, self.truncated)
 
     def _product(self, x: Array) -> Array:
         return self._left @ x @ self._right.T
@@ -250,8 +254,10 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
     a = _checked_square(left, "left")
     if right is None:
         return Kronecker(a, None)
-    b = _arrays.beside(_checked_square(right, "right"), a)
-    return Kronecker(a if _arrays.is_host(b) else _arrays.beside(a, b), b)
+    b = _checked_square(right, "right")
+    if _arrays.is_host(a):
+        return Kronecker(_arrays.beside(a, b), b)
+    return Kronecker(a, _arrays.beside(b, a))
 
 
 def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Spectrum:

@@ -48,7 +48,7 @@ def class_shares(
     import cupy
 
     xp = _arrays.namespace(queries)
-    own_program = PROGRAMS[str(queries.dtype)]
+    compiled = PROGRAMS[str(queries.dtype)]
     (n, n_features), n_training = queries.shape, len(training)
     queries, training = xp.ascontiguousarray(queries), xp.ascontiguousarray(training)
     tiles = -(-n_training // TILE)
@@ -62,14 +62,14 @@ def class_shares(
         count, own = np.int64(end - begin), np.int64(begin if leave_one_out else -n)
         sums = xp.zeros((places, end - begin), dtype=xp.float64)
         floors = xp.full((places, end - begin), 1e30, dtype=xp.float64)
-        sizes = np.int64(n_training), np.int64(n_features)
-        arguments = (queries[begin:end], count, training, offsets, labels, *sizes, own, np.int64(per_group))
-        own_program.launch(
-            "kcalib_class_sums", (-(-(end - begin) // TILE), groups), THREADS, (*arguments, sums, floors)
-        )
+        samples = training, offsets, labels, np.int64(n_training), np.int64(n_features)
+        grid = -(-(end - begin) // TILE), groups
+        arguments = queries[begin:end], count, *samples, own, np.int64(per_group), sums, floors
+        compiled.launch("kcalib_class_sums", grid, THREADS, arguments)
+        found = shares[begin:end], log_sums[begin:end]
         sizes = np.int64(n_training), np.int64(per_group), np.int64(groups), np.int64(n_classes)
-        arguments = (sums, floors, count, labels, *sizes, shares[begin:end], log_sums[begin:end])
-        own_program.launch("kcalib_class_shares", (-(-(end - begin) // THREADS), 1), THREADS, arguments)
+        grid = -(-(end - begin) // THREADS), 1
+        compiled.launch("kcalib_class_shares", grid, THREADS, (sums, floors, count, labels, *sizes, *found))
         if n > step:
             cupy.cuda.get_current_stream().synchronize()
         if progress is not None:

@@ -25,6 +25,7 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
 from kcalib._packing import points_and_residuals
+from kcalib._statistics import where_computed
 from kcalib.lenses import Canonical, Lens
 
 
@@ -53,11 +54,8 @@ class Problem:
     @classmethod
     def of(cls, data: Classification, lens: Lens) -> Problem:
         points, residuals = points_and_residuals(data)
-        if _arrays.is_cuda(points):
-            simplex, residuals, labels = (*(data.xp.astype(a, data.xp.float64) for a in (points, residuals)), data.labels)
-        else:
-            simplex, residuals = (np.asarray(_arrays.to_host(a), dtype=np.float64) for a in (points, residuals))
-            labels = np.asarray(_arrays.to_host(data.labels))
+        simplex, residuals = (where_computed(a, np.float64) for a in (points, residuals))
+        labels = where_computed(data.labels, np.int64)
         if lens.is_scalar:
             # 1 - c is the other probability: a difference would have lost its digits.
             right = _arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])
@@ -83,7 +81,8 @@ class Problem:
                 f"the predictions are on {_arrays.describe_device(self.simplex)}, what they are evaluated with is on "
                 f"{_arrays.describe_device(other)}; bring them to one device"
             )
-        return Problem(*(_arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels)), self.is_scalar)
+        simplex, residuals, labels = (_arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
+        return Problem(simplex, residuals, labels, self.is_scalar)
 
 
 class Tried(NamedTuple):

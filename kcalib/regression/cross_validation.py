@@ -319,8 +319,7 @@ class CalibrationErrorCV(Parametrised):
             The values; an array on the GPU if the predictions are there, or what was fitted.
         """
         functions = self._ensemble()
-        mean = sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions)
-        return mean
+        return sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions)
 
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The squared calibration error on other predictions, by the ensemble.

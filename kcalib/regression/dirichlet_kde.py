@@ -29,7 +29,7 @@ from kcalib._inputs import DTYPES, prepare
 from kcalib._options import check_choice, check_integer
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.lenses import Canonical, Lens
-from kcalib.regression import _dirichlet_cuda
+from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 from kcalib.results import KDEResult
 
@@ -66,8 +66,8 @@ class Ratio:
         """The same, on the GPU if `other` is there."""
         if _arrays.is_host(other) or not _arrays.is_host(self.simplex):
             return self
-        arrays = (_arrays.beside(a, other) for a in (self.simplex, self.labels, self.order))
-        return Ratio(*arrays, self.orientation, self.dtype, self.threads)
+        simplex, labels, order = (_arrays.beside(a, other) for a in (self.simplex, self.labels, self.order))
+        return Ratio(simplex, labels, order, self.orientation, self.dtype, self.threads)
 
     def shares(self, simplex: Array, bandwidth: float) -> Array:
         """Shape (number of queries, m); rows sum to 1."""
@@ -100,7 +100,7 @@ class Ratio:
         problem = self._packed(left), self._packed(right), offsets, self.labels, self.simplex.shape[1], leave_one_out
         if _arrays.is_host(left):
             return _native.class_shares(*problem, self._sweep(progress))
-        return _dirichlet_cuda.class_shares(*problem, progress)
+        return class_shares(*problem, progress)
 
     def _packed(self, values: Array) -> Array:
         if _arrays.is_host(values):  # denormals take long there, and their products vanish
@@ -110,7 +110,7 @@ class Ratio:
     def _log_normalisers(self, powers: Array) -> Array:
         if _arrays.is_host(powers):
             return _native.log_normalisers(powers, self._sweep(None))
-        return _dirichlet_cuda.log_normalisers(powers)
+        return log_normalisers(powers)
 
     def _sweep(self, progress: Progress | None) -> _native.Sweep:
         return _native.Sweep(resolve_threads(self.threads), None, progress)

@@ -64,8 +64,8 @@ class _Form(NamedTuple):
     n_truncated: int = 0
 
     def beside(self, other: Array) -> _Form:
-        arrays = (None if a is None else _arrays.beside(a, other) for a in self[:3])
-        return _Form(*arrays, self.n_truncated)
+        """The same of a symmetric matrix, on the GPU if `other` is there."""
+        return self._replace(values=_arrays.beside(self.values, other), vectors=_arrays.beside(self.vectors, other))
 
 
 class Kronecker:
@@ -102,14 +102,16 @@ class Kronecker:
         ----------
         right_sides : array_like, shape (n_a n_b,), (n_a n_b, c) or (n_a, n_b)
             b; one vector, c vectors in columns, or one vector as the matrix C, ``C.reshape(-1)`` (row after row), of
-            the equation :math:`A X B^\top + s X = C`. If it, or A and B, is on an NVIDIA GPU, the other is copied there.
+            the equation :math:`A X B^\top + s X = C`. If it, or A and B, are on an NVIDIA GPU, the others
+            are copied there.
         shift : float or array_like, shape (k,)
             s, any finite number for which the system is regular; several are a path.
 
         Returns
         -------
         KroneckerSolution
-            With `values` of the shape of `right_sides`, on the GPU if it was solved there; for a path of shape (k, ...).
+            With `values` of the shape of `right_sides`, for a path of shape (k, ...); on the GPU where solved
+            there.
 
         Raises
         ------

@@ -156,7 +156,8 @@ class FourierFeatures:
             xp.multiply(points, self.linear, out=out[:, :begin])
         for w, amplitude in zip(self.frequencies, self.amplitudes, strict=True):
             middle, end = begin + w.shape[1], begin + 2 * w.shape[1]
-            _cos_and_sin(points @ _arrays.beside(w, points), amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
+            angles = points @ _arrays.beside(w, points)
+            _cos_and_sin(angles, amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
             begin = end
         return out
 

@@ -97,6 +97,7 @@ class CompileException(Exception):
 
 class _State(threading.local):
     device = 0
+    raises = False  # whether linalg looks at what cuSOLVER reports
 
 
 _state = _State()
@@ -417,11 +418,22 @@ def _asnumpy(values: Any) -> np.ndarray:
 
 
 def _cholesky(a: ndarray) -> ndarray:
-    """As cuSOLVER: no error for an indefinite matrix, but numbers that are none."""
+    """As cuSOLVER: no error for an indefinite matrix unless asked for, but numbers that are none."""
     try:
         return _wrapped(np.linalg.cholesky(_unwrapped(a)))
     except np.linalg.LinAlgError:
+        if _state.raises:
+            raise
         return _wrapped(np.full(a.shape, np.nan))
+
+
+@contextlib.contextmanager
+def _errstate(*, linalg: str | None = None) -> Any:
+    before, _state.raises = _state.raises, _state.raises if linalg is None else linalg == "raise"
+    try:
+        yield
+    finally:
+        _state.raises = before
 
 
 def _solve_triangular(
@@ -553,6 +565,7 @@ def _modules() -> dict[str, types.ModuleType]:
         types.ModuleType(name) for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.linalg", "cupyx.scipy.special")
     )
     s_linalg.solve_triangular = _solve_triangular
+    cupyx.errstate = _errstate
     for name in SPECIAL:
         setattr(special, name, _function(getattr(scipy.special, name), name))
     cupyx.scipy, scipy_.linalg, scipy_.special = scipy_, s_linalg, special

@@ -5,8 +5,8 @@ drawn (the bootstrap) or a multiplier of mean 0 (the multiplier bootstrap). The 
 computes the weights (src/include/kcalib/resampling.h says how); any range of replicates can be
 had by itself, in any order, and is the same bit for bit on every machine.
 
-Labels drawn from predictions are those of NumPy's Philox generator, which is counter-based, too: on a GPU src/cuda/philox.cu
-makes them there, with the same bits.
+Labels drawn from predictions are those of NumPy's Philox generator, which is counter-based, too: on a GPU
+src/cuda/philox.cu makes them there, with the same bits.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib import _arrays, _native
+from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
@@ -177,10 +178,11 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
     return column_bins(top_label_column(data), Binning("uniform", n_bins))[0]
 
 
-def bin_numbers(confidence: np.ndarray, n_bins: int) -> np.ndarray:
+def bin_numbers(confidence: Array, n_bins: int) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    xp = _arrays.namespace(confidence)
+    edges = _arrays.like(np.linspace(0.0, 1.0, n_bins + 1), confidence)
+    return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
 def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tuple[ReliabilityBins, ...]:

@@ -248,9 +248,7 @@ class Rows:
         return (slice(b, min(end, b + STRIP)) for b in range(begin, end, STRIP))
 
 
-def _orthonormal(
-    rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray
-) -> Array:
+def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
     """An orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
 
     The Gram matrix of what they add follows from these; what it has lost by cancellation a second round

@@ -80,7 +80,8 @@ def smallest_eigenvalue(
     n = y_pred.n if points is None else int(points.shape[0])
     if n == 0:
         raise ValueError("`y_pred` has no rows, expected at least one")
-    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them")
+    beside = y_pred.parameters() if points is None else points
+    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them", beside)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the question is being answered
         if points is None:

@@ -186,6 +186,11 @@ class Stream:
         pass
 
 
+def used_bytes(device: int) -> int:
+    """Bytes of arrays that are alive on the device."""
+    return _used[device]
+
+
 def _allocated(device: int, size: int) -> None:
     if _used[device] + size > _limits[device]:
         raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes (allocated so far: {_used[device]:,} bytes).")

@@ -278,7 +278,8 @@ def _by_spectrum(
     if problem.null_variance == 0:
         return _degenerate(problem)
     if n_eigenvalues == "all":
-        check_memory(16 * n * n, max_memory, f"all eigenvalues of {n} samples", "pass a number of eigenvalues")
+        remedy, array = "pass a number of eigenvalues", problem.packed.problem.left.points
+        check_memory(16 * n * n, max_memory, f"all eigenvalues of {n} samples", remedy, array)
         return NullLaw(log_pvalue(full_spectrum(problem.operator, n)), f"{law} all {n} eigenvalues", n_eigenvalues=n)
     assert isinstance(n_eigenvalues, int)
     values = [math.inf]

@@ -107,8 +107,8 @@ def _to_cupy(value: Array, name: str) -> Array:
         return cupy.from_dlpack(value)
     except (TypeError, BufferError, NotImplementedError) as error:
         raise TypeError(
-            f"`{name}` of dtype {dtype} on {where} cannot be passed to CuPy: {error}; convert it to float64, float32 or "
-            "an integer type"
+            f"`{name}` of dtype {dtype} on {where} cannot be passed to CuPy: {error}; convert it to float64, float32 "
+            "or an integer type"
         ) from error
 
 

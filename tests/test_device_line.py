@@ -22,9 +22,9 @@ from kcalib._operators import sorted_scan_cuda
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._operators.sorted_scan_cuda import COLUMNS, places_program, scan_program
-from kcalib._problem import PairProblem, Side
+from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib._resampling import Weights
-from kcalib.bandwidth import median_distance
+from kcalib.bandwidth import median_distance, median_of_entries
 from kcalib.lenses import TopLabel
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
@@ -368,3 +368,20 @@ def test_the_median_of_other_predictions(cupy, monkeypatch):
 def brute_median_of_rows(points: np.ndarray) -> float:
     distances = np.linalg.norm(points[:, None, :] - points[None, :, :], axis=2)
     return float(np.median(distances[np.triu_indices(len(points), 1)]))
+
+
+@pytest.mark.parametrize("ties", [0, 25])
+def test_the_median_of_entries(cupy, ties):
+    """Entries of a problem stay on the device too; with ties, 0 is left out."""
+    p = softmax_problem(30, 3)[1]
+    p[:ties] = p[0]
+    terms = (Term(1.0, (Factor("identity", "euclidean"),)),)
+    side = Side(p, np.ones((30, 1)))
+    with emulated_cupy.stays_on_device(1):
+        found = median_of_entries(PairProblem(on_device(side), None, terms), "euclidean")
+    expected = median_of_entries(PairProblem(side, None, terms), "euclidean")
+    assert found.value == pytest.approx(expected.value, rel=1e-14)
+    assert (found.n_samples, found.exact) == (30, True)
+    same = Side(np.repeat(p[:1], 5, axis=0), np.ones((5, 1)))
+    with pytest.raises(ValueError, match="identical rows only"):
+        median_of_entries(PairProblem(on_device(same), None, terms), "euclidean")

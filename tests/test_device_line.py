@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import emulated_cupy
 import numpy as np
@@ -21,9 +22,9 @@ from kcalib._operators import sorted_scan_cuda
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._operators.sorted_scan_cuda import COLUMNS, places_program, scan_program
-from kcalib._problem import PairProblem, Side
+from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib._resampling import Weights
-from kcalib.bandwidth import median_distance
+from kcalib.bandwidth import median_distance, median_of_entries
 from kcalib.lenses import TopLabel
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
@@ -50,11 +51,25 @@ def test_programs_compile(name, architecture):
     assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
 
 
+@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.gpu)])
+def cupy(request):
+    """CuPy as `emulated_cupy` has it, and the real one where there is a GPU."""
+    if request.param == "emulated":
+        with emulated_cupy.installed() as module:
+            yield module
+    else:
+        module = pytest.importorskip("cupy")
+        if not module.is_available():
+            pytest.skip("no GPU")
+        yield module
+
+
 def on_device(side: Side | None) -> Side | None:
     if side is None:
         return None
-    labels = None if side.labels is None else emulated_cupy.asarray(side.labels)
-    return Side(*(emulated_cupy.asarray(a) for a in (side.points, side.marks)), labels)
+    asarray = sys.modules["cupy"].asarray
+    labels = None if side.labels is None else asarray(side.labels)
+    return Side(*(asarray(a) for a in (side.points, side.marks)), labels)
 
 
 def both(problem: PairProblem) -> tuple[SortedScanOperator, SortedScanOperator]:
@@ -69,12 +84,12 @@ def pair_problem(y, p, kernel, target="delta") -> PairProblem:
 
 def close(found, expected, scale) -> None:
     """To 1e-12 of the sums of the sizes of terms; scale 0: both are."""
-    found = found.get() if isinstance(found, emulated_cupy.ndarray) else found
+    found = found.get() if hasattr(found, "get") else found
     assert np.shape(found) == np.shape(expected)
     assert (np.abs(found - expected) <= 1e-12 * scale).all()
 
 
-def check(problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> None:
+def check(cupy, problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> None:
     """Every primitive, with nothing but sums leaving the device."""
     expected, found = both(problem)
     assert (found.name, found.threads) == ("sorted_scan", None)
@@ -92,7 +107,7 @@ def check(problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> None:
     for count in columns:
         vectors = rng.normal(size=(n_right, count))
         with emulated_cupy.stays_on_device(1):
-            product = found.matmul(emulated_cupy.asarray(vectors))
+            product = found.matmul(cupy.asarray(vectors))
         close(product, expected.matmul(vectors), sizes @ np.abs(vectors))
     if not problem.symmetric:
         return
@@ -106,7 +121,7 @@ def check(problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> None:
     kinds = [Weights(kind, n, 5, 3) for kind in ("rademacher", "gaussian", "multinomial")]
     for weights, w in [(explicit, explicit)] + [(k, k.values()) for k in kinds]:
         with emulated_cupy.stays_on_device(1):
-            forms = found.quadratic_forms(weights if w is not weights else emulated_cupy.asarray(w))
+            forms = found.quadratic_forms(weights if w is not weights else cupy.asarray(w))
         close(forms, expected.quadratic_forms(weights), np.sum(np.abs(w) * (sizes @ np.abs(w)), axis=0))
 
 
@@ -118,7 +133,7 @@ MANY_KERNELS = [name for name in PRODUCT_KERNELS if name not in ("exponential", 
 def test_sizes(cupy, n):
     y, p = softmax_problem(n, 2, seed=n)
     p[n // 2 :] = p[: n - n // 2]  # ties
-    check(pair_problem(y, p, KERNELS["exponential"]), block_sizes=(2, 31, 32, 33, n))
+    check(cupy, pair_problem(y, p, KERNELS["exponential"]), block_sizes=(2, 31, 32, 33, n))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +142,7 @@ def test_sizes(cupy, n):
 def test_kernels(cupy, kernel):
     y, p = softmax_problem(201, 2)
     p[100:120] = p[7]
-    check(pair_problem(y, p, PRODUCT_KERNELS[kernel]), columns=(1, 5), block_sizes=(100,))
+    check(cupy, pair_problem(y, p, PRODUCT_KERNELS[kernel]), columns=(1, 5), block_sizes=(100,))
 
 
 @pytest.mark.parametrize("samples", ["ties", "one label", "one place", "two places", "certain", "duplicates"])
@@ -144,7 +159,7 @@ def test_unusual_samples(cupy, samples):
         p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
     elif samples == "certain":  # residuals below rounding, of which only one of two coordinates is left
         p[:100] = np.where(y[:100, None] == 1, [1e-20, 1.0], [1.0, 1e-22])
-    check(pair_problem(y, p, KERNELS["exponential"]), columns=(2,))
+    check(cupy, pair_problem(y, p, KERNELS["exponential"]), columns=(2,))
 
 
 @pytest.mark.parametrize("n", [1100, pytest.param(33_000, marks=pytest.mark.slow)])
@@ -166,7 +181,7 @@ def test_sums_carried_through_levels(cupy, n):
 def test_targets_without_labels(cupy):
     """A matrix of target values: marks of rank 2, as of weighted samples."""
     y, p = softmax_problem(90, 2)
-    check(pair_problem(y, p, KERNELS["exponential"], psd_matrix(2, 2)))
+    check(cupy, pair_problem(y, p, KERNELS["exponential"], psd_matrix(2, 2)))
 
 
 @pytest.mark.parametrize(("n", "other"), [(1, 50), (80, 3), (90, 70)])
@@ -174,7 +189,7 @@ def test_rectangular_problems(cupy, n, other):
     y, p = softmax_problem(n + other, 2, seed=n)
     p[n:] = np.where(np.arange(other)[:, None] % 3 == 0, p[0], p[n:])  # some places on both sides
     whole = pair_problem(y, p, KERNELS["exponential"])
-    check(PairProblem(whole.left.take(slice(0, n)), whole.left.take(slice(n, None)), whole.kernel))
+    check(cupy, PairProblem(whole.left.take(slice(0, n)), whole.left.take(slice(n, None)), whole.kernel))
 
 
 def test_huge_gaps_carry_nothing(cupy):
@@ -197,7 +212,7 @@ def test_huge_gaps_carry_nothing(cupy):
 def test_extreme_bandwidths(cupy, bandwidth):
     y, p = on_a_grid(150)
     p[50:100] = p[:50]
-    check(pair_problem(y, p, K.Exponential(bandwidth=bandwidth)), columns=(2,), block_sizes=())
+    check(cupy, pair_problem(y, p, K.Exponential(bandwidth=bandwidth)), columns=(2,), block_sizes=())
 
 
 def test_samples_in_single_precision(cupy):
@@ -332,20 +347,41 @@ def test_the_median_of_binary_predictions(cupy, metric):
 
 
 def test_the_median_of_other_predictions(cupy, monkeypatch):
-    """A subset by default, all of them on request: as on the CPU, to the rounding of a distance."""
-    p = softmax_problem(130, 3)[1]
-    options = [{}, {"metric": "cityblock"}, {"max_samples": 40, "seed": 2}]
-    for option in options:
+    """All of them, or a subset: as on the CPU, to the rounding of a distance."""
+    p = softmax_problem(90, 3)[1]
+    ties = np.where(np.arange(90)[:, None] < 70, p[0], p)  # more than half of the pairs are at distance 0
+    for points, option in ((p, {}), (p, {"max_samples": 40, "seed": 2}), (ties, {})):
         with emulated_cupy.stays_on_device(8):
-            found = median_distance(cupy.asarray(p), **option)
-        expected = median_distance(p, **option)
+            found = median_distance(cupy.asarray(points), **option)
+        expected = median_distance(points, **option)
         assert found.value == pytest.approx(expected.value, rel=1e-14)
         assert (found.n_samples, found.exact, found.seed) == (expected.n_samples, expected.exact, expected.seed)
-    monkeypatch.setattr(bandwidth, "COLLECTED", 1000)  # pairs are counted, and those of 40 samples sorted
-    monkeypatch.setattr(bandwidth, "SAMPLE", 40)
+    # With less room, pairs are counted, and those of 30 samples sorted.
+    monkeypatch.setattr(bandwidth, "COLLECTED", 500)
+    monkeypatch.setattr(bandwidth, "SAMPLE", 30)
+    few = p[:62]
+    expected = brute_median_of_rows(few)
     with emulated_cupy.stays_on_device(8):
-        assert median_distance(cupy.asarray(p)).value == pytest.approx(median_distance(p).value, rel=1e-14)
-    p[:100] = p[0]  # more than half of the pairs are at distance 0
-    with emulated_cupy.stays_on_device(8):
-        found = median_distance(cupy.asarray(p))
-    assert found.value == pytest.approx(median_distance(p).value, rel=1e-14)
+        assert median_distance(cupy.asarray(few)).value == pytest.approx(expected, rel=1e-14)
+
+
+def brute_median_of_rows(points: np.ndarray) -> float:
+    distances = np.linalg.norm(points[:, None, :] - points[None, :, :], axis=2)
+    return float(np.median(distances[np.triu_indices(len(points), 1)]))
+
+
+@pytest.mark.parametrize("ties", [0, 25])
+def test_the_median_of_entries(cupy, ties):
+    """Entries of a problem stay on the device too; with ties, 0 is left out."""
+    p = softmax_problem(30, 3)[1]
+    p[:ties] = p[0]
+    terms = (Term(1.0, (Factor("identity", "euclidean"),)),)
+    side = Side(p, np.ones((30, 1)))
+    with emulated_cupy.stays_on_device(1):
+        found = median_of_entries(PairProblem(on_device(side), None, terms), "euclidean")
+    expected = median_of_entries(PairProblem(side, None, terms), "euclidean")
+    assert found.value == pytest.approx(expected.value, rel=1e-14)
+    assert (found.n_samples, found.exact) == (30, True)
+    same = Side(np.repeat(p[:1], 5, axis=0), np.ones((5, 1)))
+    with pytest.raises(ValueError, match="identical rows only"):
+        median_of_entries(PairProblem(on_device(same), None, terms), "euclidean")

@@ -62,8 +62,8 @@ def program(kernel: Sequence[Term]) -> list[float]:
 
 
 def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, np.ndarray]:
-    """The programs of the kernel and of the atoms' kernels, float64, and `MixtureNumbers` of mixtures.cuh, int64."""
-    programs, numbers = program(problem.kernel), list[int]()
+    """The programs of the kernel and of the atoms' kernels, float64; columns of the table and `MixtureNumbers`, int64."""
+    programs, numbers = program(problem.kernel), [0 if table is None else int(table.shape[1])]
     for mixtures in (problem.target, problem.predicted):
         if mixtures is None:
             numbers += [0] * 5
@@ -71,7 +71,6 @@ def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, n
         sizes = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
         numbers += [*sizes, len(programs), len(mixtures.kernel)]
         programs += program(mixtures.kernel)
-    numbers.append(0 if table is None else int(table.shape[1]))
     return np.array(programs, dtype=np.float64), np.array(numbers, dtype=np.int64)
 
 

@@ -122,5 +122,6 @@ def test_pairs_of_mixtures_compile(cupy, monkeypatch, name, distances, dtype, ar
     metric = "euclidean" if distances == "vectors" else distances
     kernel = (Term(1.0, (Factor("exponential", metric, 2.0), Factor("matern_5_2", metric, 0.5))),)
     predicted, table = mixtures if distances == "mmd" else None, np.ones((4, 4)) if distances == "table" else None
-    program = CudaOperator(PairProblem(side, None, kernel, mixtures, predicted, table)).program
+    operator = CudaOperator(PairProblem(side, None, kernel, mixtures, predicted, table))
+    program = operator.program("kcalib_sums")
     assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"

@@ -22,11 +22,9 @@ QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", 
 METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
 
 
-def mixture_files(problem: PairProblem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is pasted before pairs.cu, and behind it."""
-    if problem.target is None and problem.predicted is None:
-        return (), ()
-    return HEADERS, () if problem.predicted is None else ("cuda/own_products.cu",)
+def mixture_files(problem: PairProblem) -> tuple[str, ...]:
+    """What is pasted before pairs.cu."""
+    return () if problem.target is None and problem.predicted is None else HEADERS
 
 
 def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
@@ -62,7 +60,7 @@ def program(kernel: Sequence[Term]) -> list[float]:
 
 
 def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, np.ndarray]:
-    """The programs of the kernel and of the atoms' kernels, float64; columns of the table and `MixtureNumbers`, int64."""
+    """The programs of the kernel and of the atoms' kernels, float64; the table's columns and `MixtureNumbers`, int64."""
     programs, numbers = program(problem.kernel), [0 if table is None else int(table.shape[1])]
     for mixtures in (problem.target, problem.predicted):
         if mixtures is None:

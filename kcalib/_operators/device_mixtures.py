@@ -60,7 +60,7 @@ def program(kernel: Sequence[Term]) -> list[float]:
 
 
 def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, np.ndarray]:
-    """The programs of the kernel and of the atoms' kernels, float64; the table's columns and `MixtureNumbers`, int64."""
+    """The programs of the kernel and of the atoms' kernels; the table's columns, and `MixtureNumbers`."""
     programs, numbers = program(problem.kernel), [0 if table is None else int(table.shape[1])]
     for mixtures in (problem.target, problem.predicted):
         if mixtures is None:
@@ -76,16 +76,27 @@ def table_of(problem: PairProblem) -> Array | None:
     """The table of distances on the device of the points, its rows one behind the other."""
     if problem.table is None:
         return None
-    table, points = problem.table, problem.left.points
-    check_positions(problem, table)
-    xp = _arrays.namespace(points)
-    if _arrays.is_host(table):
-        check_memory(
-            8 * table.size,
-            None,
-            f"distances of {table.shape[0]} and {table.shape[1]} predictions",
-            "pass fewer samples, or a kernel with metric='mmd', which needs no table of distances",
-            points,
-        )
-        table = _arrays.like(np.ascontiguousarray(table, dtype=np.float64), points)
+    check_positions(problem, problem.table)
+    table = uploaded(problem.table, problem.left.points)
+    xp = _arrays.namespace(table)
     return xp.ascontiguousarray(xp.astype(table, xp.float64, copy=False))
+
+
+def uploaded(table: Array, reference: Array) -> Array:
+    """A table of distances beside the reference, a CuPy array.
+
+    Raises
+    ------
+    MemoryError
+        If it does not fit there.
+    """
+    if not _arrays.is_host(table):
+        return table
+    check_memory(
+        8 * table.size,
+        None,
+        f"distances of {table.shape[0]} and {table.shape[1]} predictions",
+        "pass fewer samples, or a kernel with metric='mmd', which needs no table of distances",
+        reference,
+    )
+    return _arrays.like(np.ascontiguousarray(table, dtype=np.float64), reference)

@@ -114,7 +114,6 @@ class CudaOperator:
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
             f"-DKCALIB_DIFFERENCES={int(differences or not vectors)}",
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
-            f"-DKCALIB_GRAM={int(self._gram)}",
             *device_mixtures.definitions(problem),
         )
         self._files = device_mixtures.files(problem)
@@ -141,9 +140,11 @@ class CudaOperator:
         """
         before, behind = self._files
         functions = (FUNCTIONS[function],) if not behind else tuple(dict.fromkeys(FUNCTIONS.values()))
-        entries = FUNCTIONS["kcalib_entries"] in functions
-        options = (*self._options, f"-DKCALIB_OUT={_real(out)}") if entries else self._options
-        return Program((*HEADERS, *before, "cuda/pairs.cu", *functions, *behind), options)
+        gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
+        options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
+        if FUNCTIONS["kcalib_entries"] in functions:
+            options.append(f"-DKCALIB_OUT={_real(out)}")
+        return Program((*HEADERS, *before, "cuda/pairs.cu", *functions, *behind), tuple(options))
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem, xp = self.problem, self._xp

@@ -123,7 +123,6 @@ class CudaOperator:
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
             f"-DKCALIB_DIFFERENCES={int(differences or 'mmd' in metrics)}",
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
-            f"-DKCALIB_GRAM={int(self._gram)}",
             *mixture_definitions(problem),
         )
         self._sums_program = sums_program(_real(self._dtype))
@@ -141,9 +140,12 @@ class CudaOperator:
 
     def program(self, function: str, out: str = "float64") -> Program:
         """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
-        entries = function == "kcalib_entries"
-        options = (*self._options, f"-DKCALIB_OUT={_real(out)}") if entries else self._options
-        return Program((*HEADERS, *mixture_files(self.problem), "cuda/pairs.cu", FUNCTIONS[function]), options)
+        gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
+        options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
+        if function == "kcalib_entries":
+            options.append(f"-DKCALIB_OUT={_real(out)}")
+        files = (*HEADERS, *mixture_files(self.problem), "cuda/pairs.cu", FUNCTIONS[function])
+        return Program(files, tuple(options))
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem, xp = self.problem, self._xp

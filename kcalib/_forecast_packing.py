@@ -20,6 +20,7 @@ import numpy as np
 from kcalib import _arrays, _mixtures
 from kcalib._arrays import Array
 from kcalib._forecasts import Forecasts
+from kcalib._operators.device_mixtures import uploaded
 from kcalib._problem import Factor, Metric, Mixtures, PairProblem, Side, Term
 from kcalib._target_features import (
     FEATURES_PER_EVALUATION,
@@ -481,7 +482,7 @@ def _table(left: Distribution, right: Distribution | None, space: Space) -> Arra
         assert right is not None
         raise ValueError(_other_family(right, left))
     table = wasserstein_table(components, other, order=space.order)
-    return _arrays.like(table, components.locations) if _arrays.is_cuda(components.locations) else table
+    return uploaded(table, components.locations) if _arrays.is_cuda(components.locations) else table
 
 
 def _positions(prediction: Distribution) -> Array:

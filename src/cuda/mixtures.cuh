@@ -37,7 +37,7 @@ struct MixtureNumbers {
   KCALIB_FN long long program() const { return at[3]; }
   KCALIB_FN long long program_terms() const { return at[4]; }
 };
-constexpr int MIXTURE_NUMBERS = 5;
+constexpr int TARGET_NUMBERS = 1, PREDICTED_NUMBERS = 6;  // where they begin, after the columns of a table
 
 // Products of parts, f[N] of a row.
 template <int FAMILY, class T, int N> struct Products {

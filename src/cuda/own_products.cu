@@ -8,7 +8,7 @@ extern "C" __global__ void kcalib_own_products(const T* points, long long n, con
   const int same[SPAN] = {};
   T products[SPAN], apart[SPAN];
   point_products<PredictedPair, KCALIB_PREDICTED, KCALIB_PREDICTED_DIMS>(
-      MixtureNumbers{mixtures + MIXTURE_NUMBERS}, program, RowPart<T>{points + i, n}, ColumnPart<T, SPAN>{points + i, n, same},
+      MixtureNumbers{mixtures + PREDICTED_NUMBERS}, program, RowPart<T>{points + i, n}, ColumnPart<T, SPAN>{points + i, n, same},
       products, apart);
   out[i] = products[0];
 }

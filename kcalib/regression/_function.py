@@ -24,6 +24,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
+from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
 from kcalib._statistics import where_computed
 from kcalib.lenses import Canonical, Lens
@@ -310,14 +311,7 @@ class CalibrationFunction(Parametrised):
 
 def diagonal(features: Array, core: Array | None) -> Array:
     """h(p_i, p_i), shape (n,)."""
-    return _inner(features, features if core is None else features @ core)
-
-
-def _inner(left: Array, right: Array) -> Array:
-    """Of each row with the other's."""
-    if _arrays.is_host(left):
-        return np.einsum("ij,ij->i", left, right)
-    return _arrays.namespace(left).sum(left * right, axis=1)
+    return row_products(features, features if core is None else features @ core)
 
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
@@ -333,7 +327,7 @@ def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
         - 2 * xp.sum((residuals.T @ features) * (residuals.T @ images))
         + xp.sum(square * square.T)
     )
-    own = _inner(residuals, residuals) - _inner(features, images)
+    own = row_products(residuals, residuals) - row_products(features, images)
     return (total - float(own @ own)) / (n * (n - 1))
 
 

@@ -22,7 +22,6 @@ from kcalib.solvers.kronecker import signed_factors
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, NystromFeatures, row_blocks
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
-ORIENTATIONS = ("training", "query")
 EPSILON = 2.0**-52
 
 
@@ -123,7 +122,9 @@ def test_log_normalisers(cupy, n, m):
         dirichlet.log_normalisers(cupy.asarray(x)).get(),
         _native.log_normalisers(x, _native.Sweep(1, None)),
     )
-    size = np.sum(x * np.log(x + 2), axis=1) + m + x.sum(axis=1) * np.log(x.sum(axis=1) + m + 1)
+    # Of each logarithm of Gamma; below 8 it is a difference of numbers below 24.
+    total = x.sum(axis=1)
+    size = np.sum(x * np.log(x + 2), axis=1) + 24 * (m + 1) + total * np.log(total + m + 1)
     assert np.all(np.abs(found - expected) <= 4 * EPSILON * size)
 
 
@@ -145,21 +146,22 @@ FUNCTIONS = [
     TemperatureCalibration(),
     TemperatureCalibration(2.0, lens=TopLabel()),
     UKKR(1e-3),
-    UKKR(1e-3, kernel=Exponential(bandwidth=0.5)),
+    UKKR(1e-3, kernel=Gaussian(bandwidth=0.02)),
     KKR(1e-5),
-    KKR(1e-5, kernel=Exponential(bandwidth=0.5)),
-    KKR(1e-3, kernel=Exponential(bandwidth=None), lens=ClassWise(0)),
+    KKR(1e-5, kernel=Gaussian(bandwidth=0.02)),
+    KKR(1e-3, kernel=Gaussian(bandwidth=0.3), lens=ClassWise(0)),
+    *(pytest.param(kind(1e-3, kernel=Exponential(bandwidth=0.5)), marks=pytest.mark.slow) for kind in (KKR, UKKR)),
 ]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=repr)
 def test_functions_are_those_of_numpy_arrays(cupy, function, make_problem: MakeProblem):
-    """200 samples: a block of 14 pivots, of the factor of rank 140 that is tried, is a square of 196 numbers."""
-    y, p = make_problem(200, 4)
-    z, q = make_problem(230, 4, seed=1)
+    """150 samples: a block of 10 pivots, of the factor of rank 105 that is tried, is a square of 100 numbers."""
+    y, p = make_problem(150, 4)
+    z, q = make_problem(130, 4, seed=1)
     expected = function.clone().fit(y, p)
     y, p, z_there, q_there = (cupy.asarray(a) for a in (y, p, z, q))
-    with emulated_cupy.stays_on_device(at_most=196):
+    with emulated_cupy.stays_on_device(at_most=100):
         found = function.clone().fit(y, p)
         error, risk, h = found.squared_error(q_there), found.risk(z_there, q_there), found.h(q_there, p)
     assert type(error) is float and type(risk) is float and type(h) is type(p)
@@ -174,9 +176,9 @@ def test_functions_are_those_of_numpy_arrays(cupy, function, make_problem: MakeP
 
 
 def test_kde_calibration_error(cupy, make_problem: MakeProblem):
-    y, p = make_problem(150, 5)
-    for options in itertools.product(("likelihood", 0.03), (1, 2), ORIENTATIONS):
-        keywords = dict(zip(("bandwidth", "norm", "orientation"), options, strict=True))
+    y, p = make_problem(70, 5)
+    for bandwidth, norm, orientation in [(0.03, 1, "query"), (0.03, 2, "training"), ("loo_risk", 1, "training")]:
+        keywords = {"bandwidth": bandwidth, "norm": norm, "orientation": orientation}
         expected = kcalib.kde_calibration_error(y, p, **keywords, full_output=True)
         with emulated_cupy.stays_on_device():
             found = kcalib.kde_calibration_error(cupy.asarray(y), cupy.asarray(p), **keywords, full_output=True)
@@ -199,9 +201,9 @@ def test_rank_of_confidences_at_many_samples(cupy, make_problem: MakeProblem):
 
 @pytest.mark.parametrize("lens", [None, TopLabel()])
 def test_cross_validation(cupy, lens, make_problem: MakeProblem):
-    y, p = make_problem(80, 3)
+    y, p = make_problem(70, 3)
     estimators = ["temperature", (DirichletKDE(), {"bandwidth": [0.01, 0.1]}), (UKKR(), {"regularization": [1e-3, 1]})]
-    estimators += [] if lens is None else ["bins"]
+    estimators += [] if lens is None else [(BinnedCalibration(), {"n_bins": [5, 9]})]
     expected = kcalib.calibration_error(y, p, lens=lens, estimators=estimators)
     with emulated_cupy.stays_on_device(at_most=64):
         found = kcalib.calibration_error(cupy.asarray(y), cupy.asarray(p), lens=lens, estimators=estimators)

@@ -269,7 +269,7 @@ class CalibrationFunction(Parametrised):
     def _set_sizes(self, problem: Problem) -> None:
         """With this, a function counts as fitted."""
         self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
-        self._place_ = problem.simplex[:0]  # empty: where the function was fitted
+        self._place_ = problem.simplex[:0].copy()  # empty: where the function was fitted
 
     def _evaluated(self, problem: Problem) -> Array:
         if problem.simplex.shape[1] != self.n_classes_:

@@ -68,20 +68,9 @@ class Problem:
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
     def beside(self, other: Array) -> Problem:
-        """The same, on the GPU if `other` is there.
-
-        Raises
-        ------
-        ValueError
-            If both are on GPUs, but not on the same one.
-        """
+        """The same, on the GPU if `other` is there."""
         if _arrays.is_host(other):
             return self
-        if not _arrays.is_host(self.simplex) and _arrays.device(self.simplex) != _arrays.device(other):
-            raise ValueError(
-                f"the predictions are on {_arrays.describe_device(self.simplex)}, what they are evaluated with is on "
-                f"{_arrays.describe_device(other)}; bring them to one device"
-            )
         simplex, residuals, labels = (_arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
         return Problem(simplex, residuals, labels, self.is_scalar)
 

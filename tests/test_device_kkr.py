@@ -54,7 +54,14 @@ def check_sums(queries, training, offsets, labels, n_classes, leave_one_out=Fals
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     ("n", "n_queries", "m", "leave_one_out"),
-    [(1, 3, 2, False), (130, 70, 2, False), (197, 197, 10, True), (150, 65, 37, False), (2, 2, 3, True)],
+    [
+        (1, 3, 2, False),
+        (130, 70, 2, False),
+        (197, 197, 10, True),
+        (150, 65, 37, False),
+        (2, 2, 3, True),
+        (9, 9, 16, False),
+    ],
 )
 def test_sums_of_the_compiled_core(cupy, dtype, n, n_queries, m, leave_one_out):
     """Ragged sizes, groups of one tile, tiles with one label and with many; and labels that nobody has."""
@@ -63,6 +70,17 @@ def test_sums_of_the_compiled_core(cupy, dtype, n, n_queries, m, leave_one_out):
     queries = training if leave_one_out else -np.log(rng.dirichlet(np.ones(m), size=n_queries)).astype(dtype)
     labels = np.sort(rng.choice(np.delete(np.arange(m + 3), m // 2), size=n)).astype(np.int32)
     check_sums(queries, training, rng.normal(size=n).astype(dtype), labels, m + 3, leave_one_out)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_many_classes(cupy, dtype, monkeypatch):
+    """Inner products by cuBLAS, of some queries at a time; several labels in a tile."""
+    rng = np.random.default_rng(0)
+    training = (rng.dirichlet(np.ones(70), size=140) / 0.05).astype(dtype)
+    labels = np.sort(rng.integers(0, 70, size=140)).astype(np.int32)
+    monkeypatch.setattr(dirichlet, "PRODUCTS_BYTES", 64 * 140 * 8)
+    for leave_one_out in (False, True):
+        check_sums(training, training, rng.normal(size=140).astype(dtype), labels, 70, leave_one_out)
 
 
 def test_several_tiles_in_a_group(cupy, monkeypatch):
@@ -108,9 +126,9 @@ def test_bits_do_not_depend_on_other_queries_nor_on_launches(cupy, dtype, monkey
 
 
 def test_sums_of_a_launch_are_bounded(monkeypatch):
-    assert dirichlet._rows(10**5, 10, 42) * 42 * 16 <= dirichlet.SUMS_BYTES
-    assert dirichlet._rows(10**5, 1000, 1032) * 1032 * 16 <= dirichlet.SUMS_BYTES
-    rows = dirichlet._rows(10**6, 1000, 1032)
+    assert dirichlet._rows(10**5, 10, 138) * 138 * 16 <= dirichlet.SUMS_BYTES
+    assert dirichlet._rows(10**5, 1000, 1128) * 1128 * 16 <= dirichlet.SUMS_BYTES
+    rows = dirichlet._rows(10**6, 1000, 1128)
     assert rows % 64 == 0 and rows * 10**6 * 1030 <= dirichlet.WORK
     assert dirichlet._rows(10**9, 1000, 10**6) == 64
 

@@ -274,6 +274,22 @@ def test_two_gpus(cupy, make_problem: MakeProblem):
             function.squared_error(cupy.asarray(p))
 
 
+@pytest.mark.parametrize("library", ["CudaTensor", "CudaJaxArray"])
+def test_tensors_of_other_libraries(cupy, monkeypatch, library, make_problem: MakeProblem):
+    """What has the size of the predictions comes back as what they are."""
+    stand_ins = pytest.importorskip("cuda_stand_ins")
+    stand_ins.returned(monkeypatch)
+    there = getattr(stand_ins, library)
+    y, p = make_problem(40, 3)
+    options = [(DirichletKDE(), {"bandwidth": [0.1]})]
+    kde, cv = (kind.fit(there.of(y), there.of(p)) for kind in (DirichletKDE(0.1), CalibrationErrorCV(options)))
+    expected = DirichletKDE(0.1).fit(y, p).h(p), CalibrationErrorCV(options).fit(y, p).h(p)
+    for found, values in zip((kde.h(there.of(p)), cv.h(there.of(p))), expected, strict=True):
+        assert type(found) is there and np.allclose(found.on_host(), values, rtol=0, atol=1e-13)
+    solution = kronecker(np.eye(2)).solve(there.of(np.arange(4.0)), [1.0, 3.0]).values
+    assert type(solution) is there and np.allclose(solution.on_host(), np.outer([1 / 2, 1 / 4], np.arange(4)))
+
+
 # Kronecker systems
 
 

@@ -15,11 +15,20 @@ import kcalib
 from kcalib import _native
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.lenses import ClassWise, TopLabel
-from kcalib.regression import KKR, UKKR, BinnedCalibration, CalibrationErrorCV, DirichletKDE, TemperatureCalibration
+from kcalib.regression import (
+    KKR,
+    UKKR,
+    BinnedCalibration,
+    CalibrationErrorCV,
+    DirichletKDE,
+    TemperatureCalibration,
+    kernel_ridge,
+)
 from kcalib.regression import _dirichlet_cuda as dirichlet
 from kcalib.solvers import kernel_operator, kronecker
 from kcalib.solvers.kronecker import signed_factors
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, NystromFeatures, row_blocks
+from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 EPSILON = 2.0**-52
@@ -213,6 +222,19 @@ def test_rank_of_confidences_at_many_samples(cupy, make_problem: MakeProblem):
         error = found.squared_error(cupy.asarray(p))
     assert (found.method_, found.rank_) == ("low_rank", expected.rank_)
     assert error == pytest.approx(expected.squared_error(p), rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [(50,), (20, 25), (16, 22)])
+def test_factors_grow_on_a_gpu(cupy, monkeypatch, ranks, make_problem: MakeProblem):
+    """As large as memory allows at the end, and with the pivots of the host; blocks are of one here."""
+    for module in (vars(kernel_ridge), partial_cholesky.__globals__):
+        monkeypatch.setitem(module, "automatic_block", lambda rank: 1)
+    y, p = make_problem(120, 3)
+    expected = KKR(1e-5, lens=TopLabel()).fit(y, p)
+    assert 5 < expected.rank_ < 22
+    monkeypatch.setattr(kernel_ridge, "RANKS_ON_GPU", ranks)
+    found = KKR(1e-5, lens=TopLabel()).fit(cupy.asarray(y), cupy.asarray(p))
+    assert np.array_equal(found._expansion_.landmarks.get(), expected._expansion_.landmarks)
 
 
 @pytest.mark.parametrize("lens", [None, TopLabel()])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array

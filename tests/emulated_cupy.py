@@ -76,7 +76,7 @@ SPECIAL = words("""
     ndtr ndtri psi xlogy
 """)
 METHODS = words("""
-    all any argmax argmin argsort astype clip copy cumsum diagonal dot max mean min nonzero prod ravel repeat
+    all any argmax argmin argsort astype clip conj copy cumsum diagonal dot max mean min nonzero prod ravel repeat
     reshape round squeeze std sum swapaxes take trace transpose var view flatten
 """)
 

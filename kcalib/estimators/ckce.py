@@ -4,7 +4,7 @@
 function of `METHODS`: exact ones solve (K + n lambda I) Z = E by `kcalib.solvers` and bound the error of the value by
 the residual; the others replace K by F F^T (`kcalib.solvers.low_rank`). `jkce` is `kcalib.skce` with another kernel.
 
-On an NVIDIA GPU points, residuals, solutions and factors stay there; matrices between features or classes are the host's.
+On an NVIDIA GPU points, residuals, solutions and factors stay there; single numbers leave it.
 """
 
 from __future__ import annotations
@@ -592,7 +592,7 @@ def _fourier(system: System) -> Found:
     points = _arrays.namespace(points).asarray(points, dtype=np.float64)
     width_of_points = points.shape[1]
     count = FEATURES if options.n_features is None else options.n_features
-    features = FourierFeatures.drawn(problem.kernel, width_of_points, count, options.seed).beside(points)
+    features = FourierFeatures.drawn(problem.kernel, width_of_points, count, options.seed, points)
     width = features.width(width_of_points)
     memory = _check_low_rank_memory(system, width, "n_features")
     equations = NormalEquations.summed(
@@ -642,7 +642,7 @@ def _nystrom(system: System) -> Found:
     trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
     lost = trace - kept[0]
     # A pivot is a difference of entries of K, and divides its column of F F^T.
-    of_columns = _arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / features.pivots)
+    of_columns = _arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / _arrays.to_host(features.pivots))
     rounding = ROUNDINGS * _epsilon(system) * (trace + float(np.sum(of_columns)))
     return _from_factor(system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), "nystrom", memory)
 

@@ -38,6 +38,11 @@ class Library:
         """Whether kcalib computes with NumPy arrays."""
         return self.operator == "openmp"
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its arrays are on an NVIDIA GPU, which nothing is copied off."""
+        return self.operator == "cuda"
+
     def asarray(self, values: Any, dtype: Any = None) -> Any:
         """`values` as an array of the library, on the device, of the same dtype."""
         return self.convert(np.array(values, dtype=dtype))

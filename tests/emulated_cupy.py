@@ -9,7 +9,9 @@ as strict as CuPy, or stricter:
   can say what may;
 * every operation needs its arrays on the current device, of which there are `N_DEVICES`;
 * kernels (`RawModule`) are compiled as C++ behind cuda_emulation.h, and run thread by thread;
-* `memory_limit(bytes)` makes allocations beyond that fail as on a full device.
+* `from_dlpack` takes arrays of other libraries that say they are on a GPU and export memory of the host;
+* `memory_limit(bytes)` makes allocations beyond that fail as on a full device, `properties` makes other devices and
+  drivers.
 
 test_emulated_cupy.py compares names and signatures with those of the real one where it is installed.
 """
@@ -94,6 +96,18 @@ class CUDARuntimeError(RuntimeError):
 class CompileException(Exception):
     """cupy.cuda.compiler.CompileException."""
 
+    def __init__(self, msg: str, source: str, name: str, options: tuple[str, ...], backend: str = "nvrtc") -> None:
+        self._msg, self.source, self.name, self.options, self.backend = msg, source, name, options, backend
+        super().__init__()
+
+    def __str__(self) -> str:
+        return self._msg
+
+
+# As the real ones', by which errors are known.
+OutOfMemoryError.__module__, CompileException.__module__ = "cupy.cuda.memory", "cupy.cuda.compiler"
+CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
+
 
 class _State(threading.local):
     device = 0
@@ -101,14 +115,13 @@ class _State(threading.local):
 
 
 _state = _State()
+_properties = {"compute_capability": "90", "runtime": 13000, "driver": 13000, "is_hip": False}
 _used = [0] * N_DEVICES  # bytes of arrays that are alive
 _limits: list[float] = [float("inf")] * N_DEVICES
 
 
 class Device:
     """cupy.cuda.Device."""
-
-    compute_capability = "90"
 
     def __init__(self, device: Any = None) -> None:
         self.id = _state.device if device is None else int(device)
@@ -143,6 +156,10 @@ class Device:
         pass
 
     @property
+    def compute_capability(self) -> str:
+        return str(_properties["compute_capability"])
+
+    @property
     def mem_info(self) -> tuple[int, int]:
         total = 2**34 if _limits[self.id] == float("inf") else int(_limits[self.id])
         return max(0, total - _used[self.id]), total
@@ -150,6 +167,9 @@ class Device:
     @property
     def attributes(self) -> dict[str, int]:
         return {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 232448, "MaxSharedMemoryPerBlock": 49152}
+
+
+pools_freed = 0  # how often
 
 
 class MemoryPool:
@@ -165,7 +185,8 @@ class MemoryPool:
         return 0
 
     def free_all_blocks(self) -> None:
-        pass
+        global pools_freed
+        pools_freed += 1
 
     def get_limit(self) -> int:
         limit = _limits[_state.device]
@@ -270,7 +291,10 @@ class ndarray:
         return _wrapped(ufunc(*(_unwrapped(x) for x in inputs), **{k: _unwrapped(v) for k, v in kwargs.items()}))
 
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
-        raise BufferError("the emulation does not export arrays")
+        """For stand-ins of other libraries on GPUs, which pass a stream; NumPy does not."""
+        if not isinstance(stream, int):
+            raise BufferError("an array on a device is not exported to the host")
+        return self._a.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device.id
@@ -413,6 +437,31 @@ def _ascontiguousarray(values: Any, dtype: Any = None) -> ndarray:
     return asarray(values, dtype, order="C")
 
 
+class _Exported:
+    """Memory of the host in a DLPack capsule."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._capsule
+
+
+def from_dlpack(array: Any, *, device: Any = None, copy: bool | None = None) -> ndarray:
+    """An array of the memory of `array`, which says that it is on a GPU; with that GPU current while it is exported."""
+    kind, index = array.__dlpack_device__()
+    if kind not in (2, 13):
+        raise TypeError(f"Unsupported array type: {kind}")
+    with Device(index):
+        values = np.from_dlpack(_Exported(array.__dlpack__(stream=1, max_version=(1, 0), copy=copy)))
+        if values.dtype.name == "bfloat16":
+            raise NotImplementedError("CuPy does not support bfloat16 yet")
+        return ndarray._of(values, base=values)
+
+
 def _asnumpy(values: Any) -> np.ndarray:
     return values.get() if isinstance(values, ndarray) else np.asarray(values)
 
@@ -457,7 +506,7 @@ def _library(source: str, definitions: tuple[str, ...]) -> ctypes.CDLL:
     command = [compiler, *flags, *quiet, *definitions, "-o", output, str(stem.with_suffix(".cpp"))]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        raise CompileException(found.stderr[:4000])
+        raise CompileException(found.stderr[:4000], source, str(stem), definitions)
     return ctypes.CDLL(output)
 
 
@@ -517,7 +566,7 @@ def _modules() -> dict[str, types.ModuleType]:
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule = ndarray, RawModule
     cupy.asarray, cupy.array, cupy.ascontiguousarray, cupy.asnumpy = asarray, _array, _ascontiguousarray, _asnumpy
-    cupy.get_default_memory_pool = MemoryPool
+    cupy.get_default_memory_pool, cupy.from_dlpack = MemoryPool, from_dlpack
     cupy.bool = np.bool_
     cupy.is_available = lambda: True
 
@@ -549,10 +598,11 @@ def _modules() -> dict[str, types.ModuleType]:
     compiler = types.ModuleType("cupy.cuda.compiler")
     runtime.getDeviceCount = lambda: N_DEVICES
     runtime.CUDARuntimeError = CUDARuntimeError
-    runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 13000
-    runtime.getDeviceProperties = lambda device: {"name": b"emulated", "multiProcessorCount": 132}
+    runtime.driverGetVersion = lambda: _properties["driver"]
+    runtime.runtimeGetVersion = lambda: _properties["runtime"]
+    runtime.getDeviceProperties = lambda device: {"name": b"emulated GPU", "multiProcessorCount": 132}
+    runtime.is_hip = _properties["is_hip"]
     runtime.memGetInfo = lambda: Device().mem_info
-    runtime.is_hip = False
     device.Device = Device
     memory.OutOfMemoryError = OutOfMemoryError
     compiler.CompileException = CompileException
@@ -608,6 +658,20 @@ def memory_limit(size: float, device: int = 0) -> Any:
         yield
     finally:
         _limits[device] = before
+
+
+@contextlib.contextmanager
+def properties(**changed: Any) -> Any:
+    """Other devices, or another driver: `compute_capability`, `is_hip`, `runtime` and `driver` versions."""
+    before = dict(_properties)
+    _properties.update(changed)
+    runtime = _modules()["cupy.cuda.runtime"]
+    runtime.is_hip = _properties["is_hip"]
+    try:
+        yield
+    finally:
+        _properties.update(before)
+        runtime.is_hip = _properties["is_hip"]
 
 
 @contextlib.contextmanager

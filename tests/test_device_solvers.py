@@ -204,6 +204,19 @@ def test_expansion_is_that_of_numpy_arrays(cupy, monkeypatch, problem, shift, ba
     np.testing.assert_allclose(host(pairs), wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
 
 
+def test_the_gpu_of_the_arrays_is_taken(cupy, problem):
+    y, p, b = problem
+    with cupy.cuda.Device(1):
+        labels, points, right = (cupy.asarray(a) for a in (y, p, b))
+    operator = kernel_operator(points, PAPER)
+    for found in (solve(operator, right, 5.0, method="cg").values, operator.matmul(right), operator.diagonal()):
+        assert found.device.id == 1
+    assert pivoted_cholesky(operator, 5).factor.device.id == 1
+    assert kcalib.ckce(labels, points, kernel=PAPER) == pytest.approx(kcalib.ckce(y, p, kernel=PAPER), rel=1e-12)
+    with pytest.raises(ValueError, match=r"is on GPU 0, .* on GPU 1; bring them to one GPU"):
+        solve(operator, cupy.asarray(b), 5.0)
+
+
 # What is refused
 
 

@@ -22,6 +22,7 @@ import scipy
 
 from kcalib import _arrays, _linalg, _packing
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._forecasts import Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._memory import check_max_memory, check_memory
@@ -61,6 +62,7 @@ class ToleranceWarning(UserWarning):
     """The error bound of a value is larger than was asked for."""
 
 
+@on_their_gpu
 def ckce(
     y_true: Any,
     y_pred: Any,
@@ -264,6 +266,7 @@ def ckce(
     )
 
 
+@on_their_gpu
 def jkce(
     y_true: Any,
     y_pred: Any,

@@ -19,6 +19,7 @@ import numpy as np
 
 from kcalib import _arrays, _linalg
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._options import check_choice, check_integer
 from kcalib.solvers._operators import SymmetricOperator, as_operator
 
@@ -43,6 +44,7 @@ class LowRank:
         return f"LowRank(n={len(self.factor)}, rank={self.rank}, trace_residual={self.trace_residual:.6g})"
 
 
+@on_their_gpu
 def pivoted_cholesky(
     operator: Any,
     rank: int,

@@ -91,6 +91,15 @@ def on_nvidia_gpu(value: Array) -> bool:
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in _DLPACK_CUDA
 
 
+def gpu_of(value: Array) -> int | None:
+    """The number of the NVIDIA GPU that an array of any library is on; None elsewhere, and for one on several."""
+    if is_cuda(value):
+        return int(value.device.id)
+    if not on_nvidia_gpu(value) or (library(value) == "jax" and len(value.devices()) > 1):
+        return None
+    return int(value.__dlpack_device__()[1])
+
+
 def _to_cupy(value: Array, name: str) -> Array:
     """An array on an NVIDIA GPU as a CuPy array of the same memory."""
     if is_cuda(value):

@@ -74,13 +74,14 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     """What to raise instead of an error of CuPy's, of CUDA's libraries or of the compiler; None for other errors."""
     kind, text = type(error), str(error)
     name, origin = kind.__name__, kind.__module__.partition(".")[0]
-    if origin not in ("cupy", "cupy_backends", "cuda", "builtins"):
-        return None
+    if origin not in ("cupy", "cupy_backends", "cuda", "builtins") or getattr(error, "name", "") == "cupy":
+        return None  # the second is an error of this file
     missing = re.search(_LIBRARIES, text) and re.search(r"fail|cannot open|not find|No such file", text, re.IGNORECASE)
     if missing and isinstance(error, (ImportError, OSError, RuntimeError)) and name != "CUDARuntimeError":
         return ImportError(
             f"CuPy {_cupy_version()} does not find a library of the CUDA version that it is for ({_told(error)}); "
-            f"pip uninstall all packages called cupy, then pip install {EXTRAS}"
+            f"pip uninstall all packages called cupy, then pip install {EXTRAS}",
+            name="cupy",
         )
     if origin == "builtins":
         return None

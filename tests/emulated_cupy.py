@@ -116,7 +116,7 @@ class _State(threading.local):
 
 
 _state = _State()
-_properties = {"compute_capability": "90", "runtime": 13000, "driver": 13000}
+_properties = {"compute_capability": "90", "runtime": 13000, "driver": 13000, "is_hip": False}
 _used = [0] * N_DEVICES  # bytes of arrays that are alive
 _limits: list[float] = [float("inf")] * N_DEVICES
 
@@ -602,8 +602,8 @@ def _modules() -> dict[str, types.ModuleType]:
     runtime.driverGetVersion = lambda: _properties["driver"]
     runtime.runtimeGetVersion = lambda: _properties["runtime"]
     runtime.getDeviceProperties = lambda device: {"name": b"emulated GPU", "multiProcessorCount": 132}
+    runtime.is_hip = _properties["is_hip"]
     runtime.memGetInfo = lambda: Device().mem_info
-    runtime.is_hip = False
     device.Device = Device
     memory.OutOfMemoryError = OutOfMemoryError
     compiler.CompileException = CompileException
@@ -663,13 +663,16 @@ def memory_limit(size: float, device: int = 0) -> Any:
 
 @contextlib.contextmanager
 def properties(**changed: Any) -> Any:
-    """Devices, or a driver, with other `compute_capability`, `runtime` or `driver` (versions such as 12040)."""
+    """Other devices, or another driver: `compute_capability`, `is_hip`, `runtime` and `driver` versions."""
     before = dict(_properties)
     _properties.update(changed)
+    runtime = _modules()["cupy.cuda.runtime"]
+    runtime.is_hip = _properties["is_hip"]
     try:
         yield
     finally:
         _properties.update(before)
+        runtime.is_hip = _properties["is_hip"]
 
 
 @contextlib.contextmanager

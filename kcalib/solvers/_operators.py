@@ -16,6 +16,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import check_points
 from kcalib._operators.diagonal import diagonal
@@ -83,6 +84,7 @@ class KernelOperator:
         """Machine epsilon of the arithmetic that entries are made in."""
         return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
 
+    @on_their_gpu
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
         single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
         operator = self._single if single else self._operator
@@ -91,6 +93,7 @@ class KernelOperator:
             return operator.matmul(vectors, dtype=dtype)
         return _arrays.to_host(operator.matmul(_arrays.like(vectors, self._points), dtype=dtype))
 
+    @on_their_gpu
     def tile(self, rows: Any, columns: Any) -> Array:
         rows, columns = (i if isinstance(i, slice) else _arrays.like(i, self._points) for i in (rows, columns))
         tile = self._operator.tile(rows, columns)
@@ -98,6 +101,7 @@ class KernelOperator:
             return _arrays.namespace(tile).astype(tile, np.float64, copy=False)
         return np.asarray(_arrays.to_host(tile), dtype=np.float64)
 
+    @on_their_gpu
     def diagonal(self) -> Array:
         own = diagonal(self._operator.problem, self.threads or 1)
         own = own if self._on_gpu else _arrays.to_host(own)
@@ -161,6 +165,7 @@ class DenseOperator:
         return f"the dense matrix of shape {self.matrix.shape}"
 
 
+@on_their_gpu
 def kernel_operator(
     points: Any,
     kernel: Kernel | None,

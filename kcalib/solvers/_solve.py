@@ -14,6 +14,7 @@ import numpy as np
 
 from kcalib import _arrays, _linalg
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._warnings import warn
@@ -64,6 +65,7 @@ class Solution:
         )
 
 
+@on_their_gpu
 def solve(
     operator: Any,
     right_sides: Any,

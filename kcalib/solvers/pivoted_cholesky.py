@@ -19,6 +19,7 @@ import numpy as np
 
 from kcalib import _arrays, _linalg
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._options import check_choice, check_integer
 from kcalib.solvers._operators import SymmetricOperator, as_operator
 
@@ -43,6 +44,7 @@ class LowRank:
         return f"LowRank(n={len(self.factor)}, rank={self.rank}, trace_residual={self.trace_residual:.6g})"
 
 
+@on_their_gpu
 def pivoted_cholesky(
     operator: Any,
     rank: int,
@@ -148,14 +150,18 @@ def partial_cholesky(
         count, size = len(pivots), min(block, rank - len(pivots))
         proposed = np.array([int(xp.argmax(rest))]) if greedy else _drawn(rest, size, random)
         known, rows = factor[:, :count], _arrays.like(proposed, own)
-        square = operator.tile(proposed, proposed) - known[rows] @ known[rows].T
+        square = operator.tile(proposed, proposed)
+        if count:
+            square = square - known[rows] @ known[rows].T
         accepted, root = _accepted(_arrays.to_host(square), epsilon * largest, random)
         if not accepted:  # of these rows rounding is left
             rest[rows] = 0.0
             continue
         new = proposed[accepted]
         rows = _arrays.like(new, own)
-        columns = operator.tile(new, slice(0, operator.n)).T - known @ known[rows].T
+        columns = operator.tile(new, slice(0, operator.n)).T
+        if count:
+            columns = columns - known @ known[rows].T
         columns = _linalg.solve_triangular(_arrays.like(root, own), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)

@@ -21,7 +21,7 @@ from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
 from kcalib._packing import Packed
-from kcalib._resampling import Uniforms, cumulative_sums, draw_labels
+from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -252,7 +252,7 @@ def _random_locations(data: Classification, count: int, seed: int) -> Classifica
     rows = rng.choice(data.n, count, replace=count > data.n)
     probabilities = data.xp.take(data.probabilities, _arrays.like(rows, data.probabilities), axis=0)
     cumulative = cumulative_sums(probabilities)
-    uniform = Uniforms(rng, cumulative).next(count)
+    uniform = RandomNumbers(rng, cumulative).uniform(count)
     return _beside(data, probabilities, draw_labels(cumulative, uniform))
 
 

@@ -1,4 +1,4 @@
-"""Tests and intervals of arrays on a GPU: the p-values of NumPy arrays, and nothing as long as the samples leaves it."""
+"""Tests and intervals of arrays on a GPU: the p-values of NumPy arrays, and nothing as long as a sample leaves it."""
 
 from __future__ import annotations
 

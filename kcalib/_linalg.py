@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy  # its modules are imported when first asked for
+import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array

@@ -11,6 +11,7 @@ src/cuda/philox.cu makes them there, with the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,11 +66,11 @@ class Weights:
         return out
 
 
-class Uniforms:
-    """Uniform numbers in [0, 1), one after the other, as ``generator.random`` gives them, beside `reference`.
+class RandomNumbers:
+    """What NumPy's `generator` gives, one after the other, as NumPy arrays, or as CuPy arrays beside `reference`.
 
-    On a GPU they are made there, each from its place in the stream, if the generator is NumPy's Philox; those of others
-    are brought there.
+    On a GPU the numbers of a Philox generator are made there, each from its place in the stream; those of others are
+    brought there.
     """
 
     def __init__(self, generator: np.random.Generator, reference: Array) -> None:
@@ -82,19 +83,48 @@ class Uniforms:
             assert not counter[1:].any()
             # Words come four at a time; the counter is that of the block in the buffer.
             self._position = 4 * int(counter[0]) + int(state["buffer_pos"]) - 4
+            self._half_left = bool(state["has_uint32"])
 
-    def next(self, count: int) -> Array:
-        """The next `count` of them, shape (count,)."""
+    def uniform(self, count: int) -> Array:
+        """``generator.random(count)``."""
         if not self._counted:
-            numbers = self._generator.random(count)
-            return _arrays.like(numbers, self._reference) if _arrays.is_cuda(self._reference) else numbers
+            return self._brought(self._generator.random(count))
         import cupy
 
         out = cupy.empty(count, dtype=cupy.float64)
-        place = (*(np.uint64(k) for k in self._key), np.int64(self._position))
-        _launch("kcalib_uniforms", count, (*place, np.int64(count), out))
+        self._launch("kcalib_uniforms", count, np.int64(count), out)
         self._position += count
         return out
+
+    def integers(self, high: int, count: int) -> Array:
+        """``generator.integers(high, size=count)``, for `high` from 1 to 2**32 - 1."""
+        if not self._counted:
+            return self._brought(self._generator.integers(high, size=count))
+        import cupy
+
+        assert not self._half_left
+        if high == 1:  # takes no numbers
+            return cupy.zeros(count, dtype=cupy.int64)
+        refused = count * ((2**32 - high) % high) / 2**32  # expected number of half words that give none
+        size = count + math.ceil(refused + 10 * math.sqrt(refused)) + 32
+        while True:
+            found = cupy.empty(size, dtype=cupy.int64)
+            self._launch("kcalib_integers", size, np.int64(size), np.uint64(high), found)
+            number = cupy.cumsum(found >= 0, dtype=cupy.int64)
+            taken = int(cupy.searchsorted(number, cupy.asarray([count]))[0]) + 1 if count else 0
+            if taken <= size:
+                break
+            size *= 2
+        self._position += (taken + 1) // 2
+        self._half_left = taken % 2 == 1
+        found = found[:taken]
+        return found[found >= 0]
+
+    def _brought(self, numbers: np.ndarray) -> Array:
+        return _arrays.like(numbers, self._reference) if _arrays.is_cuda(self._reference) else numbers
+
+    def _launch(self, name: str, count: int, *arguments: Any) -> None:
+        _launch(name, count, (*(np.uint64(k) for k in self._key), np.int64(self._position), *arguments))
 
 
 def cumulative_sums(probabilities: Array) -> Array:
@@ -139,10 +169,10 @@ def drawn_labels(probabilities: Array, n_draws: int, seed: int, *, at_once: int)
     generator = np.random.Generator(np.random.Philox(seed))
     cumulative = cumulative_sums(probabilities)
     n = len(cumulative)
-    uniforms = Uniforms(generator, cumulative)
+    numbers = RandomNumbers(generator, cumulative)
     for begin in range(0, n_draws, at_once):
         count = min(at_once, n_draws - begin)
-        uniform = uniforms.next(count * n)
+        uniform = numbers.uniform(count * n)
         if _arrays.is_cuda(cumulative):
             yield _labels_on_device(cumulative, uniform, None, count)
             continue

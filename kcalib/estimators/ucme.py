@@ -21,7 +21,7 @@ from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
 from kcalib._packing import Packed
-from kcalib._resampling import Uniforms, cumulative_sums, draw_labels
+from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -119,8 +119,8 @@ def ucme(
     cumulative probabilities are at most ``rng.uniform(size=J)``; of distributions, their
     ``sample(1, seed=rng.integers(2**63))``). They depend on `y_pred` but not on `y_true`, so
     that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
-    told from a calibrated one. They are drawn on the host and are
-    the same for every array library.
+    told from a calibrated one. Their random numbers come from the host, so that they
+    are the same for every array library.
 
     References
     ----------
@@ -252,7 +252,7 @@ def _random_locations(data: Classification, count: int, seed: int) -> Classifica
     rows = rng.choice(data.n, count, replace=count > data.n)
     probabilities = data.xp.take(data.probabilities, _arrays.like(rows, data.probabilities), axis=0)
     cumulative = cumulative_sums(probabilities)
-    uniform = Uniforms(rng, cumulative).next(count)
+    uniform = RandomNumbers(rng, cumulative).uniform(count)
     return _beside(data, probabilities, draw_labels(cumulative, uniform))
 
 

@@ -21,7 +21,7 @@ from kcalib._forecasts import Data, Forecasts
 from kcalib._inputs import Classification
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
-from kcalib._resampling import Uniforms, cumulative_sums, draw_labels, thresholds
+from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels, thresholds
 from kcalib._segments import Segments
 from kcalib._warnings import warn
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
@@ -132,10 +132,10 @@ def consistency_test(
     too often [3]_ (section 7.2). For "ece" with many samples in every bin the difference is small;
     with few it is all that the test sees.
 
-    The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))`` on the host: rows
+    The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))``: rows
     ``integers(n, size=n)``, unless they are kept, then ``uniform(size=n)``, of which each gives the label
     at which the cumulative probabilities exceed it. They are the same for every estimator, array library and
-    number of threads; on a GPU the uniform numbers are made there, with the same bits.
+    number of threads; on a GPU they are made there, with the same bits.
 
     Time R times that of the estimate and of n m for the labels; O(n) a replicate for "ece", many at once.
     Memory O(n m).
@@ -244,27 +244,24 @@ class Draws:
     def _reference(self) -> Array:
         return self._data.y if isinstance(self._data, Forecasts) else self._data.probabilities
 
-    def _numbers(self, replicate: int) -> tuple[np.ndarray | None, np.random.Generator]:
-        """The samples of which a replicate takes the predictions, None for all, and what gives the labels' numbers."""
+    def _numbers(self, replicate: int) -> RandomNumbers:
         key = np.array([self._seed, replicate], dtype=np.uint64)
-        rng = np.random.Generator(np.random.Philox(key=key))
-        return rng.integers(self._data.n, size=self._data.n) if self._resample else None, rng
+        return RandomNumbers(np.random.Generator(np.random.Philox(key=key)), self._reference)
 
     def uniforms(self, replicate: int) -> tuple[Array | None, Array]:
         """The samples of which a replicate takes the predictions, None for all in their order; numbers of their labels.
 
-        Both (n,), NumPy or CuPy arrays. Which sample is drawn depends on how many numbers others took, and so samples
-        are drawn on the host always.
+        Both (n,), NumPy or CuPy arrays.
         """
-        rows, rng = self._numbers(replicate)
-        if rows is not None and _arrays.is_cuda(self._reference):
-            rows = _arrays.like(rows, self._reference)
-        return rows, Uniforms(rng, self._reference).next(self._data.n)
+        n, numbers = self._data.n, self._numbers(replicate)
+        rows = numbers.integers(n, n) if self._resample else None
+        return rows, numbers.uniform(n)
 
     def rows(self, replicate: int) -> Array | None:
         """The samples of which a replicate takes the predictions; None for all in their order."""
-        rows, _ = self._numbers(replicate)
-        return None if rows is None else _arrays.like(rows, self._reference)
+        if not self._resample:
+            return None
+        return _arrays.beside(self._numbers(replicate).integers(self._data.n, self._data.n), self._reference)
 
     def sample(self, replicate: int) -> Data:
         data = self._data

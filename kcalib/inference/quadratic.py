@@ -146,7 +146,7 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
         marks = xp.take(root, labels, axis=0)
         marks -= means[:, None, :]
         marks = marks.reshape(n, -1)
-        own = xp.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
+        own = _own_forms(kernel_diagonal, marks)
         draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return _monte_carlo(problem, np.concatenate(draws), f"{n_resamples} draws of the labels from the predictions")
 
@@ -180,7 +180,7 @@ def _vector_draws(problem: QuadraticProblem, data: Forecasts, n_resamples: int, 
         some = range(begin, min(n_resamples, begin + at_once))
         found = [packed.with_targets(data.drawn(seed, r)).problem.left.marks for r in some]
         marks = xp.concatenate([xp.asarray(_arrays.computable(m), dtype=xp.float64) for m in found], axis=1)
-        own = xp.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
+        own = _own_forms(kernel_diagonal, marks)
         draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return np.concatenate(draws)
 
@@ -251,6 +251,13 @@ def _quadratic_forms(operator: Operator, weights: Weights | Array) -> Array:
     if not isinstance(weights, Weights):
         weights = _arrays.beside(weights, operator.problem.left.points)
     return _arrays.computable(operator.quadratic_forms(weights, dtype="float32"))
+
+
+def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:
+    """sum_i K_ii w_i^2 for each column w of the marks."""
+    if _arrays.is_host(marks):
+        return np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
+    return (kernel_diagonal[:, None] * marks * marks).sum(axis=0)
 
 
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:

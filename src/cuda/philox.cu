@@ -45,6 +45,17 @@ extern "C" __global__ void kcalib_uniforms(unsigned long long key0, unsigned lon
   if (k < count) out[k] = double(word_of(key0, key1, Word(position + k)) >> 11) * (1.0 / 9007199254740992.0);
 }
 
+// out[k] = the integer in [0, high) that NumPy makes of half word 2 * position + k, the lower half of a word first, or -1
+// where it takes the next one instead (Lemire: Fast random integer generation in an interval, 2019). high is below 2^32.
+extern "C" __global__ void kcalib_integers(unsigned long long key0, unsigned long long key1, long long position,
+                                           long long count, unsigned long long high, long long* out) {
+  const long long k = blockIdx.x * (long long)THREADS + threadIdx.x;
+  if (k >= count) return;
+  const Word word = word_of(key0, key1, Word(position + k / 2));
+  const Word product = (k % 2 ? word >> 32 : word & 0xffffffff) * high, threshold = ((1ull << 32) - high) % high;
+  out[k] = (product & 0xffffffff) < threshold ? -1 : (long long)(product >> 32);
+}
+
 // Cumulative sums of the rows of p, shape (n, m), added one by one. A thread has a row.
 extern "C" __global__ void kcalib_cumulative(const double* p, long long n, long long m, double* out) {
   const long long row = blockIdx.x * (long long)THREADS + threadIdx.x;

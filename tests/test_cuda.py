@@ -229,7 +229,7 @@ def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
 
 
 def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
-    """After each share of the work a synchronisation, in which Python sees an interrupt; what is behind does not run."""
+    """After each share of the work a synchronisation, where Python sees an interrupt; what is behind does not run."""
     monkeypatch.setattr(cuda, "LAUNCH_COST", 1e5)
     monkeypatch.setattr(cuda, "BAND", 1)
     operator = _on_gpu(_problem(300, 10))

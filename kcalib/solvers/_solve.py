@@ -85,9 +85,9 @@ def solve(
     .. math:: (K + s I) Z = B
 
     "cholesky" computes and factorises the dense matrix: 8 n^2 bytes (on a GPU 16 n^2), n^3 / 3 multiply-adds. "cg",
-    block conjugate gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors (a sweep over
-    all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I, the fewer;
-    hardly ten for the shift n^(3/4) of the CKCE.
+    block conjugate gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors
+    (a sweep over all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I,
+    the fewer; hardly ten for the shift n^(3/4) of the CKCE.
 
     Parameters
     ----------
@@ -128,7 +128,8 @@ def solve(
     Returns
     -------
     Solution
-        With `values` (a NumPy array, or for right sides on a GPU one of their library), `residual`, `relative_residual`, `iterations`, `rank`, `method`, `method_reason`, `memory` and
+        With `values` (a NumPy array, or for right sides on a GPU one of their library there), `residual`,
+        `relative_residual`, `iterations`, `rank`, `method`, `method_reason`, `memory` and
         `converged`.
 
     Raises
@@ -137,8 +138,9 @@ def solve(
         If `operator` is none, `right_sides` are not real numbers, `accept` cannot be called, or an integer is none; if
         an operator's products are not where the right sides are.
     ValueError
-        If one of K and `right_sides` is on a GPU and the other is not; if `shift` or `tol` is not a positive finite number, shapes do not fit, an entry is not finite, or an option
-        is out of range or has no effect on the method; if K + s I turns out not to be positive definite.
+        If `shift` or `tol` is not a positive finite number, shapes do not fit, an entry is not finite, or an option
+        is out of range or has no effect on the method; if K + s I turns out not to be positive definite; if one of K
+        and `right_sides` is on a GPU and the other is not.
     MemoryError
         If more memory is needed than there is, or than `max_memory`; raised before it is taken.
 

@@ -13,6 +13,9 @@ as strict as CuPy, or stricter:
 * `memory_limit(bytes)` makes allocations beyond that fail as on a full device, `properties` makes other devices and
   drivers.
 
+Where there is a GPU, tests run with the real CuPy, too (`pytest -m gpu`): outside of `installed`, `asarray`,
+`memory_limit` and `used_bytes` are those of the real one, and `stays_on_device` says nothing.
+
 test_emulated_cupy.py compares names and signatures with those of the real one where it is installed.
 """
 
@@ -208,9 +211,19 @@ class Stream:
         pass
 
 
-def used_bytes(device: int) -> int:
+def _real() -> Any:
+    """The real CuPy, if it is what `import cupy` gives; else None."""
+    module = sys.modules.get("cupy")
+    return None if module is None or module is _modules()["cupy"] else module
+
+
+def used_bytes(device: int = 0) -> int:
     """Bytes of arrays that are alive on the device."""
-    return _used[device]
+    real = _real()
+    if real is None:
+        return _used[device]
+    with real.cuda.Device(device):
+        return int(real.get_default_memory_pool().used_bytes())
 
 
 def _allocated(device: int, size: int) -> None:
@@ -417,7 +430,10 @@ def _function(function: Any, name: str) -> Any:
     return call
 
 
-def asarray(values: Any, dtype: Any = None, order: Any = None, **kwargs: Any) -> ndarray:
+def asarray(values: Any, dtype: Any = None, order: Any = None, **kwargs: Any) -> Any:
+    real = _real()
+    if real is not None:
+        return real.asarray(values, dtype=dtype, order=order)
     if isinstance(values, ndarray):
         values._here()
         found = np.asarray(values._a, dtype=dtype, order=order)
@@ -637,6 +653,8 @@ def installed() -> Any:
     before = others()
     for name in before:
         del sys.modules[name]
+    if before and "kcalib._cuda" in sys.modules:  # compiled by the real one
+        sys.modules["kcalib._cuda"]._module.cache_clear()
     sys.modules.update(_state_modules.get("mine", {}) or mine)
     try:
         yield mine["cupy"]
@@ -644,6 +662,8 @@ def installed() -> Any:
         _state_modules["mine"] = others()  # with array_api_compat's wrapper of it
         for name in _state_modules["mine"]:
             del sys.modules[name]
+        if before and "kcalib._cuda" in sys.modules:
+            sys.modules["kcalib._cuda"]._module.cache_clear()
         sys.modules.update(before)
 
 
@@ -653,6 +673,19 @@ _state_modules: dict[str, dict[str, Any]] = {}
 @contextlib.contextmanager
 def memory_limit(size: float, device: int = 0) -> Any:
     """Allocations on the device beyond `size` bytes, of all arrays alive, fail."""
+    real = _real()
+    if real is not None:
+        with real.cuda.Device(device):
+            pool = real.get_default_memory_pool()
+            pool.free_all_blocks()
+            before = pool.get_limit()
+            pool.set_limit(size=int(size))
+        try:
+            yield
+        finally:
+            with real.cuda.Device(device):
+                pool.set_limit(size=before)
+        return
     before, _limits[device] = _limits[device], size
     try:
         yield

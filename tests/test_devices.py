@@ -18,6 +18,12 @@ from kcalib._memory import available_memory_on_gpu, check_memory
 KERNEL = kcalib.kernels.Exponential(bandwidth=0.5)
 
 
+@pytest.fixture
+def cupy(emulation: Any) -> Any:
+    """The emulation alone, which has two GPUs, and whatever drivers and faults are asked for."""
+    return emulation
+
+
 @pytest.fixture(params=["torch", "jax"])
 def tensor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``tensor(values, gpu)``: one of PyTorch or JAX that says it is on a GPU."""
@@ -392,3 +398,109 @@ def test_memory_of_the_gpu_is_asked_where_the_array_is(cupy):
         with pytest.raises(MemoryError, match=r"on GPU 1, 0.5 MiB are allowed by `max_memory`"):
             check_memory(2**20, 2**19, "tables", "make them smaller", array)
         assert cupy.cuda.Device().id == 0
+
+
+def _real_tensors(library: str, gpu: int = 0) -> Any:
+    """``convert(values)`` to tensors of the library on a real GPU."""
+    cupy = pytest.importorskip("cupy")
+    if gpu >= cupy.cuda.runtime.getDeviceCount():
+        pytest.skip(f"no GPU {gpu}")
+    if library == "cupy":
+
+        def to_cupy(values):
+            with cupy.cuda.Device(gpu):
+                return cupy.asarray(values)
+
+        return to_cupy
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("PyTorch has no CUDA")
+        return lambda values: torch.as_tensor(values, device=f"cuda:{gpu}")
+    jax = pytest.importorskip("jax")
+    try:
+        device = jax.devices("cuda")[gpu]
+    except RuntimeError:
+        pytest.skip("JAX has no CUDA")
+
+    def to_jax(values):
+        with jax.enable_x64(True):
+            return jax.numpy.asarray(values, device=device)
+
+    return to_jax
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["cupy", "torch", "jax"])
+class TestRealGPU:
+    @pytest.mark.parametrize("gpu", [0, 1])
+    def test_without_a_copy_and_back(self, library, gpu):
+        import cupy
+
+        before = cupy.cuda.Device().id
+        original = _real_tensors(library, gpu)(np.arange(6.0).reshape(2, 3))
+        array = _arrays.as_array(original, "y_pred")
+        assert isinstance(array, cupy.ndarray) and array.device.id == gpu
+        address = {
+            "cupy": lambda: original.data.ptr,
+            "torch": lambda: original.data_ptr(),
+            "jax": lambda: original.unsafe_buffer_pointer(),
+        }
+        assert array.data.ptr == address[library]()
+        with array.device:
+            back = _arrays.restored(array * 2, original)
+        assert type(back) is type(original)
+        assert _arrays.to_host(back).tolist() == [[0, 2, 4], [6, 8, 10]]
+        assert cupy.cuda.Device().id == before
+
+    @pytest.mark.parametrize("gpu", [0, 1])
+    def test_calls_agree_with_the_cpu(self, library, gpu):
+        convert, (y, p) = _real_tensors(library, gpu), softmax_problem(300, 5, seed=2)
+        found = kcalib.calibration_test(convert(y), convert(p), kernel=KERNEL, seed=1)
+        expected = kcalib.calibration_test(y, p, kernel=KERNEL, seed=1)
+        assert found.statistic == pytest.approx(expected.statistic, rel=1e-11)
+        assert found.p_value == expected.p_value
+
+    def test_work_that_is_under_way_is_waited_for(self, library):
+        """Predictions are still being made, on a stream of their library's own, when kcalib is called."""
+        import cupy
+
+        convert, (y, p) = _real_tensors(library), softmax_problem(300, 5)
+        expected = kcalib.skce(y, p, kernel=KERNEL)
+        for _ in range(5):
+            if library == "jax":
+                slow = convert(np.ones((2000, 2000)))
+                for _ in range(10):
+                    slow = slow @ slow / 2000
+                made = convert(p) * slow[0, 0]
+            elif library == "torch":
+                import torch
+
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    slow = convert(np.ones((2000, 2000)))
+                    for _ in range(10):
+                        slow = slow @ slow / 2000
+                    found = kcalib.skce(y, convert(p) * slow[0, 0], kernel=KERNEL)
+                assert found == pytest.approx(expected, rel=1e-11)
+                continue
+            else:
+                with cupy.cuda.Stream(non_blocking=True):
+                    made = convert(p) * cupy.ones((2000, 2000)).mean()
+                    assert kcalib.skce(y, made, kernel=KERNEL) == pytest.approx(expected, rel=1e-11)
+                continue
+            assert kcalib.skce(y, made, kernel=KERNEL) == pytest.approx(expected, rel=1e-11)
+
+    def test_too_little_memory(self, library):
+        import cupy
+
+        convert, (y, p) = _real_tensors(library), softmax_problem(3000, 5)
+        labels, predictions = convert(y), convert(p)
+        pool = cupy.get_default_memory_pool()
+        with (
+            emulated_cupy.memory_limit(pool.used_bytes() + 2**16),
+            pytest.raises(MemoryError, match=r"^GPU 0 has too lit"),
+        ):
+            kcalib.skce(labels, predictions, kernel=KERNEL)
+        assert kcalib.skce(labels, predictions, kernel=KERNEL) == pytest.approx(
+            kcalib.skce(y, p, kernel=KERNEL), rel=1e-11
+        )

@@ -329,7 +329,9 @@ def _labels(true: Array, n: int, m: int, classes: Any, threads: Any) -> tuple[Ar
                 "pass classes= with the label of each column"
             )
     if names is not None:
-        return _positions(_arrays.to_host(true), names), tuple(names.tolist())
+        if not _arrays.is_cuda(true):
+            true = _arrays.to_host(true)
+        return _positions(true, names), tuple(names.tolist())
     if kind == "b" and m != 2:
         raise ValueError(f"`y_true` is boolean, `y_pred` has {m} classes; pass integer labels or classes=")
     return _integer_labels(true, m, threads), None
@@ -366,14 +368,21 @@ def _is_one_hot(array: Array) -> bool:
     return bool(xp.all(ones | (array == 0))) and bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
 
 
-def _positions(true: np.ndarray, names: np.ndarray) -> np.ndarray:
-    if (names.dtype.kind == "U") != (true.dtype.kind == "U"):
+def _positions(true: Array, names: np.ndarray) -> Array:
+    """Where in `names` the labels are; beside the labels."""
+    if (names.dtype.kind == "U") != (kind_of(true) == "U"):
         raise TypeError(f"`classes` holds {names.dtype} and `y_true` {true.dtype}, expected labels of one type")
     order = np.argsort(names)
-    found = order[np.minimum(np.searchsorted(names[order], true), len(names) - 1)]
+    xp, ordered, values = _arrays.namespace(true), names[order], true
+    if not _arrays.is_host(true):  # search and comparison want numbers of one type
+        common = np.float64 if "f" in (names.dtype.kind, kind_of(true)) else np.int64
+        order, ordered = _arrays.like(order, true), _arrays.like(ordered, true, dtype=common)
+        values = xp.astype(true, common)
+    place = xp.minimum(xp.searchsorted(ordered, values), len(names) - 1)
+    found = order[place]
     reject(
         true,
-        names[found] != true,
+        ordered[place] != values,
         lambda at, x: (
             f"`y_true{at}` is {x!r}, expected one of classes={names.tolist()}; correct the label or `classes`"
         ),
@@ -462,5 +471,5 @@ def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None
         return
     flat = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.int8)))
     index = tuple(int(i) for i in np.unravel_index(flat, tuple(array.shape)))
-    value = array[index].item() if _arrays.is_host(array) else float(array[index])
+    value = array[index].item() if _arrays.is_host(array) or _arrays.is_cuda(array) else float(array[index])
     raise ValueError(message(_arrays.subscript(index), value))

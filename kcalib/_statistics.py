@@ -2,6 +2,9 @@
 
 Called by the estimators with what an operator returned. Formulas: Widmann et al. 2019,
 table 1; Hoeffding's variance of a U-statistic of order two.
+
+Sums within groups (`group_sums`, `row_groups`) and cumulative sums are here, too: on other devices they add numbers in
+an order that depends on the sizes alone, so that they have the same bits every time.
 """
 
 from __future__ import annotations
@@ -15,16 +18,15 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._problem import Moments
 
+_HASH_SEED = 0
+
 
 def unbiased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
     if sample_weight is None:
         return float(moments.total) / (n * (n - 1))
     # sum_{i != j} w_i w_j without the cancellation of W^2 - sum w^2.
-    if _arrays.is_host(sample_weight):
-        before = np.cumsum(sample_weight)  # cumulative_sum only since NumPy 2.1
-    else:
-        before = _arrays.namespace(sample_weight).cumulative_sum(sample_weight)
+    before = cumulative_sum(sample_weight)
     return float(moments.total) / (2 * total(sample_weight[1:] * before[:-1]))
 
 
@@ -124,3 +126,90 @@ def total(values: Any) -> float:
     if _arrays.is_host(values):
         return float(values.sum())
     return float(_arrays.namespace(values).sum(values))
+
+
+def cumulative_sum(values: Array) -> Array:
+    """Sums of the first 1, 2, ... numbers, shape (n,)."""
+    if _arrays.is_host(values):
+        return np.cumsum(values)  # cumulative_sum only since NumPy 2.1
+    # A device's own scan adds floating-point numbers in the order in which its blocks happen to finish.
+    xp, step = _arrays.namespace(values), 1
+    while step < values.shape[0]:
+        values = xp.concat((values[:step], values[step:] + values[:-step]))
+        step *= 2
+    return values
+
+
+def group_sums(group: Array, n_groups: int, *values: Array) -> list[Array]:
+    """Sums of `values`, shapes (n,) or (n, k), within the groups 0..n_groups-1 that `group`, shape (n,), names.
+
+    On a device numbers of a group are added in a binary tree, over the samples in order; time O(n log n).
+    """
+    if _arrays.is_host(group):
+        return [_host_sums(group, n_groups, one) for one in values]
+    xp = _arrays.namespace(group)
+    if group.shape[0] == 0:
+        return [xp.zeros((n_groups, *one.shape[1:]), device=_arrays.device(one)) for one in values]
+    order = xp.argsort(group)
+    sizes = xp.bincount(group, minlength=n_groups)
+    ordered, columns = xp.take(group, order, axis=0), [xp.take(one, order, axis=0) for one in values]
+    return sums_of_runs(ordered, sizes, *columns)
+
+
+def sums_of_runs(ordered: Array, sizes: Array, *values: Array) -> list[Array]:
+    """`group_sums` on a device of samples whose groups ascend, and have these sizes."""
+    xp, step = _arrays.namespace(ordered), 1
+    largest = int(xp.max(sizes))
+    sums = [xp.astype(one, xp.float64) for one in values]
+    while step < largest:  # the sum over up to `step` numbers of the group, up to this one
+        same = ordered[step:] == ordered[:-step]
+        sums = [_extended(xp, one, same, step) for one in sums]
+        step *= 2
+    last = xp.cumsum(sizes) - 1  # of integers: exact in any order
+    return [_where_rows(xp, sizes > 0, xp.take(one, xp.where(sizes > 0, last, 0), axis=0)) for one in sums]
+
+
+def _extended(xp: Any, sums: Array, same: Array, step: int) -> Array:
+    return xp.concat((sums[:step], sums[step:] + _where_rows(xp, same, sums[:-step])))
+
+
+def _where_rows(xp: Any, rows: Array, values: Array) -> Array:
+    """`values`, but 0 in other rows."""
+    return xp.where(rows[:, None] if values.ndim == 2 else rows, values, 0.0)
+
+
+def _host_sums(group: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarray:
+    if values.ndim == 1:
+        return np.bincount(group, values, minlength=n_groups)
+    return np.stack([np.bincount(group, column, minlength=n_groups) for column in values.T], axis=1)
+
+
+def row_groups(rows: Array) -> tuple[Array, int]:
+    """Numbers of the groups of equal rows of integers, shape (n,), in the order of their first rows; how many.
+
+    On a device; rows are compared by 128 bits of a hash.
+    """
+    xp = _arrays.namespace(rows)
+    factors = np.random.default_rng(_HASH_SEED).integers(2**63, size=(2, rows.shape[1]), dtype=np.uint64) * 2 + 1
+    first, second = (
+        xp.sum((xp.astype(rows, xp.uint64) + 1) * _arrays.like(factor, rows)[None, :], axis=1) for factor in factors
+    )
+    order = xp.lexsort(xp.stack((second, first)))
+    first, second = xp.take(first, order, axis=0), xp.take(second, order, axis=0)
+    new = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    starts = xp.concat((xp.ones_like(order[:1]), xp.astype(new, order.dtype)))
+    run = xp.cumsum(starts) - 1  # of integers
+    n_groups = int(run[-1]) + 1
+    # Equal rows stay in order: the first of a run is the first row of its group.
+    firsts = xp.take(order, xp.nonzero(starts)[0], axis=0)
+    number = xp.argsort(xp.argsort(firsts))
+    group = xp.empty_like(order)
+    group[order] = xp.take(number, run, axis=0)
+    return group, n_groups
+
+
+def where_computed(array: Array, dtype: Any) -> Array:
+    """CuPy arrays as they are, others on the host as compiled code reads them; in this dtype of NumPy."""
+    if _arrays.is_cuda(array):
+        return _arrays.namespace(array).astype(array, dtype, copy=False)
+    return np.ascontiguousarray(_arrays.to_host(array), dtype=dtype)

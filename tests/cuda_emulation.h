@@ -100,6 +100,18 @@ template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned thr
 
 inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
 
+// Whether any thread's predicate is true: all vote, all read, and the first to run on clears the vote.
+inline int __syncthreads_or(int predicate) {
+  static int votes;
+  votes |= predicate != 0;
+  __syncthreads();
+  const int any = votes;
+  __syncthreads();
+  votes = 0;
+  __syncthreads();
+  return any;
+}
+
 // A function that launches `name` from Python.
 #define EMULATED(name)                                                                                     \
   extern "C" void emulated_##name(unsigned x, unsigned y, unsigned threads, unsigned shared, void** arguments) { \

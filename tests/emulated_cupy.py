@@ -81,7 +81,7 @@ SPECIAL = words("""
     ndtr ndtri psi xlogy
 """)
 METHODS = words("""
-    all any argmax argmin argsort astype clip copy cumsum diagonal dot max mean min nonzero prod ravel repeat
+    all any argmax argmin argsort astype clip conj copy cumsum diagonal dot max mean min nonzero prod ravel repeat
     reshape round squeeze std sum swapaxes take trace transpose var view flatten
 """)
 
@@ -114,6 +114,7 @@ CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 
 class _State(threading.local):
     device = 0
+    raises = False  # whether linalg looks at what cuSOLVER reports
 
 
 _state = _State()
@@ -482,11 +483,22 @@ def _asnumpy(values: Any) -> np.ndarray:
 
 
 def _cholesky(a: ndarray) -> ndarray:
-    """As cuSOLVER: no error for an indefinite matrix, but numbers that are none."""
+    """As cuSOLVER: no error for an indefinite matrix unless asked for, but numbers that are none."""
     try:
         return _wrapped(np.linalg.cholesky(_unwrapped(a)))
     except np.linalg.LinAlgError:
+        if _state.raises:
+            raise
         return _wrapped(np.full(a.shape, np.nan))
+
+
+@contextlib.contextmanager
+def _errstate(*, linalg: str | None = None) -> Any:
+    before, _state.raises = _state.raises, _state.raises if linalg is None else linalg == "raise"
+    try:
+        yield
+    finally:
+        _state.raises = before
 
 
 def _solve_triangular(
@@ -619,6 +631,7 @@ def _modules() -> dict[str, types.ModuleType]:
         types.ModuleType(name) for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.linalg", "cupyx.scipy.special")
     )
     s_linalg.solve_triangular = _solve_triangular
+    cupyx.errstate = _errstate
     for name in SPECIAL:
         setattr(special, name, _function(getattr(scipy.special, name), name))
     cupyx.scipy, scipy_.linalg, scipy_.special = scipy_, s_linalg, special

@@ -52,7 +52,7 @@ LAYERS = [
     ["inference.blocks", "inference.ckce_expansion", "inference.distribution_free", "inference.spectrum", "inference"],
     ["inference.cme", "inference.compare", "inference.consistency", "inference.quadratic"],
     ["inference.calibration_test"],
-    ["regression._function"],
+    ["regression._dirichlet_cuda", "regression._function"],
     ["regression.binned", "regression.dirichlet_kde", "regression.kernel_ridge", "regression.temperature"],
     ["regression._candidates"],
     ["regression.cross_validation"],

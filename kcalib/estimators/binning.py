@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib import _arrays, _native
+from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
+from kcalib._statistics import group_sums, row_groups, sums_of_runs, total, where_computed
 from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins"]
@@ -32,6 +34,7 @@ RISK_GRID = tuple(range(5, 101, 5))
 FOLDS = 5
 FOLD_SEED = 0
 COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
+DEVICE_ELEMENTS = 2**24  # that are binned at once on a device
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,15 @@ class ReliabilityBins:
         return float(np.sum(count * ((accuracy - self.confidence[used]) ** 2 - noise)) / np.sum(count))
 
 
-def norm_of(gaps: np.ndarray, weight: np.ndarray, norm: str) -> float:
+def norm_of(gaps: Array, weight: Array, norm: str) -> float:
     """Of the gaps of bins over the samples, of which a bin holds `weight`."""
+    xp = _arrays.namespace(gaps)
     if norm == "max":
-        return float(np.max(gaps[weight > 0]))
-    total = float(np.sum(weight))
+        return float(xp.max(gaps[weight > 0]))
+    total = float(xp.sum(weight))
     if norm == "l1":
-        return float(np.sum(weight * gaps)) / total
-    return float(np.sqrt(np.sum(weight * gaps**2) / total))
+        return float(xp.sum(weight * gaps)) / total
+    return float(xp.sqrt(xp.sum(weight * gaps**2) / total))
 
 
 @dataclass(frozen=True)
@@ -110,23 +114,26 @@ class Binning:
             )
         return cls(rule, n_bins, size)
 
-    def edges(self, ascending: np.ndarray) -> np.ndarray:
-        """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform."""
+    def edges(self, ascending: Array) -> np.ndarray:
+        """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform.
+
+        On the host, where the column may be on a device.
+        """
         if self.rule == "uniform":
             return np.linspace(0.0, 1.0, self.n_bins + 1)
         inner = self._equal_mass(ascending) if self.rule == "equal_mass" else self._median_variance(ascending)
-        return np.concatenate([[0.0], inner[inner < ascending[-1]], [1.0]])
+        return np.concatenate([[0.0], inner[inner < float(ascending[-1])], [1.0]])
 
-    def _equal_mass(self, ascending: np.ndarray) -> np.ndarray:
+    def _equal_mass(self, ascending: Array) -> np.ndarray:
         below = (len(ascending) - 1) * np.arange(1, self.n_bins) // self.n_bins
-        return np.unique(ascending[below])
+        return np.unique(_arrays.to_host(ascending[_arrays.like(below, ascending)]))
 
-    def _median_variance(self, ascending: np.ndarray) -> np.ndarray:
+    def _median_variance(self, ascending: Array) -> np.ndarray:
         """The recursion of `median_variance_cells` in src/cpu/bins.h; here every cell is a slice."""
-        made = itertools.count()
+        xp, made = _arrays.namespace(ascending), itertools.count()
 
         def cell(begin: int, end: int) -> tuple[float, int, int, int]:
-            return -float(np.var(ascending[begin:end], ddof=1)), next(made), begin, end
+            return -float(xp.var(ascending[begin:end], correction=1)), next(made), begin, end
 
         def can_be_split(begin: int, end: int) -> bool:
             return end - begin >= 2 * self.min_bin_size
@@ -137,10 +144,10 @@ class Binning:
         while queue and len(inner) + 1 < self.n_bins:
             _, _, begin, end = heapq.heappop(queue)
             median = ascending[begin + (end - begin) // 2]
-            middle = begin + int(np.searchsorted(ascending[begin:end], median))
+            middle = begin + int(xp.searchsorted(ascending[begin:end], median))
             if min(middle - begin, end - middle) < self.min_bin_size:
                 continue
-            inner.append(ascending[middle - 1])
+            inner.append(float(ascending[middle - 1]))
             for part in ((begin, middle), (middle, end)):
                 if can_be_split(*part):
                     heapq.heappush(queue, cell(*part))
@@ -148,28 +155,29 @@ class Binning:
 
 
 class Columns(NamedTuple):
-    """Probabilities whose bins are wanted, one column at a time."""
+    """Probabilities whose bins are wanted, one column at a time: CuPy arrays, or on the host."""
 
-    values: np.ndarray  # float64, C-contiguous, shape: (n, columns)
-    labels: np.ndarray  # int64: the column that the sample hits; -1 for none; shape: (n,)
-    weight: np.ndarray | None  # shape: (n,)
+    values: Array  # float64, on the host C-contiguous, shape: (n, columns)
+    labels: Array  # int64: the column that the sample hits; -1 for none; shape: (n,)
+    weight: Array | None  # float64, shape: (n,)
+
+    @property
+    def on_host(self) -> bool:
+        return _arrays.is_host(self.values)
 
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
-    confidence, correct = (_arrays.to_host(a).astype(np.float64, copy=False) for a in top_label(data, threads))
-    return Columns(confidence[:, None], np.where(correct > 0, 0, -1), _host_weight(data))
+    confidence, correct = (where_computed(a, np.float64) for a in top_label(data, threads))
+    labels = _arrays.namespace(correct).where(correct > 0, 0, -1)
+    return Columns(confidence[:, None], labels, _weight(data))
 
 
 def class_columns(data: Classification) -> Columns:
-    values = np.ascontiguousarray(_arrays.to_host(data.probabilities), dtype=np.float64)
-    labels = np.ascontiguousarray(_arrays.to_host(data.labels), dtype=np.int64)
-    return Columns(values, labels, _host_weight(data))
+    return Columns(where_computed(data.probabilities, np.float64), where_computed(data.labels, np.int64), _weight(data))
 
 
-def _host_weight(data: Classification) -> np.ndarray | None:
-    if data.sample_weight is None:
-        return None
-    return np.ascontiguousarray(_arrays.to_host(data.sample_weight), dtype=np.float64)
+def _weight(data: Classification) -> Array | None:
+    return None if data.sample_weight is None else where_computed(data.sample_weight, np.float64)
 
 
 def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
@@ -177,20 +185,19 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
     return column_bins(top_label_column(data), Binning("uniform", n_bins))[0]
 
 
-def bin_numbers(confidence: np.ndarray, n_bins: int) -> np.ndarray:
+def bin_numbers(confidence: Array, n_bins: int) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    xp = _arrays.namespace(confidence)
+    edges = _arrays.like(np.linspace(0.0, 1.0, n_bins + 1), confidence)
+    return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
 def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tuple[ReliabilityBins, ...]:
     """The bins of each column."""
     if binning.rule == "uniform":
         return bins_of_width(columns, binning, threads)
-    hits = _hits(columns)
-    return tuple(
-        _over_columns(columns, lambda j, ascending: _sorted_bins(np.sort(ascending), hits(j), binning), threads)
-    )
+    xp, hits = _arrays.namespace(columns.values), _hits(columns)
+    return tuple(_over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
 
 
 def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
@@ -199,31 +206,71 @@ def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[Rel
     check_memory(
         48 * n_columns * binning.n_bins, None, f"sums of {n_columns} x {binning.n_bins} bins", "use fewer bins"
     )
-    team = threads_for(values.size, threads)
-    entries, weights, hits = _native.uniform_bins(values, labels, weight, binning.n_bins, team)
+    if columns.on_host:
+        team = threads_for(values.size, threads)
+        entries, weights, hits = _native.uniform_bins(values, labels, weight, binning.n_bins, team)
+    else:
+        entries, weights, hits = _uniform_sums(columns, binning.n_bins)
     divisor = np.where(weights > 0, weights, 1.0)
     edges = np.linspace(0.0, 1.0, binning.n_bins + 1)
     return tuple(ReliabilityBins(edges, *rows) for rows in zip(weights, entries / divisor, hits / divisor, strict=True))
 
 
-def _sorted_bins(ascending: np.ndarray, hits: np.ndarray, binning: Binning) -> ReliabilityBins:
+def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
+    """What `_native.uniform_bins` computes on the host, shape (3, columns, n_bins), on the host."""
+    values, labels, weight = columns
+    xp, (n, n_columns) = _arrays.namespace(values), values.shape
+    w = xp.ones_like(values[:, 0]) if weight is None else weight
+    parts: list[Any] = []
+    step = max(1, DEVICE_ELEMENTS // n)
+    for begin in range(0, n_columns, step):
+        some = xp.permute_dims(values[:, begin : begin + step], (1, 0))
+        width = some.shape[0]
+        offsets = xp.arange(width, device=_arrays.device(values))[:, None] * n_bins
+        group = xp.reshape(bin_numbers(some, n_bins) + offsets, (-1,))
+        entries = xp.reshape(some * w[None, :], (-1,))
+        parts.append(group_sums(group, width * n_bins, entries, xp.reshape(xp.zeros_like(some) + w, (-1,))))
+    hitting = xp.nonzero(labels >= 0)[0]
+    hit = xp.take(labels, hitting, axis=0)
+    confidence = values[hitting, hit]
+    group = hit * n_bins + bin_numbers(confidence, n_bins)
+    (hits,) = group_sums(group, n_columns * n_bins, xp.take(w, hitting, axis=0))
+    entries, weights = (xp.concat([part[i] for part in parts]) for i in (0, 1))
+    sums = _arrays.to_host(xp.stack((entries, weights, hits)))
+    return sums.reshape(3, n_columns, n_bins)
+
+
+def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> ReliabilityBins:
     """Of a sorted column, and its values of the samples that hit."""
-    edges = binning.edges(ascending)
+    xp, edges = _arrays.namespace(ascending), binning.edges(ascending)
     ends = _ends(ascending, edges)
     begins = np.concatenate([[0], ends[:-1]])
     count = ends - begins
-    confidence = np.add.reduceat(ascending, begins) / count
-    accuracy = np.bincount(np.searchsorted(edges[1:-1], hits), minlength=len(count)) / count
-    return ReliabilityBins(edges, count.astype(np.float64), confidence, accuracy)
+    sums = np.add.reduceat(ascending, begins) if _arrays.is_host(ascending) else _sums_up_to(ends, ascending)[0]
+    hit = xp.bincount(xp.searchsorted(_arrays.like(edges[1:-1], hits), hits), minlength=len(count))
+    return ReliabilityBins(edges, count.astype(np.float64), sums / count, _arrays.to_host(hit) / count)
 
 
-def _ends(ascending: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def _sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
+    """Sums of arrays on a device between these ends, on the host."""
+    xp = _arrays.namespace(values[0])
+    sizes = _arrays.like(np.diff(ends, prepend=0), values[0])
+    place = xp.arange(values[0].shape[0], device=_arrays.device(values[0]))
+    bins = xp.searchsorted(_arrays.like(ends, values[0]), place, side="right")
+    return [_arrays.to_host(sums) for sums in sums_of_runs(bins, sizes, *values)]
+
+
+def _ends(ascending: Array, edges: np.ndarray) -> np.ndarray:
     """Where in a sorted column the bins end, shape (n_bins,)."""
-    return np.append(np.searchsorted(ascending, edges[1:-1], side="right"), len(ascending))
+    xp = _arrays.namespace(ascending)
+    ends = xp.searchsorted(ascending, _arrays.like(edges[1:-1], ascending), side="right")
+    return np.append(_arrays.to_host(ends), len(ascending))
 
 
-def _hits(columns: Columns) -> Callable[[int], np.ndarray]:
+def _hits(columns: Columns) -> Callable[[int], Array]:
     """A function that gives the values of a column of the samples that hit it."""
+    if not columns.on_host:
+        return lambda j: columns.values[:, j][columns.labels == j]
     small = columns.labels.astype(np.int16) if columns.values.shape[1] < 2**15 else columns.labels
     order = np.argsort(small, kind="stable")  # of small integers by radix
     starts = np.searchsorted(small[order], np.arange(columns.values.shape[1] + 1))
@@ -233,6 +280,8 @@ def _hits(columns: Columns) -> Callable[[int], np.ndarray]:
 def _over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threads: Any) -> Iterator[Any]:
     """work(j, a copy of column j) for every column, in threads."""
     n_columns = columns.values.shape[1]
+    if not columns.on_host:
+        return (work(j, columns.values[:, j]) for j in range(n_columns))
 
     def some(begin: int) -> list[Any]:
         copies = columns.values[:, begin : begin + COLUMNS_AT_ONCE].T.copy()
@@ -247,16 +296,18 @@ def _over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], thre
 
 
 class SimplexBins(NamedTuple):
-    """Bins of whole predictions."""
+    """Bins of whole predictions, where the columns are."""
 
-    number: np.ndarray  # of each sample's bin, shape: (n,)
-    weight: np.ndarray  # sum of sample weights (samples without weights), shape: (n_bins,)
-    gap: np.ndarray  # norm of mean prediction minus mean one-hot label, shape: (n_bins,)
+    number: Array  # of each sample's bin, shape: (n,)
+    weight: Array  # sum of sample weights (samples without weights), shape: (n_bins,)
+    gap: Array  # norm of mean prediction minus mean one-hot label, shape: (n_bins,)
 
 
 def simplex_bins(columns: Columns, binning: Binning, norm: str, threads: Any = None) -> SimplexBins:
     """With the gaps in the norm "cityblock" or "euclidean"; for columns that are all classes."""
     values, labels, weight = columns
+    if not columns.on_host:
+        return _device_simplex_bins(columns, binning, norm)
     team = threads_for(values.size, threads)
     row_gap = None
     if binning.rule == "uniform":
@@ -264,6 +315,23 @@ def simplex_bins(columns: Columns, binning: Binning, norm: str, threads: Any = N
     else:
         number, count = _native.median_variance_cells(values, binning.n_bins, binning.min_bin_size, team)
     return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, row_gap, norm, team))
+
+
+def _device_simplex_bins(columns: Columns, binning: Binning, norm: str) -> SimplexBins:
+    values, labels, weight = columns
+    if binning.rule != "uniform":
+        _arrays.check_not_cuda(values, "median-variance bins of whole predictions")
+    xp, (n, m) = _arrays.namespace(values), values.shape
+    check_memory(64 * n * m, None, f"bins of {n} x {m} probabilities on a device", "use fewer samples at a time")
+    number, n_groups = row_groups(bin_numbers(values, binning.n_bins))
+    classes = xp.arange(m, device=_arrays.device(values))
+    residuals = values - xp.astype(labels[:, None] == classes[None, :], xp.float64)
+    w = xp.ones_like(values[:, 0]) if weight is None else weight
+    weights, sums = group_sums(number, n_groups, w, residuals * w[:, None])
+    gaps = xp.abs(sums) / xp.where(weights > 0, weights, 1.0)[:, None]
+    return SimplexBins(
+        number, weights, xp.sum(gaps, axis=1) if norm == "cityblock" else xp.sqrt(xp.sum(gaps * gaps, axis=1))
+    )
 
 
 class Risk(NamedTuple):
@@ -288,18 +356,18 @@ def n_bins_by_risk(
     smallest = n - int(np.max(np.bincount(fold)))
     grid = [b for b in RISK_GRID if rule != "equal_mass" or b <= smallest]
 
-    def risks(j: int, values: np.ndarray) -> list[float]:
-        order = np.argsort(values, kind="stable")
-        residuals = ((columns.labels == j) - values)[order]
+    xp, fold = _arrays.namespace(columns.values), _arrays.like(fold, columns.values)
+
+    def risks(j: int, values: Array) -> list[float]:
+        order = np.argsort(values, kind="stable") if columns.on_host else xp.argsort(values)
+        residuals = (xp.astype(columns.labels == j, values.dtype) - values)[order]
         return _column_risks(values[order], residuals, fold[order], [Binning(rule, b, min_bin_size) for b in grid])
 
     table = np.array(list(_over_columns(columns, risks, threads)))
     return [Risk(b, float(value)) for b, value in zip(grid, column_weight @ table, strict=True)]
 
 
-def _column_risks(
-    ascending: np.ndarray, residuals: np.ndarray, fold: np.ndarray, binnings: Sequence[Binning]
-) -> list[float]:
+def _column_risks(ascending: Array, residuals: Array, fold: Array, binnings: Sequence[Binning]) -> list[float]:
     totals = np.zeros(len(binnings))
     for k in range(FOLDS):
         own = fold == k
@@ -310,30 +378,37 @@ def _column_risks(
 
 
 class _Sorted(NamedTuple):
-    """A sorted column with cumulative sums of residuals and of their squares."""
+    """A sorted column with residuals and their squares: on the host as cumulative sums with a leading 0."""
 
-    values: np.ndarray
-    sums: np.ndarray  # with a leading 0, shape: (n + 1,)
-    squares: np.ndarray
+    values: Array
+    sums: Array
+    squares: Array
+    total: tuple[float, float]  # of residuals, and of their squares
     fourth: float  # sum of fourth powers
 
     @classmethod
-    def of(cls, values: np.ndarray, residuals: np.ndarray) -> _Sorted:
+    def of(cls, values: Array, residuals: Array) -> _Sorted:
         squares = residuals**2
+        if not _arrays.is_host(values):
+            totals = total(residuals), total(squares)
+            return cls(values, residuals, squares, totals, total(squares * squares))
         cumulative, of_squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (residuals, squares))
-        return cls(values, cumulative, of_squares, float(squares @ squares))
+        return cls(values, cumulative, of_squares, (cumulative[-1], of_squares[-1]), float(squares @ squares))
 
     def risk_of_gaps_from(self, train: _Sorted, edges: np.ndarray) -> float:
         count, sums, _ = train._in_bins(edges)
-        overall = train.sums[-1] / len(train.values)
+        overall = train.total[0] / len(train.values)
         gap = np.where(count > 0, sums / np.maximum(count, 1), overall)
         count, sums, squares = self._in_bins(edges)
         n = len(self.values)
         # Sums over all pairs, less those of a sample with itself.
-        pairs = self.squares[-1] ** 2 - 2 * float(gap @ sums) ** 2 + float(count @ gap**2) ** 2
+        pairs = self.total[1] ** 2 - 2 * float(gap @ sums) ** 2 + float(count @ gap**2) ** 2
         own = self.fourth - 2 * float(gap**2 @ squares) + float(count @ gap**4)
         return (float(pairs) - own) / (n * (n - 1))
 
     def _in_bins(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ends = np.concatenate([[0], _ends(self.values, edges)])
+        if not _arrays.is_host(self.values):
+            sums, squares = _sums_up_to(ends[1:], self.sums, self.squares)
+            return np.diff(ends), sums, squares
         return np.diff(ends), np.diff(self.sums[ends]), np.diff(self.squares[ends])

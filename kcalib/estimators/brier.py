@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
+from kcalib._statistics import group_sums, row_groups, where_computed
 from kcalib._warnings import warn
 from kcalib.estimators.reliability import Sample, check_binning, cut
 from kcalib.estimators.scores import brier_score_of, is_halved
@@ -217,57 +219,64 @@ class _Terms(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some of the classes, and the groups of the samples for these; on the host, without samples of weight 0."""
+    """Some of the classes, and the groups of the samples for these; without samples of weight 0.
 
-    probabilities: np.ndarray  # shape: (n, classes)
-    events: np.ndarray  # 0 or 1, the same shape
-    weight: np.ndarray  # shape: (n,)
-    group: np.ndarray  # integers from 0, shape: (n,)
+    CuPy arrays, or on the host.
+    """
+
+    probabilities: Array  # shape: (n, classes)
+    events: Array  # 0 or 1, the same shape
+    weight: Array  # shape: (n,)
+    group: Array  # integers from 0, shape: (n,)
 
 
 def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None) -> Iterator[_Part]:
-    p = _arrays.to_host(data.probabilities).astype(np.float64)
-    labels = _arrays.to_host(data.labels)
-    weight = np.ones(data.n) if data.sample_weight is None else _arrays.to_host(data.sample_weight).astype(np.float64)
-    used = weight > 0
-    p, labels, weight = p[used], labels[used], weight[used]
-    events = np.equal(labels[:, None], np.arange(data.m)).astype(np.float64)
+    p, labels = where_computed(data.probabilities, np.float64), where_computed(data.labels, np.int64)
+    xp = _arrays.namespace(p)
+    weight = xp.ones_like(p[:, 0])
+    if data.sample_weight is not None:
+        weight = where_computed(data.sample_weight, np.float64)
+        used = weight > 0
+        p, labels, weight = p[used], labels[used], weight[used]
+    events = xp.astype(labels[:, None] == _arrays.like(np.arange(data.m), labels), p.dtype)
 
-    def groups(k: int) -> np.ndarray:
+    def groups(k: int) -> Array:
         return cut(Sample(p[:, k], events[:, k], weight), binning, n_bins)[1]
 
     if data.m == 2:
         yield _Part(p, events, weight, groups(1))
     elif grouping == "canonical":
-        bins = np.stack([groups(k) for k in range(data.m)], axis=1)
-        cells = np.unique(bins, axis=0, return_inverse=True)[1]
+        bins = xp.stack([groups(k) for k in range(data.m)], axis=1)
+        cells = np.unique(bins, axis=0, return_inverse=True)[1] if _arrays.is_host(bins) else row_groups(bins)[0]
         yield _Part(p, events, weight, cells)
     else:
         for k in range(data.m):
             yield _Part(p[:, k : k + 1], events[:, k : k + 1], weight, groups(k))
 
 
-def _terms(p: np.ndarray, events: np.ndarray, weight: np.ndarray, group: np.ndarray) -> _Terms:
-    group = np.unique(group, return_inverse=True)[1]  # without empty ones
-    size = np.bincount(group)
-    total = np.sum(weight)
-    sums, squares = np.bincount(group, weight), np.bincount(group, weight * weight)
+def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
+    xp = _arrays.namespace(p)
+    group = xp.unique(group, return_inverse=True)[1]  # without empty ones
+    size = xp.bincount(group)
+    total, n_groups = xp.sum(weight), len(size)
+    sums, squares = group_sums(group, n_groups, weight, weight * weight)
     # Variance of a weighted mean: this share of that of one sample.
     share = squares / sums**2
-    loss = np.where(size > 1, share / np.where(size > 1, 1 - share, 1.0), 0.0)
+    loss = xp.where(size > 1, share / xp.where(size > 1, 1 - share, 1.0), 0.0)
     terms = np.zeros(6)
-    for p_k, e_k in zip(p.T, events.T, strict=True):
-        mean_p = np.bincount(group, weight * p_k) / sums
-        mean_e = np.bincount(group, weight * e_k) / sums
-        overall = np.sum(weight * e_k) / total
+    for k in range(p.shape[1]):
+        p_k, e_k = p[:, k], events[:, k]
+        mean_p, mean_e = (found / sums for found in group_sums(group, n_groups, weight * p_k, weight * e_k))
+        overall = xp.sum(weight * e_k) / total
         within_p, within_e = p_k - mean_p[group], e_k - mean_e[group]
-        terms += (
-            np.sum(sums * (mean_p - mean_e) ** 2) / total,
-            np.sum(sums * (mean_e - overall) ** 2) / total,
+        found = (
+            xp.sum(sums * (mean_p - mean_e) ** 2) / total,
+            xp.sum(sums * (mean_e - overall) ** 2) / total,
             overall * (1 - overall),
-            np.sum(weight * within_p**2) / total,
-            2 * np.sum(weight * within_e * within_p) / total,
-            np.sum(sums * mean_e * (1 - mean_e) * loss) / total,
+            xp.sum(weight * within_p**2) / total,
+            2 * xp.sum(weight * within_e * within_p) / total,
+            xp.sum(sums * mean_e * (1 - mean_e) * loss) / total,
         )
+        terms += found if _arrays.is_host(p) else _arrays.to_host(xp.stack(found))
     rel, res, unc, variance, covariance, noise = (float(term) for term in terms)
-    return _Terms(rel, res, unc, variance, covariance, noise, len(size), int(np.sum(size == 1)))
+    return _Terms(rel, res, unc, variance, covariance, noise, n_groups, int(xp.sum(size == 1)))

@@ -68,9 +68,10 @@ class ECEResult:
     bins: tuple[ReliabilityBins, ...] = field(repr=False)  #: of the confidence, or of each class; () for "canonical"
     class_values: tuple[float, ...] | None = field(repr=False)  #: the error of each class ("class_wise")
     class_weight: tuple[float, ...] | None = field(repr=False)  #: of the classes, sums to 1 ("class_wise")
-    bin_number: np.ndarray | None = field(repr=False)  #: of each sample, shape: (n,) ("canonical")
-    bin_weight: np.ndarray | None = field(repr=False)  #: sums of sample weights, shape: (n_occupied,) ("canonical")
-    bin_distance: np.ndarray | None = field(repr=False)  #: the gaps, shape: (n_occupied,) ("canonical")
+    # NumPy arrays; for predictions on a GPU arrays of their library there.
+    bin_number: Any = field(repr=False)  #: of each sample, shape: (n,) ("canonical")
+    bin_weight: Any = field(repr=False)  #: sums of sample weights, shape: (n_occupied,) ("canonical")
+    bin_distance: Any = field(repr=False)  #: the gaps, shape: (n_occupied,) ("canonical")
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
@@ -554,13 +555,13 @@ def canonical_ece(
         distance=distance,
         square=None,
         **_described(how, "given", None),
-        n_occupied=int(np.count_nonzero(bins.weight)),
+        n_occupied=int((bins.weight > 0).sum()),
         bins=(),
         class_values=None,
         class_weight=None,
-        bin_number=bins.number,
-        bin_weight=bins.weight,
-        bin_distance=gaps,
+        bin_number=_arrays.restored(bins.number, y_pred),
+        bin_weight=_arrays.restored(bins.weight, y_pred),
+        bin_distance=_arrays.restored(gaps, y_pred),
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),

@@ -4,7 +4,8 @@ With class labels the residuals are the rows of E, and the CKCE is :math:`\opera
 B of the kernel on predictions. With distributions
 :math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle` takes the place of :math:`E E^\top`:
 `residuals_of` gives :math:`F F^\top = G`, from marks that are vectors, or by a pivoted Cholesky factorisation until
-what is left has no size. Called by `kcalib.estimators.ckce` and `kcalib.inference.compare`.
+what is left has no size. On an NVIDIA GPU F stays there. Called by `kcalib.estimators.ckce` and
+`kcalib.inference.compare`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib._packing import Packed
 from kcalib._problem import Factor, Side, Term
@@ -27,7 +29,7 @@ LEFT = 1e-12  # of the trace of G: what a factor may leave out
 class Residuals:
     """F, and what it leaves out."""
 
-    rows: np.ndarray  # F, float64, shape (n, rank)
+    rows: Array  # F, float64, shape (n, rank)
     lost: float  # the trace of G - F F^T, which is positive semi-definite
 
 
@@ -51,21 +53,24 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
     if problem.target is None:
-        return Residuals(np.asarray(_arrays.to_host(problem.left.marks), dtype=np.float64), 0.0)
+        marks = problem.left.marks if _arrays.is_cuda(problem.left.marks) else _arrays.to_host(problem.left.marks)
+        return Residuals(_arrays.namespace(marks).asarray(marks, dtype=np.float64), 0.0)
     one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
     gram = KernelOperator(replace(packed, problem=alone), threads=threads, operator=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
-    trace = float(np.sum(gram.diagonal()))
+    xp = _arrays.namespace(gram.reference)
+    trace = float(xp.sum(gram.diagonal()))
     if trace <= 0:
-        return Residuals(np.zeros((n, 1)), 0.0)
+        return Residuals(xp.zeros((n, 1)), 0.0)
     while True:
         check_memory(
             24 * n * rank,
             max_memory,
             f"{rank} columns of residuals of {n} samples",
             "take fewer samples, or a target kernel of larger bandwidth, whose factor has fewer columns",
+            gram.reference,
         )
         found = pivoted_cholesky(gram, rank, tol=LEFT, seed=seed)
         if rank == n or found.trace_residual <= LEFT * trace or found.rank < rank:

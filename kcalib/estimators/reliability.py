@@ -15,10 +15,12 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays, _plot
+from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._resampling import drawn_labels
+from kcalib._statistics import cumulative_sum, group_sums, where_computed
 from kcalib.lenses import Lens, TopLabel
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
@@ -264,14 +266,15 @@ def diagram_of(
     elif has_consistency:
         if is_drawn:
             draws = _Draws.checked(n_resamples, seed, tail, len(filled))
-            limits = _drawn_band(sample, np.searchsorted(filled, index), draws)
+            _arrays.check_not_cuda(index, "the consistency band of weighted samples, whose labels are drawn,")
+            limits = _drawn_band(sample, np.asarray(np.searchsorted(filled, index)), draws)
         else:
-            limits = _exact_band(sample, index, filled, tail)
+            limits = _exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
         for whole, part in zip(consistency, limits, strict=True):
             whole[filled] = part
     shown = edges if binning == "uniform" else np.linspace(0, 1, HISTOGRAM_BINS + 1)
-    in_histogram = np.bincount(numbers(sample.confidence, shown), sample.weight, minlength=len(shown) - 1)
+    in_histogram = _arrays.to_host(group_sums(numbers(sample.confidence, shown), len(shown) - 1, sample.weight)[0])
     return ReliabilityDiagram(
         edges=edges,
         count=bins.count,
@@ -346,11 +349,11 @@ def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | Non
 
 @dataclass(frozen=True)
 class Sample:
-    """Confidences, events and weights on the host, float64, shape (n,); without samples of weight 0."""
+    """Confidences, events and weights, float64, shape (n,), without those of weight 0; CuPy arrays, or on the host."""
 
-    confidence: np.ndarray
-    event: np.ndarray  # 0 or 1
-    weight: np.ndarray
+    confidence: Array
+    event: Array  # 0 or 1
+    weight: Array
 
     @classmethod
     def of(cls, data: Classification) -> Sample:
@@ -359,18 +362,20 @@ class Sample:
                 f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
                 "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
             )
-        confidence = np.minimum(_arrays.to_host(data.probabilities)[:, 1].astype(np.float64), 1.0)
-        event = _arrays.to_host(data.labels).astype(np.float64)
+        second = where_computed(data.probabilities[:, 1], np.float64)
+        xp = _arrays.namespace(second)
+        confidence, event = xp.minimum(second, 1.0), where_computed(data.labels, np.float64)
         if data.sample_weight is None:
-            return cls(confidence, event, np.ones(data.n))
-        weight = _arrays.to_host(data.sample_weight).astype(np.float64)
+            return cls(confidence, event, xp.ones_like(second))
+        weight = where_computed(data.sample_weight, np.float64)
         used = weight > 0
         return cls(confidence[used], event[used], weight[used])
 
 
-def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,)."""
+def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:
+    """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), where the samples are."""
     if binning == "isotonic":
+        _arrays.check_not_cuda(sample.confidence, "isotonic regression")
         distinct = _by_confidence(sample)
         blocks = scipy.optimize.isotonic_regression(distinct.frequency, weights=distinct.weight).blocks
         inner = distinct.confidence[blocks[1:-1] - 1]
@@ -384,23 +389,26 @@ def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, n
     return edges, numbers(sample.confidence, edges)
 
 
-def numbers(confidence: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def numbers(confidence: Array, edges: np.ndarray) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
-    return np.searchsorted(edges[1:-1], confidence, side="left")
+    inner = _arrays.like(edges[1:-1], confidence)
+    return _arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
 
 
-def _equal_mass(confidence: np.ndarray, weight: np.ndarray, n_bins: int) -> np.ndarray:
+def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
     """Inner edges: the last confidences with at most shares 1/n_bins, 2/n_bins, ... of the weight before them.
 
     Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
     """
-    order = np.argsort(confidence)
+    xp = _arrays.namespace(confidence)
+    order = xp.argsort(confidence)
     weight = weight[order]
-    before = np.cumsum(weight) - weight
+    before = cumulative_sum(weight) - weight
     # Products, not quotients: exact for samples without weights.
-    at = np.searchsorted(before * n_bins, before[-1] * np.arange(1, n_bins), side="right") - 1
-    inner = np.unique(confidence[order][at])
-    return inner[inner < confidence[order[-1]]]
+    shares = before[-1] * _arrays.like(np.arange(1, n_bins), before)
+    at = xp.searchsorted(before * n_bins, shares, side="right") - 1
+    inner = np.unique(_arrays.to_host(confidence[order][at]))
+    return inner[inner < float(confidence[order[-1]])]
 
 
 class _Distinct(NamedTuple):
@@ -418,6 +426,8 @@ def _by_confidence(sample: Sample) -> _Distinct:
 
 @dataclass(frozen=True)
 class _Bins:
+    """Numbers of each bin, on the host."""
+
     count: np.ndarray
     weight: np.ndarray
     square_weight: np.ndarray  # sum of the squares of the weights
@@ -427,14 +437,21 @@ class _Bins:
     highest: np.ndarray
 
     @classmethod
-    def of(cls, sample: Sample, index: np.ndarray, n_bins: int) -> _Bins:
+    def of(cls, sample: Sample, index: Array, n_bins: int) -> _Bins:
         w = sample.weight
-        count = np.bincount(index, minlength=n_bins)
-        sums = [np.bincount(index, x, minlength=n_bins) for x in (w, w * w, w * sample.confidence, w * sample.event)]
+        count = _arrays.to_host(_arrays.namespace(index).bincount(index, minlength=n_bins))
+        terms = (w, w * w, w * sample.confidence, w * sample.event)
+        sums = [_arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
         share = np.where(count > 0, sums[0], np.nan)
         lowest, highest = np.full(n_bins, np.nan), np.full(n_bins, np.nan)
-        np.fmin.at(lowest, index, sample.confidence)
-        np.fmax.at(highest, index, sample.confidence)
+        if _arrays.is_host(index):
+            np.fmin.at(lowest, index, sample.confidence)
+            np.fmax.at(highest, index, sample.confidence)
+        else:  # bins follow each other in the order of confidences
+            filled, ends = count > 0, np.cumsum(count)
+            ascending = _arrays.namespace(index).sort(sample.confidence)
+            first, last = (_arrays.like(at[filled], index) for at in (ends - count, ends - 1))
+            lowest[filled], highest[filled] = (_arrays.to_host(ascending[at]) for at in (first, last))
         return cls(count, sums[0], sums[1], sums[2] / share, sums[3] / share, lowest, highest)
 
 
@@ -450,44 +467,47 @@ def _clopper_pearson(bins: _Bins, tail: float) -> Band:
     return Band(np.where(hits > 0, low, 0.0), np.where(misses > 0, high, 1.0))
 
 
-def _exact_band(sample: Sample, index: np.ndarray, filled: np.ndarray, tail: float) -> Band:
+def _exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarray, tail: float) -> Band:
     """Quantiles of each bin's frequency if events are independent with the predicted probabilities."""
-    order = np.argsort(index, kind="stable")
-    parts = np.split(sample.confidence[order], np.searchsorted(index[order], filled[1:]))
+    xp = _arrays.namespace(index)
+    order = np.argsort(index, kind="stable") if _arrays.is_host(index) else xp.argsort(index)
+    ordered, ends = sample.confidence[order], np.cumsum(count[filled]).tolist()
+    parts = [ordered[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
     limits = np.array([_count_limits(part, tail) / len(part) for part in parts])
     return Band(limits[:, 0], limits[:, 1])
 
 
-def _count_limits(probabilities: np.ndarray, tail: float) -> np.ndarray:
+def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
     """Lowest and highest count that at most `tail` of the law lies below and above."""
-    law = count_law(probabilities)
-    low = np.searchsorted(np.cumsum(law), tail, side="right")
-    high = len(probabilities) - np.searchsorted(np.cumsum(law[::-1]), tail, side="right")
-    return np.array([low, high])
+    law, xp = count_law(probabilities), _arrays.namespace(probabilities)
+    low, high = (xp.searchsorted(cumulative_sum(part), tail, side="right") for part in (law, xp.flip(law)))
+    return np.array([int(low), len(probabilities) - int(high)])
 
 
-def count_law(probabilities: np.ndarray) -> np.ndarray:
+def count_law(probabilities: Array) -> Array:
     """The Poisson binomial law: P(k events) for k = 0..n, of independent events with these probabilities.
 
     The product of the polynomials 1 - p + p z, pair by pair: O(n log^2 n), absolute error of sums about 4e-18 n.
     """
-    laws = np.stack((1 - probabilities, probabilities), axis=1)
+    xp = _arrays.namespace(probabilities)
+    laws = xp.stack((1 - probabilities, probabilities), axis=1)
     while len(laws) > 1:
         if len(laws) % 2:
-            laws = np.concatenate((laws, np.eye(1, laws.shape[1])))  # the law of no event
+            laws = xp.concat((laws, _arrays.like(np.eye(1, laws.shape[1]), laws)))  # the law of no event
         laws = _products(laws[::2], laws[1::2])
-    return np.asarray(laws[0, : len(probabilities) + 1])
+    return laws[0, : len(probabilities) + 1]
 
 
-def _products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _products(left: Array, right: Array) -> Array:
     """Products of polynomials, row by row."""
+    xp = _arrays.namespace(left)
     size = left.shape[1] + right.shape[1] - 1
     if size >= SHORT:
-        fft = scipy.fft
-        length = fft.next_fast_len(size, real=True)
-        spectrum = fft.rfft(left, length) * fft.rfft(right, length)
-        return np.maximum(fft.irfft(spectrum, length)[:, :size], 0.0)
-    result = np.zeros((len(left), size))
+        length = scipy.fft.next_fast_len(size, real=True)
+        fft = scipy.fft if _arrays.is_host(left) else xp.fft
+        spectrum = fft.rfft(left, n=length) * fft.rfft(right, n=length)
+        return xp.maximum(fft.irfft(spectrum, n=length)[:, :size], 0.0)
+    result = xp.zeros((len(left), size), **({} if _arrays.is_host(left) else {"device": _arrays.device(left)}))
     for power in range(left.shape[1]):
         result[:, power : power + right.shape[1]] += left[:, power, None] * right
     return result

@@ -24,6 +24,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
+from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
 from kcalib._statistics import where_computed
 from kcalib.lenses import Canonical, Lens
@@ -67,20 +68,9 @@ class Problem:
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
     def beside(self, other: Array) -> Problem:
-        """The same, on the GPU if `other` is there.
-
-        Raises
-        ------
-        ValueError
-            If both are on GPUs, but not on the same one.
-        """
+        """The same, on the GPU if `other` is there."""
         if _arrays.is_host(other):
             return self
-        if not _arrays.is_host(self.simplex) and _arrays.device(self.simplex) != _arrays.device(other):
-            raise ValueError(
-                f"the predictions are on {_arrays.describe_device(self.simplex)}, what they are evaluated with is on "
-                f"{_arrays.describe_device(other)}; bring them to one device"
-            )
         simplex, residuals, labels = (_arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
         return Problem(simplex, residuals, labels, self.is_scalar)
 
@@ -268,7 +258,7 @@ class CalibrationFunction(Parametrised):
     def _set_sizes(self, problem: Problem) -> None:
         """With this, a function counts as fitted."""
         self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
-        self._place_ = problem.simplex[:0]  # empty: where the function was fitted
+        self._place_ = problem.simplex[:0].copy()  # empty: where the function was fitted
 
     def _evaluated(self, problem: Problem) -> Array:
         if problem.simplex.shape[1] != self.n_classes_:
@@ -310,14 +300,7 @@ class CalibrationFunction(Parametrised):
 
 def diagonal(features: Array, core: Array | None) -> Array:
     """h(p_i, p_i), shape (n,)."""
-    return _inner(features, features if core is None else features @ core)
-
-
-def _inner(left: Array, right: Array) -> Array:
-    """Of each row with the other's."""
-    if _arrays.is_host(left):
-        return np.einsum("ij,ij->i", left, right)
-    return _arrays.namespace(left).sum(left * right, axis=1)
+    return row_products(features, features if core is None else features @ core)
 
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
@@ -333,7 +316,7 @@ def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
         - 2 * xp.sum((residuals.T @ features) * (residuals.T @ images))
         + xp.sum(square * square.T)
     )
-    own = _inner(residuals, residuals) - _inner(features, images)
+    own = row_products(residuals, residuals) - row_products(features, images)
     return (total - float(own @ own)) / (n * (n - 1))
 
 

@@ -236,7 +236,8 @@ class DirichletKDE(CalibrationFunction):
     nearest. Those below :math:`2^{-1021}` (float32: :math:`2^{-125}`) of the largest may count as that.
 
     Time O(n n' m) for n' evaluated predictions, memory O((n + n') m); to choose a bandwidth 20 times the time for
-    n' = n. Results do not depend on the number of threads, nor those of a prediction on the others.
+    n' = n. Results do not depend on the number of threads, nor those of a prediction on the others, which on a GPU
+    holds up to rounding. Arrays on an NVIDIA GPU are fitted and evaluated there.
 
     References
     ----------

@@ -70,10 +70,7 @@ class NormalEquations:
                 "method='cholesky'"
             )
         shifted = self.gram + shift * xp.eye(len(self.gram))
-        if _arrays.is_host(shifted):
-            return scipy.linalg.cho_solve(scipy.linalg.cho_factor(shifted, lower=True), right_sides)
-        root = _linalg.cholesky(shifted)
-        return _linalg.solve_triangular(root, _linalg.solve_triangular(root, right_sides), transposed=True)
+        return _linalg.cholesky_solve(_linalg.cholesky(shifted), right_sides)
 
     def scaled(self, scales: np.ndarray) -> NormalEquations:
         """Of the features times `scales`, which are on the host; those at scale 0 are left out."""

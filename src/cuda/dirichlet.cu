@@ -5,7 +5,8 @@
 // cpu/dirichlet.h says.
 //
 // A block of THREADS threads has a tile of TILE queries and walks over the tiles of TILE training samples of its group;
-// each thread has SPAN by SPAN costs in registers, and features pass by in shared memory. As in
+// each thread has SPAN by SPAN costs in registers. Features pass by in shared memory; where there are many, the inner
+// products come from cuBLAS instead. As in
 // cpu/dirichlet_kernels.cpp weights are exp(floor - cost), with a floor for each query that goes down where a cost is
 // lower by more than ROOM: one pass is enough, however far the samples are.
 //
@@ -44,6 +45,33 @@ __device__ void load(T (*panel)[TILE + 1], const T* source, long long n, long lo
   }
 }
 
+// cost[r][c] += <query, training sample> of the thread's pairs.
+__device__ void add_products(Shared& shared, T (*cost)[SPAN], const T* queries, long long n_queries, const T* training,
+                             long long n_training, long long n_features, long long row, long long column) {
+  const int ty = threadIdx.x / LANES, tx = threadIdx.x % LANES;
+  const auto add = [&](int f) {
+    T x[SPAN], y[SPAN];
+#pragma unroll
+    for (int s = 0; s < SPAN; ++s) x[s] = shared.queries[f][ty + LANES * s], y[s] = shared.training[f][tx + LANES * s];
+#pragma unroll
+    for (int r = 0; r < SPAN; ++r)
+#pragma unroll
+      for (int c = 0; c < SPAN; ++c) cost[r][c] += x[r] * y[c];
+  };
+  for (long long k = 0; k < n_features; k += FEATURES) {
+    __syncthreads();
+    load(shared.queries, queries, n_queries, n_features, row, k);
+    load(shared.training, training, n_training, n_features, column, k);
+    __syncthreads();
+    if (n_features - k >= FEATURES) {
+#pragma unroll
+      for (int f = 0; f < FEATURES; ++f) add(f);
+    } else {
+      for (int f = 0; f < int(n_features - k); ++f) add(f);
+    }
+  }
+}
+
 // Floors of the queries whose lowest cost is out of reach go down to it, and the sums with them.
 __device__ void lower_floors(Shared& shared, const T* lowest, T* floors, double* sums) {
   const int ty = threadIdx.x / LANES, tx = threadIdx.x % LANES;
@@ -71,10 +99,12 @@ using namespace kcalib;
 // sums[(label + group) * n_queries + query] = sum of exp(floor - cost) over the training samples with that label in
 // group blockIdx.y, for the queries of tile blockIdx.x, and floors[...] the floor. No two groups have a place
 // in common, as labels ascend; places of labels that a group does not have are left as they are. Query i does
-// not see training sample own + i.
-extern "C" __global__ void kcalib_class_sums(const T* queries, long long n_queries, const T* training, const T* offsets,
-                                             const int* labels, long long n_training, long long n_features, long long own,
-                                             long long per_group, double* sums, double* floors) {
+// not see training sample own + i. `products` are the inner products (n_queries, n_training), or null: then they come
+// from the points.
+extern "C" __global__ void kcalib_class_sums(const T* products, const T* queries, long long n_queries, const T* training,
+                                             const T* offsets, const int* labels, long long n_training,
+                                             long long n_features, long long own, long long per_group, double* sums,
+                                             double* floors) {
   __shared__ Shared shared;
   const int ty = threadIdx.x / LANES, tx = threadIdx.x % LANES;
   const long long row = blockIdx.x * (long long)TILE, group = blockIdx.y, tiles = (n_training + TILE - 1) / TILE;
@@ -101,25 +131,22 @@ extern "C" __global__ void kcalib_class_sums(const T* queries, long long n_queri
     const long long column = tile * TILE;
     const int width = int(n_training - column < TILE ? n_training - column : TILE);
     T cost[SPAN][SPAN] = {};
-    for (long long k = 0; k < n_features; k += FEATURES) {
+    __syncthreads();
+    if (int(threadIdx.x) < width) {
+      shared.offsets[threadIdx.x] = offsets[column + threadIdx.x];
+      shared.labels[threadIdx.x] = labels[column + threadIdx.x];
+    }
+    if (products) {
+#pragma unroll
+      for (int r = 0; r < SPAN; ++r)
+#pragma unroll
+        for (int c = 0; c < SPAN; ++c) {
+          const long long i = row + ty + LANES * r, j = column + tx + LANES * c;
+          if (i < n_queries && j < n_training) cost[r][c] = products[i * n_training + j];
+        }
       __syncthreads();
-      load(shared.queries, queries, n_queries, n_features, row, k);
-      load(shared.training, training, n_training, n_features, column, k);
-      if (k == 0 && int(threadIdx.x) < width) {
-        shared.offsets[threadIdx.x] = offsets[column + threadIdx.x];
-        shared.labels[threadIdx.x] = labels[column + threadIdx.x];
-      }
-      __syncthreads();
-#pragma unroll
-      for (int f = 0; f < FEATURES; ++f) {
-        T x[SPAN], y[SPAN];
-#pragma unroll
-        for (int s = 0; s < SPAN; ++s) x[s] = shared.queries[f][ty + LANES * s], y[s] = shared.training[f][tx + LANES * s];
-#pragma unroll
-        for (int r = 0; r < SPAN; ++r)
-#pragma unroll
-          for (int c = 0; c < SPAN; ++c) cost[r][c] += x[r] * y[c];
-      }
+    } else {
+      add_products(shared, cost, queries, n_queries, training, n_training, n_features, row, column);
     }
 
     T lowest[SPAN];

@@ -34,6 +34,7 @@ LAYERS = [
     ["_forecasts"],
     ["_operators.diagonal"],
     ["_operators.cuda", "_operators.generic", "_operators.openmp", "_operators"],
+    ["_operators.sorted_scan_cuda"],
     ["_operators.sorted_scan"],
     ["_dispatch"],
     ["bandwidth"],

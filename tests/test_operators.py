@@ -56,6 +56,7 @@ CONVERSIONS = {
     "generic-torch": _torch,
     "generic-jax": _jax,
     "cuda-emulated": emulated_cupy.asarray,
+    "sorted_scan-emulated": emulated_cupy.asarray,
 }
 OPERATORS |= {
     "generic-numpy": GenericOperator,
@@ -64,7 +65,10 @@ OPERATORS |= {
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
     "cuda-emulated": lambda p: CudaOperator(_map(p, emulated_cupy.asarray)),
 }
-ON_A_LINE = {"sorted_scan": SortedScanOperator}
+ON_A_LINE = {
+    "sorted_scan": SortedScanOperator,
+    "sorted_scan-emulated": lambda p: SortedScanOperator(_map(p, emulated_cupy.asarray)),
+}
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
 # An expanded squared distance is off by about 4 eps s, s <= 4 its largest term, and used where it
 # exceeds 1e-3 s: the distance d is off by 4 eps s / (2 d) <= 63 eps sqrt(s) <= 126 eps, and a kernel of
@@ -79,7 +83,7 @@ SINGLE = 194 * 2.0**-24
 def library_of_the_operator(request):
     """JAX with 64-bit floats, the emulation in the place of CuPy."""
     operator = request.node.callspec.params.get("operator") if hasattr(request.node, "callspec") else None
-    if operator == "cuda-emulated":
+    if operator in ("cuda-emulated", "sorted_scan-emulated"):
         with emulated_cupy.installed():
             yield
         return
@@ -236,9 +240,19 @@ LINE_CASES = [
 
 
 @pytest.mark.parametrize("case", LINE_CASES, indirect=True)
-@pytest.mark.parametrize("operator", ["sorted_scan"])
+@pytest.mark.parametrize("operator", ["sorted_scan", pytest.param("sorted_scan-emulated", marks=pytest.mark.slow)])
 class TestOnALine(Contract):
     """Binary problems, for the operator that sorts."""
+
+
+SOME = ("exponential-delta-197-False", "exponential-matrix-64-True")
+SOME_LINE_CASES = [case for case in LINE_CASES if case.id in SOME]
+
+
+@pytest.mark.parametrize("case", SOME_LINE_CASES, indirect=True)
+@pytest.mark.parametrize("operator", ["sorted_scan-emulated"])
+class TestOnALineOnADevice(Contract):
+    """The same on an emulated GPU: a selection, as each polynomial is compiled."""
 
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)

@@ -206,10 +206,3 @@ def row_groups(rows: Array) -> tuple[Array, int]:
     group = xp.empty_like(order)
     group[order] = xp.take(number, run, axis=0)
     return group, n_groups
-
-
-def where_computed(array: Array, dtype: Any) -> Array:
-    """CuPy arrays as they are, others on the host as compiled code reads them; in this dtype of NumPy."""
-    if _arrays.is_cuda(array):
-        return _arrays.namespace(array).astype(array, dtype, copy=False)
-    return np.ascontiguousarray(_arrays.to_host(array), dtype=dtype)

@@ -77,7 +77,8 @@ LINALG = words("""
     cholesky det eigh eigvalsh inv lstsq matrix_rank norm pinv qr slogdet solve svd
 """)
 SPECIAL = words("""
-    betainc betaincinv digamma erf erfc erfcx erfinv expi expit gammainc gammaincc gammaln log_ndtr logsumexp
+    betainc betaincinv digamma erf erfc erfcx erfinv expi expit gammainc gammaincc gammainccinv gammaincinv gammaln
+    i0e i1e log_ndtr logsumexp polygamma
     ndtr ndtri psi xlogy
 """)
 METHODS = words("""

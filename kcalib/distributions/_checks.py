@@ -9,6 +9,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import cast, kind_of, reject
+from kcalib._special import brought, where_computed
 
 # Squares, products of two and sums of these must stay in the range of numbers, in float32 too where that is asked for.
 LARGEST = 1e15
@@ -136,21 +137,22 @@ def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name:
     return _arrays.beside(array, reference)
 
 
-def numbers(y: Any, n: int, event_shape: tuple[int, ...], method: str) -> np.ndarray:
-    """Numbers of shape (n,) or (n, k), on the host."""
+def numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], method: str) -> Array:
+    """Numbers of shape (n,) or (n, k), where the distributions' array is computed with."""
     if event_shape not in ((), (1,)):
         raise ValueError(
             f"`{method}` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
             "make a distribution of each entry"
         )
-    array = _arrays.to_host(real_array(y, "y"))
+    array = real_array(y, "y")
+    array = _arrays.beside(array, reference) if _arrays.is_cuda(reference) else _arrays.to_host(array)
     if array.ndim not in (1, 2) or array.shape[0] != n:
-        raise ValueError(f"`y` has shape {array.shape}, expected ({n},), or ({n}, k) for k numbers each")
+        raise ValueError(f"`y` has shape {tuple(array.shape)}, expected ({n},), or ({n}, k) for k numbers each")
     return array
 
 
-def probability_row(probability: Any, event_shape: tuple[int, ...]) -> np.ndarray:
-    """Probabilities above 0 and below 1, shape (1, m), on the host."""
+def probability_row(probability: Any, reference: Array, event_shape: tuple[int, ...]) -> Array:
+    """Probabilities above 0 and below 1, shape (1, m), where the distributions' array is computed with."""
     if event_shape not in ((), (1,)):
         raise ValueError(
             f"`quantile` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
@@ -164,12 +166,12 @@ def probability_row(probability: Any, event_shape: tuple[int, ...]) -> np.ndarra
         ~((array > 0) & (array < 1)),
         lambda at, x: f"`probability{at}` is {x:.6g}, expected a number above 0 and below 1; leave it out or clip it",
     )
-    return array[None, :]
+    return brought(array[None, :], reference)
 
 
-def host_column(array: Array, y: np.ndarray) -> np.ndarray:
+def column_for(array: Array, y: Array) -> Array:
     """A parameter of shape (n,) or (n, 1) as it meets numbers y of shape (n,) or (n, k)."""
-    column = _arrays.to_host(array).reshape(-1)
+    column = where_computed(array).reshape(-1)
     return column[:, None] if y.ndim == 2 else column
 
 

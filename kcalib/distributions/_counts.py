@@ -17,6 +17,7 @@ import scipy
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
+from kcalib._special import brought, special, where_computed
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
 from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
@@ -33,8 +34,8 @@ class Counts(Density, Quantiles):
     _uniforms = 1
 
     @abstractmethod
-    def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and dispersions on the host, shape (n, 1)."""
+    def _shapes(self) -> tuple[Array, Array]:
+        """Means and dispersions, shape (n, 1), as `where_computed` has them."""
 
     @abstractmethod
     def _array(self) -> Array:
@@ -59,7 +60,7 @@ class Counts(Density, Quantiles):
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
         of the tails beyond 1/256.
         """
-        p = (np.arange(_CELLS) + 0.5) / _CELLS
+        p = brought((np.arange(_CELLS) + 0.5) / _CELLS, self._array())
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(_CELLS))
 
     def pmf_table(self, tolerance: float = 1e-15) -> Array:
@@ -85,49 +86,52 @@ class Counts(Density, Quantiles):
         if not (isinstance(tolerance, (float, np.floating)) and 0 < tolerance < 1):
             raise ValueError(f"`tolerance` is {tolerance!r}, expected a number above 0 and below 1")
         mean, dispersion = self._shapes()
-        level = np.full((self.n, 1), -scipy.special.ndtri(tolerance))
-        last = smallest(lambda k, at: self._upper(k, at) <= tolerance, self._guess(level, np.arange(self.n)))
-        n_counts = int(np.max(last)) + 1
+        xp = _arrays.namespace(mean)
+        level = xp.full((self.n, 1), -float(scipy.special.ndtri(tolerance)))
+        last = smallest(lambda k, at: self._upper(k, at) <= tolerance, self._guess(level, xp.arange(self.n)))
+        n_counts = int(xp.max(last)) + 1
         check_memory(
             self.n * n_counts * 8,
             None,
             f"probabilities of {n_counts} counts for each of {self.n} predictions",
             "allow a larger `tolerance`, or take fewer predictions",
         )
-        counts, table = np.arange(n_counts, dtype=np.float64), np.empty((self.n, n_counts))
+        counts, table = xp.arange(n_counts, dtype=np.float64), xp.empty((self.n, n_counts))
         for rows in row_blocks(self.n, 16 * n_counts):
-            table[rows] = np.exp(log_pmf(counts, mean[rows], dispersion[rows]))
+            table[rows] = xp.exp(log_pmf(counts, mean[rows], dispersion[rows]))
         return self._like(table)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.to_host(events(y, self._array(), self.n, ()))
+        y = where_computed(events(y, self._array(), self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
 
-    def cdf(self, y: Any) -> np.ndarray:
-        y = numbers(y, self.n, (), "cdf")
-        columns = np.floor(y.reshape(self.n, -1))
-        rows = np.broadcast_to(np.arange(self.n)[:, None], columns.shape)
-        return np.where(columns < 0, 0.0, self._lower(np.maximum(columns, 0.0), rows)).reshape(y.shape)
+    def cdf(self, y: Any) -> Array:
+        y = numbers(y, self._array(), self.n, (), "cdf")
+        xp = _arrays.namespace(y)
+        columns = xp.floor(y.reshape(self.n, -1))
+        rows = xp.broadcast_to(xp.arange(self.n)[:, None], columns.shape)
+        return xp.where(columns < 0, 0.0, self._lower(xp.maximum(columns, 0.0), rows)).reshape(y.shape)
 
     @abstractmethod
-    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _lower(self, k: Array, rows: Array) -> Array:
         """P(Z <= k) for counts k >= 0 of these rows, to relative accuracy."""
 
     @abstractmethod
-    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _upper(self, k: Array, rows: Array) -> Array:
         """P(Z > k), to relative accuracy."""
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        p = np.broadcast_to(probability_row(probability, ()), (self.n, np.size(probability)))
-        return self._searched(p, np.arange(self.n))
+    def quantile(self, probability: Any) -> Array:
+        row = probability_row(probability, self._array(), ())
+        xp = _arrays.namespace(row)
+        return self._searched(xp.broadcast_to(row, (self.n, row.shape[1])), xp.arange(self.n))
 
-    def _searched(self, p: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _searched(self, p: Array, rows: Array) -> Array:
         """Quantiles of these rows, as the tails have them; p: (n rows, m)."""
-        flat, at_rows = p.reshape(-1), np.repeat(rows, p.shape[1])
+        flat, at_rows = p.reshape(-1), _arrays.namespace(p).repeat(rows, p.shape[1])
 
-        def reached(k: np.ndarray, at: np.ndarray) -> np.ndarray:
+        def reached(k: Array, at: Array) -> Array:
             level, row = flat[at], at_rows[at]
             # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
             return choose(
@@ -136,15 +140,17 @@ class Counts(Density, Quantiles):
                 lambda i: self._upper(k[i], row[i]) <= 1 - level[i],
             )
 
-        return smallest(reached, self._guess(scipy.special.ndtri(p), rows)).reshape(p.shape)
+        return smallest(reached, self._guess(special(p).ndtri(p), rows)).reshape(p.shape)
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
+    def _inverse_cdf(self, p: Array) -> Array:
         """Quantiles, shape (n, m), of probabilities (1, m) or (n, m): those of probabilities within 1e-12 of these.
 
         From sums of probabilities in order, where these are not too many; that is many times faster than a search.
         """
-        p = np.broadcast_to(p, (self.n, p.shape[1]))
-        rows = np.arange(self.n)
+        xp = _arrays.namespace(p)
+        p, rows = xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n)
+        if not _arrays.is_host(p):
+            return self._searched(p, rows)
         # What uniform numbers of 53 bits cannot reach has mass 1e-20 at either end.
         bounds = self._guess(np.full((self.n, 1), -9.3), rows), self._guess(np.full((self.n, 1), 9.3), rows)
         first = smallest(lambda k, at: self._lower(k, at) >= 1e-20, bounds[0])
@@ -164,7 +170,7 @@ class Counts(Density, Quantiles):
                 result[row] = first[row] + np.searchsorted(cumulative[:-1], p[row])
         return result
 
-    def _sums(self, first: np.ndarray, width: int, rows: np.ndarray) -> np.ndarray:
+    def _sums(self, first: Array, width: int, rows: Array) -> Array:
         """Cumulative probabilities of counts from the first ones on, by the ratios of neighbours."""
         mean, dispersion = (shape[rows] for shape in self._shapes())
         k = first[:, None] + np.arange(width)
@@ -172,59 +178,62 @@ class Counts(Density, Quantiles):
         terms[:, 0] = np.exp(log_pmf(first, mean[:, 0], dispersion[:, 0]))
         return np.cumsum(np.cumprod(terms, axis=1), axis=1)
 
-    def _guess(self, z: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _guess(self, z: Array, rows: Array) -> Array:
         """Quantiles of rows at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
         mean, dispersion = (shape[rows] for shape in self._shapes())
         variance = mean * (1 + dispersion * mean)
         skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
-        return np.maximum(np.floor(mean + np.sqrt(variance) * z + skewed), 0.0).reshape(-1)
+        xp = _arrays.namespace(z)
+        return xp.maximum(xp.floor(mean + xp.sqrt(variance) * z + skewed), 0.0).reshape(-1)
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        return self._like(self._inverse_cdf(uniforms[:, :, 0]))
+    def _draws(self, uniforms: Array) -> Array:
+        return self._like(self._inverse_cdf(brought(uniforms, self._array())[:, :, 0]))
 
-    def _like(self, values: np.ndarray) -> Array:
+    def _like(self, values: Array) -> Array:
         return _arrays.like(values, self._array(), dtype=self._array().dtype)
 
 
-def smallest(reached: Callable[[np.ndarray, np.ndarray], np.ndarray], guess: np.ndarray) -> np.ndarray:
+def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
     """The smallest counts for which `reached(count, position)`, monotone in the count.
 
     By doubling steps away from the guess, then bisection.
     """
-    low, high = np.full(guess.shape, -1.0), np.full(guess.shape, np.inf)
-    bracketed = np.zeros(guess.shape, dtype=bool)  # below as well as above
-    at, active, step = guess.copy(), np.arange(guess.size), 1.0
+    xp = _arrays.namespace(guess)
+    low, high = xp.full(guess.shape, -1.0), xp.full(guess.shape, np.inf)
+    bracketed = xp.zeros(guess.shape, dtype=bool)  # below as well as above
+    at, active, step = guess.copy(), xp.arange(guess.size), 1.0
     while active.size:
         ok = reached(at[active], active)
         high[active[ok]] = at[active[ok]]
         low[active[~ok]] = at[active[~ok]]
         bracketed[active[~ok]] = True
         below, above = low[active], high[active]
-        down = np.where(bracketed[active], np.floor(below / 2 + above / 2), np.maximum(above - step, 0.0))
-        at[active] = np.where(np.isinf(above), below + step, down)
+        down = xp.where(bracketed[active], xp.floor(below / 2 + above / 2), xp.maximum(above - step, 0.0))
+        at[active] = xp.where(xp.isinf(above), below + step, down)
         step *= 2
         # Beyond 2^53 neighbours are further apart than 1.
         active = active[(above - below > 1) & (at[active] > below) & (at[active] < above)]
     return high
 
 
-def log_pmf(k: np.ndarray, mean: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
     """log P(Z = k) for counts k."""
-    k, mean, dispersion = np.broadcast_arrays(k, mean, dispersion)
+    xp = _arrays.namespace(mean)
+    k, mean, dispersion = xp.broadcast_arrays(k, mean, dispersion)
     # With size = 1 / dispersion: P(k) = size / total * Binomial(size; total, 1 / spread), total = size + k.
     spread = 1 + dispersion * mean
     per_size = 1 + dispersion * k  # total / size
-    positive = np.maximum(k, 1.0)
+    positive = xp.maximum(k, 1.0)
     gap = (mean - k) / spread  # size less its expectation total / spread, and minus that of k
     result = -stirling_error(positive) - deviance(positive, mean * per_size / spread, -gap)
-    result += -0.5 * np.log(2 * math.pi * positive) - 0.5 * np.log(per_size)
+    result += -0.5 * xp.log(2 * math.pi * positive) - 0.5 * xp.log(per_size)
     over = dispersion > 0
-    if np.any(over):
-        size = 1 / np.where(over, dispersion, 1.0)
+    if xp.any(over):
+        size = 1 / xp.where(over, dispersion, 1.0)
         total = size + k
         part = stirling_error(total) - stirling_error(size) - deviance(size, total / spread, gap)
-        result = np.where(over, result + part, result)
-        none = np.where(over, -np.log1p(dispersion * mean) * size, -mean)
+        result = xp.where(over, result + part, result)
+        none = xp.where(over, -xp.log1p(dispersion * mean) * size, -mean)
     else:
         none = -mean
-    return np.where(k == 0, none, result)
+    return xp.where(k == 0, none, result)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import kind_of
@@ -187,7 +185,7 @@ class Distribution:
             return self.sample(size, seed=seed)
         return self._draws(sobol_points(self.n, check_size(size), self._uniforms, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
+    def _draws(self, uniforms: Array) -> Array:
         """Draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_uniforms`)."""
         raise NotImplementedError
 
@@ -276,7 +274,7 @@ class Density(Distribution):
 class Quantiles(Distribution):
     """Of families of numbers that have a distribution function."""
 
-    def cdf(self, y: Any) -> np.ndarray:
+    def cdf(self, y: Any) -> Array:
         """Probabilities of numbers up to y.
 
         Parameters
@@ -286,8 +284,8 @@ class Quantiles(Distribution):
 
         Returns
         -------
-        ndarray, shape of `y`
-            On the host.
+        array, shape of `y`
+            NumPy's; CuPy's where the parameters are on an NVIDIA GPU.
 
         Raises
         ------
@@ -296,7 +294,7 @@ class Quantiles(Distribution):
         """
         raise NotImplementedError
 
-    def quantile(self, probability: Any) -> np.ndarray:
+    def quantile(self, probability: Any) -> Array:
         """Smallest numbers with a `cdf` of at least the probabilities.
 
         Parameters
@@ -306,8 +304,8 @@ class Quantiles(Distribution):
 
         Returns
         -------
-        ndarray, shape (n, m)
-            On the host.
+        array, shape (n, m)
+            NumPy's; CuPy's where the parameters are on an NVIDIA GPU.
 
         Raises
         ------
@@ -331,15 +329,16 @@ def take_rows(array: Array, rows: Any) -> Array:
     return read_only(taken)
 
 
-def choose(mask: np.ndarray, first: Callable[[Any], np.ndarray], second: Callable[[Any], np.ndarray]) -> np.ndarray:
+def choose(mask: Array, first: Callable[[Any], Array], second: Callable[[Any], Array]) -> Array:
     """first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
-    if np.all(mask):
+    xp = _arrays.namespace(mask)
+    if xp.all(mask):
         return first(...)
-    if not np.any(mask):
+    if not xp.any(mask):
         return second(...)
-    yes, no = np.nonzero(mask), np.nonzero(~mask)
+    yes, no = xp.nonzero(mask), xp.nonzero(~mask)
     found = first(yes)
-    result = np.empty(mask.shape, dtype=found.dtype)
+    result = xp.empty(mask.shape, dtype=found.dtype)
     result[yes], result[no] = found, second(no)
     return result
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import where_computed
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical
@@ -162,17 +163,22 @@ def _laplace(d: Any) -> _Parameters:
 
 
 def _poisson(d: Any) -> _Parameters:
-    rate = d.rate if d.rate is not None else np.exp(_arrays.to_host(_arrays.as_array(d.log_rate, "log_rate")))
+    rate = d.rate if d.rate is not None else _exponentials(d.log_rate, "log_rate")
     return _broadcast(Poisson, rate=rate)
+
+
+def _exponentials(value: Any, name: str) -> Array:
+    array = where_computed(_arrays.as_array(value, name), np.float64)
+    return _arrays.namespace(array).exp(array)
 
 
 def _negative_binomial(d: Any) -> _Parameters:
     """Counts of successes of odds exp(logits) before `total_count` failures."""
-    count = _arrays.to_host(_arrays.as_array(d.total_count, "total_count")).astype(np.float64)
+    count = where_computed(_arrays.as_array(d.total_count, "total_count"), np.float64)
     if getattr(d, "logits", None) is not None:
-        odds = np.exp(_arrays.to_host(_arrays.as_array(d.logits, "logits")).astype(np.float64))
+        odds = _exponentials(d.logits, "logits")
     else:
-        probs = _arrays.to_host(_arrays.as_array(d.probs, "probs")).astype(np.float64)
+        probs = where_computed(_arrays.as_array(d.probs, "probs"), np.float64)
         odds = probs / (1 - probs)
     return _broadcast(NegativeBinomial, mean=count * odds, dispersion=1 / count)
 
@@ -180,8 +186,7 @@ def _negative_binomial(d: Any) -> _Parameters:
 def _gamma_poisson(d: Any) -> _Parameters:
     """NumPyro's: Poisson with a Gamma(concentration, rate) distributed rate."""
     concentration, rate = (
-        _arrays.to_host(_arrays.as_array(getattr(d, name), name)).astype(np.float64)
-        for name in ("concentration", "rate")
+        where_computed(_arrays.as_array(getattr(d, name), name), np.float64) for name in ("concentration", "rate")
     )
     return _broadcast(NegativeBinomial, mean=concentration / rate, dispersion=1 / concentration)
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import brought, special, where_computed
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
     check_support,
+    column_for,
     events,
-    host_column,
     numbers,
     parameters_of,
     positive_array,
@@ -96,28 +96,31 @@ class Beta(Density, Quantiles):
         return _arrays.namespace(self.a).sqrt(variance)[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
+        _arrays.check_not_cuda(self.a, "independent draws from Beta distributions")
         rng = np.random.default_rng(seed)
         a, b = (_arrays.to_host(array)[:, None] for array in (self.a, self.b))
         return self._like(rng.beta(a, b, size=(self.n, check_size(size))))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        return self._like(self._inverse_cdf(uniforms[:, :, 0]))
+    def _draws(self, uniforms: Array) -> Array:
+        return self._like(self._inverse_cdf(brought(uniforms, self.a)[:, :, 0]))
 
-    def _like(self, values: np.ndarray) -> Array:
+    def _like(self, values: Array) -> Array:
         return _arrays.like(values, self.a, dtype=self.a.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.to_host(events(y, self.a, self.n, ()))
+        y = where_computed(events(y, self.a, self.n, ()))
         check_support(y, "unit")
-        shapes = np.stack([_arrays.to_host(self.a), _arrays.to_host(self.b)], axis=1)
-        return self._like(log_dirichlet(shapes, np.stack([y, 1 - y], axis=1)))
+        xp = _arrays.namespace(y)
+        shapes = xp.stack([where_computed(self.a), where_computed(self.b)], axis=1)
+        return self._like(log_dirichlet(shapes, xp.stack([y, 1 - y], axis=1)))
 
-    def cdf(self, y: Any) -> np.ndarray:
-        y = numbers(y, self.n, (), "cdf")
-        return scipy.special.betainc(host_column(self.a, y), host_column(self.b, y), np.clip(y, 0.0, 1.0))
+    def cdf(self, y: Any) -> Array:
+        y = numbers(y, self.a, self.n, (), "cdf")
+        inside = _arrays.namespace(y).clip(y, 0.0, 1.0)
+        return special(y).betainc(column_for(self.a, y), column_for(self.b, y), inside)
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        return self._inverse_cdf(probability_row(probability, ()))
+    def quantile(self, probability: Any) -> Array:
+        return self._inverse_cdf(probability_row(probability, self.a, ()))
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        return scipy.special.betaincinv(host_column(self.a, p), host_column(self.b, p), p)
+    def _inverse_cdf(self, p: Array) -> Array:
+        return special(p).betaincinv(column_for(self.a, p), column_for(self.b, p), p)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kcalib import _arrays, _inputs
 from kcalib._arrays import Array
+from kcalib._special import brought, where_computed
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._distribution import Distribution, take_rows
 from kcalib.distributions._quasi import random_points
@@ -94,10 +95,12 @@ class Categorical(Distribution):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._draws(random_points(self.n, check_size(size), 1, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        upper = np.cumsum(_arrays.to_host(self.parameters()), axis=1)
+    def _draws(self, uniforms: Array) -> Array:
+        uniforms = brought(uniforms, self.probabilities)
+        xp = _arrays.namespace(uniforms)
+        upper = xp.cumsum(where_computed(self.parameters()), axis=1)
         upper[upper >= upper[:, -1:]] = np.inf  # rounding may leave the last sum below 1
-        positions = np.zeros(uniforms.shape[:2], dtype=np.int64)
+        positions = xp.zeros(uniforms.shape[:2], dtype=np.int64)
         for k in range(self.n_classes - 1):
             positions += uniforms[:, :, 0] >= upper[:, k : k + 1]
         return _arrays.like(positions, self.probabilities)
@@ -120,18 +123,20 @@ class Categorical(Distribution):
         ValueError
             If the shape is wrong, or a number is not the position of a class.
         """
-        labels = _arrays.to_host(_arrays.as_array(y, "y"))
-        if labels.shape != (self.n,) or labels.dtype.kind not in "iu":
+        labels = _arrays.as_array(y, "y")
+        p = where_computed(self.parameters())
+        if tuple(labels.shape) != (self.n,) or _inputs.kind_of(labels) not in "iu":
             raise ValueError(
-                f"`y` has shape {labels.shape} and dtype {labels.dtype}, expected integers of shape ({self.n},): the "
-                "position of a class for each prediction"
+                f"`y` has shape {tuple(labels.shape)} and dtype {labels.dtype}, expected integers of shape ({self.n},)"
+                ": the position of a class for each prediction"
             )
+        labels = _arrays.beside(labels, p) if _arrays.is_cuda(p) else _arrays.to_host(labels)
         _inputs.reject(
             labels,
             (labels < 0) | (labels >= self.n_classes),
             lambda at, x: f"`y{at}` is {x}, expected the position of a class, 0 to {self.n_classes - 1}",
         )
-        chosen = _arrays.to_host(self.parameters())[np.arange(self.n), labels]
-        logs = np.full(self.n, -np.inf)
-        logs[chosen > 0] = np.log(chosen[chosen > 0])
+        xp = _arrays.namespace(p)
+        chosen = p[xp.arange(self.n), labels]
+        logs = xp.where(chosen > 0, xp.log(xp.where(chosen > 0, chosen, 1.0)), -np.inf)
         return _arrays.like(logs, self.probabilities)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import scipy
-
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import betainccinv, brought, special, where_computed
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
 from kcalib.distributions._distribution import Density, choose
 from kcalib.distributions._quasi import random_points
@@ -94,10 +92,11 @@ class Dirichlet(Density):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        alpha = _arrays.to_host(self.alpha)
-        after = np.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
-        draws, left = np.empty((*uniforms.shape[:2], self.n_dims)), np.ones(uniforms.shape[:2])
+    def _draws(self, uniforms: Array) -> Array:
+        alpha, uniforms = where_computed(self.alpha), brought(uniforms, self.alpha)
+        xp = _arrays.namespace(alpha)
+        after = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
+        draws, left = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
         for i in range(self.n_dims - 1):
             share, rest = _shares(alpha[:, i : i + 1], after[:, i + 1 : i + 2], uniforms[:, :, i])
             draws[:, :, i] = left * share
@@ -105,22 +104,24 @@ class Dirichlet(Density):
         draws[:, :, -1] = left
         return self._like(draws)
 
-    def _like(self, values: np.ndarray) -> Array:
+    def _like(self, values: Array) -> Array:
         return _arrays.like(values, self.alpha, dtype=self.alpha.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.to_host(events(y, self.alpha, self.n, self.event_shape))
+        y = where_computed(events(y, self.alpha, self.n, self.event_shape))
         check_support(y, "simplex")
-        return self._like(log_dirichlet(_arrays.to_host(self.alpha), y / np.sum(y, axis=1, keepdims=True)))
+        shares = y / _arrays.namespace(y).sum(y, axis=1, keepdims=True)
+        return self._like(log_dirichlet(where_computed(self.alpha), shares))
 
 
-def _shares(first: np.ndarray, others: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:
     """Quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
-    first, others = np.broadcast_to(first, u.shape), np.broadcast_to(others, u.shape)
-    share = scipy.special.betaincinv(first, others, u)
+    xp = _arrays.namespace(u)
+    first, others = xp.broadcast_to(first, u.shape), xp.broadcast_to(others, u.shape)
+    share = special(u).betaincinv(first, others, u)
     rest = choose(
         share < 0.9,
         lambda i: 1 - share[i],
-        lambda i: scipy.special.betainccinv(others[i], first[i], u[i]),
+        lambda i: betainccinv(others[i], first[i], u[i]),
     )
     return share, rest

@@ -6,15 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import brought
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
+    column_for,
     events,
-    host_column,
     numbers,
     parameters_of,
     positive_array,
@@ -99,26 +98,28 @@ class Laplace(Density, Quantiles):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._draws(random_points(self.n, check_size(size), 1, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        return _arrays.like(self._inverse_cdf(uniforms[:, :, 0]), self.loc, dtype=self.loc.dtype)
+    def _draws(self, uniforms: Array) -> Array:
+        draws = self._inverse_cdf(brought(uniforms, self.loc)[:, :, 0])
+        return _arrays.like(draws, self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
         xp = _arrays.namespace(self.loc)
         y = events(y, self.loc, self.n, ())
         return -xp.abs(y - self.loc) / self.scale - xp.log(2 * self.scale)
 
-    def cdf(self, y: Any) -> np.ndarray:
-        return self._tails(numbers(y, self.n, (), "cdf"))[0]
+    def cdf(self, y: Any) -> Array:
+        return self._tails(numbers(y, self.loc, self.n, (), "cdf"))[0]
 
-    def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _tails(self, y: Array) -> tuple[Array, Array]:
         """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        z = (y - host_column(self.loc, y)) / host_column(self.scale, y)
-        nearer = 0.5 * np.exp(-np.abs(z))
-        return np.where(z < 0, nearer, 1 - nearer), np.where(z < 0, 1 - nearer, nearer)
+        xp, z = _arrays.namespace(y), (y - column_for(self.loc, y)) / column_for(self.scale, y)
+        nearer = 0.5 * xp.exp(-xp.abs(z))
+        return xp.where(z < 0, nearer, 1 - nearer), xp.where(z < 0, 1 - nearer, nearer)
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        return self._inverse_cdf(probability_row(probability, ()))
+    def quantile(self, probability: Any) -> Array:
+        return self._inverse_cdf(probability_row(probability, self.loc, ()))
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        z = np.log(2 * np.minimum(p, 1 - p))
-        return host_column(self.loc, p) + host_column(self.scale, p) * np.where(p < 0.5, z, -z)
+    def _inverse_cdf(self, p: Array) -> Array:
+        xp = _arrays.namespace(p)
+        z = xp.log(2 * xp.minimum(p, 1 - p))
+        return column_for(self.loc, p) + column_for(self.scale, p) * xp.where(p < 0.5, z, -z)

@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import brought, where_computed
 from kcalib.distributions._checks import (
     check_size,
     events,
@@ -124,10 +125,10 @@ class Mixture(Density, Quantiles):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
+    def _draws(self, uniforms: Array) -> Array:
         """The first number chooses the component, the others make the draw from it."""
-        xp = _arrays.namespace(self.weights)
-        upper = np.cumsum(_arrays.to_host(self.weights), axis=1)
+        xp, uniforms = _arrays.namespace(self.weights), brought(uniforms, self.weights)
+        upper = _arrays.namespace(uniforms).cumsum(where_computed(self.weights), axis=1)
         # Rounding may leave the last sum below 1, or components of weight 0 after it.
         upper[upper >= upper[:, -1:]] = np.inf
         found: Any = None
@@ -148,13 +149,13 @@ class Mixture(Density, Quantiles):
         powers = xp.exp(xp.where(self.weights > 0, logs - highest, xp.zeros_like(logs)))
         return highest[:, 0] + xp.log(xp.sum(self.weights * powers, axis=1))
 
-    def cdf(self, y: Any) -> np.ndarray:
-        return self._tails(numbers(y, self.n, self.event_shape, "cdf"))[0]
+    def cdf(self, y: Any) -> Array:
+        return self._tails(numbers(y, self.weights, self.n, self.event_shape, "cdf"))[0]
 
-    def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _tails(self, y: Array) -> tuple[Array, Array]:
         """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        weights = _arrays.to_host(self.weights)
-        lower, upper = np.zeros(y.shape), np.zeros(y.shape)
+        weights, xp = where_computed(self.weights), _arrays.namespace(y)
+        lower, upper = xp.zeros(y.shape), xp.zeros(y.shape)
         for k, member in enumerate(self.members):
             weight = weights[:, k : k + 1] if y.ndim == 2 else weights[:, k]
             below, above = member._tails(y)  # type: ignore[attr-defined]
@@ -162,29 +163,30 @@ class Mixture(Density, Quantiles):
             upper += weight * above
         return lower, upper
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        p = probability_row(probability, self.event_shape)
-        return np.concatenate([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
+    def quantile(self, probability: Any) -> Array:
+        p = probability_row(probability, self.weights, self.event_shape)
+        return _arrays.namespace(p).concat([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        p = np.broadcast_to(p, (self.n, p.shape[1]))
+    def _inverse_cdf(self, p: Array) -> Array:
+        xp = _arrays.namespace(p)
+        p = xp.broadcast_to(p, (self.n, p.shape[1]))
         # The quantile lies between those of the components that have weight.
-        bounds = np.stack([member._inverse_cdf(p) for member in self.members])  # type: ignore[attr-defined]
-        weighted = _arrays.to_host(self.weights).T[:, :, None] > 0
-        low = np.min(np.where(weighted, bounds, np.inf), axis=0)
-        high = np.max(np.where(weighted, bounds, -np.inf), axis=0)
-        scales = np.stack([_arrays.to_host(member.standard_deviation()) for member in self.members])
-        finest = 1e-15 * np.min(np.where(weighted, scales, np.inf), axis=0)
+        bounds = xp.stack([member._inverse_cdf(p) for member in self.members])  # type: ignore[attr-defined]
+        weighted = where_computed(self.weights).T[:, :, None] > 0
+        low = xp.min(xp.where(weighted, bounds, np.inf), axis=0)
+        high = xp.max(xp.where(weighted, bounds, -np.inf), axis=0)
+        scales = xp.stack([where_computed(member.standard_deviation()) for member in self.members])
+        finest = 1e-15 * xp.min(xp.where(weighted, scales, np.inf), axis=0)
         while True:
-            tolerance = np.maximum(1e-12 * np.maximum(np.abs(low), np.abs(high)), finest)
-            if not np.any(high - low > tolerance):
+            tolerance = xp.maximum(1e-12 * xp.maximum(xp.abs(low), xp.abs(high)), finest)
+            if not xp.any(high - low > tolerance):
                 return low + (high - low) / 2
             middle = low + (high - low) / 2
             lower, upper = self._tails(middle)
             # The smaller tail is the one that is known to relative accuracy; 1 - p is exact where p >= 1/2.
-            reached = np.where(p < 0.5, lower >= p, upper <= 1 - p)
-            high = np.where(reached, middle, high)
-            low = np.where(reached, low, middle)
+            reached = xp.where(p < 0.5, lower >= p, upper <= 1 - p)
+            high = xp.where(reached, middle, high)
+            low = xp.where(reached, low, middle)
 
 
 class Ensemble(Mixture):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import reject
+from kcalib._special import brought, special, where_computed
 from kcalib.distributions._checks import LARGEST, check_size, events, read_only, real_array
 from kcalib.distributions._distribution import Components, Density
 
@@ -73,15 +73,16 @@ class MultivariateNormal(Density):
                 "independent entries use Normal(mean, std) with vectors"
             )
         if scale_tril is None:
-            matrices = _matrices(cov, "cov", tuple(mean.shape))
+            matrices = _matrices(cov, "cov", mean)
             matrices, factors = _factorised(matrices)
         else:
-            factors = _checked_factors(_matrices(scale_tril, "scale_tril", tuple(mean.shape)))
+            factors = _checked_factors(_matrices(scale_tril, "scale_tril", mean))
             matrices = factors @ factors.swapaxes(-1, -2)
         n, d = mean.shape
         for name, array in (("cov", matrices), ("scale_tril", factors)):
-            array = np.broadcast_to(array, (n, d, d)) if array.ndim == 2 else array
-            array = _arrays.like(np.ascontiguousarray(array), mean, dtype=mean.dtype)
+            xp = _arrays.namespace(array)
+            array = xp.broadcast_to(array, (n, d, d)) if array.ndim == 2 else array
+            array = _arrays.like(xp.ascontiguousarray(array), mean, dtype=mean.dtype)
             object.__setattr__(self, name, read_only(array))
         object.__setattr__(self, "mean", read_only(mean))
 
@@ -125,10 +126,11 @@ class MultivariateNormal(Density):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._scaled(np.random.default_rng(seed).standard_normal((self.n, check_size(size), self.n_dims)))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        return self._scaled(scipy.special.ndtri(uniforms))
+    def _draws(self, uniforms: Array) -> Array:
+        u = brought(uniforms, self.mean)
+        return self._scaled(special(u).ndtri(u))
 
-    def _scaled(self, z: np.ndarray) -> Array:
+    def _scaled(self, z: Array) -> Array:
         xp = _arrays.namespace(self.mean)
         z = _arrays.like(z, self.mean, dtype=self.mean.dtype)
         return self.mean[:, None, :] + xp.matmul(z, xp.matrix_transpose(self.scale_tril))
@@ -147,24 +149,27 @@ class MultivariateNormal(Density):
         return total
 
 
-def _matrices(value: Any, name: str, mean_shape: tuple[int, ...]) -> np.ndarray:
-    """Matrices of shape (n, d, d), or (d, d) for all, on the host."""
-    n, d = mean_shape
-    array = _arrays.to_host(real_array(value, name)).astype(np.float64, copy=False)
-    if array.shape not in ((n, d, d), (d, d)):
+def _matrices(value: Any, name: str, mean: Array) -> Array:
+    """Matrices of shape (n, d, d), or (d, d) for all, where those means are computed with."""
+    n, d = mean.shape
+    array = real_array(value, name)
+    array = where_computed(_arrays.beside(array, mean) if _arrays.is_cuda(mean) else _arrays.to_host(array), np.float64)
+    if tuple(array.shape) not in ((n, d, d), (d, d)):
         remedy = (
             "; for variances of independent entries use Normal(mean, numpy.sqrt(variances)) with vectors"
-            if array.shape == (n, d)
+            if tuple(array.shape) == (n, d)
             else ""
         )
-        raise ValueError(f"`{name}` has shape {array.shape}, expected ({n}, {d}, {d}), or ({d}, {d}) for all{remedy}")
+        shape = tuple(array.shape)
+        raise ValueError(f"`{name}` has shape {shape}, expected ({n}, {d}, {d}), or ({d}, {d}) for all{remedy}")
     return array
 
 
-def _factorised(cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _factorised(cov: Array) -> tuple[Array, Array]:
     """The symmetric parts and their Cholesky factors."""
-    largest = np.max(np.abs(cov), axis=(-2, -1), keepdims=True)
-    asymmetry = np.abs(cov - cov.swapaxes(-1, -2))
+    xp = _arrays.namespace(cov)
+    largest = xp.max(xp.abs(cov), axis=(-2, -1), keepdims=True)
+    asymmetry = xp.abs(cov - cov.swapaxes(-1, -2))
     reject(
         cov,
         asymmetry > 1e-6 * largest,
@@ -174,24 +179,26 @@ def _factorised(cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ),
     )
     cov = (cov + cov.swapaxes(-1, -2)) / 2
-    eigenvalues = np.linalg.eigvalsh(cov)
-    smallest, limit = eigenvalues[..., 0], np.maximum(1e-15 * eigenvalues[..., -1], LARGEST**-2)
+    eigenvalues = xp.linalg.eigvalsh(cov)
+    smallest, limit = eigenvalues[..., 0], xp.maximum(1e-15 * eigenvalues[..., -1], LARGEST**-2)
     remedy = "expected a positive definite matrix; add a small multiple of the identity, or mend the prediction"
-    if np.any(smallest <= limit):
-        index = _arrays.subscript(np.argwhere(smallest <= limit)[0]) if cov.ndim == 3 else ""
-        value = smallest[smallest <= limit].flat[0]
-        raise ValueError(f"`cov{index}` has the smallest eigenvalue {value:.6g}, {remedy}")
+    reject(smallest, smallest <= limit, lambda at, x: f"`cov{at}` has the smallest eigenvalue {x:.6g}, {remedy}")
     try:
-        return cov, np.linalg.cholesky(cov)
-    except np.linalg.LinAlgError:  # within rounding of a singular matrix
-        worst = np.argmin(smallest / eigenvalues[..., -1])
-        index = f"[{worst}]" if cov.ndim == 3 else ""
-        raise ValueError(f"`cov{index}` has the smallest eigenvalue {smallest.flat[worst]:.6g}, {remedy}") from None
+        factors = xp.linalg.cholesky(cov)
+        is_found = _arrays.is_host(cov) or bool(xp.all(xp.isfinite(factors)))  # cuSOLVER reports by NaN
+    except np.linalg.LinAlgError:
+        is_found = False
+    if is_found:
+        return cov, factors
+    worst = int(xp.argmin(smallest / eigenvalues[..., -1]))  # within rounding of a singular matrix
+    index = f"[{worst}]" if cov.ndim == 3 else ""
+    raise ValueError(f"`cov{index}` has the smallest eigenvalue {float(smallest.reshape(-1)[worst]):.6g}, {remedy}")
 
 
-def _checked_factors(factors: np.ndarray) -> np.ndarray:
+def _checked_factors(factors: Array) -> Array:
     d = factors.shape[-1]
-    upper = np.triu(np.ones((d, d), dtype=bool), 1)
+    diagonal = brought(np.eye(d, dtype=bool), factors)
+    upper = brought(np.triu(np.ones((d, d), dtype=bool), 1), factors)
     reject(
         factors,
         (factors != 0) & upper,
@@ -199,7 +206,7 @@ def _checked_factors(factors: np.ndarray) -> np.ndarray:
     )
     reject(
         factors,
-        (factors < 1 / LARGEST) & np.eye(d, dtype=bool),
+        (factors < 1 / LARGEST) & diagonal,
         lambda at, x: (
             f"`scale_tril{at}` is {x:.6g}, expected a positive number on the diagonal, at least {1 / LARGEST:.0e}; "
             "change the signs of the column, or clip it"

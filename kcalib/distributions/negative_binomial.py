@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import reject
+from kcalib._special import betaincc, special, where_computed
 from kcalib.distributions._checks import (
     LARGEST,
     check_numbers,
@@ -115,6 +115,7 @@ class NegativeBinomial(Counts):
         return _arrays.namespace(self.mean).sqrt(self.mean * (1 + self.dispersion * self.mean))[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
+        _arrays.check_not_cuda(self.mean, "independent draws from negative binomial distributions")
         rng = np.random.default_rng(seed)
         mean, dispersion = self._shapes()
         rates = rng.gamma(1 / dispersion, dispersion * mean, size=(self.n, check_size(size)))
@@ -124,24 +125,29 @@ class NegativeBinomial(Counts):
         return self.mean
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        mean, dispersion = (_arrays.to_host(a).astype(np.float64)[:, None] for a in (self.mean, self.dispersion))
+        mean, dispersion = (where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
         return mean, dispersion
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return self._tail(k, rows, scipy.special.betaincc, scipy.special.betainc)
+        return self._tail(k, rows, betaincc, _betainc)
 
     def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return self._tail(k, rows, scipy.special.betainc, scipy.special.betaincc)
+        return self._tail(k, rows, _betainc, betaincc)
 
     def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
-        mean, dispersion = _arrays.to_host(self.mean)[rows], _arrays.to_host(self.dispersion)[rows]
+        mean, dispersion = where_computed(self.mean)[rows], where_computed(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
         # The smaller of the two probabilities is the one that is known to relative accuracy.
         return choose(
             ratio < 1,
-            lambda i: of_failure(k[i] + 1, size[i], ratio[i] / (1 + ratio[i])),
-            lambda i: of_success(size[i], k[i] + 1, 1 / (1 + ratio[i])),
+            lambda i: of_failure(k[i] + 1, size[i], ratio[i] / (1 + ratio[i]), 1 / (1 + ratio[i])),
+            lambda i: of_success(size[i], k[i] + 1, 1 / (1 + ratio[i]), ratio[i] / (1 + ratio[i])),
         )
+
+
+def _betainc(a: Array, b: Array, x: Array, complement: Array) -> Array:
+    """I_x(a, b), for arguments as `betaincc` has them."""
+    return special(x).betainc(a, b, x)
 
 
 def at_index(at: str) -> int:

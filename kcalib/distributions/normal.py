@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import brought, special
 from kcalib.distributions._checks import (
     check_rows,
     check_size,
+    column_for,
     events,
-    host_column,
     numbers,
     parameters_of,
     positive_array,
@@ -106,10 +106,11 @@ class Normal(Density, Quantiles):
         rng = np.random.default_rng(seed)
         return self._scaled(rng.standard_normal((self.n, check_size(size), *self.event_shape)))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        return self._scaled(scipy.special.ndtri(uniforms).reshape(*uniforms.shape[:2], *self.event_shape))
+    def _draws(self, uniforms: Array) -> Array:
+        u = brought(uniforms, self.mean)
+        return self._scaled(special(u).ndtri(u).reshape(*u.shape[:2], *self.event_shape))
 
-    def _scaled(self, z: np.ndarray) -> Array:
+    def _scaled(self, z: Array) -> Array:
         return self.mean[:, None, ...] + self.std[:, None, ...] * _arrays.like(z, self.mean, dtype=self.mean.dtype)
 
     def log_density(self, y: Any) -> Array:
@@ -118,17 +119,17 @@ class Normal(Density, Quantiles):
         terms = -0.5 * r * r - xp.log(self.std) - 0.5 * math.log(2 * math.pi)
         return terms if terms.ndim == 1 else xp.sum(terms, axis=1)
 
-    def cdf(self, y: Any) -> np.ndarray:
-        return self._tails(numbers(y, self.n, self.event_shape, "cdf"))[0]
+    def cdf(self, y: Any) -> Array:
+        return self._tails(numbers(y, self.mean, self.n, self.event_shape, "cdf"))[0]
 
-    def _tails(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _tails(self, y: Array) -> tuple[Array, Array]:
         """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        z = (y - host_column(self.mean, y)) / host_column(self.std, y)
-        return scipy.special.ndtr(z), scipy.special.ndtr(-z)
+        z = (y - column_for(self.mean, y)) / column_for(self.std, y)
+        return special(z).ndtr(z), special(z).ndtr(-z)
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        return self._inverse_cdf(probability_row(probability, self.event_shape))
+    def quantile(self, probability: Any) -> Array:
+        return self._inverse_cdf(probability_row(probability, self.mean, self.event_shape))
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        z = scipy.special.ndtri(p)
-        return host_column(self.mean, z) + host_column(self.std, z) * z
+    def _inverse_cdf(self, p: Array) -> Array:
+        z = special(p).ndtri(p)
+        return column_for(self.mean, z) + column_for(self.std, z) * z

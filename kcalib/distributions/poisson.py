@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import special, where_computed
 from kcalib.distributions._checks import check_numbers, check_size, parameters_of, positive_array
 from kcalib.distributions._counts import Counts
 
@@ -63,6 +63,7 @@ class Poisson(Counts):
         return _arrays.namespace(self.rate).sqrt(self.rate)[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
+        _arrays.check_not_cuda(self.rate, "independent draws from Poisson distributions")
         rng = np.random.default_rng(seed)
         return self._like(rng.poisson(_arrays.to_host(self.rate)[:, None], size=(self.n, check_size(size))))
 
@@ -70,11 +71,11 @@ class Poisson(Counts):
         return self.rate
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        rate = _arrays.to_host(self.rate).astype(np.float64)[:, None]
-        return rate, np.zeros_like(rate)
+        rate = where_computed(self.rate, np.float64)[:, None]
+        return rate, _arrays.namespace(rate).zeros_like(rate)
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return scipy.special.gammaincc(k + 1, _arrays.to_host(self.rate)[rows])
+        return special(k).gammaincc(k + 1, where_computed(self.rate)[rows])
 
     def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return scipy.special.gammainc(k + 1, _arrays.to_host(self.rate)[rows])
+        return special(k).gammainc(k + 1, where_computed(self.rate)[rows])

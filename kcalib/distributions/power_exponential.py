@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import reject
+from kcalib._special import brought, special, where_computed
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
+    column_for,
     events,
-    host_column,
     numbers,
     parameters_of,
     positive_array,
@@ -113,50 +113,51 @@ class PowerExponential(Density, Quantiles):
         return self.loc[:, None]
 
     def standard_deviation(self) -> Array:
-        inverse = 1 / _arrays.to_host(self.shape)
-        gammaln = scipy.special.gammaln
+        inverse = 1 / where_computed(self.shape)
+        xp, gammaln = _arrays.namespace(inverse), special(inverse).gammaln
         log_variance = inverse * math.log(2) + gammaln(1.5 * inverse) - gammaln(0.5 * inverse)
-        return (self.scale * self._like(np.exp(0.5 * log_variance)))[:, None]
+        return (self.scale * self._like(xp.exp(0.5 * log_variance)))[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._draws(random_points(self.n, check_size(size), 1, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        return self._like(self._inverse_cdf(uniforms[:, :, 0]))
+    def _draws(self, uniforms: Array) -> Array:
+        return self._like(self._inverse_cdf(brought(uniforms, self.loc)[:, :, 0]))
 
-    def _like(self, values: np.ndarray) -> Array:
+    def _like(self, values: Array) -> Array:
         return _arrays.like(values, self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.to_host(events(y, self.loc, self.n, ()))
-        scale, shape = _arrays.to_host(self.scale), _arrays.to_host(self.shape)
+        y = where_computed(events(y, self.loc, self.n, ()))
+        xp, scale, shape = _arrays.namespace(y), where_computed(self.scale), where_computed(self.shape)
         k = 0.5 / shape
-        constant = np.log(shape) - np.log(scale) - k * math.log(2) - scipy.special.gammaln(k)
+        constant = xp.log(shape) - xp.log(scale) - k * math.log(2) - special(k).gammaln(k)
         return self._like(constant - self._exponents(y)[1])
 
-    def cdf(self, y: Any) -> np.ndarray:
-        y = numbers(y, self.n, (), "cdf")
+    def cdf(self, y: Any) -> Array:
+        y = numbers(y, self.loc, self.n, (), "cdf")
         z, exponents = self._exponents(y)
-        nearer = 0.5 * scipy.special.gammaincc(0.5 / host_column(self.shape, y), exponents)
-        return np.where(z < 0, nearer, 1 - nearer)
+        nearer = 0.5 * special(y).gammaincc(0.5 / column_for(self.shape, y), exponents)
+        return _arrays.namespace(y).where(z < 0, nearer, 1 - nearer)
 
-    def _exponents(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _exponents(self, y: Array) -> tuple[Array, Array]:
         """Standardised targets z and |z|^(2 shape) / 2."""
-        z = (y - host_column(self.loc, y)) / host_column(self.scale, y)
+        z = (y - column_for(self.loc, y)) / column_for(self.scale, y)
         with np.errstate(over="ignore"):  # to inf: the density is 0
-            return z, 0.5 * np.abs(z) ** (2 * host_column(self.shape, y))
+            return z, 0.5 * _arrays.namespace(y).abs(z) ** (2 * column_for(self.shape, y))
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        return self._inverse_cdf(probability_row(probability, ()))
+    def quantile(self, probability: Any) -> Array:
+        return self._inverse_cdf(probability_row(probability, self.loc, ()))
 
-    def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
-        k = np.broadcast_to(0.5 / host_column(self.shape, p), (self.n, p.shape[1]))
-        tails = np.broadcast_to(2 * np.minimum(p, 1 - p), k.shape)
+    def _inverse_cdf(self, p: Array) -> Array:
+        xp, functions = _arrays.namespace(p), special(p)
+        k = xp.broadcast_to(0.5 / column_for(self.shape, p), (self.n, p.shape[1]))
+        tails = xp.broadcast_to(2 * xp.minimum(p, 1 - p), k.shape)
         # 1 - tails is exact where it is small.
         t = choose(
             tails < 0.5,
-            lambda i: scipy.special.gammainccinv(k[i], tails[i]),
-            lambda i: scipy.special.gammaincinv(k[i], 1 - tails[i]),
+            lambda i: functions.gammainccinv(k[i], tails[i]),
+            lambda i: functions.gammaincinv(k[i], 1 - tails[i]),
         )
-        z = np.copysign((2 * t) ** k, p - 0.5)
-        return host_column(self.loc, p) + host_column(self.scale, p) * z
+        z = xp.copysign((2 * t) ** k, p - 0.5)
+        return column_for(self.loc, p) + column_for(self.scale, p) * z

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._special import brought, where_computed
 from kcalib.distributions._checks import (
     check_size,
     numbers,
@@ -17,7 +18,7 @@ from kcalib.distributions._checks import (
     real_array,
     weight_rows,
 )
-from kcalib.distributions._distribution import Components, Quantiles
+from kcalib.distributions._distribution import Components, Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Samples"]
@@ -123,60 +124,75 @@ class Samples(Quantiles):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         return self._draws(random_points(self.n, check_size(size), 1, seed))
 
-    def _draws(self, uniforms: np.ndarray) -> Array:
-        u = uniforms[:, :, 0]
+    def _draws(self, uniforms: Array) -> Array:
+        u, values = brought(uniforms, self.samples)[:, :, 0], where_computed(self.samples)
+        xp = _arrays.namespace(values)
         if self.weights is None:
             # Along the sorted values, so that points spread evenly over (0, 1) are spread over them.
-            positions = np.minimum((u * self.size).astype(np.int64), self.size - 1)
-            samples = _arrays.to_host(self.samples)
-            order = np.argsort(samples if samples.ndim == 2 else samples[:, :, 0], axis=1, kind="stable")
-            positions = np.take_along_axis(order, positions, axis=1)
-            chosen = samples[np.arange(self.n)[:, None], positions, ...]
+            positions = xp.minimum((u * self.size).astype(np.int64), self.size - 1)
+            positions = xp.take_along_axis(self._order(values), positions, axis=1)
         else:
             order, cumulative = self._cumulative()
-            chosen = _arrays.to_host(self.samples)[
-                np.arange(self.n)[:, None], np.take_along_axis(order, _first_above(cumulative, u), axis=1), ...
-            ]
+            positions = xp.take_along_axis(order, _first_above(cumulative, u), axis=1)
+        chosen = values[xp.arange(self.n)[:, None], positions, ...]
         return _arrays.like(chosen, self.samples, dtype=self.samples.dtype)
 
-    def _cumulative(self) -> tuple[np.ndarray, np.ndarray]:
-        """Order of the values (of vectors: their first entries) and cumulative weights in it, on the host."""
-        samples = _arrays.to_host(self.samples)
-        order = np.argsort(samples if samples.ndim == 2 else samples[:, :, 0], axis=1, kind="stable")
-        cumulative = np.cumsum(np.take_along_axis(_arrays.to_host(self._weight_rows()), order, axis=1), axis=1)
+    def _order(self, values: Array) -> Array:
+        """Positions of the values (of vectors: of their first entries) in ascending order."""
+        first = values if values.ndim == 2 else values[:, :, 0]
+        if _arrays.is_host(first):
+            return np.argsort(first, axis=1, kind="stable")
+        return _arrays.namespace(first).argsort(first, axis=1)
+
+    def _cumulative(self) -> tuple[Array, Array]:
+        """Order of the values and cumulative weights in it, as `where_computed` has the values."""
+        order = self._order(where_computed(self.samples))
+        xp = _arrays.namespace(order)
+        cumulative = xp.cumsum(xp.take_along_axis(where_computed(self._weight_rows()), order, axis=1), axis=1)
         return order, cumulative
 
-    def cdf(self, y: Any) -> np.ndarray:
-        y = numbers(y, self.n, self.event_shape, "cdf")
-        columns = y.reshape(self.n, -1)
-        samples = _arrays.to_host(self.samples).reshape(self.n, self.size)
+    def cdf(self, y: Any) -> Array:
+        y = numbers(y, self.samples, self.n, self.event_shape, "cdf")
+        xp, columns = _arrays.namespace(y), y.reshape(self.n, -1)
+        samples = where_computed(self.samples).reshape(self.n, self.size)
         if self.weights is None:
-            ordered = np.sort(samples, axis=1)
-            counts = [np.searchsorted(row, at, side="right") for row, at in zip(ordered, columns, strict=True)]
-            return (np.array(counts) / self.size).reshape(y.shape)
+            return (_ranks(xp.sort(samples, axis=1), columns, "right") / self.size).reshape(y.shape)
         order, cumulative = self._cumulative()
-        ordered = np.take_along_axis(samples, order, axis=1)
-        padded = np.concatenate([np.zeros((self.n, 1)), np.minimum(cumulative, 1.0)], axis=1)
+        ordered = xp.take_along_axis(samples, order, axis=1)
+        padded = xp.concat([xp.zeros((self.n, 1)), xp.minimum(cumulative, 1.0)], axis=1)
         padded[:, -1] = 1.0
-        rows = [np.searchsorted(row, at, side="right") for row, at in zip(ordered, columns, strict=True)]
-        return np.take_along_axis(padded, np.array(rows), axis=1).reshape(y.shape)
+        return xp.take_along_axis(padded, _ranks(ordered, columns, "right"), axis=1).reshape(y.shape)
 
-    def quantile(self, probability: Any) -> np.ndarray:
-        p = np.broadcast_to(probability_row(probability, self.event_shape), (self.n, np.size(probability)))
-        samples = _arrays.to_host(self.samples).reshape(self.n, self.size)
+    def quantile(self, probability: Any) -> Array:
+        row = probability_row(probability, self.samples, self.event_shape)
+        xp, p = _arrays.namespace(row), _arrays.namespace(row).broadcast_to(row, (self.n, row.shape[1]))
+        samples = where_computed(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             # k / S >= p: the first k for which this holds as it is computed in `cdf`.
-            k = np.ceil(p * self.size).astype(np.int64)
-            k = np.where((k - 1) / self.size >= p, k - 1, np.where(k / self.size < p, k + 1, k))
-            return np.take_along_axis(np.sort(samples, axis=1), k - 1, axis=1)
+            k = xp.ceil(p * self.size).astype(np.int64)
+            k = xp.where((k - 1) / self.size >= p, k - 1, xp.where(k / self.size < p, k + 1, k))
+            return xp.take_along_axis(xp.sort(samples, axis=1), k - 1, axis=1)
         order, cumulative = self._cumulative()
         positions = _first_above(cumulative, p)
-        return np.take_along_axis(np.take_along_axis(samples, order, axis=1), positions, axis=1)
+        return xp.take_along_axis(xp.take_along_axis(samples, order, axis=1), positions, axis=1)
 
 
-def _first_above(cumulative: np.ndarray, u: np.ndarray) -> np.ndarray:
+def _first_above(cumulative: Array, u: Array) -> Array:
     """The first position in each row where it reaches u; the last of positive weight where rounding keeps it below."""
+    xp = _arrays.namespace(cumulative)
     cumulative = cumulative.copy()
-    last = np.argmax(cumulative, axis=1)  # the first of the largest: no weight comes after it
-    cumulative[np.arange(len(last)), last] = 1.0
-    return np.array([np.searchsorted(row[: end + 1], at) for row, end, at in zip(cumulative, last, u, strict=True)])
+    last = xp.argmax(cumulative, axis=1)  # the first of the largest: no weight comes after it
+    cumulative[xp.arange(len(last)), last] = 1.0
+    cumulative[xp.arange(cumulative.shape[1])[None, :] > last[:, None]] = np.inf
+    return _ranks(cumulative, u, "left")
+
+
+def _ranks(ordered: Array, at: Array, side: Literal["left", "right"]) -> Array:
+    """Where each number of a row belongs in the same row of `ordered`, as by `numpy.searchsorted`."""
+    if _arrays.is_host(ordered):
+        return np.array([np.searchsorted(row, some, side=side) for row, some in zip(ordered, at, strict=True)])
+    xp, parts = _arrays.namespace(ordered), []
+    for rows in row_blocks(len(ordered), ordered.shape[1] * at.shape[1]):
+        values, bounds = ordered[rows, :, None], at[rows, None, :]
+        parts.append(xp.sum(values < bounds if side == "left" else values <= bounds, axis=1))
+    return xp.concat(parts)

@@ -22,7 +22,8 @@ from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
-from kcalib._statistics import group_sums, row_groups, sums_of_runs, total, where_computed
+from kcalib._special import where_computed
+from kcalib._statistics import group_sums, row_groups, sums_of_runs, total
 from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins"]

@@ -16,7 +16,8 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
-from kcalib._statistics import group_sums, row_groups, where_computed
+from kcalib._special import where_computed
+from kcalib._statistics import group_sums, row_groups
 from kcalib._warnings import warn
 from kcalib.estimators.reliability import Sample, check_binning, cut
 from kcalib.estimators.scores import brier_score_of, is_halved

@@ -20,7 +20,8 @@ from kcalib._inputs import Classification, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._resampling import drawn_labels
-from kcalib._statistics import cumulative_sum, group_sums, where_computed
+from kcalib._special import where_computed
+from kcalib._statistics import cumulative_sum, group_sums
 from kcalib.lenses import Lens, TopLabel
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]

@@ -1,0 +1,56 @@
+"""Special functions where the numbers are: SciPy's on the host, on a GPU CuPy's, which has most of them.
+
+CuPy's are those of Cephes; SciPy has newer ones for some, so that results differ by more than rounding where the old
+ones have lost digits. Called by whatever computes densities, distribution functions and quantiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+
+
+def special(array: Array) -> Any:
+    """The module whose functions take the array."""
+    if not _arrays.is_cuda(array):
+        return scipy.special
+    import cupyx.scipy.special
+
+    return cupyx.scipy.special
+
+
+def where_computed(array: Array, dtype: Any = None) -> Array:
+    """CuPy arrays as they are, others on the host; in a dtype of NumPy, if given, as compiled code reads it."""
+    if _arrays.is_cuda(array):
+        return array if dtype is None else _arrays.namespace(array).astype(array, dtype, copy=False)
+    array = _arrays.to_host(array)
+    return array if dtype is None else np.ascontiguousarray(array, dtype=dtype)
+
+
+def brought(values: Array, reference: Array) -> Array:
+    """Host `values`, such as random numbers, where `where_computed` has the reference."""
+    if _arrays.is_cuda(reference) and _arrays.is_host(values):
+        return _arrays.like(values, reference)
+    return values
+
+
+def betaincc(a: Array, b: Array, x: Array, complement: Array) -> Array:
+    """1 - I_x(a, b), to relative accuracy; `complement` is 1 - x."""
+    functions = special(x)
+    if hasattr(functions, "betaincc"):
+        return functions.betaincc(a, b, x)
+    xp, lower = _arrays.namespace(x), functions.betainc(a, b, x)
+    return xp.where(lower < 0.5, 1 - lower, functions.betainc(b, a, complement))
+
+
+def betainccinv(a: Array, b: Array, p: Array) -> Array:
+    """The x with 1 - I_x(a, b) = p."""
+    functions = special(p)
+    if hasattr(functions, "betainccinv"):
+        return functions.betainccinv(a, b, p)
+    return functions.betaincinv(a, b, 1 - p)

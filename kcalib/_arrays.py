@@ -199,6 +199,11 @@ def check_not_cuda(array: Array, what: str) -> None:
         )
 
 
+def computable(array: Array) -> Array:
+    """`array` where NumPy's functions are at hand: CuPy arrays stay on their GPU, all others come to the host."""
+    return array if is_cuda(array) else to_host(array)
+
+
 def compact(array: np.ndarray, dtype: Any) -> np.ndarray:
     """`array` as compiled code reads it: C-contiguous, aligned, in `dtype`; itself if it is that already."""
     if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:

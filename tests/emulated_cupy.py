@@ -71,7 +71,7 @@ CREATION = words("""
 CONSTANTS = words("""
     bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp float32 float64 complex64 complex128 dtype
     generic integer floating number pi inf nan newaxis e finfo iinfo issubdtype result_type can_cast isdtype
-    ndindex broadcast_shapes
+    ndindex broadcast_shapes complexfloating
 """)
 LINALG = words("""
     cholesky det eigh eigvalsh inv lstsq matrix_rank norm pinv qr slogdet solve svd

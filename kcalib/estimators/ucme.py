@@ -21,7 +21,7 @@ from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
 from kcalib._packing import Packed
-from kcalib._resampling import draw_labels
+from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -251,8 +251,9 @@ def _random_locations(data: Classification, count: int, seed: int) -> Classifica
     rng = np.random.default_rng(seed)
     rows = rng.choice(data.n, count, replace=count > data.n)
     probabilities = data.xp.take(data.probabilities, _arrays.like(rows, data.probabilities), axis=0)
-    cumulative = np.cumsum(_arrays.to_host(probabilities).astype(np.float64), axis=1)
-    return _beside(data, probabilities, draw_labels(cumulative, rng.uniform(size=count)))
+    cumulative = cumulative_sums(probabilities)
+    uniform = RandomNumbers(rng, cumulative).uniform(count)
+    return _beside(data, probabilities, draw_labels(cumulative, uniform))
 
 
 def _given_locations(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Classification:

@@ -63,8 +63,9 @@ OPERATORS |= {
     "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
     "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
-    "cuda-emulated": lambda p: CudaOperator(_map(p, emulated_cupy.asarray)),
 }
+WITHOUT_GPU = list(OPERATORS)
+OPERATORS["cuda-emulated"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
 ON_A_LINE = {
     "sorted_scan": SortedScanOperator,
     "sorted_scan-emulated": lambda p: SortedScanOperator(_map(p, emulated_cupy.asarray)),
@@ -225,8 +226,29 @@ def _like(case: Case, operator: str, w: np.ndarray):
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", WITHOUT_GPU)
 class TestSymmetric(Contract):
+    """Every problem."""
+
+
+def _always_on_gpu(kernel: str, target: str, n: int, m: int, dtype: str, duplicates: bool = False) -> bool:
+    """Problems of few programs, which take the time: each is compiled in a second or two, the others with -m slow."""
+    if kernel == "linear+gaussian":
+        return target == "matrix" and (n, m) in ((197, 3), (199, 10))
+    return (kernel, target, dtype) == ("exponential", "delta", "float64") or (
+        (kernel, dtype) == ("exponential_cityblock", "float32") and m == 10
+    )
+
+
+ON_GPU = [
+    pytest.param(*case.values, id=case.id, marks=[] if _always_on_gpu(*case.values[0]) else pytest.mark.slow)
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", ON_GPU, indirect=True)
+@pytest.mark.parametrize("operator", ["cuda-emulated"])
+class TestSymmetricOnGPU(Contract):
     """Every problem."""
 
 

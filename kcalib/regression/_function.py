@@ -26,7 +26,7 @@ from kcalib._arrays import Array
 from kcalib._inputs import Classification, prepare
 from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
-from kcalib._statistics import where_computed
+from kcalib._special import where_computed
 from kcalib.lenses import Canonical, Lens
 
 

@@ -99,4 +99,3 @@ def free_memory() -> int:
 
     free = int(cupy.cuda.Device().mem_info[0]) + int(cupy.get_default_memory_pool().free_bytes())
     return max(1, free)
-

@@ -23,6 +23,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
@@ -149,6 +150,7 @@ class CalibrationFunction(Parametrised):
     # Functions that `_tried` yields for settings of this parameter alone share what is large.
     _path: ClassVar[str | None] = None
 
+    @on_their_gpu
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         """Fit the function to labels and predictions.
 
@@ -164,6 +166,7 @@ class CalibrationFunction(Parametrised):
         """
         return self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
 
+    @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
         """The function of all pairs of predictions.
 
@@ -189,6 +192,7 @@ class CalibrationFunction(Parametrised):
         values = (left if core is None else left @ core) @ right.T
         return values if _arrays.is_host(values) else _arrays.restored(values, p)
 
+    @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The estimated squared calibration error of predictions (Gruber and Bach, equation 21).
 
@@ -205,6 +209,7 @@ class CalibrationFunction(Parametrised):
         self._check_fitted()
         return self._squared_error(self._points(y_pred, from_logits, "y_pred"))
 
+    @on_their_gpu
     def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
         """How wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
 

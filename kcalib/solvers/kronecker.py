@@ -22,6 +22,7 @@ import scipy
 
 from kcalib import _arrays, _linalg
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -93,6 +94,7 @@ class Kronecker:
         left, right = self._forms
         return left.n_truncated, right.n_truncated
 
+    @on_their_gpu
     def solve(self, right_sides: Any, shift: Any) -> KroneckerSolution:
         r"""Solve (A (x) B + s I) x = b, for one shift or several.
 
@@ -206,6 +208,7 @@ class Kronecker:
         return f"<Kronecker of A {self._left.shape} and B {self._right.shape}, by {self.method}>"
 
 
+@on_their_gpu
 def kronecker(left: Any, right: Any = None) -> Kronecker:
     r"""Decompose A and B once, to solve (A (x) B + s I) x = b for any b and s.
 

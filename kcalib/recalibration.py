@@ -464,10 +464,10 @@ def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
     observed = logits[xp.arange(len(labels)), labels]
     impossible = (observed == -np.inf) & (weight > 0)
     if impossible.any():
-        i = int(impossible.argmax())
+        i, count = int(impossible.argmax()), int(impossible.sum())
         raise ValueError(
-            f"`y_true[{i}]` is class {int(labels[i])}, whose predicted probability is 0 (so for {int(impossible.sum())} "
-            f"of {len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
+            f"`y_true[{i}]` is class {int(labels[i])}, whose predicted probability is 0 (so for {count} of "
+            f"{len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
             "smallest_probability=1e-7, say, pass logits, or use criterion='skce'"
         )
 

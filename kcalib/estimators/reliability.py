@@ -404,7 +404,9 @@ def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
     Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
     """
     xp = _arrays.namespace(confidence)
-    order = xp.argsort(confidence)
+    # With weights the order of ties matters, and must be the same everywhere; NumPy is faster where it may choose it.
+    is_host, is_weighted = _arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
+    order = np.argsort(confidence, kind="stable" if is_weighted else None) if is_host else xp.argsort(confidence)
     weight = weight[order]
     before = cumulative_sum(weight) - weight
     # Products, not quotients: exact for samples without weights.

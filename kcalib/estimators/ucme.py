@@ -121,8 +121,8 @@ def ucme(
     cumulative probabilities are at most ``rng.uniform(size=J)``; of distributions, their
     ``sample(1, seed=rng.integers(2**63))``). They depend on `y_pred` but not on `y_true`, so
     that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
-    told from a calibrated one. They are drawn on the host and are
-    the same for every array library.
+    told from a calibrated one. Their random numbers come from the host, so that they
+    are the same for every array library.
 
     References
     ----------

@@ -79,6 +79,24 @@ def test_solutions_are_those_of_numpy_arrays(cupy, problem, options):
     assert found.residual == pytest.approx(np.linalg.norm(true), rel=0.01, abs=1e-12)
 
 
+@pytest.mark.parametrize("products", ["float64", "float32"])
+def test_large_blocks_are_decomposed_on_the_gpu(cupy, monkeypatch, problem, products):
+    from kcalib.solvers import conjugate_gradient
+
+    _, p, _ = problem
+    matrix = kernel_operator(p, PAPER).tile(slice(0, N), slice(0, N))
+    b = np.random.default_rng(1).normal(size=(N, 20))
+    b[:, 7] = b[:, 3] - b[:, 5]
+    exact = np.linalg.solve(matrix + 5 * np.eye(N), b)
+    monkeypatch.setattr(conjugate_gradient, "BLOCK_ON_HOST", 0)
+    with emulated_cupy.stays_on_device(at_most=20):  # not 20 x 20
+        found = solve(cupy.asarray(matrix), cupy.asarray(b), 5.0, method="cg", tol=1e-11, products=products)
+    assert found.converged
+    assert np.linalg.norm(host(found.values) - exact) <= 1.1e-11 * np.linalg.norm(b) / 5.0
+    with pytest.raises(ValueError, match=r"a vector has p\^T \(K \+ shift I\) p / p\^T p = -"):
+        solve(cupy.asarray(np.diag([1.0] * 9 + [-3.0])), cupy.ones(10), 1.0, method="cg", rank=0)
+
+
 def test_dense_matrices_and_operators_of_the_user(cupy, problem):
     _, p, b = problem
     matrix = kernel_operator(p, PAPER).tile(slice(0, N), slice(0, N))

@@ -15,11 +15,20 @@ import kcalib
 from kcalib import _native
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.lenses import ClassWise, TopLabel
-from kcalib.regression import KKR, UKKR, BinnedCalibration, CalibrationErrorCV, DirichletKDE, TemperatureCalibration
+from kcalib.regression import (
+    KKR,
+    UKKR,
+    BinnedCalibration,
+    CalibrationErrorCV,
+    DirichletKDE,
+    TemperatureCalibration,
+    kernel_ridge,
+)
 from kcalib.regression import _dirichlet_cuda as dirichlet
 from kcalib.solvers import kernel_operator, kronecker
 from kcalib.solvers.kronecker import signed_factors
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, NystromFeatures, row_blocks
+from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 EPSILON = 2.0**-52
@@ -164,7 +173,6 @@ FUNCTIONS = [
     TemperatureCalibration(),
     TemperatureCalibration(2.0, lens=TopLabel()),
     UKKR(1e-3),
-    UKKR(1e-3, kernel=Gaussian(bandwidth=0.02)),
     KKR(1e-5),
     KKR(1e-5, kernel=Gaussian(bandwidth=0.02)),
     KKR(1e-3, kernel=Gaussian(bandwidth=0.3), lens=ClassWise(0)),
@@ -208,13 +216,25 @@ def test_kde_calibration_error(cupy, make_problem: MakeProblem):
 def test_rank_of_confidences_at_many_samples(cupy, make_problem: MakeProblem):
     """So many that a block of 64 pivots is less: nothing as long as the samples leaves the device."""
     y, p = make_problem(4500, 3)
-    for function in (KKR(1e-5, lens=TopLabel()), UKKR(1e-3, lens=TopLabel())):
-        expected = function.clone().fit(y, p)
-        with emulated_cupy.stays_on_device(at_most=64**2):
-            found = function.clone().fit(cupy.asarray(y), cupy.asarray(p))
-            error = found.squared_error(cupy.asarray(p))
-        assert (found.method_, found.rank_) == ("low_rank", expected.rank_)
-        assert error == pytest.approx(expected.squared_error(p), rel=1e-9)
+    expected = KKR(1e-5, lens=TopLabel()).fit(y, p)
+    with emulated_cupy.stays_on_device(at_most=64**2):
+        found = KKR(1e-5, lens=TopLabel()).fit(cupy.asarray(y), cupy.asarray(p))
+        error = found.squared_error(cupy.asarray(p))
+    assert (found.method_, found.rank_) == ("low_rank", expected.rank_)
+    assert error == pytest.approx(expected.squared_error(p), rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [(50,), (20, 25), (16, 22)])
+def test_factors_grow_on_a_gpu(cupy, monkeypatch, ranks, make_problem: MakeProblem):
+    """As large as memory allows at the end, and with the pivots of the host; blocks are of one here."""
+    for module in (vars(kernel_ridge), partial_cholesky.__globals__):
+        monkeypatch.setitem(module, "automatic_block", lambda rank: 1)
+    y, p = make_problem(120, 3)
+    expected = KKR(1e-5, lens=TopLabel()).fit(y, p)
+    assert 5 < expected.rank_ < 22
+    monkeypatch.setattr(kernel_ridge, "RANKS_ON_GPU", ranks)
+    found = KKR(1e-5, lens=TopLabel()).fit(cupy.asarray(y), cupy.asarray(p))
+    assert np.array_equal(found._expansion_.landmarks.get(), expected._expansion_.landmarks)
 
 
 @pytest.mark.parametrize("lens", [None, TopLabel()])
@@ -263,12 +283,33 @@ def test_functions_and_predictions_meet_on_the_gpu(cupy, function, make_problem:
 
 
 def test_two_gpus(cupy, make_problem: MakeProblem):
-    y, p = make_problem(20, 3)
-    fitted = UKKR(1e-3).fit(cupy.asarray(y), cupy.asarray(p))
+    """What is on the second is computed there, whichever is current; what is on both is refused."""
+    y, p = make_problem(40, 3)
     with cupy.cuda.Device(1):
-        other = cupy.asarray(p)
-        with pytest.raises(ValueError, match="bring them to one (GPU|place)"):
-            fitted.squared_error(other)
+        y_there, p_there = cupy.asarray(y), cupy.asarray(p)
+    kde = DirichletKDE(0.1).fit(y_there, p_there)
+    assert kde.h(p_there).device.id == 1
+    assert kde.risk(y, p) == pytest.approx(DirichletKDE(0.1).fit(y, p).risk(y, p), rel=1e-12)
+    assert kronecker(cupy.asarray(np.eye(2))).solve(np.ones(4), 1.0).values.device.id == 0
+    for function in (kde, TemperatureCalibration().fit(y_there, p_there)):
+        with pytest.raises(ValueError, match="bring them to one GPU"):
+            function.squared_error(cupy.asarray(p))
+
+
+@pytest.mark.parametrize("library", ["CudaTensor", "CudaJaxArray"])
+def test_tensors_of_other_libraries(cupy, monkeypatch, library, make_problem: MakeProblem):
+    """What has the size of the predictions comes back as what they are."""
+    stand_ins = pytest.importorskip("cuda_stand_ins")
+    stand_ins.returned(monkeypatch)
+    there = getattr(stand_ins, library)
+    y, p = make_problem(40, 3)
+    options = [(DirichletKDE(), {"bandwidth": [0.1]})]
+    kde, cv = (kind.fit(there.of(y), there.of(p)) for kind in (DirichletKDE(0.1), CalibrationErrorCV(options)))
+    expected = DirichletKDE(0.1).fit(y, p).h(p), CalibrationErrorCV(options).fit(y, p).h(p)
+    for found, values in zip((kde.h(there.of(p)), cv.h(there.of(p))), expected, strict=True):
+        assert type(found) is there and np.allclose(found.on_host(), values, rtol=0, atol=1e-13)
+    solution = kronecker(np.eye(2)).solve(there.of(np.arange(4.0)), [1.0, 3.0]).values
+    assert type(solution) is there and np.allclose(solution.on_host(), np.outer([1 / 2, 1 / 4], np.arange(4)))
 
 
 # Kronecker systems

@@ -29,7 +29,7 @@ from kcalib._options import check_integer
 from kcalib._threads import terminal_progress
 from kcalib.lenses import Canonical, ClassWise, Lens
 from kcalib.regression._candidates import Candidate, candidates_of
-from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, null_risk_of
+from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, as_given, null_risk_of
 from kcalib.results import aligned
 
 Progress = Callable[[float], None]
@@ -323,7 +323,7 @@ class CalibrationErrorCV(Parametrised):
             The values; an array on the GPU if the predictions are there, or what was fitted.
         """
         functions = self._ensemble()
-        return sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions)
+        return as_given(sum(f._values(p, q, from_logits) for f in functions) / len(functions), p)
 
     @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:

@@ -59,6 +59,7 @@ class Ratio:
 
     @classmethod
     def of(cls, problem: Problem, orientation: str, dtype: str, threads: int | None) -> Ratio:
+        resolve_threads(threads)
         order = _arrays.namespace(problem.labels).argsort(problem.labels, stable=True)
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)

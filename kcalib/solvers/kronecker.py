@@ -112,8 +112,8 @@ class Kronecker:
         Returns
         -------
         KroneckerSolution
-            With `values` of the shape of `right_sides`, for a path of shape (k, ...); on the GPU where solved
-            there.
+            With `values` of the shape of `right_sides`, for a path of shape (k, ...); on the GPU if A, B or
+            `right_sides` are.
 
         Raises
         ------

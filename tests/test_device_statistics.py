@@ -15,7 +15,7 @@ import pytest
 from emulated_cupy import stays_on_device
 
 import kcalib
-from kcalib import _arrays, _inputs, _statistics
+from kcalib import _arrays, _forecasts, _inputs, _statistics, evaluation
 from kcalib import distributions as D
 from kcalib import lenses as L
 from kcalib.estimators import binning, forecast_scores, scores
@@ -152,6 +152,8 @@ def test_scores_of_distributions(cupy, name):
     if name == "dirichlet":  # whose energy score is that of 512 draws
         there, here, y = there.take(slice(0, LEVELS + 1)), here.take(slice(0, LEVELS + 1)), y[: LEVELS + 1]
     for score, function in SCORES.items():
+        if name == "dirichlet" and score == "weighted":
+            continue
         if here.event_shape and score not in ("crps", "weighted", "log_score"):
             continue
         if score == "log_score" and not hasattr(here, "log_density"):
@@ -208,9 +210,9 @@ def test_temperature_of_lowest_skce(cupy):
     options = {"criterion": "skce", "kernel": kcalib.kernels.Exponential(bandwidth=0.5), "bounds": (0.2, 5.0)}
     with stays_on_device(at_most=1):
         there = TemperatureScaling(**options).fit(
-            cupy.asarray(Y[:60]), cupy.asarray(P[:60] ** 2 / np.sum(P[:60] ** 2, axis=1, keepdims=True))
+            cupy.asarray(Y[:40]), cupy.asarray(P[:40] ** 2 / np.sum(P[:40] ** 2, axis=1, keepdims=True))
         )
-    here = TemperatureScaling(**options).fit(Y[:60], P[:60] ** 2 / np.sum(P[:60] ** 2, axis=1, keepdims=True))
+    here = TemperatureScaling(**options).fit(Y[:40], P[:40] ** 2 / np.sum(P[:40] ** 2, axis=1, keepdims=True))
     # A minimum is found to the root of the error of its value.
     same(there.temperature_, here.temperature_, rtol=1e-5)
     same(there.criterion_after_, here.criterion_after_, rtol=1e-9)
@@ -293,6 +295,7 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         kcalib.reliability,
         {"binning": "equal_mass", "sample_weight": W, "bands": "confidence", "simultaneous": True},
     ),
+    "reliability, drawn labels": (kcalib.reliability, {"sample_weight": W, "n_resamples": 99, "seed": 5}),
     "decomposition": (kcalib.brier_decomposition, {}),
     "decomposition, cells": (kcalib.brier_decomposition, {"grouping": "canonical", "n_bins": 4}),
     "decomposition, weights": (kcalib.brier_decomposition, {"sample_weight": W, "binning": "equal_mass"}),
@@ -387,13 +390,28 @@ def test_numbers_of_an_evaluation(cupy):
             scores.brier_score_of(data, False),
             binning.reliability_bins(data, 15).ece,
         )
-    data = _inputs.prepare(Y, P)
-    expected = kcalib.evaluate(Y[:20], P[:20])
-    assert found[0] == np.mean(P.argmax(axis=1) == Y)
-    same(found[1:], (kcalib.log_loss(Y, P), kcalib.brier_score(Y, P), kcalib.top_label_ece(Y, P)))
-    same(kcalib.evaluate(cupy.asarray(Y[:20]), cupy.asarray(P[:20])).top_label_ece, expected.top_label_ece)
+    accuracy = float(np.mean(P.argmax(axis=1) == Y))
+    same(found, (accuracy, kcalib.log_loss(Y, P), kcalib.brier_score(Y, P), kcalib.top_label_ece(Y, P)))
 
 
+@pytest.mark.parametrize("name", ["normal", "weighted", "poisson", "vectors", "multivariate_normal"])
+def test_numbers_of_an_evaluation_of_distributions(cupy, name):
+    make, y = FAMILIES[name]
+
+    def numbers(a: Asarray) -> Any:
+        data = _forecasts.prepare(a(y), make(a))
+        if data.n_dims == 1:
+            found = evaluation._of_numbers(data, 3)
+            return tuple(found.values())
+        errors = data.y - forecast_scores.means_of(data)
+        return [evaluation._spread(data, errors, quantile) for quantile in (0.5, 2.0, 100.0)]
+
+    with stays_on_device(at_most=LEVELS):
+        found = numbers(cupy.asarray)
+    same(found, numbers(np.asarray))
+
+
+@pytest.mark.slow  # to compile the kernels of the test and the estimate
 @pytest.mark.parametrize("name", ["normal", "vectors"])
 def test_evaluation_of_distributions(cupy, name):
     make, y = FAMILIES[name]

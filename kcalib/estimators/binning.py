@@ -169,7 +169,7 @@ class Columns(NamedTuple):
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
     confidence, correct = (where_computed(a, np.float64) for a in top_label(data, threads))
-    labels = _arrays.namespace(correct).where(correct > 0, 0, -1)
+    labels = (correct > 0).astype(np.int64) - 1
     return Columns(confidence[:, None], labels, _weight(data))
 
 

@@ -177,6 +177,19 @@ def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
     assert found.error_bound == pytest.approx(expected.error_bound, rel=0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_ckce_in_float32(cupy, problem, method):
+    """Entries are rounded to float32, in another order: 1e-7 each, divided by pivots in what is approximate."""
+    y, p, _ = problem
+    size = {"rank": 12} if "rank" in METHODS[method].options else {}
+    options = {"kernel": PAPER, "method": method, "dtype": "float32", "full_output": True, **size}
+    expected = kcalib.ckce(y, p, **options)
+    found = kcalib.ckce(cupy.asarray(y), cupy.asarray(p), **options)
+    assert found.operator == "cuda" and found.dtype == "float32"
+    assert found.value == pytest.approx(expected.value, rel=1e-6 if method in ("auto", "cholesky", "cg") else 1e-4)
+
+
 def test_ckce_with_a_matrix_on_the_labels_and_the_median_bandwidth(cupy, problem):
     y, p, _ = problem
     matrix = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.7]])

@@ -87,7 +87,7 @@ class Rectangle(NamedTuple):
         return self.row_end - self.row, self.column_end - self.column
 
     def parts(self, rows: int, columns: int, symmetric: bool) -> Iterator[Rectangle]:
-        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, those with entries on or above its diagonal."""
+        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, without those below its diagonal."""
         for row in range(self.row, self.row_end, rows):
             first = (row - self.row) // columns * columns if symmetric else 0
             for column in range(self.column + first, self.column_end, columns):
@@ -125,6 +125,7 @@ class CudaOperator:
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
             *mixture_definitions(problem),
         )
+        self._programs: dict[tuple[str, str], Program] = {}
         self._sums_program = sums_program(_real(self._dtype))
         self._table = table_of(problem)
         self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
@@ -140,6 +141,11 @@ class CudaOperator:
 
     def program(self, function: str, out: str = "float64") -> Program:
         """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
+        if (function, out) not in self._programs:
+            self._programs[function, out] = self._program(function, out)
+        return self._programs[function, out]
+
+    def _program(self, function: str, out: str) -> Program:
         gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
         options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
         if function == "kcalib_entries":
@@ -257,7 +263,7 @@ class CudaOperator:
                 self._merge(total_parts, groups, row_tiles, totals, (part.row - whole.row) // TILE)
                 self._merge(square_parts, groups, row_tiles, squares, (part.row - whole.row) // TILE)
                 spent(part)
-        if rows and symmetric:
+        if row_sums is not None and column_sums is not None and symmetric:
             row_sums = column_sums = row_sums + column_sums
         square = None if squares is None else self._total(squares)
         return self._total(totals), row_sums, column_sums, square
@@ -315,7 +321,7 @@ class CudaOperator:
             vectors = vectors / scales
         panels = [self._panel(vectors[:, c : c + PANEL], dtype) for c in range(0, count, PANEL)]
         outs = [xp.zeros((n, int(panel.shape[1])), dtype=xp.float64) for panel in panels]
-        # In float32 sums of many products are float64, block of columns by block: that of rows would take another layout.
+        # Float32 sums are of blocks of columns; those of the transposed rectangle would take another layout.
         symmetric = self.problem.symmetric and not single
         for part, h in self._entries(Rectangle(0, n, 0, n_right), symmetric, count, single, shrink):
             for out, panel in zip(outs, panels, strict=True):
@@ -351,7 +357,7 @@ class CudaOperator:
     ) -> Iterator[tuple[Rectangle, Array]]:
         """Rectangles of H, one after the other in the same memory, shape (rows, columns).
 
-        If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last filled up with 0.
+        If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last padded with 0.
         """
         xp = self._xp
         strip, gram = self._gram_of(shrink, 4 if single else 8)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.append(str(Path(__file__).parent))  # as pytest has it
 
@@ -38,6 +39,7 @@ PROFILES = (
     "exponential", "gaussian", "gamma_exponential", "matern_3_2", "matern_5_2", "rational_quadratic", "identity",
 )  # fmt: skip
 DTYPES = ("float64", "float32")
+VECTOR_FUNCTIONS = [function for function in FUNCTIONS if function != "kcalib_own_products"]
 
 
 def kernel(*metrics: str, profiles: tuple[str, ...] = PROFILES) -> tuple[Term, ...]:
@@ -92,16 +94,17 @@ def together(operator: CudaOperator, out: str) -> Program:
     """All functions in one program."""
     program = operator.program("kcalib_entries", out)
     functions = dict.fromkeys(FUNCTIONS.values())
+    if operator.problem.predicted is None:
+        del functions[FUNCTIONS["kcalib_own_products"]]
     others = [file for file in program.files if file not in functions]
-    at = others.index("cuda/pairs.cu") + 1
-    return dataclasses.replace(program, files=(*others[:at], *functions, *others[at:]))
+    return dataclasses.replace(program, files=(*others, *functions))
 
 
 def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
     """All of them, by name."""
     for dtype in DTYPES:
         for shape in VECTORS:
-            for function in FUNCTIONS:
+            for function in VECTOR_FUNCTIONS:
                 for out in DTYPES if function == "kcalib_entries" else ("float64",):
                     to = f" to {out}" if function == "kcalib_entries" else ""
                     make = functools.partial(lambda s, d, *f: vectors(s, d).program(*f), shape, dtype, function, out)
@@ -125,7 +128,7 @@ def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
 def named(part: str = "") -> dict[str, Program]:
     """Programs with `part` in their names, each once: functions of one file are compiled together."""
     found: dict[Program, str] = {}
-    with emulated_cupy.installed():
+    with emulated_cupy.installed(), mock.patch.object(Program, "launch"):
         for name, make in programs():
             if part in name:
                 found.setdefault(make(), name)

@@ -44,7 +44,10 @@ def _on_gpu(problem: PairProblem) -> CudaOperator:
 
 
 def test_a_typical_kernel_compiles():
-    for name, architecture in (("kcalib_sums, float64, one", "sm_90"), ("kcalib_entries to float64, float32, one", "sm_70")):
+    for name, architecture in (
+        ("kcalib_sums, float64, one", "sm_90"),
+        ("kcalib_entries to float64, float32, one", "sm_70"),
+    ):
         compile_kernels.compile_for(compile_kernels.named(name)[name], architecture)
 
 
@@ -165,7 +168,11 @@ def test_bits_of_sums_do_not_depend_on_the_launches(cupy, monkeypatch):
 
     def bits() -> list[bytes]:
         moments = operator.moments(second=True)
-        return [np.float64(moments.total).tobytes(), moments.row_sums.get().tobytes(), operator.block_sums(100).get().tobytes()]
+        return [
+            np.float64(moments.total).tobytes(),
+            moments.row_sums.get().tobytes(),
+            operator.block_sums(100).get().tobytes(),
+        ]
 
     whole = bits()
     for changes in ({"BAND": 1}, {"LAUNCH_COST": 1.0}, {"BAND": 2, "PARTS_BYTES": 1}):
@@ -189,7 +196,7 @@ def test_rectangles_cover_each_pair_once():
 
 
 def test_too_little_memory_is_met_by_smaller_workspaces(cupy, monkeypatch):
-    """The first workspaces do not fit; the last do, with the same sums. Nothing stays allocated, after an error neither."""
+    """The first workspaces do not fit, smaller ones do, with the same sums. After an error nothing stays allocated."""
     for name, value in {"STRIP": 4096, "GRAM_FROM": 9}.items():
         monkeypatch.setattr(cuda, name, value)
     n = 300
@@ -203,7 +210,9 @@ def test_too_little_memory_is_met_by_smaller_workspaces(cupy, monkeypatch):
         np.testing.assert_allclose(operator.matmul(vectors).get(), product, rtol=0, atol=1e-13)
     assert pool.used_bytes() == used
     with emulated_cupy.memory_limit(used + 20_000):
-        with pytest.raises(MemoryError, match=r"products with H of 300 samples do not fit into the memory of GPU 0 \(Out of"):
+        with pytest.raises(
+            MemoryError, match=r"products with H of 300 samples do not fit into the memory of GPU 0 \(Out of"
+        ):
             operator.matmul(vectors)
         with pytest.raises(MemoryError, match=r"the moments of 300 samples do not fit .* pass fewer samples"):
             operator.moments()
@@ -220,7 +229,7 @@ def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
 
 
 def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
-    """After each share of the work a synchronisation, in which Python sees an interrupt; launches behind it do not run."""
+    """After each share of the work a synchronisation, where Python sees an interrupt; what is behind does not run."""
     monkeypatch.setattr(cuda, "LAUNCH_COST", 1e5)
     monkeypatch.setattr(cuda, "BAND", 1)
     operator = _on_gpu(_problem(300, 10))
@@ -238,7 +247,11 @@ def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
 
     used = cupy.get_default_memory_pool().used_bytes()
     monkeypatch.setattr(cupy.cuda, "get_current_stream", Interrupted)
-    for work in (operator.moments, lambda: operator.counts(np.zeros(1)), lambda: operator.tile(slice(None), slice(None))):
+    for work in (
+        operator.moments,
+        lambda: operator.counts(np.zeros(1)),
+        lambda: operator.tile(slice(None), slice(None)),
+    ):
         with pytest.raises(KeyboardInterrupt):
             work()
     assert cupy.get_default_memory_pool().used_bytes() == used

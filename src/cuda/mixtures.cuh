@@ -22,9 +22,13 @@ template <class T> struct RowPart {
 template <class T, int N> struct ColumnPart {
   const T* at;
   long long stride;
-  const int* sample;  // of each of the N, from `at` on
+  int sample[N];  // of each of the N, from `at` on
   KCALIB_FN T operator()(long long k, int v) const { return at[k * stride + sample[v]]; }
-  KCALIB_FN ColumnPart from(long long k) const { return {at + k * stride, stride, sample}; }
+  KCALIB_FN ColumnPart from(long long k) const {
+    ColumnPart part = *this;
+    part.at += k * stride;
+    return part;
+  }
 };
 
 // Mixtures as kcalib/_operators/device_mixtures.py passes them: the numbers beside the family.
@@ -37,7 +41,7 @@ struct MixtureNumbers {
   KCALIB_FN long long program() const { return at[3]; }
   KCALIB_FN long long program_terms() const { return at[4]; }
 };
-constexpr int MIXTURE_NUMBERS = 5;
+constexpr int TARGET_NUMBERS = 1, PREDICTED_NUMBERS = 6;  // where they begin, after the columns of a table
 
 // Products of parts, f[N] of a row.
 template <int FAMILY, class T, int N> struct Products {
@@ -147,8 +151,7 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
   }
 }
 
-// f(P, P') of points, which squared distances have twice subtracted, and, in `apart`, what they have besides. Not
-// inlined, as the distance of equal points is 0 only where their products come from the same instructions.
+// f(P, P') of points, which squared distances have twice subtracted, and, in `apart`, what they have besides.
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void point_products(MixtureNumbers numbers, const double* program, RowPart<T> rows,
                                             ColumnPart<T, N> columns, T* out, T* apart) {
@@ -186,10 +189,18 @@ __device__ __noinline__ void point_products(MixtureNumbers numbers, const double
   }
 }
 
+constexpr double NEARLY_SAME = 1e-5;  // above the rounding of products, in float32 too
+
+template <class T, int N> KCALIB_FN bool same_points(RowPart<T> row, ColumnPart<T, N> columns, long long length, int v) {
+  for (long long k = 0; k < length; ++k)
+    if (row(k) != columns(k, v)) return false;
+  return true;
+}
+
 // Squared MMD distances of points, whose products with themselves are in a further column unless they are normals
 // that `normals_apart` is for.
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
-__device__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPart<T> rows, ColumnPart<T, N> columns,
+__device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPart<T> rows, ColumnPart<T, N> columns,
                             T* out) {
   const Mixtures m = numbers.mixtures(FAMILY, DIMS);
   const long long step = component_columns(m);
@@ -207,7 +218,12 @@ __device__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPa
   T products[N], apart[N];
   point_products<AtomPair, FAMILY, DIMS>(numbers, program, rows, columns, products, apart);
   const long long own = m.n_terms * m.n_components * step;
-  for (int v = 0; v < N; ++v) out[v] = at_least(rows(own) + columns(own, v) - T(2) * products[v], T(0)) + apart[v];
+  for (int v = 0; v < N; ++v) {
+    const T both = rows(own) + columns(own, v), spread = at_least(both - T(2) * products[v], T(0));
+    // The distance of equal points is 0, also where a product with itself was rounded otherwise.
+    const bool same = spread < T(NEARLY_SAME) * both && same_points(rows, columns, own, v);
+    out[v] = (same ? T(0) : spread) + apart[v];
+  }
 }
 
 // step(row part, column part, r) for the rows first_row + r * lanes of a thread's pairs, r < N, beside the columns
@@ -215,10 +231,9 @@ __device__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPa
 template <int N, class T, class Step>
 KCALIB_FN void for_each_row(const T* left, long long left_stride, long long n, long long first_row, const T* right,
                             long long right_stride, long long n_right, long long first_column, int lanes, Step&& step) {
-  int sample[N];
   const long long base = first_column < n_right ? first_column : n_right - 1;
-  for (int v = 0; v < N; ++v) sample[v] = int(lower<long long>(v * lanes, n_right - 1 - base));
-  const ColumnPart<T, N> columns{right + base, right_stride, sample};
+  ColumnPart<T, N> columns{right + base, right_stride, {}};
+  for (int v = 0; v < N; ++v) columns.sample[v] = int(lower<long long>(v * lanes, n_right - 1 - base));
 #pragma unroll 1
   for (int r = 0; r < N; ++r)
     step(RowPart<T>{left + lower<long long>(first_row + r * (long long)lanes, n - 1), left_stride}, columns, r);

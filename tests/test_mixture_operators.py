@@ -33,7 +33,7 @@ ALL = slice(None)
 # 1e-12. In float32 exponents that matter are below 20, rounded a few times, as the marks are: 20 * 8 * 6e-8 = 1e-5.
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 DEVICE = "cuda-emulated"
-LEVELS = [*instruction_sets(), pytest.param(DEVICE, marks=pytest.mark.slow)]
+LEVELS = [*instruction_sets(), pytest.param(DEVICE, marks=pytest.mark.slow), "cuda"]  # the last on a real GPU
 
 
 class OnDevice:
@@ -63,7 +63,7 @@ class OnDevice:
 
 
 def operator(level: str, problem: PairProblem) -> Any:
-    return OnDevice(problem) if level == DEVICE else OpenMPOperator(problem, level=level)
+    return OnDevice(problem) if level in (DEVICE, "cuda") else OpenMPOperator(problem, level=level)
 
 
 @pytest.fixture(autouse=True)
@@ -361,7 +361,7 @@ ON_DEVICE = ("normal-2-mixture-terms-rectangular",)
     [pytest.param(*case.values, id=case.id, marks=[] if case.id in ON_DEVICE else pytest.mark.slow) for case in CASES],
     indirect=True,
 )
-@pytest.mark.parametrize("level", [DEVICE])
+@pytest.mark.parametrize("level", [DEVICE, "cuda"])
 class TestPrimitivesOnADevice(Primitives):
     """One text for each family, dtype and sort of problem."""
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from kcalib import _arrays, _inputs, _packing
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
@@ -35,6 +36,7 @@ DEFAULT_SEED = 0
 MAX_LOCATIONS = 100_000
 
 
+@on_their_gpu
 def ucme(
     y_true: Any,
     y_pred: Any,

@@ -542,6 +542,8 @@ def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str
     program = weights_program(_real(dtype))
     panel = cupy.empty((n if rows is None else rows, width), dtype=dtype)
     panel[n:] = 0
+    if width == 0:
+        return panel
     seed, sizes = np.uint64(weights.seed), (np.int64(n), np.int64(width))
     every = (-(-n * width // THREADS), 1)
     if weights.kind == "multinomial":

@@ -11,6 +11,7 @@ import pytest
 from problems import softmax_problem
 
 import kcalib
+from kcalib.distributions import Normal
 from kcalib.estimators.ckce import METHODS
 from kcalib.inference.ckce_expansion import Expansion
 from kcalib.kernels import Gaussian, Linear
@@ -191,6 +192,26 @@ def test_ckce_in_float32(cupy, problem, method):
     found = kcalib.ckce(cupy.asarray(y), cupy.asarray(p), **options)
     assert found.operator == "cuda" and found.dtype == "float32"
     assert found.value == pytest.approx(expected.value, rel=1e-6 if method in ("auto", "cholesky", "cg") else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "method", ["pivoted_cholesky", *(pytest.param(m, marks=pytest.mark.slow) for m in ("cholesky", "cg", "nystrom"))]
+)
+def test_ckce_of_distributions(cupy, method):
+    """Residuals are a factor of the matrix of their inner products, which stays on the GPU."""
+    rng = np.random.default_rng(0)
+    mean, deviation = rng.normal(size=N), rng.uniform(0.5, 1.5, size=N)
+    y = mean + deviation * rng.normal(size=N)
+    kernel, target_kernel = Gaussian(bandwidth=1.0, metric="wasserstein"), Gaussian(bandwidth=1.0)
+    size = {"rank": 12} if "rank" in METHODS[method].options else {}
+    options = {"kernel": kernel, "target_kernel": target_kernel, "method": method, "full_output": True, **size}
+    expected = kcalib.ckce(y, Normal(mean, deviation), **options)
+    targets, prediction = cupy.asarray(y), Normal(cupy.asarray(mean), cupy.asarray(deviation))
+    with emulated_cupy.stays_on_device(at_most=30**2 if method == "cg" else SMALL):  # of a block of 29 residuals
+        found = kcalib.ckce(targets, prediction, **options)
+    assert found.operator == "cuda"
+    # The factor leaves out 1e-12 of its trace at most, and that is in the bound of "cg", whose tolerance is 1e-8.
+    assert found.value == pytest.approx(expected.value, rel=1e-8 if method == "cg" else 1e-12)
 
 
 def test_ckce_with_a_matrix_on_the_labels_and_the_median_bandwidth(cupy, problem):

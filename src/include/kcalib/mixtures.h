@@ -5,8 +5,8 @@
 // part, a number, b(k, v) that of the columns' in pack v. All are sums of positive terms: nothing cancels but between
 // the parts. cpu/mixture_kernels.cpp and cuda/mixtures.cuh add the parts up.
 //
-// `reciprocal_root`, `reciprocal`, `magnitude`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h, and for
-// single numbers cuda/scalars.cuh.
+// `reciprocal_root`, `reciprocal`, `magnitude`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h,
+// and for single numbers cuda/scalars.cuh.
 //
 // Columns of zeros alone, which fill up panels, give finite numbers. Numbers that enter squares and products are within
 // Bounds, others finite: kcalib/_operators/mixture_rows.py sees to it.

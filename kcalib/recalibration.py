@@ -52,7 +52,7 @@ CRITERIA = ("likelihood", "skce")
 BOUNDS = (0.01, 100.0)
 GRID = 25  # temperatures between the bounds at which the SKCE is taken first
 STEP = 0.05  # of log(T), for derivatives of the SKCE
-STRIP = 2**18  # probabilities that are looked at at once
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are looked at at once
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-12  # of log(T)
 FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
@@ -468,7 +468,7 @@ def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
         )
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
-        rows = max(1, STRIP // logits.shape[1])
+        rows = max(1, (STRIP if _arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
         parts = [_log_partition(logits[i : i + rows], beta) for i in range(0, len(logits), rows)]
         value, slope, curvature = (xp.concat(part) for part in zip(*parts, strict=True))
         return value, slope, curvature
@@ -596,7 +596,7 @@ def _log_gamma(x: Array) -> tuple[Array, Array, Array]:
     curvature = 0.5 + r * (1 / 6 - s * (1 / 30 - s * (1 / 42 - s / 30)))
     small = xp.minimum(x, 30.0)
     slope = xp.where(x < 30, small * (special(x).digamma(small) - xp.log(small)), slope)
-    curvature = xp.where(x < 30, small * small * special(x).polygamma(1, small) - small, curvature)
+    curvature = xp.where(x < 30, small * small * special(x).zeta(2.0, small) - small, curvature)
     return stirling_error(x) + 0.5 * xp.log(2 * math.pi / x), slope, curvature
 
 

@@ -28,7 +28,7 @@ from kcalib._arrays import Array
 from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
-from kcalib._special import where_computed
+from kcalib._special import beside_computed, where_computed
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.distributions._distribution import Components, Distribution
 from kcalib.distributions.bures import covariance_roots, squared_distances
@@ -80,7 +80,7 @@ def wasserstein_distance(
     Returns
     -------
     array, shape (n, n'), float64
-        NumPy's; CuPy's for predictions on a GPU, where there is no transport between mixtures of several components.
+        NumPy's; CuPy's for predictions on a GPU.
         Distances: 0 for equal distributions. Between similar normal distributions the error is about 1e-15 of their
         scale, and 1e-8 if covariances are singular.
 
@@ -90,6 +90,8 @@ def wasserstein_distance(
         If a prediction is not a `Distribution`, or these have neither components nor points.
     ValueError
         If the distributions are of different kinds or sizes, or an option is out of range.
+    NotImplementedError
+        For mixtures of several components, or samples of unequal weights, on a GPU.
     MemoryError
         If the table takes more memory than is allowed.
 
@@ -329,7 +331,7 @@ def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, 
 
 def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> Array:
     left = where_computed(points, np.float64)
-    right = where_computed(_brought_beside(others, left), np.float64)
+    right = where_computed(beside_computed(others, left), np.float64)
     _check_table(len(left), len(right), max_memory)
     if not _arrays.is_host(left):
         xp = _arrays.namespace(left)
@@ -352,11 +354,6 @@ def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | N
             if progress is not None:
                 progress(done / len(left))
     return table
-
-
-def _brought_beside(array: Array, reference: Array) -> Array:
-    """To the GPU, if the reference is there, otherwise to the host."""
-    return _arrays.beside(array, reference) if _arrays.is_cuda(reference) else _arrays.to_host(array)
 
 
 def _in_rows(n: int, n_others: int, width: int, xp: Any, distances: Callable[[slice], Array]) -> Array:
@@ -437,7 +434,7 @@ class _Mixtures:
         """Beside the reference."""
 
         def checked(name: str) -> Array:
-            array = where_computed(_brought_beside(getattr(components, name), reference), np.float64)
+            array = where_computed(beside_computed(getattr(components, name), reference), np.float64)
             reject(
                 array,
                 ~_arrays.namespace(array).isfinite(array),

@@ -56,17 +56,18 @@ def kernel(*metrics: str, profiles: tuple[str, ...] = PROFILES) -> tuple[Term, .
 EVERYTHING = kernel("euclidean", "cityblock", "dot")
 # Features, marks, whether these are residuals, and the kernel.
 VECTORS: dict[str, tuple[int, int, bool, Any]] = {
-    "one": (20, 20, True, kernel("euclidean", profiles=("exponential",))),
+    "one": (10, 10, True, kernel("euclidean", profiles=("exponential",))),
     "cityblock": (20, 20, True, kernel("cityblock", profiles=("exponential",))),
     "dot": (20, 20, True, kernel("dot")),
     "differences": (3, 3, True, EVERYTHING),
     "expanded": (20, 20, True, EVERYTHING),
-    "residuals": (20, 20, True, kernel("euclidean")),
+    "residuals": (10, 10, True, kernel("euclidean")),
+    "gathered residuals": (70, 70, True, kernel("euclidean")),
     "cityblock, gram": (200, 200, True, kernel("cityblock", profiles=("exponential",))),
     "dot, gram": (200, 200, True, kernel("dot")),
     "differences, gram": (3, 200, False, EVERYTHING),
     "expanded, gram": (200, 200, True, EVERYTHING),
-    "residuals, gram": (200, 200, True, kernel("euclidean")),
+    "gathered residuals, gram": (200, 200, True, kernel("euclidean")),
 }
 SOME_DIMS = range(1, CONSTANT_DIMS + 2)
 FAMILIES = {"normal": SOME_DIMS, "normal_full": SOME_DIMS, "laplace": range(1, 2), "atoms": SOME_DIMS}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._faults import shown_size
 
 
 def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
@@ -71,7 +72,3 @@ def available_memory_on_gpu(device: Any) -> int:
         available = int(device.mem_info[0]) + int(pool.free_bytes())
         limit = int(pool.get_limit())  # 0: none
         return min(available, max(0, limit - int(pool.used_bytes()))) if limit else available
-
-
-def shown_size(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"

@@ -14,9 +14,11 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
+from kcalib._special import where_computed
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators import forecast_scores
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
@@ -247,7 +249,7 @@ def forecast_evaluation_of(
     """`evaluate` of checked data."""
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     miscalibrated = test.pvalue < alpha
-    errors = _arrays.to_host(data.y) - forecast_scores.means_of(data)
+    errors = where_computed(data.y) - forecast_scores.means_of(data)
     has_density = forecast_scores.has_density(data.prediction)
     numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
     # Where the SKCE finds nothing, a reason has to stand by itself: level alpha over two of them.
@@ -263,7 +265,7 @@ def forecast_evaluation_of(
         n_samples=data.n,
         n_dims=data.n_dims,
         prediction=type(data.prediction).__name__,
-        rmse=float(np.sqrt(np.mean(errors**2))),
+        rmse=math.sqrt(float(_arrays.namespace(errors).mean(errors**2))),
         crps=forecast_scores.mean_of(data, forecast_scores.crps_values(data)),
         log_score=forecast_scores.mean_of(data, forecast_scores.log_score_values(data)) if has_density else None,
         pinball_loss=numbers.get("pinball_loss"),
@@ -283,13 +285,13 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     """What predictions of numbers have, and those of vectors have not."""
     levels, tail = np.asarray(forecast_scores.LEVELS), (1 - INTERVAL) / 2
     pit = forecast_scores.pit_of(data, seed)
-    low, high = forecast_scores.quantiles_of(data, np.array([tail, 1 - tail])).T
+    limits, xp = forecast_scores.quantiles_of(data, np.array([tail, 1 - tail])), _arrays.namespace(pit)
     curve = forecast_scores.curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=seed)
     return {
         "pinball_loss": forecast_scores.mean_of(data, forecast_scores.pinball_values(data, levels)),
-        "interval_coverage": float(np.mean((pit >= tail) & (pit <= 1 - tail))),
-        "interval_width": float(np.mean(high - low)),
-        "pit_mean": float(np.mean(pit)),
+        "interval_coverage": float(xp.mean(xp.astype((pit >= tail) & (pit <= 1 - tail), np.float64))),
+        "interval_width": float(xp.mean(limits[:, 1] - limits[:, 0])),
+        "pit_mean": float(xp.mean(pit)),
         "quantile_calibration_error": curve.error,
     }
 
@@ -306,14 +308,14 @@ def _reasons(n: int, numbers: dict[str, float], quantile: float) -> list[str]:
     return reasons
 
 
-def _spread(data: Forecasts, errors: np.ndarray, quantile: float) -> list[str]:
+def _spread(data: Forecasts, errors: Array, quantile: float) -> list[str]:
     """Whether squared errors of vectors are on average their variances, up to so many standard errors."""
-    std = _arrays.to_host(data.prediction.standard_deviation())
-    if data.n < 2 or not np.all(std > 0):
+    std, xp = where_computed(data.prediction.standard_deviation()), _arrays.namespace(errors)
+    if data.n < 2 or not xp.all(std > 0):
         return []
-    squares = np.mean((errors / std) ** 2, axis=1)
-    gap = float(np.mean(squares)) - 1
-    if abs(gap) <= quantile * float(np.std(squares, ddof=1)) / math.sqrt(data.n):
+    squares = xp.mean((errors / std) ** 2, axis=1)
+    gap = float(xp.mean(squares)) - 1
+    if abs(gap) <= quantile * float(xp.std(squares, correction=1)) / math.sqrt(data.n):
         return []
     return ["over-confident" if gap > 0 else "under-confident"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification, cast, kind_of, reject
 from kcalib._options import check_choice
 from kcalib._problem import Side
+from kcalib._special import special, where_computed
 from kcalib._warnings import warn
 from kcalib.distributions import (
     Beta,
@@ -50,7 +52,7 @@ CRITERIA = ("likelihood", "skce")
 BOUNDS = (0.01, 100.0)
 GRID = 25  # temperatures between the bounds at which the SKCE is taken first
 STEP = 0.05  # of log(T), for derivatives of the SKCE
-STRIP = 2**18  # probabilities that are looked at at once
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are looked at at once
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-12  # of log(T)
 FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
@@ -418,134 +420,150 @@ def _families() -> list[str]:
 class Likelihood:
     """The negative log-likelihood of each sample, constant - beta observed + cumulant(beta), beta = 1 / T."""
 
-    observed: np.ndarray  # log p(y) with respect to the reference measure, up to a constant; shape: (n,)
-    constant: np.ndarray  # what makes it the negative log-likelihood of y itself, shape: (n,)
+    observed: Array  # log p(y) with respect to the reference measure, up to a constant; shape: (n,)
+    constant: Array  # what makes it the negative log-likelihood of y itself, shape: (n,)
     # beta -> log of the integral of p^beta, and its two derivatives: mean and variance of log p(Z) of Z ~ q; (n,) each
-    cumulant: Callable[[float], tuple[np.ndarray, np.ndarray, np.ndarray]]
-    weight: np.ndarray  # shape: (n,)
+    cumulant: Callable[[float], tuple[Array, Array, Array]]
+    weight: Array  # shape: (n,)
     # cumulant(beta) = -shape log(beta), so that the optimum is sum(-observed) / sum(shape); None if it is another
-    shape: np.ndarray | None = None
+    shape: Array | None = None
 
     def at(self, beta: float) -> tuple[float, float, float]:
         """The weighted mean and its derivatives."""
         value, slope, curvature = self.cumulant(beta)
-        mean = functools.partial(np.average, weights=self.weight)
-        return (
-            float(mean(self.constant - beta * self.observed + value)),
-            float(mean(slope - self.observed)),
-            float(mean(curvature)),
-        )
+        xp = _arrays.namespace(self.weight)
+        total = xp.sum(self.weight)
+        terms = (self.constant - beta * self.observed + value, slope - self.observed, curvature)
+        mean, first, second = (float(xp.sum(one * self.weight) / total) for one in terms)
+        return mean, first, second
 
     def spread(self, beta: float) -> float:
         """Sum of squares of the terms of the sum that the first derivative is, with its n - 1 for n."""
         scores = self.weight / self.weight.sum() * (self.cumulant(beta)[1] - self.observed)
-        n = np.count_nonzero(self.weight)
+        n = int((self.weight != 0).sum())
         return float(scores @ scores) * n / (n - 1)
 
 
 def _likelihood(data: Data, logits: Array | None) -> Likelihood:
-    weight = np.ones(data.n) if data.sample_weight is None else _host(data.sample_weight)
+    targets = where_computed(data.y[:, 0] if isinstance(data, Forecasts) else data.probabilities[:, 0], np.float64)
+    weight = _arrays.namespace(targets).ones_like(targets)
+    if data.sample_weight is not None:
+        weight = where_computed(data.sample_weight, np.float64)
     if isinstance(data, Forecasts):
         return likelihood_of(data.prediction, data.y, weight)
     assert logits is not None
-    return _of_labels(_host(logits), np.asarray(_arrays.to_host(data.labels)), weight)
+    return _of_labels(where_computed(logits, np.float64), where_computed(data.labels), weight)
 
 
-def _of_labels(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> Likelihood:
-    observed = logits[np.arange(len(labels)), labels]
+def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
+    xp = _arrays.namespace(logits)
+    observed = logits[xp.arange(len(labels)), labels]
     impossible = (observed == -np.inf) & (weight > 0)
     if impossible.any():
-        i = int(np.argmax(impossible))
+        i, count = int(impossible.argmax()), int(impossible.sum())
         raise ValueError(
-            f"`y_true[{i}]` is class {labels[i]}, whose predicted probability is 0 (so for {impossible.sum()} of "
+            f"`y_true[{i}]` is class {int(labels[i])}, whose predicted probability is 0 (so for {count} of "
             f"{len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
             "smallest_probability=1e-7, say, pass logits, or use criterion='skce'"
         )
 
-    def cumulant(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = max(1, STRIP // logits.shape[1])
+    def cumulant(beta: float) -> tuple[Array, Array, Array]:
+        rows = max(1, (STRIP if _arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
         parts = [_log_partition(logits[i : i + rows], beta) for i in range(0, len(logits), rows)]
-        value, slope, curvature = (np.concatenate(part) for part in zip(*parts, strict=True))
+        value, slope, curvature = (xp.concat(part) for part in zip(*parts, strict=True))
         return value, slope, curvature
 
     # What is left of labels with the probability 0 has no weight.
-    observed = np.where(np.isfinite(observed), observed, 0.0)
-    return Likelihood(observed, np.zeros(len(labels)), cumulant, weight)
+    observed = xp.where(xp.isfinite(observed), observed, 0.0)
+    return Likelihood(observed, xp.zeros_like(observed), cumulant, weight)
 
 
-def _log_partition(logits: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _log_partition(logits: Array, beta: float) -> tuple[Array, Array, Array]:
     """log sum exp(beta l), and mean and variance of l under the softmax; the highest l of each row is 0."""
+    xp = _arrays.namespace(logits)
     with np.errstate(over="ignore"):
-        powers = np.exp(beta * logits)
+        powers = xp.exp(beta * logits)
     sums = powers.sum(axis=1)
-    finite = np.where(powers > 0, logits, 0.0)  # 0 * -inf
-    mean = np.einsum("ij,ij->i", powers, finite) / sums
-    deviations = np.where(powers > 0, logits - mean[:, None], 0.0)
-    return np.log(sums), mean, np.einsum("ij,ij,ij->i", powers, deviations, deviations) / sums
+    finite = xp.where(powers > 0, logits, 0.0)  # 0 * -inf
+    mean = _row_sums(powers, finite) / sums
+    deviations = xp.where(powers > 0, logits - mean[:, None], 0.0)
+    return xp.log(sums), mean, _row_sums(powers, deviations, deviations) / sums
+
+
+def _row_sums(*factors: Array) -> Array:
+    """Sums of products along the rows, shape (n,)."""
+    if _arrays.is_host(factors[0]):
+        return np.einsum(",".join(["ij"] * len(factors)) + "->i", *factors)
+    return functools.reduce(operator.mul, factors).sum(axis=1)
 
 
 @functools.singledispatch
-def likelihood_of(prediction: Distribution, y: Array, weight: np.ndarray) -> Likelihood:
+def likelihood_of(prediction: Distribution, y: Array, weight: Array) -> Likelihood:
     """The likelihood of targets, shape (n, d), as a function of the temperature."""
     raise TypeError(_not_closed(prediction))
 
 
 @likelihood_of.register
 def _(prediction: Normal, y: Array, weight: np.ndarray) -> Likelihood:
-    r = _host((y - prediction.expected_value()) / prediction.standard_deviation())
-    return _of_energies(prediction, y, 0.5 * np.sum(r * r, axis=1), prediction.n_dims / 2, weight)
+    r = where_computed((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
+    return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: MultivariateNormal, y: Array, weight: np.ndarray) -> Likelihood:
-    r = np.linalg.solve(_host(prediction.scale_tril), _host(y - prediction.mean)[:, :, None])[:, :, 0]
-    return _of_energies(prediction, y, 0.5 * np.sum(r * r, axis=1), prediction.n_dims / 2, weight)
+    factors, gaps = (where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
+    r = _arrays.namespace(factors).linalg.solve(factors, gaps[:, :, None])[:, :, 0]
+    return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: Laplace, y: Array, weight: np.ndarray) -> Likelihood:
-    energy = _host(abs(y[:, 0] - prediction.loc) / prediction.scale)
+    energy = where_computed(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
     return _of_energies(prediction, y, energy, 1.0, weight)
 
 
 @likelihood_of.register
 def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
-    z, shape = _host((y[:, 0] - prediction.loc) / prediction.scale), _host(prediction.shape)
+    z = where_computed((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    xp, shape = _arrays.namespace(z), where_computed(prediction.shape, np.float64)
     with np.errstate(over="ignore"):
-        energy = 0.5 * np.abs(z) ** (2 * shape)
+        energy = 0.5 * abs(z) ** (2 * shape)
     reject(
         energy,
-        ~np.isfinite(energy) & (weight > 0),
+        ~xp.isfinite(energy) & (weight > 0),
         lambda at, x: f"`y_true{at}` is so far from the predicted mean that its likelihood is 0; drop such samples",
     )
-    return _of_energies(prediction, y, np.where(weight > 0, energy, 0.0), 0.5 / shape, weight)
+    return _of_energies(prediction, y, xp.where(weight > 0, energy, 0.0), 0.5 / shape, weight)
 
 
 @likelihood_of.register
 def _(prediction: Beta, y: Array, weight: np.ndarray) -> Likelihood:
-    first, a, b = _host(y)[:, 0], _host(prediction.a), _host(prediction.b)
-    return _of_shares(np.stack([a, b], axis=1), np.stack([first, 1 - first], axis=1), weight)
+    first, a, b = (where_computed(one, np.float64) for one in (y[:, 0], prediction.a, prediction.b))
+    xp = _arrays.namespace(a)
+    return _of_shares(xp.stack([a, b], axis=1), xp.stack([first, 1 - first], axis=1), weight)
 
 
 @likelihood_of.register
 def _(prediction: Dirichlet, y: Array, weight: np.ndarray) -> Likelihood:
-    shares = _host(y)
-    return _of_shares(_host(prediction.alpha), shares / shares.sum(axis=1, keepdims=True), weight)
+    shares = where_computed(y, np.float64)
+    alpha = where_computed(prediction.alpha, np.float64)
+    return _of_shares(alpha, shares / shares.sum(axis=1, keepdims=True), weight)
 
 
-def _of_energies(prediction: Any, y: Array, energy: np.ndarray, shape: Any, weight: np.ndarray) -> Likelihood:
+def _of_energies(prediction: Any, y: Array, energy: Array, shape: Any, weight: Array) -> Likelihood:
     """Densities proportional to beta^shape exp(-beta energy) with respect to Lebesgue measure."""
-    shape = np.broadcast_to(np.asarray(shape, dtype=np.float64), energy.shape)
+    xp = _arrays.namespace(energy)
+    shape = xp.zeros_like(energy) + shape
 
-    def cumulant(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def cumulant(beta: float) -> tuple[Array, Array, Array]:
         return -shape * math.log(beta), -shape / beta, shape / beta**2
 
     targets = _arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
-    at_one = np.where(weight > 0, -_host(prediction.log_density(targets)), 0.0)
+    at_one = xp.where(weight > 0, -where_computed(prediction.log_density(targets), np.float64), 0.0)
     return Likelihood(-energy, at_one - energy, cumulant, weight, shape)
 
 
-def _of_shares(alpha: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Likelihood:
+def _of_shares(alpha: Array, y: Array, weight: Array) -> Likelihood:
     """Dirichlet densities, in forms without differences of large terms."""
     reject(
         y,
@@ -556,29 +574,30 @@ def _of_shares(alpha: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Likeliho
         ),
     )
     total = alpha.sum(axis=1, keepdims=True)
-    observed = -np.sum(deviance(alpha, total * y, alpha - total * y), axis=1)
+    observed = -deviance(alpha, total * y, alpha - total * y).sum(axis=1)
 
-    def cumulant(beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def cumulant(beta: float) -> tuple[Array, Array, Array]:
         # Of all entries less that of the total. The terms beta sum(alpha log(alpha / total)) are in `observed`.
         values, slopes, curvatures = (
-            np.sum(of_entries, axis=1) - of_total[:, 0]
+            of_entries.sum(axis=1) - of_total[:, 0]
             for of_entries, of_total in zip(_log_gamma(beta * alpha), _log_gamma(beta * total), strict=True)
         )
         return values, slopes / beta, curvatures / beta**2
 
-    return Likelihood(observed, np.sum(np.log(y), axis=1), cumulant, weight)
+    return Likelihood(observed, _arrays.namespace(y).log(y).sum(axis=1), cumulant, weight)
 
 
-def _log_gamma(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _log_gamma(x: Array) -> tuple[Array, Array, Array]:
     """g(x) = log Gamma(x) - x log(x) + x, x g'(x) and x^2 g''(x)."""
-    r = 1 / np.maximum(x, 30.0)
+    xp = _arrays.namespace(x)
+    r = 1 / xp.maximum(x, 30.0)
     s = r * r
     slope = -0.5 - r * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s / 240)))
     curvature = 0.5 + r * (1 / 6 - s * (1 / 30 - s * (1 / 42 - s / 30)))
-    small = np.minimum(x, 30.0)
-    slope = np.where(x < 30, small * (scipy.special.digamma(small) - np.log(small)), slope)
-    curvature = np.where(x < 30, small * small * scipy.special.polygamma(1, small) - small, curvature)
-    return stirling_error(x) + 0.5 * np.log(2 * math.pi / x), slope, curvature
+    small = xp.minimum(x, 30.0)
+    slope = xp.where(x < 30, small * (special(x).digamma(small) - xp.log(small)), slope)
+    curvature = xp.where(x < 30, small * small * special(x).zeta(2.0, small) - small, curvature)
+    return stirling_error(x) + 0.5 * xp.log(2 * math.pi / x), slope, curvature
 
 
 # The highest likelihood.
@@ -592,7 +611,7 @@ def _highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: 
     beta = 1 / temperature
     after, _, curvature = likelihood.at(beta)
     error = interval = None
-    if converged and np.count_nonzero(likelihood.weight) > 1 and curvature > 0:
+    if converged and int((likelihood.weight != 0).sum()) > 1 and curvature > 0:
         spread = likelihood.spread(beta)
         relative = math.sqrt(spread) / curvature / beta  # error of beta, and so of T
         error = relative * temperature
@@ -708,9 +727,12 @@ class SKCECriterion:
         curvature = (values[0] - 2 * values[1] + values[2]) / STEP**2
         if n < 2 or curvature <= 0:
             return None
-        below, _, above = (_host(m.row_sums) + _host(m.diagonal) for m in moments)
+        below, _, above = (
+            where_computed(m.row_sums, np.float64) + where_computed(m.diagonal, np.float64) for m in moments
+        )
         slopes = (above - below) / (2 * STEP * n)
-        return 2 * float(np.std(slopes, ddof=1)) / math.sqrt(n) / curvature
+        deviation = float(_arrays.namespace(slopes).std(slopes, correction=1))
+        return 2 * deviation / math.sqrt(n) / curvature
 
     def _operator(self, log_temperature: float) -> Operator:
         """Of the points at T = 1, and the marks of the scaled predictions."""
@@ -780,10 +802,6 @@ def _returned(q: Array, y_pred: Any) -> Array:
     if kind_of(array) == "f":
         q = _arrays.namespace(q).astype(q, array.dtype, copy=False)
     return _arrays.restored(q, y_pred)
-
-
-def _host(array: Array) -> np.ndarray:
-    return np.asarray(_arrays.to_host(array), dtype=np.float64)
 
 
 def _checked_bounds(bounds: Any) -> tuple[float, float] | None:

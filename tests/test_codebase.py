@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 
 # From the ground up: a module may import those of earlier lines only.
 LAYERS = [
-    ["_version", "_native", "_options", "_plot", "_warnings", "_cuda", "laws._law"],
+    ["_version", "_native", "_options", "_plot", "_warnings", "_cuda", "_faults", "laws._law"],
     ["_arrays", "_threads", "laws.chi_square_mixture", "laws.pearson"],
-    ["_memory"],
+    ["_devices", "_memory"],
     ["lenses", "_linalg", "_special"],
     ["_inputs", "_problem", "laws"],
     ["distributions._checks", "distributions._quasi", "distributions._saddle_point", "kernels", "_statistics"],

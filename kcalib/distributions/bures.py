@@ -9,40 +9,43 @@ differences. Called by `distances`.
 
 from __future__ import annotations
 
-import numpy as np
+from kcalib import _arrays
+from kcalib._arrays import Array
 
 
-def covariance_roots(covariances: np.ndarray) -> np.ndarray:
+def covariance_roots(covariances: Array) -> Array:
     """Symmetric roots of positive semidefinite matrices, shape (..., d, d)."""
+    xp = _arrays.namespace(covariances)
     if covariances.shape[-1] == 1:
-        return np.sqrt(covariances)
-    values, vectors = np.linalg.eigh(covariances)
-    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-    return scaled @ np.swapaxes(vectors, -1, -2)
+        return xp.sqrt(covariances)
+    values, vectors = xp.linalg.eigh(covariances)
+    scaled = vectors * xp.sqrt(xp.maximum(values, 0.0))[..., None, :]
+    return scaled @ xp.swapaxes(vectors, -1, -2)
 
 
-def squared_distances(roots: np.ndarray, others: np.ndarray) -> np.ndarray:
+def squared_distances(roots: Array, others: Array) -> Array:
     """Squared distances, shape (...), of matrices with these roots, shapes (..., d, d), broadcast."""
-    d = roots.shape[-1]
+    xp, d = _arrays.namespace(roots), roots.shape[-1]
     if d == 1:
         return ((roots - others) ** 2)[..., 0, 0]
-    products = np.swapaxes(roots, -1, -2) @ others
+    products = xp.swapaxes(roots, -1, -2) @ others
     if d == 2:
         squares = _squared_of_two(roots, others, products)
     else:
-        left, _, right = np.linalg.svd(products)
-        squares = np.sum((roots @ left - others @ np.swapaxes(right, -1, -2)) ** 2, axis=(-1, -2))
-    return np.where(np.all(roots == others, axis=(-1, -2)), 0.0, squares)
+        left, _, right = xp.linalg.svd(products)
+        squares = xp.sum((roots @ left - others @ xp.swapaxes(right, -1, -2)) ** 2, axis=(-1, -2))
+    return xp.where(xp.all(roots == others, axis=(-1, -2)), 0.0, squares)
 
 
-def _squared_of_two(roots: np.ndarray, others: np.ndarray, products: np.ndarray) -> np.ndarray:
+def _squared_of_two(roots: Array, others: Array, products: Array) -> Array:
     """The same for 2 x 2 matrices: U is a rotation, as the roots' determinants are not negative."""
+    xp = _arrays.namespace(products)
     cosine = products[..., 0, 0] + products[..., 1, 1]
     sine = products[..., 0, 1] - products[..., 1, 0]
-    size = np.hypot(cosine, sine)
+    size = xp.hypot(cosine, sine)
     apart = size == 0  # of matrices with orthogonal ranges; then every U is optimal
-    size = np.where(apart, 1.0, size)
-    cosine, sine = np.where(apart, 1.0, cosine) / size, sine / size
+    size = xp.where(apart, 1.0, size)
+    cosine, sine = xp.where(apart, 1.0, cosine) / size, sine / size
     first = roots[..., :, 0] - cosine[..., None] * others[..., :, 0] - sine[..., None] * others[..., :, 1]
     second = roots[..., :, 1] + sine[..., None] * others[..., :, 0] - cosine[..., None] * others[..., :, 1]
-    return np.sum(first**2 + second**2, axis=-1)
+    return xp.sum(first**2 + second**2, axis=-1)

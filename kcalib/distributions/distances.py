@@ -24,9 +24,11 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays, _mixtures
+from kcalib._arrays import Array
 from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
+from kcalib._special import beside_computed, where_computed
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.distributions._distribution import Components, Distribution
 from kcalib.distributions.bures import covariance_roots, squared_distances
@@ -36,6 +38,7 @@ from kcalib.kernels import Gaussian
 __all__ = ["mmd_distance", "wasserstein_distance", "wasserstein_table"]
 
 BLOCK, SEARCH_BLOCK = 2**15, 2**18  # numbers in the largest arrays of one block of pairs
+DEVICE_BLOCK = 2**24
 EQUAL = 1e-13  # weights that differ by less are equal: so little mass hardly costs
 PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the largest: rounding
 Block = Callable[[], int]  # does its part and returns the number of pairs in it
@@ -48,7 +51,7 @@ def wasserstein_distance(
     order: float = 2.0,
     max_memory: float | None = None,
     threads: int | None = None,
-) -> np.ndarray:
+) -> Array:
     r"""Wasserstein distances between predicted distributions.
 
     Between two normal, two Laplace, or two other distributions that are one component each it is the 2-Wasserstein
@@ -76,7 +79,8 @@ def wasserstein_distance(
 
     Returns
     -------
-    numpy.ndarray, shape (n, n'), float64
+    array, shape (n, n'), float64
+        NumPy's; CuPy's for predictions on a GPU.
         Distances: 0 for equal distributions. Between similar normal distributions the error is about 1e-15 of their
         scale, and 1e-8 if covariances are singular.
 
@@ -86,6 +90,8 @@ def wasserstein_distance(
         If a prediction is not a `Distribution`, or these have neither components nor points.
     ValueError
         If the distributions are of different kinds or sizes, or an option is out of range.
+    NotImplementedError
+        For mixtures of several components, or samples of unequal weights, on a GPU.
     MemoryError
         If the table takes more memory than is allowed.
 
@@ -141,7 +147,7 @@ def wasserstein_distance(
 
 def mmd_distance(
     prediction: Distribution, other: Distribution | None = None, *, bandwidth: float, max_memory: float | None = None
-) -> np.ndarray:
+) -> Array:
     r"""MMD distances between predicted distributions, under a Gaussian kernel.
 
     .. math:: \mathrm{MMD}^2(P, P') = E\, l(Z_1, Z_2) - 2 E\, l(Z, Z') + E\, l(Z'_1, Z'_2),
@@ -163,7 +169,8 @@ def mmd_distance(
 
     Returns
     -------
-    numpy.ndarray, shape (n, n'), float64
+    array, shape (n, n'), float64
+        NumPy's; CuPy's for predictions on a GPU.
         Distances, at most the square root of 2: 0 for equal distributions, with an error of up to 1e-8 for others.
 
     Raises
@@ -219,8 +226,8 @@ def mmd_distance(
     family, d = sides[0].family, int(sides[0].locations.shape[2])
     mixtures = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
     rows = [_mixtures.point_columns(side, scale) for side in sides]
-    squares = _arrays.to_host(_mixtures.squared_mmd(mixtures, rows[0], _arrays.beside(rows[-1], rows[0])))
-    return np.sqrt(squares)
+    squares = where_computed(_mixtures.squared_mmd(mixtures, rows[0], _arrays.beside(rows[-1], rows[0])))
+    return _arrays.namespace(squares).sqrt(squares)
 
 
 def wasserstein_table(
@@ -230,10 +237,12 @@ def wasserstein_table(
     order: float = 2.0,
     max_memory: float | None = None,
     threads: int | None = None,
-) -> np.ndarray:
+) -> Array:
     """As `wasserstein_distance`, of mixtures: W_2 of single components, MW_order of others; shape (n, n')."""
-    sides = [_Mixtures.of(side) for side in _sides(components, other)]
+    sides = [_Mixtures.of(side, components.locations) for side in _sides(components, other)]
     _check_table(sides[0].n, sides[-1].n, max_memory)
+    if not _arrays.is_host(sides[0].points):
+        return _device_table(sides[0], sides[-1], order)
     table = np.zeros((sides[0].n, sides[-1].n))
     left, right = sides[0].groups(), None if other is None else sides[1].groups()
     jobs = [_Job(table, g, h, order, other is None) for a, g in enumerate(left) for h in (right or left[a:])]
@@ -320,9 +329,15 @@ def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, 
     return None if others is None or others.shape[1] != points.shape[1] else (points, others)
 
 
-def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> np.ndarray:
-    left, right = (_arrays.compact(_arrays.to_host(array), np.float64) for array in (points, others))
+def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> Array:
+    left = where_computed(points, np.float64)
+    right = where_computed(beside_computed(others, left), np.float64)
     _check_table(len(left), len(right), max_memory)
+    if not _arrays.is_host(left):
+        xp = _arrays.namespace(left)
+        norms = partial(xp.linalg.norm, axis=2)
+        size = len(left), len(right), left.shape[1]
+        return _in_rows(*size, xp, lambda rows: norms(left[rows, None, :] - right[None, :, :]))
     table = np.empty((len(left), len(right)))
     step = max(1, BLOCK // len(right))
 
@@ -339,6 +354,43 @@ def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | N
             if progress is not None:
                 progress(done / len(left))
     return table
+
+
+def _in_rows(n: int, n_others: int, width: int, xp: Any, distances: Callable[[slice], Array]) -> Array:
+    """A table on a device, some rows at a time; `distances` takes arrays of rows x n_others x width numbers."""
+    table, step = xp.empty((n, n_others)), max(1, DEVICE_BLOCK // (n_others * width))
+    for begin in range(0, n, step):
+        rows = slice(begin, min(begin + step, n))
+        table[rows] = distances(rows)
+    return table
+
+
+def _device_table(left: _Mixtures, right: _Mixtures, order: float) -> Array:
+    """What has closed forms: single components, and as many points of equal weights on a line."""
+    xp, K = _arrays.namespace(left.points), left.weights.shape[1]
+    alike = right.weights.shape[1] == K
+    equal = alike and all(bool(xp.all(xp.abs(side.weights * K - 1) <= EQUAL)) for side in (left, right))
+    if equal and left.on_a_line:
+        x, y = (xp.sort(side.points[:, :, 0], axis=1) for side in (left, right))
+
+        def between_lines(rows: slice) -> Array:
+            gaps = xp.abs(x[rows, None, :] - y[None, :, :])
+            largest = xp.max(gaps, axis=2)
+            scale = xp.where(largest > 0, largest, 1.0)
+            return scale * xp.mean((gaps / scale[:, :, None]) ** order, axis=2) ** (1 / order)
+
+        return _in_rows(left.n, right.n, K, xp, between_lines)
+    if not (alike and K == 1):
+        _arrays.check_not_cuda(left.points, "optimal transport between mixtures of several components")
+
+    def between_components(rows: slice) -> Array:
+        squares = xp.sum((left.points[rows, None, 0, :] - right.points[None, :, 0, :]) ** 2, axis=2)
+        if left.roots is not None and right.roots is not None:
+            squares += squared_distances(left.roots[rows, None, 0], right.roots[None, :, 0])
+        return xp.sqrt(squares)
+
+    width = left.points.shape[2] ** (1 if left.roots is None else 2)
+    return _in_rows(left.n, right.n, width, xp, between_components)
 
 
 def _run(blocks: Iterator[Block], threads: int) -> Iterator[int]:
@@ -370,37 +422,44 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Mixtures:
-    """Checked components on the host, in the form of a group."""
+    """Checked components in the form of a group; on the host, or CuPy arrays."""
 
-    weights: np.ndarray
-    points: np.ndarray
-    roots: np.ndarray | None
+    weights: Array
+    points: Array
+    roots: Array | None
     on_a_line: bool
 
     @classmethod
-    def of(cls, components: Components) -> _Mixtures:
-        def host(name: str) -> np.ndarray:
-            array = np.asarray(_arrays.to_host(getattr(components, name)), dtype=np.float64)
-            reject(array, ~np.isfinite(array), lambda at, x: f"`{name}{at}` of components is {x}, expected it finite")
+    def of(cls, components: Components, reference: Array) -> _Mixtures:
+        """Beside the reference."""
+
+        def checked(name: str) -> Array:
+            array = where_computed(beside_computed(getattr(components, name), reference), np.float64)
+            reject(
+                array,
+                ~_arrays.namespace(array).isfinite(array),
+                lambda at, x: f"`{name}{at}` of components is {x}, expected it finite",
+            )
             return array
 
-        weights, locations = host("weights"), host("locations")
+        weights, locations = checked("weights"), checked("locations")
+        xp = _arrays.namespace(weights)
         reject(weights, weights < 0, lambda at, x: f"`weights{at}` of components is {x}, expected at least 0")
-        sums = np.sum(weights, axis=1)
+        sums = xp.sum(weights, axis=1)
         reject(
             sums,
-            np.abs(sums - 1) > 1e-6,
+            xp.abs(sums - 1) > 1e-6,
             lambda at, x: f"`weights{at}` of components sum to {x}, expected 1; divide them by their sum",
         )
         weights = weights / sums[:, None]
         if components.family == "atoms":
             return cls(weights, locations, None, locations.shape[2] == 1)
-        scales = host("scales")
+        scales = checked("scales")
         if components.family == "normal_full":
             return cls(weights, locations, _roots(scales), False)
         reject(scales, scales < 0, lambda at, x: f"`scales{at}` of components is {x}, expected at least 0")
-        spread = np.sqrt(scales) if components.family == "normal" else math.sqrt(2) * scales
-        return cls(weights, np.concatenate([locations, spread], axis=2), None, False)
+        spread = xp.sqrt(scales) if components.family == "normal" else math.sqrt(2) * scales
+        return cls(weights, xp.concat([locations, spread], axis=2), None, False)
 
     @property
     def n(self) -> int:
@@ -427,13 +486,14 @@ class _Mixtures:
         return found
 
 
-def _roots(covariances: np.ndarray) -> np.ndarray:
-    symmetric = (covariances + np.swapaxes(covariances, -1, -2)) / 2
-    values = np.linalg.eigvalsh(symmetric)
+def _roots(covariances: Array) -> Array:
+    xp = _arrays.namespace(covariances)
+    symmetric = (covariances + xp.swapaxes(covariances, -1, -2)) / 2
+    values = xp.linalg.eigvalsh(symmetric)
     lowest = values[..., 0]
     reject(
         lowest,
-        lowest < -PSD * np.abs(values[..., -1]),
+        lowest < -PSD * xp.abs(values[..., -1]),
         lambda at, x: f"`scales{at}` of components has the eigenvalue {x:.6g}, expected a positive semidefinite matrix",
     )
     return covariance_roots(symmetric)

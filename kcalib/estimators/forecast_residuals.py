@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib._packing import Packed
 from kcalib._problem import Factor, Side, Term
+from kcalib._special import where_computed
+from kcalib._statistics import total
 from kcalib.solvers import KernelOperator, pivoted_cholesky
 
 FIRST_RANK = 128
@@ -27,7 +30,7 @@ LEFT = 1e-12  # of the trace of G: what a factor may leave out
 class Residuals:
     """F, and what it leaves out."""
 
-    rows: np.ndarray  # F, float64, shape (n, rank)
+    rows: Array  # F, float64, shape (n, rank)
     lost: float  # the trace of G - F F^T, which is positive semi-definite
 
 
@@ -51,15 +54,15 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
     if problem.target is None:
-        return Residuals(np.asarray(_arrays.to_host(problem.left.marks), dtype=np.float64), 0.0)
+        return Residuals(where_computed(problem.left.marks, np.float64), 0.0)
     one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
     gram = KernelOperator(replace(packed, problem=alone), threads=threads, operator=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
-    trace = float(np.sum(gram.diagonal()))
+    trace = total(gram.diagonal())
     if trace <= 0:
-        return Residuals(np.zeros((n, 1)), 0.0)
+        return Residuals(where_computed(_arrays.namespace(nowhere).zeros_like(nowhere), np.float64), 0.0)
     while True:
         check_memory(
             24 * n * rank,

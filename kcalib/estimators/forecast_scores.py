@@ -2,7 +2,7 @@
 
 Public functions check their input (`kcalib._forecasts`) and call functions of checked data, which
 `kcalib.evaluation` and `kcalib.inference.compare` call too: `crps_values`, `log_score_values`, `pinball_values`,
-`pit_of`, `curve_of`. All is computed on the host, in float64.
+`pit_of`, `curve_of`. All is computed in float64, on a GPU for CuPy arrays, otherwise on the host.
 
 The CRPS has closed forms for mixtures of normals and of Laplace laws, for samples and for counts; otherwise it is
 an integral over quantiles. A distribution of the user's own, of which nothing but draws is known, is taken as
@@ -20,10 +20,12 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays, _plot
+from kcalib._arrays import Array
 from kcalib._forecasts import FOREIGN, Forecasts, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_integer
-from kcalib.distributions import Distribution, NegativeBinomial, Poisson, as_distribution
+from kcalib._special import brought, special, where_computed
+from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Samples, as_distribution
 from kcalib.distributions._distribution import Components
 from kcalib.estimators.reliability import Band
 
@@ -167,7 +169,7 @@ def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = LEVELS, sam
     return mean_of(data, pinball_values(data, checked_levels(levels)))
 
 
-def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> np.ndarray:
+def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
     """Probability integral transform: where in its predicted distribution each target lies.
 
     Parameters
@@ -179,7 +181,8 @@ def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> np.ndarra
 
     Returns
     -------
-    numpy.ndarray, float64, shape (n,)
+    array, float64, shape (n,)
+        NumPy's, or CuPy's for predictions on a GPU.
         In [0, 1]: P(Z <= y) for continuous predictions. For counts P(Z < y) + u P(Z = y) with u uniform in (0, 1). For
         S samples the rank of the target among them, (number below + u (1 + number equal)) / (S + 1), which is uniform
         if targets and samples are drawn from the same distribution; if they have weights w, S is 1 / (sum of w^2) and
@@ -333,18 +336,20 @@ def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecas
     return data
 
 
-def mean_of(data: Forecasts, values: np.ndarray) -> float:
+def mean_of(data: Forecasts, values: Array) -> float:
+    xp = _arrays.namespace(values)
     if data.sample_weight is None:
-        return float(np.mean(values))
-    weights = _arrays.to_host(data.sample_weight)
+        return float(xp.mean(values))
+    weights = where_computed(data.sample_weight)
     used = weights > 0  # a score may be infinite
-    return float(np.average(values[used], weights=weights[used]))
+    values, weights = values[used], weights[used]
+    return float(xp.sum(values * weights) / xp.sum(weights))
 
 
-def crps_values(data: Forecasts, *, fair: bool = False) -> np.ndarray:
-    """CRPS or energy score of each sample, shape (n,), float64, on the host."""
-    y, prediction = _host_targets(data), data.prediction
-    components = _host_components(prediction)
+def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
+    """CRPS or energy score of each sample, shape (n,), float64."""
+    y, prediction = _targets(data), data.prediction
+    components = _components(prediction)
     if fair and (components is None or components.family != "atoms" or components.locations.shape[1] < 2):
         raise ValueError(
             f"`fair` is for predictions by two or more samples, but `y_pred` is {type(prediction).__name__}; "
@@ -363,40 +368,40 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> np.ndarray:
     return _in_batches(components, y, _crps_of_normals if data.n_dims == 1 else _energy_of_normals)
 
 
-def log_score_values(data: Forecasts) -> np.ndarray:
-    """Negative logarithm of the density at each target, shape (n,), float64, on the host."""
+def log_score_values(data: Forecasts) -> Array:
+    """Negative logarithm of the density at each target, shape (n,), float64."""
     if not has_density(data.prediction):
         raise ValueError(
             f"`y_pred` is {type(data.prediction).__name__}, which has no density (`log_density`), so that there is no "
             "log score; use kcalib.crps, or fit a density to the samples"
         )
     prediction: Any = data.prediction
-    return np.asarray(-_arrays.to_host(prediction.log_density(_event(data))), dtype=np.float64)
+    return -where_computed(prediction.log_density(_event(data)), np.float64)
 
 
-def pinball_values(data: Forecasts, levels: np.ndarray) -> np.ndarray:
+def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:
     """Pinball loss of each sample, averaged over levels, shape (n,)."""
     y = _numbers(data, "the pinball loss is")[:, None]
-    gap = y - quantiles_of(data, levels)
-    return np.mean(np.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)
+    gap, levels, xp = y - quantiles_of(data, levels), brought(levels, y), _arrays.namespace(y)
+    return xp.mean(xp.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)
 
 
-def pit_of(data: Forecasts, seed: int) -> np.ndarray:
+def pit_of(data: Forecasts, seed: int) -> Array:
     """PIT values, shape (n,)."""
     y, prediction = _numbers(data, "PIT values are"), data.prediction
-    uniform = np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n)
+    xp, uniform = _arrays.namespace(y), brought(np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n), y)
     atoms = _samples(data)
     if atoms is not None:
-        size = 1 / np.sum(atoms.weights**2, axis=1)  # S for equal weights
+        size = 1 / xp.sum(atoms.weights**2, axis=1)  # S for equal weights
         z = atoms.locations[:, :, 0]
-        below = np.sum(atoms.weights * (z < y[:, None]), axis=1)
-        equal = np.sum(atoms.weights * (z == y[:, None]), axis=1)
-        return np.asarray((below * size + uniform * (1 + equal * size)) / (size + 1))
+        below = xp.sum(atoms.weights * (z < y[:, None]), axis=1)
+        equal = xp.sum(atoms.weights * (z == y[:, None]), axis=1)
+        return (below * size + uniform * (1 + equal * size)) / (size + 1)
     upper = _cdf(data, y)
     if prediction.support != "count":
         return upper
-    lower = np.where(y > 0, _cdf(data, np.maximum(y - 1, 0)), 0.0)
-    return np.asarray(lower + uniform * (upper - lower))
+    lower = xp.where(y > 0, _cdf(data, xp.maximum(y - 1, 0)), 0.0)
+    return lower + uniform * (upper - lower)
 
 
 def curve_of(
@@ -408,7 +413,9 @@ def curve_of(
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
     pit, n = pit_of(data, seed), data.n
-    coverage = np.searchsorted(np.sort(pit), levels, side="right") / n
+    xp = _arrays.namespace(pit)
+    ascending = xp.sort(pit)
+    coverage = _arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n
     if simultaneous:
         width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
         band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
@@ -421,12 +428,21 @@ def curve_of(
         standard_error=np.sqrt(levels * (1 - levels) / n),
         consistency_band=band,
         error=float(np.mean(np.abs(coverage - levels))),
-        histogram=np.histogram(pit, HISTOGRAM_BINS, (0, 1))[0] / n,
+        histogram=_histogram(ascending) / n,
         confidence_level=float(confidence_level),
         simultaneous=bool(simultaneous),
         seed=None if is_continuous(data) else seed,
         n_samples=n,
     )
+
+
+def _histogram(ascending: Array) -> np.ndarray:
+    """Numbers of PIT values, in order, in bins of equal width."""
+    if _arrays.is_host(ascending):
+        return np.histogram(ascending, HISTOGRAM_BINS, (0, 1))[0]
+    inner = _arrays.like(np.linspace(0, 1, HISTOGRAM_BINS + 1)[1:-1], ascending)
+    below = _arrays.to_host(_arrays.namespace(ascending).searchsorted(ascending, inner, side="left"))
+    return np.diff(below, prepend=0, append=len(ascending))
 
 
 def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
@@ -435,9 +451,9 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
     return np.where((k > 0) & (scipy.special.bdtr(k - 1, n, p) >= probability), k - 1, k)
 
 
-def means_of(data: Forecasts) -> np.ndarray:
+def means_of(data: Forecasts) -> Array:
     """Means of the predictions, shape (n, d)."""
-    return np.asarray(_arrays.to_host(data.prediction.expected_value()), dtype=np.float64)
+    return where_computed(data.prediction.expected_value(), np.float64)
 
 
 def has_density(prediction: Distribution) -> bool:
@@ -458,25 +474,25 @@ def checked_levels(levels: Any) -> np.ndarray:
     return array
 
 
-def _numbers(data: Forecasts, what: str) -> np.ndarray:
+def _numbers(data: Forecasts, what: str) -> Array:
     """The targets, shape (n,), if they are numbers."""
     if data.n_dims != 1:
         raise ValueError(
             f"`y_pred` predicts vectors of {data.n_dims} entries, but {what} for numbers; pass the targets and the "
             "predictions of one entry at a time"
         )
-    return _host_targets(data)[:, 0]
+    return _targets(data)[:, 0]
 
 
-def _cdf(data: Forecasts, x: np.ndarray) -> np.ndarray:
+def _cdf(data: Forecasts, x: Array) -> Array:
     """P(Z <= x) at one number for each sample, shape (n,)."""
     prediction: Any = data.prediction
     shape = (data.n, *prediction.event_shape)
-    return np.asarray(_arrays.to_host(prediction.cdf(_arrays.like(x.reshape(shape), data.y, data.y.dtype)))).reshape(-1)
+    return where_computed(prediction.cdf(_arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
 
 
-def _host_targets(data: Forecasts) -> np.ndarray:
-    return np.asarray(_arrays.to_host(data.y), dtype=np.float64)
+def _targets(data: Forecasts) -> Array:
+    return where_computed(data.y, np.float64)
 
 
 def _event(data: Forecasts) -> Any:
@@ -484,15 +500,15 @@ def _event(data: Forecasts) -> Any:
     return data.y if data.prediction.event_shape else data.y[:, 0]
 
 
-def _host_components(prediction: Distribution) -> Components | None:
+def _components(prediction: Distribution) -> Components | None:
     c = prediction.components()
     if c is None:
         return None
     arrays = (c.weights, c.locations, c.scales)
-    return Components(c.family, *(None if a is None else np.asarray(_arrays.to_host(a), np.float64) for a in arrays))
+    return Components(c.family, *(None if a is None else where_computed(a, np.float64) for a in arrays))
 
 
-def _draws(data: Forecasts) -> np.ndarray:
+def _draws(data: Forecasts) -> Array:
     """Draws that stand for the predictions, shape (n, S, d)."""
     check_memory(
         5 * 8 * data.n * N_DRAWS * data.n_dims,
@@ -500,34 +516,38 @@ def _draws(data: Forecasts) -> np.ndarray:
         f"{N_DRAWS} draws from each of {data.n} predictions and what is computed of them",
         "define `quantile` and `cdf` for the family, or take fewer predictions at a time",
     )
-    draws = _arrays.to_host(data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED))
-    return np.asarray(draws, dtype=np.float64).reshape(data.n, N_DRAWS, data.n_dims)
+    draws = data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED)
+    return where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
 
 
 def _samples(data: Forecasts) -> Components | None:
     """The samples that the predictions are, or are taken as; None: they are not."""
     components = data.prediction.components()
     if components is not None and components.family == "atoms":
-        return _host_components(data.prediction)
+        return _components(data.prediction)
     return None if hasattr(data.prediction, "cdf") else _atoms(_draws(data))
 
 
-def quantiles_of(data: Forecasts, levels: np.ndarray) -> np.ndarray:
+def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
     """inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
-        return np.asarray(_arrays.to_host(data.prediction.quantile(levels)), dtype=np.float64)
-    return np.quantile(_draws(data)[:, :, 0], levels, axis=1, method="inverted_cdf").T
+        return where_computed(data.prediction.quantile(levels), np.float64)
+    draws = _draws(data)[:, :, 0]
+    if not _arrays.is_host(draws):
+        return Samples(draws).quantile(levels)
+    return np.quantile(draws, levels, axis=1, method="inverted_cdf").T
 
 
 # -- CRPS and energy score ---------------------------------------------------------------------
 
 
-def _atoms(samples: np.ndarray) -> Components:
+def _atoms(samples: Array) -> Components:
     """Samples, shape (n, S, d), of equal weight."""
-    return Components("atoms", np.full(samples.shape[:2], 1 / samples.shape[1]), samples, None)
+    equal = _arrays.namespace(samples).full(samples.shape[:2], 1 / samples.shape[1])
+    return Components("atoms", equal, samples, None)
 
 
-def _in_batches(c: Components, y: np.ndarray, score: Callable[[Components, np.ndarray], np.ndarray]) -> np.ndarray:
+def _in_batches(c: Components, y: Array, score: Callable[[Components, Array], Array]) -> Array:
     """`score` of some samples at a time, so that tables of pairs of components do not fill the memory."""
     n, k, d = c.locations.shape
     pairs = k if c.family == "atoms" and d == 1 else k * k
@@ -537,85 +557,95 @@ def _in_batches(c: Components, y: np.ndarray, score: Callable[[Components, np.nd
         rows = slice(start, start + step)
         some = Components(c.family, c.weights[rows], c.locations[rows], None if c.scales is None else c.scales[rows])
         parts.append(score(some, y[rows]))
-    return np.concatenate(parts)
+    return _arrays.namespace(y).concat(parts)
 
 
-def _score_of_atoms(c: Components, y: np.ndarray, fair: bool) -> np.ndarray:
+def _score_of_atoms(c: Components, y: Array, fair: bool) -> Array:
     """E|Z - y| - E|Z - Z'| / 2; `fair` leaves the pairs of an atom with itself out of the mean."""
-    w, z = c.weights, c.locations
-    near = np.sum(w * np.linalg.norm(z - y[:, None, :], axis=2), axis=1)
+    xp, w, z = _arrays.namespace(y), c.weights, c.locations
+    near = xp.sum(w * xp.linalg.norm(z - y[:, None, :], axis=2), axis=1)
     if z.shape[2] == 1:
-        order = np.argsort(z[:, :, 0], axis=1)
-        z, sorted_weights = np.take_along_axis(z[:, :, 0], order, 1), np.take_along_axis(w, order, 1)
-        below = np.cumsum(sorted_weights, axis=1)[:, :-1]
+        order = xp.argsort(z[:, :, 0], axis=1)
+        z, sorted_weights = xp.take_along_axis(z[:, :, 0], order, axis=1), xp.take_along_axis(w, order, axis=1)
+        below = xp.cumsum(sorted_weights, axis=1)[:, :-1]
         # F (1 - F) between neighbours, in which nothing cancels.
-        half = np.sum(below * np.maximum(1 - below, 0) * np.diff(z, axis=1), axis=1)
+        half = xp.sum(below * xp.maximum(1 - below, 0) * xp.diff(z, axis=1), axis=1)
     else:
-        half = np.zeros(len(z))
+        half = xp.zeros(len(z))
         for i in range(1, z.shape[1]):
-            half += w[:, i] * np.sum(w[:, :i] * np.linalg.norm(z[:, :i] - z[:, i : i + 1], axis=2), axis=1)
+            half += w[:, i] * xp.sum(w[:, :i] * xp.linalg.norm(z[:, :i] - z[:, i : i + 1], axis=2), axis=1)
     if fair:
-        half = half / (1 - np.sum(w * w, axis=1))
+        half = half / (1 - xp.sum(w * w, axis=1))
     return near - half
 
 
-def _crps_of_normals(c: Components, y: np.ndarray) -> np.ndarray:
+def _crps_of_normals(c: Components, y: Array) -> Array:
     """Mixtures of normal distributions of numbers (Grimit et al. 2006)."""
     assert c.scales is not None
     w, m, v = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
-    near = np.sum(w * _mean_size_of_normal(m - y, v), axis=1)
+    near = _arrays.namespace(w).sum(w * _mean_size_of_normal(m - y, v), axis=1)
     pairs = _mean_size_of_normal(m[:, :, None] - m[:, None, :], v[:, :, None] + v[:, None, :])
-    return near - 0.5 * np.einsum("nk,nl,nkl->n", w, w, pairs)
+    return near - 0.5 * _weighted_pairs(w, pairs)
 
 
-def _mean_size_of_normal(m: np.ndarray, v: np.ndarray) -> np.ndarray:
+def _weighted_pairs(w: Array, pairs: Array) -> Array:
+    """sum_kl w_nk w_nl pairs_nkl, shape (n,)."""
+    if _arrays.is_host(w):
+        return np.einsum("nk,nl,nkl->n", w, w, pairs)
+    xp = _arrays.namespace(w)
+    return xp.sum(w * xp.sum(w[:, None, :] * pairs, axis=2), axis=1)
+
+
+def _mean_size_of_normal(m: Array, v: Array) -> Array:
     """E|X| of X ~ N(m, v)."""
-    s = np.sqrt(v)
+    xp = _arrays.namespace(v)
+    s = xp.sqrt(v)
     z = m / s
-    return s * (np.sqrt(2 / np.pi) * np.exp(-0.5 * z * z) + z * scipy.special.erf(z / math.sqrt(2)))
+    return s * (math.sqrt(2 / math.pi) * xp.exp(-0.5 * z * z) + z * special(z).erf(z / math.sqrt(2)))
 
 
-def _crps_of_laplace(c: Components, y: np.ndarray) -> np.ndarray:
+def _crps_of_laplace(c: Components, y: Array) -> Array:
     """Mixtures of Laplace distributions."""
     assert c.scales is not None
     w, m, b = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
-    gap = np.abs(m - y)
-    near = np.sum(w * (gap + b * np.exp(-gap / b)), axis=1)
-    pairs = _mean_gap_of_laplace(np.abs(m[:, :, None] - m[:, None, :]), b[:, :, None], b[:, None, :])
-    return near - 0.5 * np.einsum("nk,nl,nkl->n", w, w, pairs)
+    xp, gap = _arrays.namespace(y), abs(m - y)
+    near = xp.sum(w * (gap + b * xp.exp(-gap / b)), axis=1)
+    pairs = _mean_gap_of_laplace(abs(m[:, :, None] - m[:, None, :]), b[:, :, None], b[:, None, :])
+    return near - 0.5 * _weighted_pairs(w, pairs)
 
 
-def _mean_gap_of_laplace(gap: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def _mean_gap_of_laplace(gap: Array, b: Array, c: Array) -> Array:
     """E|X - X'| of Laplace laws with scales b and c whose medians are `gap` apart.
 
     gap + (G(b^2) - G(c^2)) / (b^2 - c^2) with G(s) = s^(3/2) exp(-gap / sqrt(s)). The divided difference is the mean of
     G' over the interval, by quadrature where the scales are near each other.
     """
-    s, t = np.broadcast_arrays(b * b, c * c)
-    near = np.abs(s - t) < 0.3 * np.maximum(s, t)
-    difference = np.where(near, 1.0, s - t)
-    divided = (b**3 * np.exp(-gap / b) - c**3 * np.exp(-gap / c)) / difference
-    mean = np.zeros(s.shape)
+    xp = _arrays.namespace(gap)
+    s, t = xp.broadcast_arrays(b * b, c * c)
+    near = abs(s - t) < 0.3 * xp.maximum(s, t)
+    difference = xp.where(near, 1.0, s - t)
+    divided = (b**3 * xp.exp(-gap / b) - c**3 * xp.exp(-gap / c)) / difference
+    mean = xp.zeros(s.shape)
     nodes, weights = np.polynomial.legendre.leggauss(12)
     for node, weight in zip(nodes, weights, strict=True):
-        root = np.sqrt(0.5 * (s + t) + 0.5 * node * (s - t))
-        mean += 0.5 * weight * (1.5 * root + 0.5 * gap) * np.exp(-gap / root)
-    return gap + np.where(near, mean, divided)
+        root = xp.sqrt(0.5 * (s + t) + 0.5 * node * (s - t))
+        mean += 0.5 * weight * (1.5 * root + 0.5 * gap) * xp.exp(-gap / root)
+    return gap + xp.where(near, mean, divided)
 
 
-def _energy_of_normals(c: Components, y: np.ndarray) -> np.ndarray:
+def _energy_of_normals(c: Components, y: Array) -> Array:
     """Energy score of mixtures of normal distributions of vectors, with diagonal or full covariances."""
     assert c.scales is not None
-    w, m, v = c.weights, c.locations, c.scales
-    near = np.sum(w * _mean_norm_of_normal(m - y[:, None, :], v), axis=1)
-    half = 0.5 * np.sum(w * w * _mean_norm_of_normal(np.zeros_like(m), 2 * v), axis=1)
+    xp, w, m, v = _arrays.namespace(y), c.weights, c.locations, c.scales
+    near = xp.sum(w * _mean_norm_of_normal(m - y[:, None, :], v), axis=1)
+    half = 0.5 * xp.sum(w * w * _mean_norm_of_normal(xp.zeros_like(m), 2 * v), axis=1)
     for k in range(1, w.shape[1]):
         pairs = _mean_norm_of_normal(m[:, :k] - m[:, k : k + 1], v[:, :k] + v[:, k : k + 1])
-        half += w[:, k] * np.sum(w[:, :k] * pairs, axis=1)
+        half += w[:, k] * xp.sum(w[:, :k] * pairs, axis=1)
     return near - half
 
 
-def _mean_norm_of_normal(m: np.ndarray, v: np.ndarray) -> np.ndarray:
+def _mean_norm_of_normal(m: Array, v: Array) -> Array:
     """E|X| of X ~ N(m, v) in d dimensions, for m of shape (..., d), v of variances (..., d) or covariances (..., d, d).
 
     With L(t) = E exp(-t |X|^2) and L_0 that of a normal X_0 of mean 0 with E|X_0|^2 = E|X|^2 in all directions,
@@ -625,41 +655,43 @@ def _mean_norm_of_normal(m: np.ndarray, v: np.ndarray) -> np.ndarray:
     In log t the integrand is analytic in a strip and decays exponentially: the trapezoidal rule has an error of
     exp(-pi^2 / step), and the ends are where 1e-15 of the integral is left.
     """
+    xp = _arrays.namespace(m)
     if v.ndim == m.ndim + 1:
-        v, axes = np.linalg.eigh(v)
-        m, v = np.einsum("...ij,...i->...j", axes, m), np.maximum(v, 0)
+        v, axes = xp.linalg.eigh(v)
+        m, v = xp.einsum("...ij,...i->...j", axes, m), xp.maximum(v, 0)
     d = m.shape[-1]
-    a = np.mean(m * m + v, axis=-1)
+    a = xp.mean(m * m + v, axis=-1)
     relative_m, relative_v = m * m / a[..., None], v / a[..., None]
-    total = np.zeros(a.shape)
+    total = xp.zeros(a.shape)
     step = 0.27
     for u in np.arange(-24, 36, step):
         t = math.exp(u)
         spread = 1 + 2 * t * relative_v
-        transform = np.exp(-np.sum(t * relative_m / spread + 0.5 * np.log(spread), axis=-1))
+        transform = xp.exp(-xp.sum(t * relative_m / spread + 0.5 * xp.log(spread), axis=-1))
         total += ((1 + 2 * t) ** (-d / 2) - transform) * math.exp(-u / 2)
     isotropic = math.sqrt(2) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
-    return np.sqrt(a) * (isotropic + step * total / math.sqrt(4 * math.pi))
+    return xp.sqrt(a) * (isotropic + step * total / math.sqrt(4 * math.pi))
 
 
-def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> np.ndarray:
+def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> Array:
     """With mean m and dispersion a: E|Z - y| = (y - m) (2 F(y) - 1) + 2 m (1 + a y) f(y).
 
     From k f(k) = m (1 + a (k - 1)) f(k - 1) / (1 + a m), summed by parts.
     """
-    y = _host_targets(data)[:, 0]
-    f = np.exp(_arrays.to_host(prediction.log_density(data.y[:, 0])))
+    y = _targets(data)[:, 0]
+    xp = _arrays.namespace(y)
+    f = xp.exp(where_computed(prediction.log_density(data.y[:, 0])))
     if isinstance(prediction, Poisson):
-        m = _arrays.to_host(prediction.rate)
-        a = np.zeros_like(m)
-        half = m * (scipy.special.i0e(2 * m) + scipy.special.i1e(2 * m))
+        m = where_computed(prediction.rate)
+        a = xp.zeros_like(m)
+        half = m * (special(m).i0e(2 * m) + special(m).i1e(2 * m))
     else:
-        m, a = _arrays.to_host(prediction.mean), _arrays.to_host(prediction.dispersion)
+        m, a = where_computed(prediction.mean), where_computed(prediction.dispersion)
         half = _half_gap_of_negative_binomial(m, a)
-    return np.asarray((y - m) * (2 * _cdf(data, y) - 1) + 2 * m * (1 + a * y) * f - half)
+    return (y - m) * (2 * _cdf(data, y) - 1) + 2 * m * (1 + a * y) * f - half
 
 
-def _half_gap_of_negative_binomial(m: np.ndarray, a: np.ndarray) -> np.ndarray:
+def _half_gap_of_negative_binomial(m: Array, a: Array) -> Array:
     """E|Z - Z'| / 2 of negative binomial counts with mean m and dispersion a.
 
     |k| is the integral of (1 - cos(k t)) / (1 - cos(t)) over a period of t, over 2 pi. So it is that of the
@@ -670,28 +702,29 @@ def _half_gap_of_negative_binomial(m: np.ndarray, a: np.ndarray) -> np.ndarray:
     With v = sinh(w) the integrand is bounded for |Im w| < pi/4 and falls as exp(-|w|): the trapezoidal rule has an
     error of exp(-pi^2 / (2 step)).
     """
-    s = 1 + a * m
+    xp, s = _arrays.namespace(m), 1 + a * m
     # Up to where 1e-16 of the integral is left, which is at least about the smaller of m and its root.
-    last = math.log(8e16 * float(np.max(m * s / np.minimum(m, np.sqrt(m)))))
+    last = math.log(8e16 * float(xp.max(m * s / xp.minimum(m, xp.sqrt(m)))))
     step = 0.13
-    total = np.zeros(m.shape)
+    total = xp.zeros(m.shape)
     for i in range(math.ceil(last / step)):
         w = i * step
         share = 4 * m * s / math.cosh(w) ** 2
-        total += (0.5 if i == 0 else 1.0) * math.cosh(w) * -np.expm1(-np.log1p(a * share) / a)
-    return np.asarray(step * total / (2 * math.pi))
+        total += (0.5 if i == 0 else 1.0) * math.cosh(w) * -xp.expm1(-xp.log1p(a * share) / a)
+    return step * total / (2 * math.pi)
 
 
-def _crps_by_quadrature(data: Forecasts) -> np.ndarray:
+def _crps_by_quadrature(data: Forecasts) -> Array:
     """int (F(x) - 1{y <= x})^2 dx by Gauss and Legendre's rule between quantiles, cut at the target."""
-    y = _host_targets(data)[:, 0]
-    knots = quantiles_of(data, np.asarray(KNOTS))
-    knots = np.column_stack((np.minimum(knots[:, 0], y), knots, np.maximum(knots[:, -1], y)))
+    y = _targets(data)[:, 0]
+    xp, knots = _arrays.namespace(y), quantiles_of(data, np.asarray(KNOTS))
+    knots = xp.column_stack((xp.minimum(knots[:, 0], y), knots, xp.maximum(knots[:, -1], y)))
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-    total = np.zeros(data.n)
-    for cut, above in ((np.minimum, 0.0), (np.maximum, 1.0)):
+    total = xp.zeros(data.n)
+    for cut, above in ((xp.minimum, 0.0), (xp.maximum, 1.0)):
         ends = cut(knots, y[:, None])
-        for left, right in zip(ends.T[:-1], ends.T[1:], strict=True):
+        for j in range(ends.shape[1] - 1):
+            left, right = ends[:, j], ends[:, j + 1]
             for node, weight in zip(nodes, weights, strict=True):
                 f = _cdf(data, 0.5 * (left + right) + 0.5 * node * (right - left))
                 total += 0.5 * weight * (right - left) * (f - above) ** 2

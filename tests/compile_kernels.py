@@ -28,6 +28,7 @@ from unittest import mock
 sys.path.append(str(Path(__file__).parent))  # as pytest has it
 
 import emulated_cupy
+import numpy as np
 import nvrtc
 
 from kcalib._cuda import Program
@@ -75,7 +76,7 @@ FAMILIES = {"normal": SOME_DIMS, "normal_full": SOME_DIMS, "laplace": range(1, 2
 
 def vectors(shape: str, dtype: str) -> CudaOperator:
     features, n_marks, residuals, terms = VECTORS[shape]
-    points, marks = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in (features, n_marks))
+    points, marks = (emulated_cupy.asarray(np.eye(2, k), dtype=dtype) for k in (features, n_marks))
     labels = emulated_cupy.asarray([0, 1]) if residuals else None
     return CudaOperator(PairProblem(Side(points, marks, labels), None, terms))
 

@@ -41,6 +41,12 @@ def _strict(array: np.ndarray):
     return strict.asarray(array, device=strict.Device("device1"))
 
 
+def _cupy(array: np.ndarray):
+    import cupy
+
+    return cupy.asarray(array)
+
+
 def _map(problem: PairProblem, convert) -> PairProblem:
     def side(s: Side | None) -> Side | None:
         if s is None:
@@ -57,8 +63,8 @@ CONVERSIONS = {
     "generic-jax": _jax,
     "cuda-emulated": emulated_cupy.asarray,
     # The real CuPy's, on a GPU.
-    "cuda": emulated_cupy.asarray,
-    "sorted_scan-cuda": emulated_cupy.asarray,
+    "cuda": _cupy,
+    "sorted_scan-cuda": _cupy,
     "sorted_scan-emulated": emulated_cupy.asarray,
 }
 OPERATORS |= {
@@ -68,12 +74,13 @@ OPERATORS |= {
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
 }
 WITHOUT_GPU = list(OPERATORS)
-OPERATORS["cuda-emulated"] = OPERATORS["cuda"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
+OPERATORS["cuda-emulated"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
+OPERATORS["cuda"] = lambda p: CudaOperator(_map(p, _cupy))
 ON_A_LINE = {
     "sorted_scan": SortedScanOperator,
     "sorted_scan-emulated": lambda p: SortedScanOperator(_map(p, emulated_cupy.asarray)),
+    "sorted_scan-cuda": lambda p: SortedScanOperator(_map(p, _cupy)),
 }
-ON_A_LINE["sorted_scan-cuda"] = ON_A_LINE["sorted_scan-emulated"]  # with the real CuPy, on a GPU
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
 # An expanded squared distance is off by about 4 eps s, s <= 4 its largest term, and used where it
 # exceeds 1e-3 s: the distance d is off by 4 eps s / (2 d) <= 63 eps sqrt(s) <= 126 eps, and a kernel of
@@ -244,13 +251,13 @@ def _always_on_gpu(kernel: str, target: str, n: int, m: int, dtype: str, duplica
     )
 
 
-ON_GPU = [
+CASES_ON_GPU = [
     pytest.param(*case.values, id=case.id, marks=[] if _always_on_gpu(*case.values[0]) else pytest.mark.slow)
     for case in CASES
 ]
 
 
-@pytest.mark.parametrize("case", ON_GPU, indirect=True)
+@pytest.mark.parametrize("case", CASES_ON_GPU, indirect=True)
 @pytest.mark.parametrize("operator", ["cuda-emulated", "cuda"])
 class TestSymmetricOnGPU(Contract):
     """Every problem."""
@@ -322,6 +329,7 @@ RECTANGULAR = [pytest.param(o, d) for o in WITHOUT_GPU for d in ("float64", "flo
 RECTANGULAR += [
     pytest.param("cuda-emulated", "float64"),
     pytest.param("cuda-emulated", "float32", marks=pytest.mark.slow),
+    *(pytest.param("cuda", d) for d in ("float64", "float32")),
 ]
 
 

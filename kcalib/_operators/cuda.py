@@ -48,6 +48,9 @@ FUNCTIONS = {
 }
 TILE, THREADS, THRESHOLDS, FEATURES = 64, 256, 8, 16  # as in pairs.cu
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
+# Unless points lie so close, in the mean of their squared distances, that most pairs would have to be computed anew:
+# by residuals, whose products have size 1, or by an expansion, as a share of their squares.
+SPREAD_OF_RESIDUALS, SPREAD = 0.1, 0.02
 
 # Beyond them one product of residuals gives distances and target factors, if each residual at the other's label comes
 # from shared memory, where there are at most `FEATURES` classes. From global memory a warp takes some 20 cycles of a
@@ -116,10 +119,12 @@ class CudaOperator:
             raise ValueError(f"operator='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
         features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
+        many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO
+        spread, size = _spread(problem.left.points) if many_features else (0.0, 0.0)
         self._residuals = 0
-        if labelled and metrics == {"euclidean"} and features > DIFFERENCES_UP_TO:
+        if labelled and metrics == {"euclidean"} and spread > SPREAD_OF_RESIDUALS:
             self._residuals = 1 if features <= FEATURES else 2 if features >= GATHERED_FROM else 0
-        self._expanded = "euclidean" in metrics and features > DIFFERENCES_UP_TO and not self._residuals
+        self._expanded = many_features and spread > SPREAD * size and not self._residuals
         self._dots = self._expanded or "dot" in metrics
         vectors = problem.target is None and problem.predicted is None and problem.table is None
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
@@ -582,6 +587,15 @@ class Prepared:
         self.n = n
         self.points, self.marks = points, marks
         self.arguments = (points, marks, norms, labels, np.int64(n))
+
+
+def _spread(points: Array) -> tuple[float, float]:
+    """The mean squared distance of some of the points, and their mean square."""
+    xp = _arrays.namespace(points)
+    some = xp.astype(points[:: -(-len(points) // 64)], xp.float64)
+    center = xp.mean(some, axis=0)
+    mean_square = float(xp.sum(some * some)) / len(some)
+    return 2 * (mean_square - float(xp.sum(center * center))), mean_square
 
 
 def _cost(mixtures: Mixtures | None, columns: int) -> float:

@@ -21,6 +21,7 @@ from kcalib import _arrays, _linalg
 from kcalib._arrays import Array
 from kcalib._devices import on_their_gpu
 from kcalib._options import check_choice, check_integer
+from kcalib._statistics import cumulative_sum
 from kcalib.solvers._operators import SymmetricOperator, as_operator
 
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
@@ -202,7 +203,7 @@ def _diagonal(operator: SymmetricOperator) -> Array:
 def _drawn(weights: Array, count: int, random: np.random.Generator) -> np.ndarray:
     """Rows drawn with probability proportional to `weights`, with replacement."""
     xp = _arrays.namespace(weights)
-    ladder = xp.cumsum(weights)
+    ladder = cumulative_sum(weights)
     places = xp.searchsorted(ladder, _arrays.like(random.random(count), ladder) * ladder[-1], side="right")
     return np.minimum(_arrays.to_host(places), int(xp.flatnonzero(weights)[-1]))
 

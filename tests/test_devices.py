@@ -79,12 +79,12 @@ class TestOtherLibraries:
 
     def test_gradients_and_lazy_views_are_resolved(self, cupy, torch_tensor):
         y, p = softmax_problem(30, 3)
-        expected = kcalib.skce(y, p)
+        expected = kcalib.skce(y, p, kernel=KERNEL)
         wanted = torch_tensor(p).requires_grad_()
-        assert kcalib.skce(y, wanted) == pytest.approx(expected, rel=1e-12)
+        assert kcalib.skce(y, wanted, kernel=KERNEL) == pytest.approx(expected, rel=1e-12)
         lazy = torch_tensor(-1j * p).conj().imag
         assert lazy.is_neg()
-        assert kcalib.skce(y, lazy) == pytest.approx(expected, rel=1e-12)
+        assert kcalib.skce(y, lazy, kernel=KERNEL) == pytest.approx(expected, rel=1e-12)
 
     def test_empty_tensors_are_refused_like_others(self, cupy, tensor):
         with pytest.raises(ValueError, match="^`y_pred` is empty, expected at least one prediction"):
@@ -458,6 +458,17 @@ FORECASTS = {
 }
 
 
+# Ranges of parameters, by family.
+FAMILIES = {
+    "Normal": [(-1.0, 2.0), (0.5, 2.0)],
+    "Laplace": [(-1.0, 2.0), (0.5, 2.0)],
+    "PowerExponential": [(-1.0, 2.0), (0.5, 2.0), (1.0, 3.0)],
+    "Poisson": [(0.5, 9.0)],
+    "NegativeBinomial": [(0.5, 9.0), (0.1, 1.0)],
+    "Beta": [(0.5, 3.0), (0.7, 2.0)],
+}
+
+
 def _with_marks(calls: dict[str, Any]) -> list[Any]:
     """Names of calls; those that have many kernels compiled are slow here."""
     slow = {"calibration_error", "evaluate"} if calls is FORECASTS else {"calibration_error"}
@@ -506,6 +517,38 @@ class TestEveryFunction:
         there = _on_gpu_1(cupy, y, mean, std)
         normal = kcalib.distributions.Normal
         self._check(cupy, FORECASTS[name], (y, normal(mean, std)), (there[0], normal(*there[1:])))
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_distributions(self, cupy, family):
+        arrays = [np.linspace(low, high, 12) for low, high in FAMILIES[family]]
+        here, there = (getattr(kcalib.distributions, family)(*a) for a in (arrays, _on_gpu_1(cupy, *arrays)))
+        y = np.full(12, 0.5) if here.support in ("real", "unit") else np.arange(12.0)
+        calls = {
+            "quasi_sample": (4,),
+            "sample": (2,),
+            "parameters": (),
+            "components": (),
+            "wasserstein_points": (),
+            "expected_value": (),
+            "standard_deviation": (),
+            "log_density": (y,),
+            "cdf": (y,),
+            "quantile": (0.3,),
+        }
+        for method, arguments in calls.items():
+            expected = getattr(here.take(slice(2, 9)), method)(
+                *(a[2:9] if isinstance(a, np.ndarray) else a for a in arguments)
+            )
+            try:
+                found = getattr(there.take(slice(2, 9)), method)(
+                    *(_on_gpu_1(cupy, a[2:9])[0] if isinstance(a, np.ndarray) else a for a in arguments)
+                )
+            except NotImplementedError:
+                if method != "sample":
+                    raise
+                continue
+            assert cupy.cuda.Device().id == 0
+            np.testing.assert_allclose(_numbers(found, 1), _numbers(expected, 1), rtol=1e-9, atol=1e-12)
 
     def test_tensors_come_back_in_their_library(self, cupy, tensor):
         y, p = softmax_problem(40, 3, seed=4)

@@ -458,6 +458,14 @@ FORECASTS = {
 }
 
 
+def _memory(arguments: Any) -> list[bytes]:
+    """What the arrays among arguments hold."""
+    arrays = [a for x in arguments for a in ([x] if isinstance(x, emulated_cupy.ndarray) else vars(x).values())]
+    found = [a._a.tobytes() for a in arrays if isinstance(a, emulated_cupy.ndarray)]
+    assert found
+    return found
+
+
 # Ranges of parameters, by family.
 FAMILIES = {
     "Normal": [(-1.0, 2.0), (0.5, 2.0)],
@@ -550,6 +558,24 @@ class TestEveryFunction:
             assert cupy.cuda.Device().id == 0
             np.testing.assert_allclose(_numbers(found, 1), _numbers(expected, 1), rtol=1e-9, atol=1e-12)
 
+    @pytest.mark.parametrize(
+        "name", ["skce", "ckce", "calibration_test", "class_wise_ece", "reliability", "brier_score"]
+    )
+    @pytest.mark.parametrize("layout", ["fortran", "strided", "reversed", "shifted"])
+    def test_layouts(self, cupy, name, layout):
+        y, p = softmax_problem(40, 3, seed=4)
+        with cupy.cuda.Device(1):
+            labels, there = cupy.asarray(y.astype(np.int32)), cupy.asarray(p)
+            if layout == "fortran":
+                there = cupy.asarray(p.T.copy()).T
+            elif layout == "strided":
+                labels, there = cupy.repeat(labels, 2)[::2], cupy.repeat(there, 2, axis=1)[:, ::2]
+            elif layout == "reversed":
+                labels, there = cupy.asarray(y[::-1].copy())[::-1], cupy.asarray(p[::-1].copy())[::-1]
+            else:
+                there = cupy.concatenate([cupy.zeros(1), there.reshape(-1)])[1:].reshape(40, 3)
+        self._check(cupy, CLASSIFICATION[name], (y, p), (labels, there))
+
     def test_tensors_come_back_in_their_library(self, cupy, tensor):
         y, p = softmax_problem(40, 3, seed=4)
         found = kcalib.recalibration.TemperatureScaling().fit(tensor(y, 1), tensor(p, 1)).transform(tensor(p, 1))
@@ -560,9 +586,10 @@ class TestEveryFunction:
         assert cupy.cuda.Device().id == 0
 
     def _check(self, cupy, call, here, there):
-        expected = _numbers(call(*here), 1)
+        expected, before = _numbers(call(*here), 1), _memory(there)
         found = _numbers(call(*there), 1)
         assert cupy.cuda.Device().id == 0
+        assert _memory(there) == before, "arguments were written to"
         assert len(found) == len(expected) and expected
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 

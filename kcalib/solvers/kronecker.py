@@ -315,7 +315,7 @@ def signed_factors(values: Array, shift: float) -> SignedFactors:
     root, most = math.sqrt(shift), float(values[-1]) ** 2 / (float(values[-1]) ** 2 + shift)
     # xy / (xy + s) is at most 1 and xy / s, the first of which is less for y from s / x on.
     crossing = xp.searchsorted(values, shift / values)
-    own = values / xp.sqrt(values**2 + shift)
+    own = values / xp.sqrt(values * values + shift)
     rest = xp.ones_like(values)  # T_k
     zero = xp.zeros_like(values[:1])
     columns = list[Array]()

@@ -226,7 +226,7 @@ def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
     operator = _on_gpu(_problem(300, 10))
     for free, strip in ((2**40, 4096), (2 * 8 * 4096**2, 4096), (2 * 8 * 4096**2 - 1, 2048), (0, 256)):
         monkeypatch.setattr(cuda, "_free_memory", lambda free=free: free)
-        assert operator._gram_of(1)[0] == strip
+        assert operator._gram_of(Rectangle(0, 300, 0, 300), 1)[0] == strip
 
 
 def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
@@ -256,6 +256,19 @@ def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             work()
     assert cupy.get_default_memory_pool().used_bytes() == used
+
+
+def test_pieces_larger_than_the_problem(cupy, monkeypatch):
+    """Rows may be asked for repeatedly; products with no vectors at all are empty."""
+    monkeypatch.setattr(cuda, "GRAM_FROM", 9)
+    problem = _problem(20, 10)
+    operator, rows = _on_gpu(problem), np.arange(50) % 20
+    found = operator.tile(cupy.asarray(rows), cupy.asarray(rows[::-1].copy())).get()
+    expected = OpenMPOperator(problem).tile(rows, rows[::-1].copy())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    for dtype in ("float64", "float32"):
+        assert operator.matmul(cupy.zeros((20, 0)), dtype=dtype).shape == (20, 0)
+        assert operator.quadratic_forms(cupy.zeros((20, 0)), dtype=dtype).shape == (0,)
 
 
 def test_results_stay_on_the_device(cupy):

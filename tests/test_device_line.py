@@ -246,7 +246,7 @@ def test_it_is_chosen_where_it_is_exact(cupy):
     chosen = operator_for(PairProblem(side, None, kernel))
     assert chosen.name == "sorted_scan"
     assert chosen.reason == (
-        "the predictions lie on a line and the kernel allows O(n log n); the arrays are on <CUDA Device 0>"
+        "the predictions lie on a line and the kernel allows O(n log n); the arrays are on GPU 0"
     )
     few = PairProblem(side.take(slice(0, 511)), None, kernel)
     assert operator_for(few).name == "cuda"

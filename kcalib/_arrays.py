@@ -1,8 +1,10 @@
 """Array libraries: the only file that imports array_api_compat.
 
 Arrays on the CPU, of whichever library, become NumPy arrays here, without a copy where the
-library allows it, because that is what the compiled core reads. Arrays on other devices
-stay what and where they are. Called by `_inputs` for everything a user passes in.
+library allows it, because that is what the compiled core reads. Arrays on NVIDIA GPUs become
+CuPy arrays, without a copy, which the kernels read; DLPack makes CuPy's current stream wait for
+the work on them that PyTorch or JAX have begun. Arrays on other devices stay what and where they
+are: AMD GPUs, TPUs. Called by `_inputs` for everything a user passes in.
 """
 
 from __future__ import annotations
@@ -13,21 +15,27 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from kcalib._faults import imported_cupy
+
 Array = Any
 
-_DLPACK_CPU = 1
+# DLPack's numbers of devices: memory of the host, also pinned for CUDA or ROCm; of NVIDIA GPUs, also managed.
+_DLPACK_HOST, _DLPACK_CUDA = (1, 3, 11), (2, 13)
+_CUPY_FLOATS = ("float16", "float32", "float64")
 
 
 def as_array(value: Any, name: str) -> Array:
-    """`value` as a NumPy array of numbers or strings, or unchanged if it is an array on another device.
+    """`value` as a NumPy array of numbers or strings, as a CuPy array if it is on an NVIDIA GPU, or else unchanged.
 
     Raises
     ------
+    ImportError
+        If it is a tensor on an NVIDIA GPU and CuPy is not there.
     TypeError
         If it is sparse, a traced JAX array, a container of neither numbers nor strings, or
         no container at all.
     ValueError
-        If it is a ragged list or has masked or missing entries.
+        If it is a ragged list, has masked or missing entries, or lies on several GPUs.
     """
     if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
         return value
@@ -45,12 +53,17 @@ def as_array(value: Any, name: str) -> Array:
         _check_not_traced(value, name)
     if not isinstance(value, (np.ndarray, np.generic)) and array_api_compat.is_array_api_obj(value):
         if not _on_cpu(value):
-            return value
+            return _to_cupy(value, name) if on_nvidia_gpu(value) else value
         value = to_host(value)
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"`{name}` is not a rectangular array: {error}; give every row the same length") from None
+    except TypeError as error:  # arrays on GPUs do not become NumPy arrays
+        raise TypeError(
+            f"`{name}` is {type(value).__name__}, which cannot be read as an array: {error}; for a list of arrays on "
+            "a GPU stack these there, such as by torch.stack or cupy.stack"
+        ) from None
     if array.dtype.kind in "OT":  # NumPy's variable-width strings (T) cannot be searched among others (U)
         return _without_objects(array.astype(object, copy=False), value, name)
     return _without_bfloat16(array)
@@ -61,7 +74,59 @@ def _on_cpu(value: Array) -> bool:
         return "CPU" in str(value.device)
     if library(value) == "jax":  # may lie on several devices, which DLPack refuses
         return all(device.platform == "cpu" for device in value.devices())
-    return bool(value.__dlpack_device__()[0] == _DLPACK_CPU)
+    return bool(value.__dlpack_device__()[0] in _DLPACK_HOST)
+
+
+def on_nvidia_gpu(value: Array) -> bool:
+    """Whether an array of any library is where CuPy can read it."""
+    name = library(value)
+    if name == "torch":
+        import torch
+
+        return bool(value.is_cuda) and torch.version.hip is None  # tensors on AMD GPUs are "cuda", too
+    if name == "jax":
+        return any(device.platform in ("gpu", "cuda") for device in value.devices()) and not any(
+            "rocm" in str(device.client.platform_version) for device in value.devices()
+        )
+    return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] in _DLPACK_CUDA
+
+
+def gpu_of(value: Array) -> int | None:
+    """The number of the NVIDIA GPU that an array of any library is on; None elsewhere, and for one on several."""
+    if is_cuda(value):
+        return int(value.device.id)
+    if not on_nvidia_gpu(value) or (library(value) == "jax" and len(value.devices()) > 1):
+        return None
+    return int(value.__dlpack_device__()[1])
+
+
+def _to_cupy(value: Array, name: str) -> Array:
+    """An array on an NVIDIA GPU as a CuPy array of the same memory."""
+    if is_cuda(value):
+        return value
+    if library(value) == "jax":
+        _check_on_one_gpu(value, name)
+    where = str(device(value))
+    remedy = f"pass {name}.cpu()" if library(value) == "torch" else f"bring `{name}` to the CPU"
+    cupy = imported_cupy(f"`{name}` is on {where}", remedy)
+    dtype = str(value.dtype).removeprefix("torch.")
+    if "float" in dtype and dtype not in _CUPY_FLOATS:  # bfloat16 and smaller ones, which are exact in float32
+        value = value.float() if library(value) == "torch" else value.astype("float32")
+    try:
+        return cupy.from_dlpack(value)
+    except (TypeError, BufferError, NotImplementedError) as error:
+        raise TypeError(
+            f"`{name}` of dtype {dtype} on {where} cannot be passed to CuPy: {error}; convert it to float64, float32 "
+            "or an integer type"
+        ) from error
+
+
+def _check_on_one_gpu(value: Any, name: str) -> None:
+    gpus = value.devices()
+    if len(gpus) > 1:
+        raise ValueError(
+            f"`{name}` lies on {len(gpus)} GPUs, kcalib computes on one; pass jax.device_put({name}, jax.devices()[0])"
+        )
 
 
 def _check_not_sparse(value: Any, name: str) -> None:
@@ -116,7 +181,7 @@ def is_host(array: Array) -> bool:
 
 def is_cuda(array: Array) -> bool:
     """Whether it is a CuPy array, which all arrays on NVIDIA GPUs are behind `as_array`."""
-    return bool(array_api_compat.is_cupy_array(array))
+    return type(array) is not np.ndarray and bool(array_api_compat.is_cupy_array(array))
 
 
 def check_not_cuda(array: Array, what: str) -> None:
@@ -132,6 +197,11 @@ def check_not_cuda(array: Array, what: str) -> None:
             f"{what} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, "
             "such as by cupy.asnumpy(y_pred) or y_pred.cpu()"
         )
+
+
+def computable(array: Array) -> Array:
+    """`array` where NumPy's functions are at hand: CuPy arrays stay on their GPU, all others come to the host."""
+    return array if is_cuda(array) else to_host(array)
 
 
 def compact(array: np.ndarray, dtype: Any) -> np.ndarray:
@@ -178,27 +248,54 @@ def like(values: Any, reference: Array, dtype: Any = None) -> Array:
 
 def restored(array: Array, original: Any) -> Array:
     """`array`, computed from ``as_array(original)``, in the library of `original`; NumPy for lists, frames and Dask."""
-    if not is_host(array) or not array_api_compat.is_array_api_obj(original) or library(original) in ("numpy", "dask"):
+    name = library(original)
+    if is_cuda(array):
+        if name == "torch":
+            import torch
+
+            return torch.from_dlpack(array)
+        if name == "jax":
+            import cupy
+            import jax
+
+            return jax.dlpack.from_dlpack(cupy.ascontiguousarray(array))  # JAX reads no other order
+        return array
+    if not is_host(array) or not array_api_compat.is_array_api_obj(original) or name in ("numpy", "dask"):
         return array
     return like(array, original)
 
 
 def beside(array: Array, reference: Array) -> Array:
-    """`array`, of any library on any device, as one of the reference's library on its device."""
+    """`array`, of any library on any device, as one of the reference's library on its device.
+
+    Raises
+    ------
+    ValueError
+        If it is on a GPU where the reference is not: what is on a GPU is not copied off it.
+    """
     if is_host(array) and is_host(reference):
         return array
     if library(array) == library(reference) and device(array) == device(reference):
         return array
+    if is_cuda(array):
+        raise ValueError(
+            f"an array is on {describe_device(array)}, another that it is used with on {describe_device(reference)}; "
+            "bring them to one place, such as by cupy.asarray inside `with cupy.cuda.Device(0):`, or by cupy.asnumpy"
+        )
     return like(to_host(array), reference)
 
 
 def library(array: Array) -> str:
     """Name of the array's library, for messages and results."""
     module = type(array).__module__.partition(".")[0]
+    if module != "torch" and array_api_compat.is_torch_array(array):  # of a subclass that is someone else's
+        return "torch"
     return "jax" if module == "jaxlib" else module
 
 
 def describe_device(array: Array) -> str:
+    if is_cuda(array):
+        return f"GPU {array.device.id}"
     return "cpu" if is_host(array) else str(device(array))
 
 

@@ -80,8 +80,8 @@ class Capability:
 PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "between", "tile")
 TABLE = (
     Capability(
-        "sorted_scan", "NumPy and all CPU arrays: binary problems (points on a line) with kernels made of "
-        "exponential and Matern kernels on distances",
+        "sorted_scan", "NumPy and all CPU arrays, and CuPy arrays on their NVIDIA GPU: binary problems (points on a "
+        "line) with kernels made of exponential and Matern kernels on distances",
         ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
     ),
     Capability(
@@ -90,7 +90,8 @@ TABLE = (
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(
-        "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy",
+        "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy; not "
+        f"predictions that are normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
         ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
     ),
     Capability(
@@ -114,42 +115,52 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
     host = _arrays.is_host(points)
     where = _arrays.describe_device(points)
     on_cuda = _arrays.library(points) == "cupy"
-    if operator is not None:
+    if operator is None:
+        operator, reason = _choice(problem)
+    else:
         check_choice("operator", operator, tuple(row.name for row in TABLE))
         reason = "asked for by name"
-    elif on_cuda and CudaOperator.unsuitable(problem) is None:
-        operator, reason = "cuda", f"the arrays are on {where}"
-    elif not host:
-        operator, reason = "generic", f"{_arrays.library(points)} arrays on {where} stay there"
-    elif int(points.shape[0]) >= SORTED_SCAN_FROM and SortedScanOperator.unsuitable(problem) is None:
-        reason = "the predictions lie on a line and the kernel allows O(n log n)"
-        return SortedScanOperator(problem, threads=threads, reason=reason)
-    else:
-        obstacle = OpenMPOperator.unsuitable(problem)
-        operator, reason = ("openmp", "the arrays are in host memory") if obstacle is None else ("generic", obstacle)
-
-    if operator == "cuda" and not on_cuda:
-        raise ValueError(
-            f"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on {where}; pass cupy.asarray(y_pred), "
-            "or leave operator=None"
-        )
-    if operator not in ("generic", "cuda") and not host:
-        raise ValueError(
-            f"operator={operator!r} needs arrays in host memory, `y_pred` is on {where}; "
-            "bring it to the CPU first, or leave operator=None"
-        )
-    if operator == "sorted_scan":
-        obstacle = SortedScanOperator.unsuitable(problem)
+        if operator == "cuda" and not on_cuda:
+            raise ValueError(
+                f"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on {where}; pass cupy.asarray(y_pred), "
+                "or leave operator=None"
+            )
+        if not host and (operator == "openmp" or (operator == "sorted_scan" and not on_cuda)):
+            raise ValueError(
+                f"operator={operator!r} needs arrays in host memory, `y_pred` is on {where}; "
+                "bring it to the CPU first, or leave operator=None"
+            )
+        obstacle = None
+        if operator in ("sorted_scan", "cuda"):
+            obstacle = (SortedScanOperator if operator == "sorted_scan" else CudaOperator).unsuitable(problem)
         if obstacle is not None:
-            raise ValueError(f"operator='sorted_scan' cannot take this problem: {obstacle}; leave operator=None")
-        return SortedScanOperator(problem, threads=threads, reason=reason)
+            raise ValueError(f"operator={operator!r} cannot take this problem: {obstacle}; leave operator=None")
     if operator == "openmp":
         return OpenMPOperator(problem, threads=threads, reason=reason)
+    if operator == "sorted_scan" and host:
+        return SortedScanOperator(problem, threads=threads, reason=reason)
     if threads is not None:
-        raise ValueError(f"`threads` has no effect on operator={operator!r}: the array library decides; leave it out")
+        decides = "the array library" if operator == "generic" else "the GPU"
+        raise ValueError(f"`threads` has no effect on operator={operator!r}: {decides} decides; leave it out")
+    if operator == "sorted_scan":
+        return SortedScanOperator(problem, reason=reason)
     if operator == "cuda":
-        obstacle = CudaOperator.unsuitable(problem)
-        if obstacle is not None:
-            raise ValueError(f"operator='cuda' cannot take this problem: {obstacle}; leave operator=None")
         return CudaOperator(problem, reason=reason)
     return GenericOperator(problem, reason=reason)
+
+
+def _choice(problem: PairProblem) -> tuple[str, str]:
+    """The operator that can take the problem and is the fastest, and why it is taken."""
+    points = problem.left.points
+    host, on_cuda = _arrays.is_host(points), _arrays.library(points) == "cupy"
+    where = _arrays.describe_device(points)
+    many = (host or on_cuda) and int(points.shape[0]) >= SORTED_SCAN_FROM
+    if many and SortedScanOperator.unsuitable(problem) is None:
+        reason = "the predictions lie on a line and the kernel allows O(n log n)"
+        return "sorted_scan", reason if host else f"{reason}; the arrays are on {where}"
+    if on_cuda and CudaOperator.unsuitable(problem) is None:
+        return "cuda", f"the arrays are on {where}"
+    if not host:
+        return "generic", f"{_arrays.library(points)} arrays on {where} stay there"
+    obstacle = OpenMPOperator.unsuitable(problem)
+    return ("openmp", "the arrays are in host memory") if obstacle is None else ("generic", obstacle)

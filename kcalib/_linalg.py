@@ -1,6 +1,7 @@
-"""Dense factorisations of NumPy arrays (LAPACK, by SciPy) and of CuPy arrays (cuSOLVER, cuBLAS), on the array's device.
+"""Dense linear algebra of NumPy arrays (LAPACK, by SciPy) and of CuPy arrays (cuSOLVER, cuBLAS), on the array's device.
 
-Matrices are float64, finite, and small enough: whoever calls has asked `_memory.check_memory`.
+Matrices are float64, finite, and small enough: whoever calls has asked `_memory.check_memory`. On the host each
+function is the SciPy or NumPy call that it stands for, to the bit.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
 
 
 def cholesky(matrix: Array) -> Array:
-    """The lower root L of a symmetric matrix L L^T, shape (n, n).
+    """The lower root L of a symmetric matrix L L^T, shape (n, n); only the lower triangle is read.
+
+    A copy, beside the matrix, is made of it.
 
     Raises
     ------
@@ -24,9 +27,12 @@ def cholesky(matrix: Array) -> Array:
     """
     if _arrays.is_host(matrix):
         return scipy.linalg.cholesky(matrix, lower=True, check_finite=False)
+    import cupyx
+
     xp = _arrays.namespace(matrix)
-    root = xp.linalg.cholesky(matrix)
-    if not bool(xp.all(xp.isfinite(xp.linalg.diagonal(root)))):  # cuSOLVER reports by NaN
+    with cupyx.errstate(linalg="raise"):  # unasked it does not look at what cuSOLVER reports
+        root = xp.linalg.cholesky(matrix)
+    if not bool(xp.all(xp.isfinite(xp.linalg.diagonal(root)))):
         raise np.linalg.LinAlgError("the matrix is not positive definite")
     return root
 
@@ -35,9 +41,20 @@ def solve_triangular(root: Array, right: Array, *, transposed: bool = False, low
     """root^-1 right, or root^-T right, for a triangular `root`."""
     if _arrays.is_host(root):
         return scipy.linalg.solve_triangular(root, right, trans=int(transposed), lower=lower, check_finite=False)
+    if right.size == 0:  # cuBLAS refuses matrices of no size
+        return _arrays.namespace(right).zeros_like(right)
     import cupyx.scipy.linalg
 
+    if root.flags.c_contiguous:  # as it is, where cuBLAS would have a copy in columns
+        root, transposed, lower = root.T, not transposed, not lower
     return cupyx.scipy.linalg.solve_triangular(root, right, trans=int(transposed), lower=lower)
+
+
+def cholesky_solve(root: Array, right: Array) -> Array:
+    """(L L^T)^-1 right, of the root L that `cholesky` returns."""
+    if _arrays.is_host(root):
+        return scipy.linalg.cho_solve((root, True), right, check_finite=False)
+    return solve_triangular(root, solve_triangular(root, right), transposed=True)
 
 
 def eigh(matrix: Array) -> tuple[Array, Array]:
@@ -53,3 +70,31 @@ def eigvalsh(matrix: Array) -> Array:
     if _arrays.is_host(matrix):
         return scipy.linalg.eigvalsh(matrix, check_finite=False)
     return _arrays.namespace(matrix).linalg.eigvalsh(matrix)
+
+
+def add_to_diagonal(matrix: Array, value: float) -> None:
+    """matrix + value I, in its place."""
+    i = _arrays.namespace(matrix).arange(len(matrix))
+    matrix[i, i] += value
+
+
+def row_products(left: Array, right: Array) -> Array:
+    """<l_i, r_i> of the rows, shape (n,)."""
+    if _arrays.is_host(left):
+        return np.einsum("ij,ij->i", left, right)
+    return _arrays.namespace(left).sum(left * right, axis=1)  # einsum would be n products of two vectors
+
+
+def norm(values: Array) -> float:
+    """The Euclidean (Frobenius) norm."""
+    return float(_arrays.namespace(values).linalg.norm(values))
+
+
+def column_norms(values: Array) -> np.ndarray:
+    """The norm of each column of (n, c), on the host."""
+    return _arrays.to_host(_arrays.namespace(values).linalg.norm(values, axis=0))
+
+
+def squared_norm(values: Array) -> float:
+    """The sum of squares."""
+    return float(_arrays.namespace(values).sum(values * values))

@@ -1,4 +1,7 @@
-"""Memory that a dense method needs: said before it is taken, and refused where it is not there."""
+"""Memory that a dense method needs: said before it is taken, and refused where it is not there.
+
+Arrays on a GPU take the memory of that GPU. Called by the dense methods.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from kcalib import _arrays
+from kcalib._faults import shown_size
 
-def check_memory(needed: int, max_memory: Any, what: str, remedy: str) -> None:
+
+def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
     """Refuse `needed` bytes above `max_memory`, or by default above what the machine has available.
+
+    Beside an `array` on a GPU that is what this GPU has free, and what CuPy holds there for further arrays.
 
     Raises
     ------
@@ -18,10 +26,17 @@ def check_memory(needed: int, max_memory: Any, what: str, remedy: str) -> None:
     MemoryError
         If `needed` is more than that; the message says how much, and the remedy.
     """
-    limit = available_memory() if max_memory is None else check_max_memory(max_memory)
+    on_gpu = array is not None and _arrays.is_cuda(array)
+    if max_memory is not None:
+        limit: int | None = check_max_memory(max_memory)
+    else:
+        limit = available_memory_on_gpu(array.device) if on_gpu else available_memory()
     if limit is not None and needed > limit:
+        where = f" on GPU {array.device.id}" if on_gpu else ""
         source = "available" if max_memory is None else "allowed by `max_memory`"
-        raise MemoryError(f"{what} take {_shown(needed)} of memory, {_shown(limit)} are {source}; {remedy}")
+        raise MemoryError(
+            f"{what} take {shown_size(needed)} of memory{where}, {shown_size(limit)} are {source}; {remedy}"
+        )
 
 
 def check_max_memory(max_memory: Any) -> int:
@@ -48,5 +63,12 @@ def available_memory() -> int | None:
         return None
 
 
-def _shown(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
+def available_memory_on_gpu(device: Any) -> int:
+    """Bytes that arrays on the GPU can take: free ones, and those that CuPy's memory pool keeps for further arrays."""
+    import cupy
+
+    with device:
+        pool = cupy.get_default_memory_pool()
+        available = int(device.mem_info[0]) + int(pool.free_bytes())
+        limit = int(pool.get_limit())  # 0: none
+        return min(available, max(0, limit - int(pool.used_bytes()))) if limit else available

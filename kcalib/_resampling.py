@@ -4,17 +4,23 @@ A replicate of a statistic weighs every row of the data by a random number: how 
 drawn (the bootstrap) or a multiplier of mean 0 (the multiplier bootstrap). The compiled core
 computes the weights (src/include/kcalib/resampling.h says how); any range of replicates can be
 had by itself, in any order, and is the same bit for bit on every machine.
+
+Labels drawn from predictions are those of NumPy's Philox generator, which is counter-based, too: on a GPU
+src/cuda/philox.cu makes them there, with the same bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kcalib import _native
+from kcalib import _arrays, _native
+from kcalib._arrays import Array
+from kcalib._cuda import Program
 from kcalib._options import check_choice, check_integer
 from kcalib._threads import resolve_threads, terminal_progress
 
@@ -60,32 +66,141 @@ class Weights:
         return out
 
 
-def draw_labels(cumulative: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+class RandomNumbers:
+    """What NumPy's `generator` gives, one after the other, as NumPy arrays, or as CuPy arrays beside `reference`.
+
+    On a GPU the numbers of a Philox generator are made there, each from its place in the stream; those of others are
+    brought there.
+    """
+
+    def __init__(self, generator: np.random.Generator, reference: Array) -> None:
+        self._generator = generator
+        self._reference = reference
+        self._counted = _arrays.is_cuda(reference) and isinstance(generator.bit_generator, np.random.Philox)
+        if self._counted:
+            state: Any = generator.bit_generator.state
+            counter, self._key = state["state"]["counter"], state["state"]["key"]
+            assert not counter[1:].any()
+            # Words come four at a time; the counter is that of the block in the buffer.
+            self._position = 4 * int(counter[0]) + int(state["buffer_pos"]) - 4
+            self._half_left = bool(state["has_uint32"])
+
+    def uniform(self, count: int) -> Array:
+        """``generator.random(count)``."""
+        if not self._counted:
+            return self._brought(self._generator.random(count))
+        import cupy
+
+        out = cupy.empty(count, dtype=cupy.float64)
+        self._launch("kcalib_uniforms", count, np.int64(count), out)
+        self._position += count
+        return out
+
+    def integers(self, high: int, count: int) -> Array:
+        """``generator.integers(high, size=count)``, for `high` from 1 to 2**32 - 1."""
+        if not self._counted:
+            return self._brought(self._generator.integers(high, size=count))
+        import cupy
+
+        assert not self._half_left
+        if high == 1:  # takes no numbers
+            return cupy.zeros(count, dtype=cupy.int64)
+        refused = count * ((2**32 - high) % high) / 2**32  # expected number of half words that give none
+        size = count + math.ceil(refused + 10 * math.sqrt(refused)) + 32
+        while True:
+            found = cupy.empty(size, dtype=cupy.int64)
+            self._launch("kcalib_integers", size, np.int64(size), np.uint64(high), found)
+            number = cupy.cumsum(found >= 0, dtype=cupy.int64)
+            taken = int(cupy.searchsorted(number, cupy.asarray([count]))[0]) + 1 if count else 0
+            if taken <= size:
+                break
+            size *= 2
+        self._position += (taken + 1) // 2
+        self._half_left = taken % 2 == 1
+        found = found[:taken]
+        return found[found >= 0]
+
+    def _brought(self, numbers: np.ndarray) -> Array:
+        return _arrays.like(numbers, self._reference) if _arrays.is_cuda(self._reference) else numbers
+
+    def _launch(self, name: str, count: int, *arguments: Any) -> None:
+        _launch(name, count, (*(np.uint64(k) for k in self._key), np.int64(self._position), *arguments))
+
+
+def cumulative_sums(probabilities: Array) -> Array:
+    """Those of the rows, shape (n, m), in float64, added one by one; on the host unless they are on a GPU."""
+    if not _arrays.is_cuda(probabilities):
+        return np.cumsum(_arrays.to_host(probabilities).astype(np.float64, copy=False), axis=1)
+    xp = _arrays.namespace(probabilities)
+    p = xp.ascontiguousarray(probabilities, dtype=xp.float64)
+    out = xp.empty_like(p)
+    n, m = p.shape
+    _launch("kcalib_cumulative", n, (p, np.int64(n), np.int64(m), out))
+    return out
+
+
+def draw_labels(cumulative: Array, uniform: Array, rows: Array | None = None) -> Array:
     """Labels drawn from rows of probabilities, shape (n,), by one uniform number in [0, 1) for each.
 
-    `cumulative` is the cumulative sum of the rows, shape (n, m). A label of probability 0 is never drawn.
+    `cumulative` is the cumulative sum of the rows, shape (n, m), of which label i takes `rows[i]` (i, if they are not
+    given). A label of probability 0 is never drawn.
     """
+    if _arrays.is_cuda(cumulative):
+        return _labels_on_device(cumulative, uniform, rows, 1)[:, 0]
+    if rows is not None:
+        cumulative = cumulative[rows]
     return np.asarray(np.sum(cumulative <= thresholds(cumulative[:, -1], uniform)[:, None], axis=1))
 
 
-def thresholds(totals: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+def thresholds(totals: Array, uniform: Array) -> Array:
     """`uniform` as shares of `totals`, always below them."""
+    xp = _arrays.namespace(totals)
     shares = uniform * totals
-    return np.minimum(shares, np.nextafter(totals, 0.0), out=shares)
+    return xp.minimum(shares, xp.nextafter(totals, xp.zeros_like(totals)), out=shares)
 
 
-def drawn_labels(probabilities: np.ndarray, n_draws: int, seed: int, *, at_once: int) -> Iterator[np.ndarray]:
+def drawn_labels(probabilities: Array, n_draws: int, seed: int, *, at_once: int) -> Iterator[Array]:
     """Labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
 
     By inversion of one uniform number a label, of NumPy's Philox generator: draw after draw, sample after
-    sample, so that neither `at_once` nor an array's library or device matters.
+    sample, so that neither `at_once` nor an array's library or device matters. Of NumPy or CuPy arrays, as those of
+    the labels are.
     """
     generator = np.random.Generator(np.random.Philox(seed))
-    cumulative = np.cumsum(probabilities, axis=1)
+    cumulative = cumulative_sums(probabilities)
+    n = len(cumulative)
+    numbers = RandomNumbers(generator, cumulative)
     for begin in range(0, n_draws, at_once):
-        uniform = generator.random((min(at_once, n_draws - begin), len(cumulative))).T
-        shares = thresholds(cumulative[:, -1:], uniform)
+        count = min(at_once, n_draws - begin)
+        uniform = numbers.uniform(count * n)
+        if _arrays.is_cuda(cumulative):
+            yield _labels_on_device(cumulative, uniform, None, count)
+            continue
+        shares = thresholds(cumulative[:, -1:], uniform.reshape(count, n).T)
         labels = np.zeros(shares.shape, dtype=np.min_scalar_type(cumulative.shape[1]), order="F")  # as the shares
         for column in cumulative.T[:-1]:
             labels += column[:, None] <= shares
         yield labels.astype(np.intp, order="C")
+
+
+def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, draws: int) -> Array:
+    """Shape (n, draws); `uniform` draw after draw."""
+    xp = _arrays.namespace(cumulative)
+    n = len(cumulative) if rows is None else len(rows)
+    out = xp.empty((n, draws), dtype=xp.int64)
+    sizes = (np.int64(n), np.int64(cumulative.shape[1]), np.int64(draws))
+    _launch("kcalib_labels", n * draws, (cumulative, rows, uniform, *sizes, out))
+    return out
+
+
+THREADS = 256  # as in philox.cu
+
+
+def philox_program() -> Program:
+    """What makes uniform numbers and labels on a GPU; without fused products, for the bits of NumPy."""
+    return Program(("cuda/philox.cu",), ("-fmad=false",))
+
+
+def _launch(name: str, count: int, arguments: tuple[Any, ...]) -> None:
+    if count:
+        philox_program().launch(name, (-(-count // THREADS), 1), THREADS, arguments)

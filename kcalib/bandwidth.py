@@ -3,22 +3,27 @@
 Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
 a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
 a few thresholds, which narrows the median down until the few left can be collected and sorted; for
-points on a line that takes O(n log n) (src/cpu/line_median.cpp).
+points on a line that takes O(n log n) (src/cpu/line_median.cpp; of CuPy arrays, src/cuda/places.cu). Distances of CuPy
+arrays are counted and sorted on their device, and a few numbers leave it.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import check_points
 from kcalib._operators.sorted_scan import ON_THE_LINE, off_line
+from kcalib._operators.sorted_scan_cuda import SortedPlaces
 from kcalib._options import check_choice, check_integer
 from kcalib._problem import Factor, PairProblem, Side, Term
 from kcalib._threads import resolve_threads, terminal_progress
@@ -44,6 +49,7 @@ class MedianDistance:
     seed: int | None  #: seed of the subsample, None if exact
 
 
+@on_their_gpu
 def median_distance(
     y_pred: Any,
     metric: str = "euclidean",
@@ -56,8 +62,8 @@ def median_distance(
 
     The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
     median of the non-zero distances. With more than `max_samples` predictions it is taken
-    over a random subset of that size; not so for binary problems (and single columns) in host memory,
-    where all pairs take time O(n log n).
+    over a random subset of that size; not so for binary problems (and single columns) in host memory or on an
+    NVIDIA GPU, where all pairs take time O(n log n).
 
     Parameters
     ----------
@@ -71,7 +77,7 @@ def median_distance(
     seed : int
         Seed of the subset.
     threads : int, optional
-        Number of threads.
+        Number of threads; of arrays in host memory.
 
     Returns
     -------
@@ -84,7 +90,7 @@ def median_distance(
         If `y_pred` does not hold numbers, or `max_samples` is no integer.
     ValueError
         If there are fewer than two predictions, one is not finite, or all of them are
-        identical; if `metric` is unknown.
+        identical; if `metric` is unknown; if `threads` is given for arrays on a device.
 
     Examples
     --------
@@ -106,6 +112,8 @@ def median_of_points(
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
+    if threads is not None and _arrays.is_cuda(points):
+        raise ValueError(f"`threads` has no effect on arrays on {_arrays.describe_device(points)}; leave it out")
     if _is_on_a_line(points):
         return MedianDistance(_median_on_a_line(points, metric, threads), metric, n, True, None)
     subset = max_samples is not None and n > max_samples
@@ -113,7 +121,8 @@ def median_of_points(
         chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
         points = _arrays.namespace(points).take(points, _arrays.like(chosen, points), axis=0)
         n = len(chosen)
-    return MedianDistance(_median(points, metric, threads), metric, n, not subset, seed if subset else None)
+    median = PairDistances.between(points, metric, threads).median()
+    return MedianDistance(median, metric, n, not subset, seed if subset else None)
 
 
 def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
@@ -129,65 +138,147 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     if subset:
         rows = np.sort(np.random.default_rng(0).choice(n, MAX_SAMPLES, replace=False))
     rows = _arrays.like(rows, problem.left.points)
-    entries = _arrays.to_host(operator_for(problem).tile(rows, rows))
-    distances = np.asarray(entries, dtype=np.float64)[np.triu_indices(len(entries), 1)]
-    value = float(np.median(distances))
+    distances = _above_diagonal(operator_for(problem).tile(rows, rows))
+    if _arrays.is_cuda(distances):
+        value = _middle(_arrays.namespace(distances).sort(distances))
+    else:
+        distances = np.asarray(_arrays.to_host(distances), dtype=np.float64)
+        value = float(np.median(distances))
     if value == 0:
         distances = distances[distances > 0]
         if distances.size == 0:
             raise ValueError(NO_DISTANCE)
-        value = float(np.median(distances))
+        value = _middle(_arrays.namespace(distances).sort(distances))
     return MedianDistance(value, name, int(rows.shape[0]), not subset, 0 if subset else None)
 
 
-def _median(points: Array, metric: str, threads: int | None) -> float:
-    """Median of the distances of all pairs i < j; if it is 0, of those that are not."""
-    distances = Distances.between(points, metric, threads)
-    pairs, zeros = distances.pairs, 0
-    value = distances.middle(0)
-    if value == 0:
-        zeros = distances.below(np.nextafter(0.0, 1.0))
-        if zeros == pairs:
-            raise ValueError(NO_DISTANCE)
-        value = distances.middle(zeros)
-    return value
+def _above_diagonal(entries: Array) -> Array:
+    """The entries H_ij, i < j, of a square of them; float64 of CuPy arrays, which stay on their device."""
+    if not _arrays.is_cuda(entries):
+        return _arrays.to_host(entries)[np.triu_indices(len(entries), 1)]
+    xp = _arrays.namespace(entries)
+    number = xp.arange(len(entries))
+    return xp.astype(entries[number[:, None] < number[None, :]], xp.float64, copy=False)
+
+
+def _middle(ascending: Array) -> float:
+    """The median of sorted numbers."""
+    n = len(ascending)
+    return 0.5 * (float(ascending[(n - 1) // 2]) + float(ascending[n // 2]))
 
 
 def _is_on_a_line(points: Array) -> bool:
-    if not _arrays.is_host(points) or points.shape[1] > 2:
+    if not (_arrays.is_host(points) or _arrays.is_cuda(points)) or points.shape[1] > 2:
         return False
     return points.shape[1] == 1 or off_line(points) <= ON_THE_LINE
 
 
-def _median_on_a_line(points: np.ndarray, metric: str, threads: int | None) -> float:
-    """As `_median`."""
-    places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
-    places[:-1].sort()
-    with terminal_progress() as progress:
-        median = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
-    if median == 0:
-        raise ValueError(NO_DISTANCE)
+def _median_on_a_line(points: Array, metric: str, threads: int | None) -> float:
+    """As `Distances.median`."""
+    if _arrays.is_host(points):
+        places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
+        places[:-1].sort()
+        with terminal_progress() as progress:
+            median = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
+        if median == 0:
+            raise ValueError(NO_DISTANCE)
+    else:
+        median = LineDistances(SortedPlaces.of(points[:, -1])).median()
     if points.shape[1] == 1:
         return median / 2 if metric == "total_variation" else median
     return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric]
 
 
 COLLECTED = 2**21  # distances that are sorted at once, and 32 more for each point
+LINE_COLLECTED = 2**20  # and 2 more for each point, on a line
 SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more
 # Quantiles of the distances of so many points around the one sought, where the first thresholds are.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
 
 
-@dataclass(frozen=True)
-class Distances:
+class Distances(ABC):
     """The distances of all pairs i < j of n points, by rank."""
 
-    operator: Operator  # whose entries they are
     n: int
     highest: float  # all are below
+    room: int  # so many may be collected
+
+    @abstractmethod
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        """How many are below each threshold."""
+
+    @abstractmethod
+    def collected(self, low: float, high: float, count: int) -> Array:
+        """The `count` distances in [low, high), ascending."""
+
+    @abstractmethod
+    def some(self) -> Distances:
+        """Those of some of the points."""
+
+    @property
+    def pairs(self) -> int:
+        return self.n * (self.n - 1) // 2
+
+    def median(self) -> float:
+        """Of all; if it is 0, of those that are not."""
+        value = self.middle(0)
+        if value == 0:
+            zeros = int(self.counts(np.array([np.nextafter(0.0, 1.0)]))[0])
+            if zeros == self.pairs:
+                raise ValueError(NO_DISTANCE)
+            value = self.middle(zeros)
+        return value
+
+    def middle(self, first: int) -> float:
+        """Median of the distances of rank `first` and up."""
+        low, high = (first + self.pairs - 1) // 2, (first + self.pairs) // 2
+        start, values = self._around(low)
+        lower = float(values[low - start])
+        if high - start >= len(values):
+            start, values = self._around(high)
+        return 0.5 * (lower + float(values[high - start]))
+
+    def _around(self, rank: int) -> tuple[int, Array]:
+        """Consecutive distances in ascending order, that of `rank` among them, and the rank of the first."""
+        low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
+        guesses = self._guesses(rank) if self.pairs > self.room and self.n > SAMPLE else np.empty(0)
+        while below_high - below_low > self.room:
+            thresholds = guesses[(guesses > low) & (guesses < high)]
+            guesses = np.empty(0)
+            if thresholds.size == 0:
+                thresholds = _spaced(low, high, len(OFFSETS))
+            if thresholds.size == 0:  # neighbouring numbers: all are `low`
+                return rank, np.full(min(2, below_high - rank), low)
+            for threshold, count in zip(thresholds, self.counts(thresholds).tolist(), strict=True):
+                if count <= rank:
+                    low, below_low = float(threshold), count
+                else:
+                    high, below_high = float(threshold), count
+                    break
+        return below_low, self.collected(low, high, below_high - below_low)
+
+    def _guesses(self, rank: int) -> np.ndarray:
+        """Distances near that of rank `rank`, from some of the points by the same way."""
+        some = self.some()
+        fraction = (rank + 0.5) / self.pairs
+        start, values = some._around(int(fraction * some.pairs))
+        ranks = (fraction + math.sqrt(SAMPLE / some.n) * OFFSETS) * some.pairs - start
+        ranks = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
+        return np.unique(_arrays.to_host(values[_arrays.like(ranks, values)]))
+
+
+class PairDistances(Distances):
+    """The entries of a pair problem whose kernel is the bare distance."""
+
+    def __init__(self, operator: Operator, n: int, highest: float) -> None:
+        self.operator, self.n, self.highest = operator, n, highest
+        self._on_device = _arrays.is_cuda(operator.problem.left.points)
+        self.room = COLLECTED + 32 * n
+        if self._on_device:  # all or none: what is collected is sorted there
+            self.room = COLLECTED if self.pairs <= COLLECTED else 0
 
     @classmethod
-    def between(cls, points: Array, metric: str, threads: int | None) -> Distances:
+    def between(cls, points: Array, metric: str, threads: int | None) -> PairDistances:
         scale = 0.5 if metric == "total_variation" else 1.0
         kernel = (Term(scale, (Factor("identity", "euclidean" if metric == "euclidean" else "cityblock"),)),)
         xp = _arrays.namespace(points)
@@ -198,52 +289,42 @@ class Distances:
         widths = xp.max(points, axis=0) - xp.min(points, axis=0)
         return cls(operator, int(points.shape[0]), max(2.0 * float(xp.sum(widths)), np.finfo(np.float64).tiny))
 
-    @property
-    def pairs(self) -> int:
-        return self.n * (self.n - 1) // 2
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        return self.operator.counts(thresholds)
 
-    def middle(self, first: int) -> float:
-        """Median of the distances of rank `first` and up."""
-        low, high = (first + self.pairs - 1) // 2, (first + self.pairs) // 2
-        start, values = self._around(low)
-        if high - start >= len(values):
-            return float(0.5 * (values[low - start] + self._around(high)[1][0]))
-        return float(0.5 * (values[low - start] + values[high - start]))
+    def collected(self, low: float, high: float, count: int) -> Array:
+        return self._sorted if self._on_device else np.sort(self.operator.between(low, high, count))
 
-    def below(self, threshold: float) -> int:
-        return int(self.operator.counts(np.array([threshold]))[0])
+    @cached_property
+    def _sorted(self) -> Array:
+        """All of them, on their device."""
+        entries = _above_diagonal(self.operator.tile(slice(None), slice(None)))
+        return _arrays.namespace(entries).sort(entries)
 
-    def _around(self, rank: int) -> tuple[int, np.ndarray]:
-        """Consecutive distances in ascending order, that of `rank` among them, and the rank of the first."""
-        low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
-        room = COLLECTED + 32 * self.n
-        guesses = self._guesses(rank) if self.pairs > room else np.empty(0)
-        while below_high - below_low > room:
-            thresholds = guesses[(guesses > low) & (guesses < high)]
-            guesses = np.empty(0)
-            if thresholds.size == 0:
-                thresholds = _spaced(low, high, len(OFFSETS))
-            if thresholds.size == 0:  # neighbouring numbers: all are `low`
-                return below_low, np.full(1 + rank - below_low, low)
-            for threshold, count in zip(thresholds, self.operator.counts(thresholds).tolist(), strict=True):
-                if count <= rank:
-                    low, below_low = float(threshold), count
-                else:
-                    high, below_high = float(threshold), count
-                    break
-        return below_low, np.sort(self.operator.between(low, high, below_high - below_low))
-
-    def _guesses(self, rank: int) -> np.ndarray:
-        """Distances near that of rank `rank`, from some of the points by the same way."""
-        size = min(max(SAMPLE, self.n // 8), self.n // 4)
+    def some(self) -> PairDistances:
+        size = SAMPLE if self._on_device else min(max(SAMPLE, self.n // 8), self.n // 4)
         side = self.operator.problem.left
         rows = np.sort(np.random.default_rng(0).choice(self.n, size, replace=False))
         problem = PairProblem(side.take(_arrays.like(rows, side.points)), None, self.operator.problem.kernel)
-        some = Distances(operator_for(problem, threads=self.operator.threads), size, self.highest)
-        fraction = (rank + 0.5) / self.pairs
-        start, values = some._around(int(fraction * some.pairs))
-        ranks = (fraction + math.sqrt(SAMPLE / size) * OFFSETS) * some.pairs - start
-        return np.unique(values[np.clip(ranks.astype(np.int64), 0, len(values) - 1)])
+        return PairDistances(operator_for(problem, threads=self.operator.threads), size, self.highest)
+
+
+class LineDistances(Distances):
+    """Between places on a line, on a GPU; compiled code has its own way on the CPU."""
+
+    def __init__(self, places: SortedPlaces) -> None:
+        self.places, self.n = places, places.n
+        self.highest = float(np.nextafter(places.highest(), np.inf))
+        self.room = 2 * places.n + LINE_COLLECTED
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        return self.places.counts(thresholds)
+
+    def collected(self, low: float, high: float, count: int) -> Array:
+        return self.places.between(low, high, count)
+
+    def some(self) -> LineDistances:
+        return LineDistances(self.places.some(SAMPLE))
 
 
 def _spaced(low: float, high: float, count: int) -> np.ndarray:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _packing
+from kcalib import _arrays, _linalg, _packing
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import operator_for
 from kcalib._forecast_packing import prediction_kernel_problem
 from kcalib._inputs import check_points
@@ -23,6 +24,7 @@ from kcalib.kernels import Kernel
 __all__ = ["smallest_eigenvalue"]
 
 
+@on_their_gpu
 def smallest_eigenvalue(
     y_pred: Any, kernel: Kernel | None = None, *, max_memory: float | None = None, threads: int | None = None
 ) -> float:
@@ -80,7 +82,8 @@ def smallest_eigenvalue(
     n = y_pred.n if points is None else int(points.shape[0])
     if n == 0:
         raise ValueError("`y_pred` has no rows, expected at least one")
-    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them")
+    beside = y_pred.parameters() if points is None else points
+    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them", beside)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the question is being answered
         if points is None:
@@ -88,5 +91,8 @@ def smallest_eigenvalue(
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     operator = operator_for(problem, threads=threads)
-    matrix = np.array(_arrays.to_host(operator.tile(slice(0, n), slice(0, n))), dtype=np.float64)
+    matrix = _arrays.computable(operator.tile(slice(0, n), slice(0, n)))
+    if not _arrays.is_host(matrix):
+        return float(_linalg.eigvalsh(matrix)[0])
+    matrix = np.array(matrix, dtype=np.float64)
     return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0), overwrite_a=True)[0])

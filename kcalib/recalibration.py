@@ -20,6 +20,7 @@ import scipy
 
 from kcalib import _arrays, _packing, _statistics
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecast_packing import side_of, target_factor
 from kcalib._forecasts import Data, Forecasts, prepare
@@ -209,6 +210,7 @@ class TemperatureScaling(Parametrised):
         self.target_kernel = target_kernel
         self.threads = threads
 
+    @on_their_gpu
     def fit(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> TemperatureScaling:
@@ -268,6 +270,7 @@ class TemperatureScaling(Parametrised):
         self.family_ = _family_of(data)
         return self
 
+    @on_their_gpu
     def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
         """Predictions at the fitted temperature.
 
@@ -306,6 +309,7 @@ class TemperatureScaling(Parametrised):
         self._check_family(_family_of(data))
         return _returned(at_temperature(self._logits(data, y_pred, from_logits), self.temperature_), y_pred)
 
+    @on_their_gpu
     def fit_transform(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Any:

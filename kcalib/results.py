@@ -429,7 +429,7 @@ class KDEResult:
     n_samples: int  #: n
     n_classes: int  #: m, through the lens
     dtype: str  #: arithmetic of the weights; sums are always float64
-    threads: int  #: threads used at most
+    threads: int | None  #: threads used at most; None on a GPU
     seconds: float  #: wall time
 
     def __float__(self) -> float:

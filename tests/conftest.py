@@ -22,6 +22,33 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", r"ignore:os\.fork\(\) was called.*JAX is multithreaded:RuntimeWarning")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of operators "cuda" and "...-cuda", with the real CuPy, need a GPU like those that are marked."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if any(str(parameters.get(name)).rpartition("-")[2] == "cuda" for name in ("operator", "level")):
+            item.add_marker(pytest.mark.gpu)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
+        pytest.skip(reason)
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """Why nothing can be computed on a GPU here; None if it can be."""
+    try:
+        import cupy
+
+        return None if cupy.cuda.runtime.getDeviceCount() else "no GPU"
+    except ImportError:
+        return "CuPy is not installed"
+    except RuntimeError as error:  # of the driver
+        return f"no GPU: {error}"
+
+
 MakeProblem = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
@@ -38,12 +65,17 @@ class Library:
         """Whether kcalib computes with NumPy arrays."""
         return self.operator == "openmp"
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its arrays are on an NVIDIA GPU, which nothing is copied off."""
+        return self.operator == "cuda"
+
     def asarray(self, values: Any, dtype: Any = None) -> Any:
         """`values` as an array of the library, on the device, of the same dtype."""
         return self.convert(np.array(values, dtype=dtype))
 
 
-GPU_LIBRARIES = ("cupy", "torch-cuda")
+GPU_LIBRARIES = ("cupy", "torch-cuda", "jax-cuda")
 # NumPy cannot read arrays on the fake device of array-api-strict, which stands for whatever is no NVIDIA GPU.
 DEVICE_LIBRARIES = ("array_api_strict-device1", "cupy-emulated", *GPU_LIBRARIES)
 LIBRARIES = ("numpy", "array_api_strict", "torch", "jax", "dask", *DEVICE_LIBRARIES)
@@ -58,8 +90,9 @@ def library(name: str) -> Library:
         return Library(name, "cuda", emulated_cupy.asarray)
     module = pytest.importorskip(name.partition("-")[0])
     operator = "cuda" if name in GPU_LIBRARIES else "generic" if name in DEVICE_LIBRARIES else "openmp"
-    if name in ("jax", "dask"):
-        return Library(name, operator, _jax_array if name == "jax" else _dask_array)
+    if name in ("jax", "jax-cuda", "dask"):
+        convert = _dask_array if name == "dask" else functools.partial(_jax_array, platform=name.partition("-")[2])
+        return Library(name, operator, convert)
     options = {}
     if name == "array_api_strict-device1":
         options["device"] = module.Device("device1")
@@ -67,19 +100,18 @@ def library(name: str) -> Library:
         if not module.cuda.is_available():
             pytest.skip("no GPU")
         options["device"] = "cuda"
-    elif name == "cupy":
-        try:
-            module.cuda.runtime.getDeviceCount()
-        except module.cuda.runtime.CUDARuntimeError as error:
-            pytest.skip(f"no GPU: {error}")
     return Library(name, operator, functools.partial(module.asarray, **options))
 
 
-def _jax_array(values: np.ndarray) -> Any:
+def _jax_array(values: np.ndarray, platform: str = "") -> Any:
     import jax
 
+    try:
+        device = jax.devices(platform or "cpu")[0]
+    except RuntimeError:
+        pytest.skip(f"JAX has no device for {platform}")
     with jax.enable_x64(True):
-        return jax.numpy.asarray(values)
+        return jax.numpy.asarray(values, device=device)
 
 
 def _dask_array(values: np.ndarray) -> Any:
@@ -97,9 +129,19 @@ def xp(request: pytest.FixtureRequest) -> Iterator[Library]:
         yield library(request.param)
 
 
+@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.gpu)])
+def cupy(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """CuPy, as `emulated_cupy` has it; where there is a GPU the real one, too."""
+    if request.param == "emulated":
+        with emulated_cupy.installed() as module:
+            yield module
+    else:
+        yield pytest.importorskip("cupy")
+
+
 @pytest.fixture
-def cupy() -> Iterator[Any]:
-    """CuPy, as `emulated_cupy` has it."""
+def emulation() -> Iterator[Any]:
+    """CuPy as `emulated_cupy` has it, for what only the emulation can do: devices and drivers as one likes."""
     with emulated_cupy.installed() as module:
         yield module
 

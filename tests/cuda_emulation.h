@@ -8,10 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <memory>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -34,14 +32,26 @@ namespace emulation {
 
 struct Fibre {
   ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  char* stack;
   Index thread;
   bool done;
+};
+// Grows, and is never freed. (<vector> and <memory> would take most of the time that a kernel compiles.)
+template <class V> struct Array {
+  V* at = nullptr;
+  size_t length = 0;
+  void resize(size_t n) {
+    if (n <= length) return;
+    at = static_cast<V*>(realloc(static_cast<void*>(at), n * sizeof(V)));
+    memset(static_cast<void*>(at + length), 0, (n - length) * sizeof(V));
+    length = n;
+  }
+  V* data() { return at; }
 };
 constexpr size_t STACK = 1 << 17;
 static ucontext_t scheduler;
 static Fibre* running;
-static std::vector<char> dynamic_shared;  // what a launch asks for beside the arrays of fixed size
+static Array<char> dynamic_shared;  // what a launch asks for beside the arrays of fixed size
 static void (*body)(void*);
 static void* argument;
 
@@ -52,12 +62,12 @@ static void enter() {
 }
 
 // All threads of a block; each runs to its next barrier before any runs on.
-static void run_block(unsigned threads, std::vector<Fibre>& fibres) {
+static void run_block(unsigned threads, Fibre* fibres) {
   for (unsigned t = 0; t < threads; ++t) {
     Fibre& fibre = fibres[t];
     getcontext(&fibre.context);
-    if (!fibre.stack) fibre.stack.reset(new char[STACK]);
-    fibre.context.uc_stack.ss_sp = fibre.stack.get();
+    if (!fibre.stack) fibre.stack = static_cast<char*>(malloc(STACK));
+    fibre.context.uc_stack.ss_sp = fibre.stack;
     fibre.context.uc_stack.ss_size = STACK;
     fibre.thread = {t, 0, 0};
     fibre.done = false;
@@ -83,14 +93,16 @@ void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments
   body = [](void* p) {
     std::apply([](auto function, auto... a) { function(a...); }, *static_cast<Arguments*>(p));
   };
-  std::vector<Fibre> fibres(threads);
+  static Array<Fibre> fibres;
+  fibres.resize(threads);
   gridDim = grid;
   blockDim = {threads, 1, 1};
   for (unsigned y = 0; y < grid.y; ++y)
     for (unsigned x = 0; x < grid.x; ++x) {
       blockIdx = {x, y, 0};
-      run_block(threads, fibres);
+      run_block(threads, fibres.data());
     }
+  argument = nullptr;
 }
 template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments) {
   launch(kernel, grid, threads, arguments, std::index_sequence_for<A...>{});
@@ -99,6 +111,18 @@ template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned thr
 }  // namespace emulation
 
 inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
+
+// Whether any thread's predicate is true: all vote, all read, and the first to run on clears the vote.
+inline int __syncthreads_or(int predicate) {
+  static int votes;
+  votes |= predicate != 0;
+  __syncthreads();
+  const int any = votes;
+  __syncthreads();
+  votes = 0;
+  __syncthreads();
+  return any;
+}
 
 // A function that launches `name` from Python.
 #define EMULATED(name)                                                                                     \

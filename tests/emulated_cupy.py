@@ -9,7 +9,12 @@ as strict as CuPy, or stricter:
   can say what may;
 * every operation needs its arrays on the current device, of which there are `N_DEVICES`;
 * kernels (`RawModule`) are compiled as C++ behind cuda_emulation.h, and run thread by thread;
-* `memory_limit(bytes)` makes allocations beyond that fail as on a full device.
+* `from_dlpack` takes arrays of other libraries that say they are on a GPU and export memory of the host;
+* `memory_limit(bytes)` makes allocations beyond that fail as on a full device, `properties` makes other devices and
+  drivers.
+
+Where there is a GPU, tests run with the real CuPy, too (`pytest -m gpu`): outside of `installed`, `asarray`,
+`memory_limit` and `used_bytes` are those of the real one, and `stays_on_device` says nothing.
 
 test_emulated_cupy.py compares names and signatures with those of the real one where it is installed.
 """
@@ -66,7 +71,7 @@ CREATION = words("""
 CONSTANTS = words("""
     bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp float32 float64 complex64 complex128 dtype
     generic integer floating number pi inf nan newaxis e finfo iinfo issubdtype result_type can_cast isdtype
-    ndindex broadcast_shapes
+    ndindex broadcast_shapes complexfloating
 """)
 LINALG = words("""
     cholesky det eigh eigvalsh inv lstsq matrix_rank norm pinv qr slogdet solve svd
@@ -76,7 +81,7 @@ SPECIAL = words("""
     i0e i1e log_ndtr logsumexp ndtr ndtri psi xlogy zeta
 """)
 METHODS = words("""
-    all any argmax argmin argsort astype clip copy cumsum diagonal dot max mean min nonzero prod ravel repeat
+    all any argmax argmin argsort astype clip conj copy cumsum diagonal dot max mean min nonzero prod ravel repeat
     reshape round squeeze std sum swapaxes take trace transpose var view flatten
 """)
 
@@ -94,20 +99,32 @@ class CUDARuntimeError(RuntimeError):
 class CompileException(Exception):
     """cupy.cuda.compiler.CompileException."""
 
+    def __init__(self, msg: str, source: str, name: str, options: tuple[str, ...], backend: str = "nvrtc") -> None:
+        self._msg, self.source, self.name, self.options, self.backend = msg, source, name, options, backend
+        super().__init__()
+
+    def __str__(self) -> str:
+        return self._msg
+
+
+# As the real ones', by which errors are known.
+OutOfMemoryError.__module__, CompileException.__module__ = "cupy.cuda.memory", "cupy.cuda.compiler"
+CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
+
 
 class _State(threading.local):
     device = 0
+    raises = False  # whether linalg looks at what cuSOLVER reports
 
 
 _state = _State()
+_properties = {"compute_capability": "90", "runtime": 13000, "driver": 13000, "is_hip": False}
 _used = [0] * N_DEVICES  # bytes of arrays that are alive
 _limits: list[float] = [float("inf")] * N_DEVICES
 
 
 class Device:
     """cupy.cuda.Device."""
-
-    compute_capability = "90"
 
     def __init__(self, device: Any = None) -> None:
         self.id = _state.device if device is None else int(device)
@@ -142,6 +159,10 @@ class Device:
         pass
 
     @property
+    def compute_capability(self) -> str:
+        return str(_properties["compute_capability"])
+
+    @property
     def mem_info(self) -> tuple[int, int]:
         total = 2**34 if _limits[self.id] == float("inf") else int(_limits[self.id])
         return max(0, total - _used[self.id]), total
@@ -149,6 +170,9 @@ class Device:
     @property
     def attributes(self) -> dict[str, int]:
         return {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 232448, "MaxSharedMemoryPerBlock": 49152}
+
+
+pools_freed = 0  # how often
 
 
 class MemoryPool:
@@ -164,7 +188,8 @@ class MemoryPool:
         return 0
 
     def free_all_blocks(self) -> None:
-        pass
+        global pools_freed
+        pools_freed += 1
 
     def get_limit(self) -> int:
         limit = _limits[_state.device]
@@ -184,6 +209,21 @@ class Stream:
 
     def synchronize(self) -> None:
         pass
+
+
+def _real() -> Any:
+    """The real CuPy, if it is what `import cupy` gives; else None."""
+    module = sys.modules.get("cupy")
+    return None if module is None or module is _modules()["cupy"] else module
+
+
+def used_bytes(device: int = 0) -> int:
+    """Bytes of arrays that are alive on the device."""
+    real = _real()
+    if real is None:
+        return _used[device]
+    with real.cuda.Device(device):
+        return int(real.get_default_memory_pool().used_bytes())
 
 
 def _allocated(device: int, size: int) -> None:
@@ -264,7 +304,10 @@ class ndarray:
         return _wrapped(ufunc(*(_unwrapped(x) for x in inputs), **{k: _unwrapped(v) for k, v in kwargs.items()}))
 
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
-        raise BufferError("the emulation does not export arrays")
+        """For stand-ins of other libraries on GPUs, which pass a stream; NumPy does not."""
+        if not isinstance(stream, int):
+            raise BufferError("an array on a device is not exported to the host")
+        return self._a.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device.id
@@ -387,7 +430,10 @@ def _function(function: Any, name: str) -> Any:
     return call
 
 
-def asarray(values: Any, dtype: Any = None, order: Any = None, **kwargs: Any) -> ndarray:
+def asarray(values: Any, dtype: Any = None, order: Any = None, **kwargs: Any) -> Any:
+    real = _real()
+    if real is not None:
+        return real.asarray(values, dtype=dtype, order=order)
     if isinstance(values, ndarray):
         values._here()
         found = np.asarray(values._a, dtype=dtype, order=order)
@@ -407,16 +453,52 @@ def _ascontiguousarray(values: Any, dtype: Any = None) -> ndarray:
     return asarray(values, dtype, order="C")
 
 
+class _Exported:
+    """Memory of the host in a DLPack capsule."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._capsule
+
+
+def from_dlpack(array: Any, *, device: Any = None, copy: bool | None = None) -> ndarray:
+    """An array of the memory of `array`, which says that it is on a GPU; with that GPU current while it is exported."""
+    kind, index = array.__dlpack_device__()
+    if kind not in (2, 13):
+        raise TypeError(f"Unsupported array type: {kind}")
+    with Device(index):
+        values = np.from_dlpack(_Exported(array.__dlpack__(stream=1, max_version=(1, 0), copy=copy)))
+        if values.dtype.name == "bfloat16":
+            raise NotImplementedError("CuPy does not support bfloat16 yet")
+        return ndarray._of(values, base=values)
+
+
 def _asnumpy(values: Any) -> np.ndarray:
     return values.get() if isinstance(values, ndarray) else np.asarray(values)
 
 
 def _cholesky(a: ndarray) -> ndarray:
-    """As cuSOLVER: no error for an indefinite matrix, but numbers that are none."""
+    """As cuSOLVER: no error for an indefinite matrix unless asked for, but numbers that are none."""
     try:
         return _wrapped(np.linalg.cholesky(_unwrapped(a)))
     except np.linalg.LinAlgError:
+        if _state.raises:
+            raise
         return _wrapped(np.full(a.shape, np.nan))
+
+
+@contextlib.contextmanager
+def _errstate(*, linalg: str | None = None) -> Any:
+    before, _state.raises = _state.raises, _state.raises if linalg is None else linalg == "raise"
+    try:
+        yield
+    finally:
+        _state.raises = before
 
 
 def _solve_triangular(
@@ -440,7 +522,7 @@ def _library(source: str, definitions: tuple[str, ...]) -> ctypes.CDLL:
     command = [compiler, *flags, *quiet, *definitions, "-o", output, str(stem.with_suffix(".cpp"))]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        raise CompileException(found.stderr[:4000])
+        raise CompileException(found.stderr[:4000], source, str(stem), definitions)
     return ctypes.CDLL(output)
 
 
@@ -500,7 +582,7 @@ def _modules() -> dict[str, types.ModuleType]:
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule = ndarray, RawModule
     cupy.asarray, cupy.array, cupy.ascontiguousarray, cupy.asnumpy = asarray, _array, _ascontiguousarray, _asnumpy
-    cupy.get_default_memory_pool = MemoryPool
+    cupy.get_default_memory_pool, cupy.from_dlpack = MemoryPool, from_dlpack
     cupy.bool = np.bool_
     cupy.is_available = lambda: True
 
@@ -532,10 +614,11 @@ def _modules() -> dict[str, types.ModuleType]:
     compiler = types.ModuleType("cupy.cuda.compiler")
     runtime.getDeviceCount = lambda: N_DEVICES
     runtime.CUDARuntimeError = CUDARuntimeError
-    runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 13000
-    runtime.getDeviceProperties = lambda device: {"name": b"emulated", "multiProcessorCount": 132}
+    runtime.driverGetVersion = lambda: _properties["driver"]
+    runtime.runtimeGetVersion = lambda: _properties["runtime"]
+    runtime.getDeviceProperties = lambda device: {"name": b"emulated GPU", "multiProcessorCount": 132}
+    runtime.is_hip = _properties["is_hip"]
     runtime.memGetInfo = lambda: Device().mem_info
-    runtime.is_hip = False
     device.Device = Device
     memory.OutOfMemoryError = OutOfMemoryError
     compiler.CompileException = CompileException
@@ -548,6 +631,7 @@ def _modules() -> dict[str, types.ModuleType]:
         types.ModuleType(name) for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.linalg", "cupyx.scipy.special")
     )
     s_linalg.solve_triangular = _solve_triangular
+    cupyx.errstate = _errstate
     for name in SPECIAL:
         setattr(special, name, _function(getattr(scipy.special, name), name))
     cupyx.scipy, scipy_.linalg, scipy_.special = scipy_, s_linalg, special
@@ -569,6 +653,8 @@ def installed() -> Any:
     before = others()
     for name in before:
         del sys.modules[name]
+    if before and "kcalib._cuda" in sys.modules:  # compiled by the real one
+        sys.modules["kcalib._cuda"]._module.cache_clear()
     sys.modules.update(_state_modules.get("mine", {}) or mine)
     try:
         yield mine["cupy"]
@@ -576,6 +662,8 @@ def installed() -> Any:
         _state_modules["mine"] = others()  # with array_api_compat's wrapper of it
         for name in _state_modules["mine"]:
             del sys.modules[name]
+        if before and "kcalib._cuda" in sys.modules:
+            sys.modules["kcalib._cuda"]._module.cache_clear()
         sys.modules.update(before)
 
 
@@ -585,11 +673,38 @@ _state_modules: dict[str, dict[str, Any]] = {}
 @contextlib.contextmanager
 def memory_limit(size: float, device: int = 0) -> Any:
     """Allocations on the device beyond `size` bytes, of all arrays alive, fail."""
+    real = _real()
+    if real is not None:
+        with real.cuda.Device(device):
+            pool = real.get_default_memory_pool()
+            pool.free_all_blocks()
+            before = pool.get_limit()
+            pool.set_limit(size=int(size))
+        try:
+            yield
+        finally:
+            with real.cuda.Device(device):
+                pool.set_limit(size=before)
+        return
     before, _limits[device] = _limits[device], size
     try:
         yield
     finally:
         _limits[device] = before
+
+
+@contextlib.contextmanager
+def properties(**changed: Any) -> Any:
+    """Other devices, or another driver: `compute_capability`, `is_hip`, `runtime` and `driver` versions."""
+    before = dict(_properties)
+    _properties.update(changed)
+    runtime = _modules()["cupy.cuda.runtime"]
+    runtime.is_hip = _properties["is_hip"]
+    try:
+        yield
+    finally:
+        _properties.update(before)
+        runtime.is_hip = _properties["is_hip"]
 
 
 @contextlib.contextmanager

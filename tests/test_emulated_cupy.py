@@ -2,34 +2,92 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import emulated_cupy
 import numpy as np
 import pytest
 
+# Names of modules that are not there, and keywords that functions do not have. What cannot be imported without CUDA's
+# libraries is looked up in the text.
 REAL = """
-import json, sys, cupy
-names = json.load(sys.stdin)
-places = {"cupy": cupy, "linalg": cupy.linalg, "methods": cupy.ndarray}
-print(json.dumps([name for place in names for name in names[place] if not hasattr(places[place], name)]))
+import ast, importlib, inspect, json, pathlib, sys
+import cupy
+
+wanted, keywords = json.load(sys.stdin)
+missing = []
+for name, attributes in wanted.items():
+    if name == "cupy.ndarray":
+        found = set(dir(cupy.ndarray))
+    elif not name.startswith("cupyx"):
+        found = set(dir(importlib.import_module(name)))
+    else:
+        file = pathlib.Path(cupy.__file__).parent.parent.joinpath(*name.split("."), "__init__.py")
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        imported = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+        found = {alias.asname or alias.name for alias in imported} | {other.stem for other in file.parent.iterdir()}
+    missing += [f"{name}.{attribute}" for attribute in attributes if attribute not in found]
+for name, used in keywords.items():
+    try:
+        place = cupy
+        if name.startswith("xp."):
+            place = importlib.import_module("array_api_compat.cupy")
+        for part in name.split(".")[1:]:
+            if name.startswith("xp.") and not hasattr(place, part):
+                missing.append(name)
+            place = getattr(place, part)
+        parameters = inspect.signature(place).parameters
+    except (AttributeError, ImportError, TypeError, ValueError):  # compiled, or not there without CUDA's libraries
+        continue
+    if not any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
+        missing += [f"{name}({keyword}=)" for keyword in used if keyword not in parameters]
+print(json.dumps(missing))
 """
 
 
-def test_the_real_one_has_every_name():
+def names_of_the_emulation() -> dict[str, list[str]]:
+    """Public names by module."""
     names = {
-        "cupy": [*emulated_cupy.FUNCTIONS, *emulated_cupy.CREATION, *emulated_cupy.CONSTANTS],
-        "linalg": emulated_cupy.LINALG,
-        "methods": emulated_cupy.METHODS,
+        name: [attribute for attribute in vars(module) if not attribute.startswith("_")]
+        for name, module in emulated_cupy._modules().items()
     }
+    own = [name for name in vars(emulated_cupy.ndarray) if not name.startswith("_")]
+    return names | {"cupy.ndarray": sorted({*own, *emulated_cupy.METHODS})}
+
+
+def keywords_in_use() -> dict[str, list[str]]:
+    """Keywords with which kcalib calls CuPy's functions, by function; "xp." for those of the array API's namespace."""
+    found: dict[str, set[str]] = {}
+    for path in (Path(__file__).parents[1] / "kcalib").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = re.sub(r"^(self\._|self\.|data\.)xp\.", "xp.", ast.unparse(node.func))
+                if re.fullmatch(r"(xp|cupyx?)(\.\w+)+", name):
+                    found.setdefault(name, set()).update(k.arg for k in node.keywords if k.arg is not None)
+    return {name: sorted(keywords) for name, keywords in found.items()}
+
+
+def test_the_real_one_has_every_name():
     found = subprocess.run(
-        [sys.executable, "-P", "-c", REAL], input=json.dumps(names), capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", REAL],
+        input=json.dumps([names_of_the_emulation(), keywords_in_use()]),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if "No module named 'cupy'" in found.stderr:
         pytest.skip("CuPy is not installed")
-    assert json.loads(found.stdout) == [], found.stderr
+    assert json.loads(found.stdout or "null") == [], found.stderr
+
+
+@pytest.fixture
+def cupy(emulation):
+    return emulation
 
 
 def test_arrays_do_not_become_numpy_arrays(cupy):

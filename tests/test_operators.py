@@ -56,15 +56,24 @@ CONVERSIONS = {
     "generic-torch": _torch,
     "generic-jax": _jax,
     "cuda-emulated": emulated_cupy.asarray,
+    # The real CuPy's, on a GPU.
+    "cuda": emulated_cupy.asarray,
+    "sorted_scan-cuda": emulated_cupy.asarray,
+    "sorted_scan-emulated": emulated_cupy.asarray,
 }
 OPERATORS |= {
     "generic-numpy": GenericOperator,
     "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
     "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
-    "cuda-emulated": lambda p: CudaOperator(_map(p, emulated_cupy.asarray)),
 }
-ON_A_LINE = {"sorted_scan": SortedScanOperator}
+WITHOUT_GPU = list(OPERATORS)
+OPERATORS["cuda-emulated"] = OPERATORS["cuda"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
+ON_A_LINE = {
+    "sorted_scan": SortedScanOperator,
+    "sorted_scan-emulated": lambda p: SortedScanOperator(_map(p, emulated_cupy.asarray)),
+}
+ON_A_LINE["sorted_scan-cuda"] = ON_A_LINE["sorted_scan-emulated"]  # with the real CuPy, on a GPU
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
 # An expanded squared distance is off by about 4 eps s, s <= 4 its largest term, and used where it
 # exceeds 1e-3 s: the distance d is off by 4 eps s / (2 d) <= 63 eps sqrt(s) <= 126 eps, and a kernel of
@@ -79,7 +88,7 @@ SINGLE = 194 * 2.0**-24
 def library_of_the_operator(request):
     """JAX with 64-bit floats, the emulation in the place of CuPy."""
     operator = request.node.callspec.params.get("operator") if hasattr(request.node, "callspec") else None
-    if operator == "cuda-emulated":
+    if operator in ("cuda-emulated", "sorted_scan-emulated"):
         with emulated_cupy.installed():
             yield
         return
@@ -221,8 +230,29 @@ def _like(case: Case, operator: str, w: np.ndarray):
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", WITHOUT_GPU)
 class TestSymmetric(Contract):
+    """Every problem."""
+
+
+def _always_on_gpu(kernel: str, target: str, n: int, m: int, dtype: str, duplicates: bool = False) -> bool:
+    """Problems of few programs, which take the time: each is compiled in a second or two, the others with -m slow."""
+    if kernel == "linear+gaussian":
+        return target == "matrix" and (n, m) in ((197, 3), (199, 10))
+    return (kernel, target, dtype) == ("exponential", "delta", "float64") or (
+        (kernel, dtype) == ("exponential_cityblock", "float32") and m == 10
+    )
+
+
+ON_GPU = [
+    pytest.param(*case.values, id=case.id, marks=[] if _always_on_gpu(*case.values[0]) else pytest.mark.slow)
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", ON_GPU, indirect=True)
+@pytest.mark.parametrize("operator", ["cuda-emulated", "cuda"])
+class TestSymmetricOnGPU(Contract):
     """Every problem."""
 
 
@@ -236,9 +266,21 @@ LINE_CASES = [
 
 
 @pytest.mark.parametrize("case", LINE_CASES, indirect=True)
-@pytest.mark.parametrize("operator", ["sorted_scan"])
+@pytest.mark.parametrize(
+    "operator", ["sorted_scan", pytest.param("sorted_scan-emulated", marks=pytest.mark.slow), "sorted_scan-cuda"]
+)
 class TestOnALine(Contract):
     """Binary problems, for the operator that sorts."""
+
+
+SOME = ("exponential-delta-197-False", "exponential-matrix-64-True")
+SOME_LINE_CASES = [case for case in LINE_CASES if case.id in SOME]
+
+
+@pytest.mark.parametrize("case", SOME_LINE_CASES, indirect=True)
+@pytest.mark.parametrize("operator", ["sorted_scan-emulated"])
+class TestOnALineOnADevice(Contract):
+    """The same on an emulated GPU: a selection, as each polynomial is compiled."""
 
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
@@ -276,8 +318,14 @@ def test_sorted_scan_is_chosen_where_it_is_exact():
     assert operator_for(PairProblem(few, None, terms["exponential"])).name == "openmp"
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+RECTANGULAR = [pytest.param(o, d) for o in WITHOUT_GPU for d in ("float64", "float32")]
+RECTANGULAR += [
+    pytest.param("cuda-emulated", "float64"),
+    pytest.param("cuda-emulated", "float32", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("operator", "dtype"), RECTANGULAR)
 @pytest.mark.parametrize(("n", "other", "m"), [(1, 5, 3), (120, 7, 12), (101, 211, 2)])
 class TestRectangular:
     def test_all(self, operator, dtype, n, other, m):

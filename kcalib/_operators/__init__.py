@@ -2,7 +2,8 @@
 
     openmp        compiled tiles, threads; NumPy arrays            (src/cpu/sweep.cpp)
     sorted_scan   points on a line: O(n log n); NumPy arrays       (src/cpu/line*.cpp)
-    cuda          tiles on an NVIDIA GPU; CuPy arrays             (src/cuda/pairs.cu)
+                  and CuPy arrays, by `sorted_scan_cuda`           (src/cuda/line.cu, src/cuda/places.cu)
+    cuda          tiles on an NVIDIA GPU; CuPy arrays              (src/cuda/pairs.cu)
     generic       strips of rows in any array namespace, differentiable
 
 Each takes a `PairProblem` and has `moments`, `block_sums`, `matmul`, `quadratic_forms` and `tile`

@@ -13,6 +13,7 @@ import numpy as np
 
 from kcalib import _native
 from kcalib._operators.diagonal import diagonal
+from kcalib._operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
 from kcalib._options import check_choice
 from kcalib._problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._resampling import Weights
@@ -30,15 +31,6 @@ PROFILES = {
 }
 METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
 FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}  # of src/include/kcalib/mixtures.h
-# Parameters of mixtures beyond these, in units of the target kernel's length scale, are as good as these, whose
-# products neither overflow nor vanish: the factors are then smaller than what rounding leaves of others.
-BOUNDS = {
-    "normal": {"float64": 2.0**119, "float32": 2.0**59},
-    "normal_full": {"float64": 2.0**119, "float32": 2.0**59},
-    "laplace": {"float64": 2.0**119, "float32": 2.0**39},
-    "atoms": {"float64": 2.0**119, "float32": 2.0**59},
-}
-
 # From this many classes on one product of residuals serves both distances and target factors, if
 # the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
 # which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
@@ -71,11 +63,7 @@ class OpenMPOperator:
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this operator; None if it is."""
-        for mixtures in (problem.target, problem.predicted):
-            if mixtures is not None and mixtures.family == "normal_full" and mixtures.n_dims > _native.MAX_FULL_DIMS:
-                most = _native.MAX_FULL_DIMS
-                return f"normals with full covariances have {mixtures.n_dims} dimensions, more than {most}"
-        return None
+        return obstacle(problem)
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
@@ -142,8 +130,9 @@ class OpenMPOperator:
         if self.problem.predicted is not None:
             points = self._predictions(self.problem.predicted, points)
         if self.problem.target is not None:
-            bounded = _bounded(self.problem.target, np.ascontiguousarray(side.marks), 2 + self.problem.target.n_dims)
-            return Prepared(points, bounded, None, None)
+            first = 2 + self.problem.target.n_dims
+            marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
+            return Prepared(points, marks, None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
@@ -160,21 +149,13 @@ class OpenMPOperator:
         return Prepared(points, marks, labels, order)
 
     def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
-        """Points of the metric "mmd" as the compiled core reads them: with their products with themselves.
-
-        Single normals: w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `normals_apart`.
-        """
-        points = _bounded(mixtures, points, 0)
-        if mixtures.family != "normal" or mixtures.n_components > 1:
-            own = np.empty(len(points), points.dtype)
-            _native.own_products(points, self._kernel, self._sweep(), own)
-            return np.concatenate([points, own[:, None]], axis=1)
-        d, points = mixtures.n_dims, points.copy()
-        for term in np.split(points, mixtures.n_terms, axis=1):  # views
-            twice = 2 * term[:, 2 + d : 2 + 2 * d].astype(np.float64)
-            term[:, 1] = term[:, 0] * np.exp(-0.25 * np.sum(np.log(twice), axis=1))
-            term[:, 2 + 2 * d :] = 1 / twice
-        return points
+        """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
+        points = bounded(mixtures, points, 0)
+        if not has_own_products(mixtures):
+            return with_roots(mixtures, points)
+        own = np.empty(len(points), points.dtype)
+        _native.own_products(points, self._kernel, self._sweep(), own)
+        return np.concatenate([points, own[:, None]], axis=1)
 
     def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
         return _native.Sweep(self.threads, self._level, progress)
@@ -225,29 +206,8 @@ def _table(problem: PairProblem) -> np.ndarray | None:
     if problem.table is None:
         return None
     table = np.asarray(problem.table, dtype=np.float64)
-    for axis, side in enumerate((problem.left, problem.columns)):
-        low, high = side.points.min(), side.points.max()
-        if not 0 <= low <= high < table.shape[axis]:
-            raise ValueError(f"positions in the table are {low} to {high}, expected 0 to {table.shape[axis] - 1}")
+    check_positions(problem, table)
     return table if table.strides[1] == table.itemsize else np.ascontiguousarray(table)
-
-
-def _bounded(mixtures: Mixtures, rows: np.ndarray, first: int) -> np.ndarray:
-    """Marks or points with parameters within `BOUNDS`; `first`: a term's columns before its components'."""
-    bound = BOUNDS[mixtures.family][rows.dtype.name]
-    if max(rows.max(), -rows.min()) <= bound:
-        return rows
-    bounded, width, d = np.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
-    for term in range(0, rows.shape[1], first + mixtures.n_components * width):
-        components = [term + first + k * width for k in range(mixtures.n_components)]
-        weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
-        bounded[:, weights] = rows[:, weights]
-        if mixtures.family == "normal_full":
-            for begin in components:  # matrices as a whole: they stay positive definite
-                matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
-                size = np.max(np.abs(rows[:, matrix]), axis=1, keepdims=True)
-                bounded[:, matrix] = rows[:, matrix] * (bound / np.maximum(size, bound))
-    return bounded
 
 
 def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:

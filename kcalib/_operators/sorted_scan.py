@@ -9,9 +9,10 @@ rank, so H is a sum of such K between columns:
     H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]
 
 and every primitive is a few products with the K_t. Sums over the pairs of residuals of binary
-labels take less: place and label of a sample follow from its residual, so these numbers are sorted
-and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. What
-looks at single entries (`tile`, `counts`, `between`) is the openmp operator's.
+labels take less on the CPU: place and label of a sample follow from its residual, so these numbers are sorted
+and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. CuPy arrays are sorted
+and scanned on their device (`sorted_scan_cuda.DeviceOrder`). What looks at single entries (`tile`, `counts`,
+`between`) is the openmp operator's, of CuPy arrays the cuda operator's.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _native
+from kcalib import _arrays, _native
+from kcalib._arrays import Array
+from kcalib._operators import sorted_scan_cuda
+from kcalib._operators.cuda import CudaOperator
 from kcalib._operators.diagonal import diagonal
 from kcalib._operators.openmp import OpenMPOperator
+from kcalib._operators.sorted_scan_cuda import DeviceOrder
 from kcalib._problem import Factor, Moments, PairProblem, Side, Term
 from kcalib._resampling import Weights
 from kcalib._threads import resolve_threads, terminal_progress
@@ -44,8 +49,8 @@ class LineTerm:
 
     rate: float
     polynomial: np.ndarray  # coefficients, lowest first
-    left: np.ndarray  # shape: (n, r)
-    right: np.ndarray  # shape: (n, r)
+    left: Array  # shape: (n, r)
+    right: Array  # shape: (n, r)
 
     def __mul__(self, other: LineTerm) -> LineTerm:
         """The product of the two entry by entry."""
@@ -65,7 +70,7 @@ class SortedScanOperator:
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         self.problem = problem
         self.reason = reason
-        self.threads = resolve_threads(threads)
+        self.threads = resolve_threads(threads) if _arrays.is_host(problem.left.points) else None
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
@@ -97,24 +102,28 @@ class SortedScanOperator:
             n_left = len(problem.left.points)
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
             row_sums, column_sums = row_sums[:n_left], order.row_sums(swapped)[n_left:]
-        own = diagonal(problem, self.threads) if trace and problem.symmetric else None
+        own = diagonal(problem, self.threads or 1) if trace and problem.symmetric else None
         if sums is None:
-            squares = float(sum(np.sum(order.row_sums([a * b])) for a in terms for b in terms)) if second else None
-            sums = Sums(float(np.sum(row_sums)), None if own is None else float(np.sum(own)), squares)
+            squares = float(sum(_total(order.row_sums([a * b])) for a in terms for b in terms)) if second else None
+            sums = Sums(_total(row_sums), None if own is None else _total(own), squares)
         if not rows:
             return Moments(sums.total, None, None, None, sums.squares, sums.trace)
         return Moments(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
 
-    def block_sums(self, size: int) -> np.ndarray:
+    def block_sums(self, size: int) -> Array:
         order = self._sorted(size)
-        return order.row_sums(self._terms_of(order, order.residuals)).reshape(-1, size).sum(axis=1)
+        rows = order.row_sums(self._terms_of(order, order.residuals))
+        if _arrays.is_host(rows):
+            return rows.reshape(-1, size).sum(axis=1)
+        return sorted_scan_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
 
-    def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
+    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         """Always in float64, whatever `dtype` allows: reading and writing the vectors is what takes the time here.
 
         Samples are sorted by the first call that needs their order, and not again.
         """
-        vectors = np.asarray(vectors, dtype=np.float64)
+        xp = _arrays.namespace(self.problem.left.points)
+        vectors = xp.asarray(vectors, dtype=xp.float64)
         n_left = len(self.problem.left.points)
         first = 0 if self.problem.symmetric else n_left
         return self._order.product(self._terms, vectors, first=first, n_rows=n_left)
@@ -125,18 +134,21 @@ class SortedScanOperator:
     def between(self, low: float, high: float, count: int) -> np.ndarray:
         return self._dense.between(low, high, count)
 
-    def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         """Always in float64, whatever `dtype` allows: products are not what takes the time here."""
         if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
-            return np.empty(0)
+            xp = _arrays.namespace(self.problem.left.points)
+            return xp.empty(0, dtype=xp.float64)
         signs = isinstance(weights, Weights) and weights.kind == "rademacher"
         order = self._order
         terms = self._terms_of(order, order.residuals_for_totals) if signs else self._terms
+        if isinstance(order, DeviceOrder):
+            return order.forms(terms, weights)
         packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
             with terminal_progress() as progress:
-                sweep = _native.Sweep(self.threads, None, progress)
+                sweep = _native.Sweep(self.threads or 1, None, progress)
                 return _native.line_forms(order.places, order.positions, packed, values, seed, count, sweep)
 
         if not isinstance(weights, Weights):
@@ -149,12 +161,14 @@ class SortedScanOperator:
         parts = [forms(weights.values(begin, end, threads=self.threads), 0, end - begin) for begin, end in ranges]
         return np.concatenate(parts)
 
-    def tile(self, rows: Any, columns: Any) -> np.ndarray:
+    def tile(self, rows: Any, columns: Any) -> Array:
         return self._dense.tile(rows, columns)
 
     @property
-    def _dense(self) -> OpenMPOperator:
-        return OpenMPOperator(self.problem, threads=self.threads)
+    def _dense(self) -> OpenMPOperator | CudaOperator:
+        if _arrays.is_host(self.problem.left.points):
+            return OpenMPOperator(self.problem, threads=self.threads)
+        return CudaOperator(self.problem)
 
     @property
     def _has_binary_residuals(self) -> bool:
@@ -163,19 +177,19 @@ class SortedScanOperator:
         if self.problem.right is not None or left.labels is None or left.points.shape[1] != 2:
             return False
         # Residuals in float32 were rounded after the subtraction, not before.
-        return left.points.dtype == np.float64 and not self._has_dot
+        return left.points.dtype == _arrays.namespace(left.points).float64 and not self._has_dot
 
     @property
     def _has_dot(self) -> bool:
         return any(factor.metric == "dot" for term in self.problem.kernel for factor in term.factors)
 
     def _sums_of_residuals(self, second: bool) -> Sums | None:
-        if not self._has_binary_residuals:
+        if not self._has_binary_residuals or self.threads is None:
             return None
         return BinaryResiduals.sorted(self.problem.left, self.threads).sums(self.problem.kernel, second)
 
     @cached_property
-    def _order(self) -> Order:
+    def _order(self) -> Order | DeviceOrder:
         """Of all samples: sorted once for all calls."""
         return self._sorted(None)
 
@@ -184,31 +198,34 @@ class SortedScanOperator:
         """H between the samples of `_order`, to full precision in every entry."""
         return self._terms_of(self._order, self._order.residuals)
 
-    def _sorted(self, block: int | None) -> Order:
+    def _sorted(self, block: int | None) -> Order | DeviceOrder:
         """The samples sorted by their place on the line, all or within whole blocks."""
         left, right = self.problem.left, self.problem.right
-        points = left.points if right is None else np.concatenate([left.points, right.points])
+        points = left.points if right is None else _concatenated(left.points, right.points)
         n = len(points) if block is None else len(points) // block * block
         labels = left.labels if self._has_binary_residuals else None
+        if self.threads is None:
+            return DeviceOrder.of(points[:n], labels, block or n)
         return Order.of(points[:n], labels, block or n, self.threads)
 
-    def _terms_of(self, order: Order, residuals: np.ndarray | None) -> list[LineTerm]:
+    def _terms_of(self, order: Order | DeviceOrder, residuals: Array | None) -> list[LineTerm]:
         """H between the sorted samples, as terms; with `residuals`, if there are any, for marks.
 
         A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
         left marks are.
         """
         left, right = self.problem.left, self.problem.right
+        zeros_like = _arrays.namespace(left.points).zeros_like
         marks = residuals
         if marks is None:
-            marks = left.marks if right is None else np.concatenate([left.marks, np.zeros_like(right.marks)])
+            marks = left.marks if right is None else _concatenated(left.marks, zeros_like(right.marks))
             marks = _float64(marks[order.positions])
         columns = marks
         if right is not None:
-            columns = _float64(np.concatenate([np.zeros_like(left.marks), right.marks])[order.positions])
+            columns = _float64(_concatenated(zeros_like(left.marks), right.marks)[order.positions])
         points = left.points[:0]
         if self._has_dot:
-            points = left.points if right is None else np.concatenate([left.points, right.points])
+            points = left.points if right is None else _concatenated(left.points, right.points)
             points = points[order.positions]
         return [_line_term(term, _float64(points), marks, columns) for term in self.problem.kernel]
 
@@ -318,17 +335,30 @@ class Order:
             )
 
 
-def off_line(points: np.ndarray) -> float:
+def off_line(points: Array) -> float:
     """Largest |p + q - 1| of points (p, q)."""
+    if not _arrays.is_host(points):
+        return sorted_scan_cuda.off_line(points)
     sweep = _native.Sweep(resolve_threads())
     return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
 
 
-def _float64(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array, dtype=np.float64)
+def _total(values: Array) -> float:
+    return float(np.sum(values)) if _arrays.is_host(values) else sorted_scan_cuda.total(values)
 
 
-def _line_term(term: Term, points: np.ndarray, left: np.ndarray, right: np.ndarray) -> LineTerm:
+def _concatenated(first: Array, second: Array) -> Array:
+    if _arrays.is_host(first):
+        return np.concatenate([first, second])
+    return _arrays.namespace(first).concat([first, second])
+
+
+def _float64(array: Array) -> Array:
+    xp = _arrays.namespace(array)
+    return xp.asarray(array, dtype=xp.float64)
+
+
+def _line_term(term: Term, points: Array, left: Array, right: Array) -> LineTerm:
     rate, polynomial = _radial(term, points.shape[1])
     for factor in term.factors:
         if factor.metric == "dot":
@@ -357,6 +387,6 @@ def _unit(factor: Factor, n_features: int) -> float:
     return math.sqrt(2.0) if factor.metric == "euclidean" else 2.0
 
 
-def _paired(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _paired(a: Array, b: Array) -> Array:
     """Products of each column of a with each of b."""
-    return np.reshape(a[:, :, None] * b[:, None, :], (len(a), -1))
+    return _arrays.namespace(a).reshape(a[:, :, None] * b[:, None, :], (len(a), -1))

@@ -25,6 +25,7 @@ import scipy
 
 from kcalib import _arrays, _mixtures
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
@@ -44,6 +45,7 @@ PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the l
 Block = Callable[[], int]  # does its part and returns the number of pairs in it
 
 
+@on_their_gpu
 def wasserstein_distance(
     prediction: Distribution,
     other: Distribution | None = None,
@@ -145,6 +147,7 @@ def wasserstein_distance(
     return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)
 
 
+@on_their_gpu
 def mmd_distance(
     prediction: Distribution, other: Distribution | None = None, *, bandwidth: float, max_memory: float | None = None
 ) -> Array:

@@ -3,6 +3,8 @@
 `ckce` checks its input, packs it (`_packing`), and hands kernel matrix, residuals and n lambda, a `System`, to a
 function of `METHODS`: exact ones solve (K + n lambda I) Z = E by `kcalib.solvers` and bound the error of the value by
 the residual; the others replace K by F F^T (`kcalib.solvers.low_rank`). `jkce` is `kcalib.skce` with another kernel.
+
+On an NVIDIA GPU points, residuals, solutions and factors stay there; single numbers leave it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _packing
+from kcalib import _arrays, _linalg, _packing
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._forecasts import Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._memory import check_max_memory, check_memory
@@ -38,7 +42,6 @@ from kcalib.solvers.low_rank import (
     NystromFeatures,
     jackknife,
     row_blocks,
-    squared_norm,
 )
 from kcalib.target_kernels import TargetKernel
 
@@ -59,6 +62,7 @@ class ToleranceWarning(UserWarning):
     """The error bound of a value is larger than was asked for."""
 
 
+@on_their_gpu
 def ckce(
     y_true: Any,
     y_pred: Any,
@@ -92,8 +96,9 @@ def ckce(
         Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets, as in `kcalib.skce`.
     y_pred : array_like, shape (n, m) or (n,), or Distribution
         Predicted probabilities; rows sum to 1. For a binary problem also the probability of
-        the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists; arrays on other
-        devices are copied to the host. Gradients are not tracked. Or one of `kcalib.distributions`.
+        the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists. On NVIDIA GPUs everything is
+        done there; of arrays on other devices the residuals are copied to the host. Gradients are not tracked. Or one
+        of `kcalib.distributions`.
     kernel : Kernel, optional
         Positive definite kernel on predictions, see `kcalib.kernels`. Default: equation 8 of [1]_,
         ``Linear() + Gaussian()`` with the median heuristic. For distributions ``Gaussian(metric="wasserstein")`` where
@@ -116,7 +121,7 @@ def ckce(
     n_features : int, optional
         Random frequencies of "fourier" for each Gaussian term, at least 1; default 100. Each makes two features.
     max_memory : float, optional
-        Bytes that the method may take. Default: what the machine has available.
+        Bytes that the method may take. Default: what the machine, or the arrays' GPU, has available.
     seed : int
         Of features, landmarks, pivots and the preconditioner, at least 0.
     classes : array_like, shape (m,), optional
@@ -235,14 +240,14 @@ def ckce(
     if isinstance(data, Forecasts):
         packed = _packing.pack(data, _forecast_kernel(data, kernel), target_kernel, threads=threads)
         residuals = residuals_of(packed, threads=threads, max_memory=options.max_memory, seed=options.seed)
-        packed, host = kernel_alone(packed), None
+        packed, sides = kernel_alone(packed), None
     else:
-        host = _on_host(data)
-        kernel, source = _kernel(data, host, kernel)
+        sides = _where_solved(data)
+        kernel, source = _kernel(sides, kernel)
         packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
         packed = dataclasses.replace(packed, root=_packing.target_root(target_kernel, data))
     matrix = KernelOperator(packed, threads=threads, operator=operator)
-    system = System(data.n, data.dtype, host, residuals, packed, matrix, shift, options)
+    system = System(data.n, data.dtype, sides, residuals, packed, matrix, shift, options)
     found = METHODS[method].compute(system)
     if not full_output:
         return found.value
@@ -261,6 +266,7 @@ def ckce(
     )
 
 
+@on_their_gpu
 def jkce(
     y_true: Any,
     y_pred: Any,
@@ -334,7 +340,7 @@ def jkce(
     if isinstance(data, Forecasts):
         kernel = _forecast_kernel(data, kernel)
     else:
-        kernel, source = _kernel(data, _on_host(data), kernel)
+        kernel, source = _kernel(data, kernel)
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:
         return compute(data, options, estimator, None, with_error=False).value
@@ -359,10 +365,10 @@ class System:
 
     n: int
     dtype: str
-    data: Classification | None  # on the host; None for distributions, which have
+    data: Classification | None  # on the host, or an NVIDIA GPU; None for distributions, which have
     distributed: Residuals | None  # these residuals
     packed: Packed  # on the user's device
-    matrix: KernelOperator  # K, which takes and returns NumPy arrays
+    matrix: KernelOperator  # K, which takes and returns arrays where the data are
     shift: float
     options: Options
 
@@ -388,27 +394,28 @@ class System:
         """Whether the points are on a line because there are two classes."""
         return self.data is not None and self.data.m == 2
 
-    def residuals(self, rows: slice = slice(None)) -> np.ndarray:
+    def residuals(self, rows: slice = slice(None)) -> Array:
         """Rows of E: onehot(y) - p, times the root of the matrix on the labels."""
         if self.distributed is not None:
             return self.distributed.rows[rows]
         assert self.data is not None
         e = -self.data.probabilities[rows]
-        e[np.arange(len(e)), self.data.labels[rows]] += 1
-        return e if self.packed.root is None else e @ self.packed.root
+        e[_arrays.namespace(e).arange(len(e)), self.data.labels[rows]] += 1
+        return e if self.packed.root is None else e @ _arrays.like(self.packed.root, e)
 
     @property
     def rounding_of_target(self) -> float:
         """What the rounding of a matrix on the labels, relative to its norm, changes the value by."""
         if self.distributed is not None:
             # The value is tr(B G) with a psd B of norm at most 1 / (4 shift).
-            rounding = 4 * 2.0**-52 * squared_norm(self.distributed.rows)
+            rounding = 4 * 2.0**-52 * _linalg.squared_norm(self.distributed.rows)
             return (self.distributed.lost + rounding) / (4 * self.shift)
         root = self.packed.root
         if root is None or self.data is None:
             return 0.0
         p, labels = self.data.probabilities, self.data.labels
-        squares = float(np.sum(p * p)) + float(np.sum(1 - 2 * p[np.arange(self.n), labels]))
+        xp = _arrays.namespace(p)
+        squares = float(xp.sum(p * p)) + float(xp.sum(1 - 2 * p[xp.arange(self.n), labels]))
         return 4 * 2.0**-52 * float(np.linalg.norm(root, 2)) ** 2 * squares / (4 * self.shift)
 
     def exceeds(self, rank: int) -> bool:
@@ -418,7 +425,7 @@ class System:
 
     def check_memory(self, numbers: int, what: str, remedy: str) -> int:
         """Bytes of so many numbers, if they may be taken."""
-        check_memory(8 * numbers, self.options.max_memory, what, remedy)
+        check_memory(8 * numbers, self.options.max_memory, what, remedy, self.matrix.reference)
         return 8 * numbers
 
 
@@ -506,27 +513,29 @@ class Certificate:
     def __init__(
         self,
         matrix: Any,
-        right: np.ndarray,
+        right: Array,
         shift: float,
         tol: float,
         epsilon: float = 2.0**-52,
         rounding_of_value: float = 0.0,
     ) -> None:
         self._matrix, self._right, self._shift, self._tol = matrix, right, shift, tol
-        self._right_norm = float(np.linalg.norm(right))
+        self._right_norm = _linalg.norm(right)
+        self._xp = _arrays.namespace(right)
         # Entries of K are at most max K_ii. Their errors, some epsilon, and those of sums add up like random numbers.
-        self._rounding = 4 * epsilon * math.sqrt(len(right)) * float(np.max(matrix.diagonal()))
+        self._rounding = 4 * epsilon * math.sqrt(len(right)) * float(self._xp.max(matrix.diagonal()))
         self._epsilon = epsilon
         self._rounding_of_value = rounding_of_value
         self._last: tuple[float, float, float] | None = None
 
-    def __call__(self, z: np.ndarray, residual: np.ndarray) -> bool:
+    def __call__(self, z: Array, residual: Array) -> bool:
         """Whether the value is accurate enough, or rounding allows no better residual."""
         value, squares = 0.0, 0.0
         for part in self._parts():
-            value += float(np.sum(z[:, part] * (self._right[:, part] - self._shift * z[:, part] - residual[:, part])))
-            squares += squared_norm(residual[:, part])
-        norm, size = float(np.linalg.norm(z)), math.sqrt(squares)
+            products = self._right[:, part] - self._shift * z[:, part] - residual[:, part]
+            value += float(self._xp.sum(z[:, part] * products))
+            squares += _linalg.squared_norm(residual[:, part])
+        norm, size = _linalg.norm(z), math.sqrt(squares)
         rounding = self._of_residual(norm)
         # E - s Z - R is K Z with the errors of R.
         bound = self._bound(value, norm, (1 + KNOWN) * size) + (rounding + KNOWN * size) * norm
@@ -537,7 +546,7 @@ class Certificate:
         """The largest error that is good enough."""
         return self._tol * max(value, SMALLEST_VALUE * self._right_norm**2 / (4 * self._shift))
 
-    def of(self, z: np.ndarray, residual: float) -> tuple[float, float]:
+    def of(self, z: Array, residual: float) -> tuple[float, float]:
         """Value and bound, from what the solver showed last if it was Z and good enough; else from another K Z."""
         if self._last is not None and math.isclose(self._last[0], residual, rel_tol=1e-12):
             _, value, bound = self._last
@@ -545,14 +554,14 @@ class Certificate:
                 return value, bound
         return self.anew(z)
 
-    def anew(self, z: np.ndarray) -> tuple[float, float]:
+    def anew(self, z: Array) -> tuple[float, float]:
         """Value and bound from K Z."""
         value, squares = 0.0, 0.0
         for part in self._parts():
             product = self._matrix.matmul(z[:, part])
-            value += float(np.sum(z[:, part] * product))
-            squares += squared_norm(self._right[:, part] - self._shift * z[:, part] - product)
-        norm = float(np.linalg.norm(z))
+            value += float(self._xp.sum(z[:, part] * product))
+            squares += _linalg.squared_norm(self._right[:, part] - self._shift * z[:, part] - product)
+        norm = _linalg.norm(z)
         return value, self._bound(value, norm, math.sqrt(squares)) + self._rounding * norm**2
 
     def _parts(self) -> Iterator[slice]:
@@ -582,16 +591,18 @@ def _fourier(system: System) -> Found:
             "method='fourier' needs points with a Euclidean distance, which these distributions do not have; use "
             "method='nystrom' or 'pivoted_cholesky', or an exact method"
         )
-    points = np.asarray(_arrays.to_host(problem.left.points), dtype=np.float64)
+    points = problem.left.points if _arrays.is_cuda(problem.left.points) else _arrays.to_host(problem.left.points)
+    points = _arrays.namespace(points).asarray(points, dtype=np.float64)
     width_of_points = points.shape[1]
     count = FEATURES if options.n_features is None else options.n_features
-    features = FourierFeatures.drawn(problem.kernel, width_of_points, count, options.seed)
+    features = FourierFeatures.drawn(problem.kernel, width_of_points, count, options.seed, points)
     width = features.width(width_of_points)
     memory = _check_low_rank_memory(system, width, "n_features")
     equations = NormalEquations.summed(
-        (features(points[rows]), system.residuals(rows)) for rows in row_blocks(system.n, width + system.columns)
+        (features(points[rows]), system.residuals(rows))
+        for rows in row_blocks(system.n, width + system.columns, points)
     )
-    value = squared_norm(equations.solution(system.shift))
+    value = _linalg.squared_norm(equations.solution(system.shift))
     bound = _monte_carlo_error(features, equations, system.shift, value)
     kind = "estimated" if bound is not None else "none: a single frequency has no spread"
     return Found(value, bound, kind, "fourier", "asked for by name", memory, n_features=count, seed=options.seed)
@@ -608,7 +619,7 @@ def _monte_carlo_error(
         return None
     dimension = features.frequencies[0].shape[0]
     without = [
-        squared_norm(equations.scaled(features.without_group(g, groups, dimension)).solution(shift))
+        _linalg.squared_norm(equations.scaled(features.without_group(g, groups, dimension)).solution(shift))
         for g in range(groups)
     ]
     bias, error = jackknife(value, np.array(without))
@@ -622,18 +633,20 @@ def _nystrom(system: System) -> Found:
     features = NystromFeatures(system.matrix, rank, system.options.seed)
     kept = [0.0]
 
-    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for rows in row_blocks(system.n, 2 * rank + system.columns):
+    def blocks() -> Iterator[tuple[Array, Array]]:
+        for rows in row_blocks(system.n, 2 * rank + system.columns, system.matrix.reference):
             block = features(rows)
-            kept[0] += squared_norm(block)
+            kept[0] += _linalg.squared_norm(block)
             yield block, system.residuals(rows)
 
     equations = NormalEquations.summed(blocks())
     diagonal = system.matrix.diagonal()
-    lost = float(np.sum(diagonal)) - kept[0]
+    xp = _arrays.namespace(diagonal)
+    trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
+    lost = trace - kept[0]
     # A pivot is a difference of entries of K, and divides its column of F F^T.
-    of_columns = np.diagonal(equations.gram) * (np.max(diagonal) / features.pivots)
-    rounding = ROUNDINGS * _epsilon(system) * float(np.sum(diagonal) + np.sum(of_columns))
+    of_columns = _arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / _arrays.to_host(features.pivots))
+    rounding = ROUNDINGS * _epsilon(system) * (trace + float(np.sum(of_columns)))
     return _from_factor(system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), "nystrom", memory)
 
 
@@ -647,8 +660,10 @@ def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
     )
     factor = pivoted_cholesky(system.matrix, rank, tol=tol, seed=system.options.seed)
     equations = NormalEquations.summed([(factor.factor, system.residuals())])
-    pivots = factor.factor[factor.pivots, np.arange(factor.rank)] ** 2
-    entry = ROUNDINGS * _epsilon(system) * float(np.max(system.matrix.diagonal()))
+    at = (_arrays.like(i, factor.factor) for i in (factor.pivots, np.arange(factor.rank)))
+    pivots = _arrays.to_host(factor.factor[tuple(at)]) ** 2
+    diagonal = system.matrix.diagonal()
+    entry = ROUNDINGS * _epsilon(system) * float(_arrays.namespace(diagonal).max(diagonal))
     rounding = rounding_bound(equations, system.shift, entry, pivots)
     lost = factor.trace_residual + math.sqrt(system.n) * entry
     return _from_factor(system, equations, lost, rounding, factor.rank, "pivoted_cholesky", memory)
@@ -665,7 +680,7 @@ def _from_factor(
         bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
         kind = "trace"
     return Found(
-        squared_norm(solution),
+        _linalg.squared_norm(solution),
         bound,
         kind,
         method,
@@ -676,7 +691,7 @@ def _from_factor(
     )
 
 
-def trace_bound(equations: NormalEquations, solution: np.ndarray, shift: float, lost: float) -> float:
+def trace_bound(equations: NormalEquations, solution: Array, shift: float, lost: float) -> float:
     """Largest difference of the value of K from that of F F^T, for a psd K - F F^T = D of trace `lost`.
 
     With Y = (F F^T + t D + s I)^{-1} E and U = s (F F^T + t D + s I)^{-1} Y the value has the derivative
@@ -699,14 +714,15 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
     smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
-    sizes = 3 * np.linalg.norm(solution, axis=1) + 2 * np.linalg.norm(smoothed, axis=1)
+    sizes = 3 * _linalg.column_norms(solution.T) + 2 * _linalg.column_norms(smoothed.T)
     first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
-    return first + 4 * np.finfo(np.float64).eps * squared_norm(solution)
+    return first + 4 * np.finfo(np.float64).eps * _linalg.squared_norm(solution)
 
 
-def _z_squares(equations: NormalEquations, solution: np.ndarray, shift: float) -> float:
+def _z_squares(equations: NormalEquations, solution: Array, shift: float) -> float:
     """||Z||_F^2 of Z = (F F^T + shift I)^{-1} E."""
-    squares = equations.squares - float(np.sum(equations.cross * solution)) - shift * squared_norm(solution)
+    products = float(_arrays.namespace(solution).sum(equations.cross * solution))
+    squares = equations.squares - products - shift * _linalg.squared_norm(solution)
     return max(squares, 2.0**-50 * equations.squares) / shift**2
 
 
@@ -765,7 +781,7 @@ def _checked_rank(system: System) -> int:
 
 def _check_low_rank_memory(system: System, width: int, option: str) -> int:
     """Bytes of the Gram matrix, its copies, and a block of rows."""
-    block = next(row_blocks(system.n, width))
+    block = next(row_blocks(system.n, width, system.matrix.reference))
     return system.check_memory(
         3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),
         f"{width} features of {system.columns} residuals",
@@ -773,9 +789,9 @@ def _check_low_rank_memory(system: System, width: int, option: str) -> int:
     )
 
 
-def _on_host(data: Classification) -> Classification:
-    """The data as NumPy arrays: residuals and features go to SciPy."""
-    if _arrays.is_host(data.probabilities):
+def _where_solved(data: Classification) -> Classification:
+    """The data as NumPy arrays unless they are on an NVIDIA GPU: residuals and features go to SciPy, or to CuPy."""
+    if _arrays.is_host(data.probabilities) or _arrays.is_cuda(data.probabilities):
         return data
     return dataclasses.replace(
         data,
@@ -790,11 +806,11 @@ def _forecast_kernel(data: Forecasts, kernel: Kernel | None) -> Kernel:
     return Gaussian(metric="mmd" if data.prediction.wasserstein_points() is None else "wasserstein")
 
 
-def _kernel(data: Classification, host: Classification, kernel: Kernel | None) -> tuple[Kernel, str | None]:
+def _kernel(data: Classification, kernel: Kernel | None) -> tuple[Kernel, str | None]:
     """The kernel, and where its bandwidth comes from, if not from the user or the median heuristic."""
     kernel = _packing.check_kernel(Linear() + Gaussian() if kernel is None else kernel, data.m)
-    p = host.probabilities
-    if not np.array_equal(p.min(axis=0), p.max(axis=0)):
+    xp, p = data.xp, data.probabilities
+    if not bool(xp.all(xp.min(p, axis=0) == xp.max(p, axis=0))):
         return kernel, None
     resolved = kernel.resolve(lambda metric: 1.0)
     source = "any: the predictions are identical, so the value does not depend on it"

@@ -4,7 +4,8 @@ With class labels the residuals are the rows of E, and the CKCE is :math:`\opera
 B of the kernel on predictions. With distributions
 :math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle` takes the place of :math:`E E^\top`:
 `residuals_of` gives :math:`F F^\top = G`, from marks that are vectors, or by a pivoted Cholesky factorisation until
-what is left has no size. Called by `kcalib.estimators.ckce` and `kcalib.inference.compare`.
+what is left has no size. On an NVIDIA GPU F stays there. Called by `kcalib.estimators.ckce` and
+`kcalib.inference.compare`.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             max_memory,
             f"{rank} columns of residuals of {n} samples",
             "take fewer samples, or a target kernel of larger bandwidth, whose factor has fewer columns",
+            gram.reference,
         )
         found = pivoted_cholesky(gram, rank, tol=LEFT, seed=seed)
         if rank == n or found.trace_residual <= LEFT * trace or found.rank < rank:

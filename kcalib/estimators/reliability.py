@@ -16,6 +16,7 @@ import scipy
 
 from kcalib import _arrays, _plot
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
@@ -114,6 +115,7 @@ class ReliabilityDiagram:
         return _plot.plot_diagram(self, ax, labels, color, histogram, legend)
 
 
+@on_their_gpu
 def reliability(
     y_true: Any,
     y_pred: Any,

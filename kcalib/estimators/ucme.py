@@ -16,12 +16,13 @@ import numpy as np
 
 from kcalib import _arrays, _inputs, _packing
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
 from kcalib._packing import Packed
-from kcalib._resampling import draw_labels
+from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -35,6 +36,7 @@ DEFAULT_SEED = 0
 MAX_LOCATIONS = 100_000
 
 
+@on_their_gpu
 def ucme(
     y_true: Any,
     y_pred: Any,
@@ -119,8 +121,8 @@ def ucme(
     cumulative probabilities are at most ``rng.uniform(size=J)``; of distributions, their
     ``sample(1, seed=rng.integers(2**63))``). They depend on `y_pred` but not on `y_true`, so
     that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
-    told from a calibrated one. They are drawn on the host and are
-    the same for every array library.
+    told from a calibrated one. Their random numbers come from the host, so that they
+    are the same for every array library.
 
     References
     ----------
@@ -251,8 +253,9 @@ def _random_locations(data: Classification, count: int, seed: int) -> Classifica
     rng = np.random.default_rng(seed)
     rows = rng.choice(data.n, count, replace=count > data.n)
     probabilities = data.xp.take(data.probabilities, _arrays.like(rows, data.probabilities), axis=0)
-    cumulative = np.cumsum(_arrays.to_host(probabilities).astype(np.float64), axis=1)
-    return _beside(data, probabilities, draw_labels(cumulative, rng.uniform(size=count)))
+    cumulative = cumulative_sums(probabilities)
+    uniform = RandomNumbers(rng, cumulative).uniform(count)
+    return _beside(data, probabilities, draw_labels(cumulative, uniform))
 
 
 def _given_locations(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Classification:

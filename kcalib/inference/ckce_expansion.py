@@ -16,7 +16,8 @@ taken off instead,
 is the same to first order, and for a calibrated model has exactly the expectation of the CKCE, given the predictions,
 for any n: :math:`b_i - B_{ii} r_i` does not depend on e_i, nor does :math:`r_i - e_i`.
 
-`compare` calls `Expansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a `Factor`.
+`compare` calls `Expansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a `Factor`. Arrays
+of n rows, and eigenvectors, stay where the residuals are, in host memory or on a GPU; eigenvalues are the host's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib.estimators.ckce import TOLERANCES, Certificate, trace_bound
 from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
-from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations, squared_norm
+from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
 
 RANK = 100  # of the factor that is tried first
 SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, at which a factor is good enough
@@ -45,15 +47,13 @@ class Expansion:
     value: float  # the CKCE without its bias
     plug_in: float  # the CKCE
     error_bound: float  # of the CKCE, from the solver
-    scores: np.ndarray  # what a sample adds together with others, shape (n,)
-    influences: np.ndarray  # what it adds to first order, its own noise included; but for a constant, shape (n,)
-    residuals: np.ndarray  # r, shape (n, c)
+    scores: Array  # what a sample adds together with others, shape (n,)
+    influences: Array  # what it adds to first order, its own noise included; but for a constant, shape (n,)
+    residuals: Array  # r, shape (n, c)
     factor: Factor
 
     @classmethod
-    def of(
-        cls, matrix: KernelOperator, residuals: np.ndarray, shift: float, rows: np.ndarray, *, seed: int
-    ) -> Expansion:
+    def of(cls, matrix: KernelOperator, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> Expansion:
         """Of the kernel matrix K, the residuals E, shape (n, c), and n lambda; pairs of `rows` stand for all pairs.
 
         Raises
@@ -67,23 +67,25 @@ class Expansion:
         solved = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
-        own = np.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
+        xp = _arrays.namespace(residuals)
+        own = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
         without = shift * solved.z / own[:, None]
         others = solved.b - diagonal[:, None] * without
-        bias = np.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * others))
+        bias = xp.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * others))
         return cls(
             value=solved.value - float(bias),
             plug_in=solved.value,
             error_bound=solved.bound,
-            scores=2 * np.einsum("ij,ij->i", without, others),
-            influences=2 * shift * np.einsum("ij,ij->i", solved.z, solved.b),
+            scores=2 * _linalg.row_products(without, others),
+            influences=2 * shift * _linalg.row_products(solved.z, solved.b),
             residuals=without,
             factor=factor,
         )
 
-    def pairs(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def pairs(self, rows: np.ndarray, columns: np.ndarray) -> Array:
         """B_ij <r_i, r_j>, shape (rows, columns)."""
-        return self.factor.tile(2, rows, columns) * (self.residuals[rows] @ self.residuals[columns].T)
+        r = self.residuals
+        return self.factor.tile(2, rows, columns) * (r[_arrays.like(rows, r)] @ r[_arrays.like(columns, r)].T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +100,9 @@ class Factor:
 
     matrix: KernelOperator
     shift: float
-    vectors: np.ndarray  # P, shape (n, rank)
+    vectors: Array  # P, shape (n, rank)
     eigenvalues: np.ndarray  # of P P^T, shape (rank,)
-    rest: np.ndarray  # diagonal of D, shape (n,)
+    rest: Array  # diagonal of D, shape (n,)
     inside: np.ndarray  # <u_k, D u_k>, shape (rank,)
     mean_eigenvalue: float  # of D, weighted with the eigenvalues
     is_exact: bool  # whether D is rounding
@@ -110,7 +112,8 @@ class Factor:
         """Of as many columns as it takes; D is looked at between `rows`."""
         rank = min(matrix.n, RANK)
         while True:
-            check_memory(16 * matrix.n * rank, None, f"a factor of K with {rank} columns", "enlarge `regularization`")
+            what = f"a factor of K with {rank} columns"
+            check_memory(16 * matrix.n * rank, None, what, "enlarge `regularization`", matrix.reference)
             factor = cls._of_rank(matrix, shift, rows, rank, seed)
             if factor.is_exact or rank == matrix.n or factor.mean_eigenvalue <= SMALL_REST * shift:
                 return factor
@@ -119,31 +122,34 @@ class Factor:
     @classmethod
     def _of_rank(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
         found = pivoted_cholesky(matrix, rank, seed=seed)
-        eigenvalues, rotation = scipy.linalg.eigh(found.factor.T @ found.factor, check_finite=False)
-        kept = eigenvalues > EPSILON * eigenvalues[-1]
-        vectors, eigenvalues = found.factor @ rotation[:, kept], eigenvalues[kept]
+        values, rotation = _linalg.eigh(found.factor.T @ found.factor)
+        eigenvalues = _arrays.to_host(values)
+        kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
+        vectors, eigenvalues = found.factor @ rotation[:, _arrays.like(kept, rotation)], eigenvalues[kept]
         diagonal = matrix.diagonal()
-        rest = np.maximum(diagonal - np.einsum("ij,ij->i", vectors, vectors), 0.0)
-        trace = float(np.sum(diagonal))
+        xp = _arrays.namespace(diagonal)
+        rest = xp.maximum(diagonal - _linalg.row_products(vectors, vectors), 0.0)
+        trace = float(xp.sum(diagonal))
         exact = found.trace_residual <= 2 * matrix.n * EPSILON * trace and shift >= SMALLEST_SHIFT * trace
         inside, mean_eigenvalue = np.zeros(len(eigenvalues)), 0.0
         if not exact:
             inside, mean_eigenvalue = _of_rest(matrix, vectors, eigenvalues, rest, rows)
         return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, exact)
 
-    def diagonal(self, power: int) -> np.ndarray:
+    def diagonal(self, power: int) -> Array:
         """Of K (K + s I)^{-power}, shape (n,)."""
-        return self.vectors**2 @ (self.eigenvalues + self.shift) ** -power + self._weight(power) * self.rest
+        scales = _arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
+        return self.vectors**2 @ scales + self._weight(power) * self.rest
 
-    def tile(self, power: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def tile(self, power: int, rows: np.ndarray, columns: np.ndarray) -> Array:
         """Of K (K + s I)^{-power}, shape (rows, columns)."""
-        weight = self._weight(power)
-        scales = (self.eigenvalues + self.shift) ** -power - weight
-        tile = (self.vectors[rows] * scales) @ self.vectors[columns].T
+        weight, vectors = self._weight(power), self.vectors
+        scales = _arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
+        tile = (vectors[_arrays.like(rows, vectors)] * scales) @ vectors[_arrays.like(columns, vectors)].T
         return tile + weight * self.matrix.tile(rows, columns)
 
     def _weight(self, power: int) -> float:
-        trace = float(np.sum(self.rest))
+        trace = float(_arrays.namespace(self.rest).sum(self.rest))
         if trace == 0:
             return 0.0
         shifted = self.eigenvalues + self.shift
@@ -153,44 +159,54 @@ class Factor:
 
 
 def _of_rest(
-    matrix: KernelOperator, vectors: np.ndarray, eigenvalues: np.ndarray, rest: np.ndarray, rows: np.ndarray
+    matrix: KernelOperator, vectors: Array, eigenvalues: np.ndarray, rest: Array, rows: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """<u_k, D u_k>, and the mean eigenvalue, from the pairs of `rows`."""
-    n, k = matrix.n, len(rows)
+    n, k, xp = matrix.n, len(rows), _arrays.namespace(vectors)
     of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
-    own = vectors[rows]
+    at = _arrays.like(rows, vectors)
+    own = vectors[at]
     products, squares = np.zeros(len(eigenvalues)), 0.0
     for begin in range(0, k, STRIP):
         some = rows[begin : begin + STRIP]
-        tile = matrix.tile(some, rows) - vectors[some] @ own.T
-        tile[np.arange(len(some)), begin + np.arange(len(some))] = 0.0
-        products += np.einsum("ij,ij->j", vectors[some], tile @ own)
-        squares += squared_norm(tile)
-    inside = (of_pairs * products + of_samples * (rest[rows] @ own**2)) / eigenvalues
-    total = of_pairs * squares + of_samples * squared_norm(rest[rows])
-    trace = float(np.sum(rest))
+        left = own[begin : begin + STRIP]
+        tile = matrix.tile(some, rows) - left @ own.T
+        i = xp.arange(len(some))
+        tile[i, begin + i] = 0.0
+        products += _arrays.to_host(_linalg.row_products(left.T, (tile @ own).T))
+        squares += _linalg.squared_norm(tile)
+    own_rest = rest[at]
+    inside = (of_pairs * products + of_samples * _arrays.to_host(own_rest @ own**2)) / eigenvalues
+    total = of_pairs * squares + of_samples * _linalg.squared_norm(own_rest)
+    trace = float(xp.sum(rest))
     return inside, total / trace if trace > 0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Solved:
-    z: np.ndarray  # (K + s I)^{-1} E
-    b: np.ndarray  # K (K + s I)^{-2} E
+    z: Array  # (K + s I)^{-1} E
+    b: Array  # K (K + s I)^{-2} E
     value: float  # <E, b>
     bound: float  # of its error
 
 
-def _by_factor(factor: Factor, residuals: np.ndarray) -> _Solved:
-    cross = factor.vectors.T @ residuals
-    solution = cross / (factor.eigenvalues + factor.shift)[:, None]
-    z = (residuals - factor.vectors @ solution) / factor.shift
-    b = factor.vectors @ (solution / (factor.eigenvalues + factor.shift)[:, None])
-    equations = NormalEquations(np.diag(factor.eigenvalues), cross, squared_norm(residuals))
-    lost = float(np.sum(factor.rest)) + EPSILON * float(np.sum(factor.matrix.diagonal()))
-    return _Solved(z, b, squared_norm(solution), trace_bound(equations, solution, factor.shift, lost))
+def _by_factor(factor: Factor, residuals: Array) -> _Solved:
+    vectors, eigenvalues = factor.vectors, _arrays.like(factor.eigenvalues, factor.vectors)
+    shifted = (eigenvalues + factor.shift)[:, None]
+    cross = vectors.T @ residuals
+    solution = cross / shifted
+    z = (residuals - vectors @ solution) / factor.shift
+    b = vectors @ (solution / shifted)
+    gram = _arrays.namespace(vectors).diag(eigenvalues)
+    equations = NormalEquations(gram, cross, _linalg.squared_norm(residuals))
+    diagonal = factor.matrix.diagonal()
+    xp = _arrays.namespace(diagonal)
+    lost = float(xp.sum(factor.rest)) + EPSILON * float(xp.sum(diagonal))
+    value = _linalg.squared_norm(solution)
+    return _Solved(z, b, value, trace_bound(equations, solution, factor.shift, lost))
 
 
-def _by_solver(matrix: KernelOperator, residuals: np.ndarray, shift: float, seed: int) -> _Solved:
+def _by_solver(matrix: KernelOperator, residuals: Array, shift: float, seed: int) -> _Solved:
     certificate = Certificate(matrix, residuals, shift, TOLERANCES["float64"])
     solution = solve(matrix, residuals, shift, accept=certificate, seed=seed)
     value, bound = certificate.of(solution.values, solution.residual)

@@ -166,9 +166,11 @@ class Covariance(NamedTuple):
 
 def _sample_covariance(n: int, operator: Operator) -> Covariance:
     """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
-    z = np.concatenate([block for _, block in _blocks(operator)], axis=1)
-    deviations = z - np.mean(z, axis=1, keepdims=True)
-    return Covariance(deviations @ deviations.T / (n - 1), np.max(np.abs(z), axis=1))
+    blocks = [block for _, block in _blocks(operator)]
+    xp = _arrays.namespace(blocks[0])
+    z = xp.concatenate(blocks, axis=1)
+    deviations = z - xp.mean(z, axis=1, keepdims=True)
+    return Covariance(_arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
 
 
 def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed: int) -> Covariance:
@@ -184,8 +186,8 @@ def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed:
         drawn = _packing.repack(packed, repeated.drawn(seed, r), rows=rows)
         again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
         for _, z in _blocks(again):
-            matrix += z @ z.T
-            size = np.maximum(size, np.max(np.abs(z), axis=1))
+            matrix += _arrays.to_host(z @ z.T)
+            size = np.maximum(size, _largest(z))
     return Covariance(matrix / (count * data.n), size)
 
 
@@ -203,25 +205,35 @@ def _predicted_covariance(
     table, groups = np.unique(table, axis=1, return_inverse=True)
     members = (groups.reshape(-1, 1) == np.arange(table.shape[1])).astype(np.float64)
     table = np.append(table, np.zeros((len(table), 1)), axis=1)
+    largest = np.max(np.abs(table), axis=1)
     covariance, size = np.zeros((len(table), len(table))), np.zeros(len(table))
+    probabilities = _arrays.computable(data.probabilities)
+    xp = _arrays.namespace(probabilities)
+    values, members = (_arrays.like(a, probabilities) for a in (table, members))
     for rows, kernel in _blocks(_of_kernel_alone(packed, operator), table.shape[1]):
-        p = _arrays.to_host(data.probabilities[rows, :]).astype(np.float64) @ members
+        p = probabilities[rows, :].astype(np.float64) @ members
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
-        p = np.append(p, np.maximum(0.0, 1.0 - np.sum(p, axis=1, keepdims=True)), axis=1)
-        deviations = kernel[:, :, None] * (table[:, None, :] - (table @ p.T)[:, :, None])
-        weighted = (deviations * np.sqrt(p)).reshape(len(table), -1)
-        covariance += weighted @ weighted.T
-        size = np.maximum(size, np.max(np.abs(kernel), axis=1) * np.max(np.abs(table), axis=1))
+        p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
+        deviations = kernel[:, :, None] * (values[:, None, :] - (values @ p.T)[:, :, None])
+        weighted = (deviations * xp.sqrt(p)).reshape(len(table), -1)
+        covariance += _arrays.to_host(weighted @ weighted.T)
+        size = np.maximum(size, _largest(kernel) * largest)
     return Covariance(covariance / data.n, size)
 
 
-def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, np.ndarray]]:
+def _largest(z: Array) -> np.ndarray:
+    """Absolute value of each row, shape (J,)."""
+    xp = _arrays.namespace(z)
+    return _arrays.to_host(xp.max(xp.abs(z), axis=1))
+
+
+def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]:
     """Columns of H, a block of samples at a time; small enough for `width` numbers in place of each entry."""
     n_locations, n = (side.points.shape[0] for side in (operator.problem.left, operator.problem.columns))
     step = max(1, BLOCK_ELEMENTS // (n_locations * width))
     for begin in range(0, n, step):
         rows = slice(begin, min(n, begin + step))
-        yield rows, _arrays.to_host(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
+        yield rows, _arrays.computable(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
 
 
 def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:

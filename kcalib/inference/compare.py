@@ -11,6 +11,7 @@ standard error takes into account how the two vary together.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -24,7 +25,10 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays, _packing, _statistics
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
+from kcalib._draws import batches
 from kcalib._forecast_packing import packed_with, resolve
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
@@ -32,6 +36,7 @@ from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
 from kcalib._problem import Moments
 from kcalib._resampling import Weights
+from kcalib._segments import Segments
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
@@ -55,6 +60,7 @@ STRIP = 128  # samples whose pairs with all others are in memory at once
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
 
 
+@on_their_gpu
 def compare(
     y_true: Any,
     y_preds: Mapping[str, Any],
@@ -442,7 +448,7 @@ def _symmetric(
 def _skce(data: Sequence[Data], confidence_level: float, options: Options) -> Measured:
     packed, source = _packed_alike(data, options)
     operators = [operator_for(p.problem, operator=options.operator, threads=options.threads) for p in packed]
-    moments = [_host_moments(operator) for operator in operators]
+    moments = [_moments(operator) for operator in operators]
     n = data[0].n
     rows, seed = _subset(n, MAX_SAMPLES, SEED if options.seed is None else int(options.seed))
     squares = _square_differences(operators, rows)
@@ -527,9 +533,9 @@ def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
     return "; ".join(sources)
 
 
-def _host_moments(operator: Operator) -> Moments:
+def _moments(operator: Operator) -> Moments:
     m = operator.moments(second=True)
-    rows, diagonal = (_arrays.to_host(a) for a in (m.row_sums, m.diagonal))
+    rows, diagonal = (_arrays.computable(a) for a in (m.row_sums, m.diagonal))
     return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
 
 
@@ -570,12 +576,18 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
         tiles = []
         for operator in operators:
             points = operator.problem.left.points
-            tile = _arrays.to_host(operator.tile(_arrays.like(some, points), _arrays.like(rows, points)))
-            tiles.append(tile.astype(np.float64))
-            tiles[-1][np.arange(len(some)), begin + np.arange(len(some))] = 0.0
+            tile = _arrays.computable(operator.tile(_arrays.like(some, points), _arrays.like(rows, points)))
+            tiles.append(_without_own(tile.astype(np.float64), begin))
         for i, j in itertools.combinations(range(len(operators)), 2):
-            sums[i, j] += np.sum((tiles[i] - tiles[j]) ** 2)
+            sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
     return sums / (len(rows) * (len(rows) - 1))
+
+
+def _without_own(tile: Array, begin: int) -> Array:
+    """The tile of rows `begin` and further, with zeros for pairs of a sample with itself."""
+    own = _arrays.namespace(tile).arange(tile.shape[0])
+    tile[own, begin + own] = 0.0
+    return tile
 
 
 # -- CKCE --------------------------------------------------------------------------------------
@@ -609,7 +621,7 @@ def _ckce(data: Sequence[Data], confidence_level: float, options: Options) -> Me
     )
 
 
-def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple[list[np.ndarray], list[Packed], str]:
+def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple[list[Array], list[Packed], str]:
     """Residuals and kernel matrices of all models with the same kernels, and where bandwidths come from."""
     if isinstance(data[0], Forecasts):
         pointed = all(isinstance(d, Forecasts) and d.prediction.wasserstein_points() is not None for d in data)
@@ -625,24 +637,24 @@ def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple
     for one in classes:
         points = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
         packed.append(replace(points, root=root))
-        rows = _arrays.to_host(_packing.points_and_residuals(one, "float64")[1])
-        residuals.append(rows if root is None else rows @ root)
+        rows = _arrays.computable(_packing.points_and_residuals(one, "float64")[1])
+        residuals.append(rows if root is None else rows @ _arrays.like(root, rows))
     return residuals, packed, _source(medians) or "given"
 
 
 def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float) -> Estimate:
     """`degenerate`: the part of the variance that noise alone has."""
     n = len(expansion.scores)
-    linear = max(0.0, n * float(np.var(expansion.scores, ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
+    linear = max(0.0, n * float(expansion.scores.var(ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
     error = math.sqrt(linear + degenerate)
-    slope = n * float(np.var(expansion.influences, ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
+    slope = n * float(expansion.influences.var(ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
     quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
     high = _statistics.ScoreVariance(slope, degenerate).upper_limit(expansion.value, quantile)
     return Estimate(expansion.value, error, ConfidenceInterval(expansion.value - quantile * error, high))
 
 
 def _ckce_difference(a: Expansion, b: Expansion, degenerate: float, confidence_level: float) -> Estimate:
-    jackknife = len(a.scores) * float(np.var(a.scores - b.scores, ddof=1))
+    jackknife = len(a.scores) * float((a.scores - b.scores).var(ddof=1))
     error = math.sqrt(jackknife + degenerate)
     return _symmetric(a.value - b.value, error, confidence_level, resolution=a.error_bound + b.error_bound)
 
@@ -652,12 +664,11 @@ def _pair_squares(expansions: Sequence[Expansion], rows: np.ndarray) -> np.ndarr
     sums = np.zeros((len(expansions), len(expansions)))
     for begin in range(0, len(rows), STRIP):
         some = rows[begin : begin + STRIP]
-        tiles = [expansion.pairs(some, rows) for expansion in expansions]
+        tiles = [_without_own(expansion.pairs(some, rows), begin) for expansion in expansions]
         for i, tile in enumerate(tiles):
-            tile[np.arange(len(some)), begin + np.arange(len(some))] = 0.0
-            sums[i, i] += np.sum(tile**2)
+            sums[i, i] += float((tile**2).sum())
         for i, j in itertools.combinations(range(len(tiles)), 2):
-            sums[i, j] += np.sum((tiles[i] - tiles[j]) ** 2)
+            sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
     return sums / (len(rows) * (len(rows) - 1))
 
 
@@ -666,51 +677,59 @@ def _pair_squares(expansions: Sequence[Expansion], rows: np.ndarray) -> np.ndarr
 
 @dataclass(frozen=True)
 class _Gaps:
-    """The signed gap of each sample, by bins of the confidence; only bins that hold samples."""
+    """The signed gap of each sample, by bins of the confidence; only bins that hold samples. NumPy or CuPy arrays."""
 
-    bins: np.ndarray  # number of each sample's bin, shape: (n,)
-    gaps: np.ndarray  # correctness minus confidence, shape: (n,)
-    occupied: np.ndarray  # numbers of the bins that hold samples, shape: (b,)
-    means: np.ndarray  # X: sum of the gaps of each of these bins over n, shape: (b,)
-    certain: np.ndarray  # whether X is so far from 0 that its sign is sure, shape: (b,)
+    bins: Array  # number of each sample's bin, shape: (n,)
+    gaps: Array  # correctness minus confidence, shape: (n,)
+    occupied: Array  # numbers of the bins that hold samples, shape: (b,)
+    means: Array  # X: sum of the gaps of each of these bins over n, shape: (b,)
+    certain: Array  # whether X is so far from 0 that its sign is sure, shape: (b,)
+    sums: Callable[[Array], Array]  # the sum over each bin of gaps / n times weights of shape (n, R), shape (b, R)
 
     @classmethod
     def of(cls, data: Classification, n_bins: int) -> _Gaps:
-        confidence, correct = (_arrays.to_host(a).astype(np.float64) for a in top_label(data))
+        confidence, correct = (_arrays.computable(a).astype(np.float64) for a in top_label(data))
+        xp = _arrays.namespace(confidence)
         bins, gaps, n = bin_numbers(confidence, n_bins), correct - confidence, data.n
-        occupied, position = np.unique(bins, return_inverse=True)
-        means = np.bincount(position, gaps) / n
-        variances = np.maximum(np.bincount(position, gaps**2) / n - means**2, 0.0) / n
-        certain = np.abs(means) > np.sqrt(math.log(n) * variances)
-        return cls(bins, gaps, occupied, means, certain & (variances > 0))
+        occupied, position = xp.unique(bins, return_inverse=True)
+        if _arrays.is_host(gaps):
+            means, squares = np.bincount(position, gaps) / n, np.bincount(position, gaps**2) / n
+            matrix = scipy.sparse.csr_array((gaps / n, (position, np.arange(n))), shape=(len(occupied), n))
+            sums = matrix.__matmul__
+        else:
+            segments = Segments(position, len(occupied))
+            powers = xp.stack((xp.ones_like(gaps), gaps), axis=1)
+            means, squares = (segments.sums(powers, gaps) / n).T
+            sums = functools.partial(segments.sums, scales=gaps / n)
+        variances = xp.maximum(squares - means**2, 0.0) / n
+        certain = xp.abs(means) > xp.sqrt(math.log(n) * variances)
+        return cls(bins, gaps, occupied, means, certain & (variances > 0), sums)
 
     @property
-    def signs(self) -> np.ndarray:
-        return np.sign(self.means)
+    def xp(self) -> Any:
+        return _arrays.namespace(self.gaps)
 
     @property
-    def linear(self) -> np.ndarray:
+    def signs(self) -> Array:
+        return self.xp.sign(self.means)
+
+    @property
+    def linear(self) -> Array:
         """The contribution of each sample to the ECE, to first order."""
-        return self.signs[np.searchsorted(self.occupied, self.bins)] * self.gaps
+        return self.signs[self.xp.searchsorted(self.occupied, self.bins)] * self.gaps
 
-    @property
-    def sums(self) -> Any:
-        """The matrix, shape (b, n), that takes the mean of the samples' gaps in each bin."""
-        n = len(self.bins)
-        rows = np.searchsorted(self.occupied, self.bins)
-        return scipy.sparse.csr_array((self.gaps / n, (rows, np.arange(n))), shape=(len(self.occupied), n))
-
-    def bounds(self, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, deviations: Array) -> tuple[Array, Array]:
         """For each bin what |X| exceeds |mu| by: at least, and at most. For deviations X - mu, shape (b, R)."""
         n, b = len(self.bins), len(self.occupied)
         deviations = math.sqrt(n / max(1, n - b)) * deviations  # the bootstrap sees too little in bins of few samples
         low = self.signs[:, None] * deviations
-        return low, np.where(self.certain[:, None], low, np.abs(deviations))
+        return low, self.xp.where(self.certain[:, None], low, self.xp.abs(deviations))
 
-    def differing(self, other: _Gaps) -> np.ndarray:
-        """Which of the bins do not hold the same gaps of the same samples in the other model, shape (b,)."""
+    def differing(self, other: _Gaps) -> Array:
+        """1 for bins that do not hold the same gaps of the same samples in the other model, otherwise 0, shape (b,)."""
         differ = (self.bins != other.bins) | (self.gaps != other.gaps)
-        return np.isin(self.occupied, np.concatenate([self.bins[differ], other.bins[differ]]))
+        found = self.xp.isin(self.occupied, self.xp.concatenate([self.bins[differ], other.bins[differ]]))
+        return found.astype(np.float64)
 
 
 def _ece(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
@@ -742,7 +761,7 @@ def _ece(data: Sequence[Classification], confidence_level: float, options: Optio
 
 
 def _ece_of(model: _Gaps) -> float:
-    return float(np.sum(np.abs(model.means)))
+    return float(model.xp.sum(model.xp.abs(model.means)))
 
 
 def _replicates(
@@ -753,31 +772,27 @@ def _replicates(
     Shape (models + pairs, 2, replicates).
     """
     out = np.empty((len(models) + len(pairs), 2, weights.n_replicates))
-    matrices = [model.sums for model in models]
     differing = [(a.differing(b), b.differing(a)) for a, b in pairs]
-    step = max(1, WEIGHTS_AT_ONCE // (8 * weights.n))
-    for begin in range(0, weights.n_replicates, step):
-        end = min(begin + step, weights.n_replicates)
-        counts = weights.values(begin, end, threads=threads)
+    for begin, end, counts in batches(models[0].gaps, weights, WEIGHTS_AT_ONCE, threads=threads):
         bounds = {}
-        for k, (model, matrix) in enumerate(zip(models, matrices, strict=True)):
-            bounds[id(model)] = model.bounds(matrix @ counts - model.means[:, None])
-            out[k, :, begin:end] = [bound.sum(axis=0) for bound in bounds[id(model)]]
+        for k, model in enumerate(models):
+            bounds[id(model)] = model.bounds(model.sums(counts) - model.means[:, None])
+            out[k, :, begin:end] = [_arrays.to_host(bound.sum(axis=0)) for bound in bounds[id(model)]]
         for k, ((a, b), (in_a, in_b)) in enumerate(zip(pairs, differing, strict=True), len(models)):
             (low_a, high_a), (low_b, high_b) = bounds[id(a)], bounds[id(b)]
-            out[k, 0, begin:end] = in_a @ low_a - in_b @ high_b
-            out[k, 1, begin:end] = in_a @ high_a - in_b @ low_b
+            out[k, 0, begin:end] = _arrays.to_host(in_a @ low_a - in_b @ high_b)
+            out[k, 1, begin:end] = _arrays.to_host(in_a @ high_a - in_b @ low_b)
     return out
 
 
-def _bounded(value: float, linear: np.ndarray, bounds: np.ndarray, confidence_level: float) -> Estimate:
+def _bounded(value: float, linear: Array, bounds: np.ndarray, confidence_level: float) -> Estimate:
     """Interval and p-value from replicates of a lower and an upper bound of (value - truth)."""
     low, high = np.sort(bounds, axis=1)
     replicates = len(low)
     beyond = int((1 - confidence_level) / 2 * (replicates + 1) * (1 + 1e-12))  # at least 1, by Options.check
     interval = ConfidenceInterval(value - float(high[-beyond]), value - float(low[beyond - 1]))
     exceeding = min(int(np.sum(high >= value)), int(np.sum(low <= value)))
-    error = float(np.std(linear, ddof=1)) / math.sqrt(len(linear))
+    error = float(linear.std(ddof=1)) / math.sqrt(len(linear))
     return Estimate(value, error, interval, min(1.0, 2 * (1 + exceeding) / (1 + replicates)))
 
 
@@ -791,11 +806,11 @@ def _clipped(estimate: Estimate, low: float, high: float) -> Estimate:
 
 def _brier(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
-    return _means([scale * _arrays.to_host(square_residuals(one)) for one in data], confidence_level)
+    return _means([scale * _arrays.computable(square_residuals(one)) for one in data], confidence_level)
 
 
 def _log_loss(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    return _means([_arrays.to_host(log_losses(one)) for one in data], confidence_level)
+    return _means([_arrays.computable(log_losses(one)) for one in data], confidence_level)
 
 
 def _crps(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
@@ -806,23 +821,23 @@ def _log_score(data: Sequence[Forecasts], confidence_level: float, options: Opti
     return _scores(data, log_score_values, confidence_level)
 
 
-def _scores(data: Sequence[Forecasts], score: Callable[[Forecasts], np.ndarray], confidence_level: float) -> Measured:
+def _scores(data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float) -> Measured:
     measured = _means([score(one) for one in data], confidence_level)
     families = dict.fromkeys(type(one.prediction).__name__ for one in data)
     return replace(measured, described={"prediction": ", ".join(families)})
 
 
-def _means(losses: Sequence[np.ndarray], confidence_level: float) -> Measured:
-    def estimate(values: np.ndarray, resolution: float = 0.0) -> Estimate:
+def _means(losses: Sequence[Array], confidence_level: float) -> Measured:
+    def estimate(values: Array, resolution: float = 0.0) -> Estimate:
         mean, error = _statistics.mean_and_standard_error(values)
         assert error is not None  # there are four samples
         return _symmetric(mean, error, confidence_level, len(values) - 1, resolution)
 
-    losses = [np.asarray(values, dtype=np.float64) for values in losses]
+    losses = [_arrays.computable(values).astype(np.float64, copy=False) for values in losses]
     pairs = itertools.combinations(losses, 2)
     return Measured(
         values=[estimate(values) for values in losses],
-        differences=[estimate(a - b, ROUNDINGS * EPSILON * float(np.mean(np.abs(a) + np.abs(b)))) for a, b in pairs],
+        differences=[estimate(a - b, ROUNDINGS * EPSILON * float((abs(a) + abs(b)).mean())) for a, b in pairs],
         estimator="mean",
         intervals="t, paired",
     )

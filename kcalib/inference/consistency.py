@@ -21,7 +21,8 @@ from kcalib._forecasts import Data, Forecasts
 from kcalib._inputs import Classification
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import Packed
-from kcalib._resampling import draw_labels, thresholds
+from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels, thresholds
+from kcalib._segments import Segments
 from kcalib._warnings import warn
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
@@ -31,6 +32,7 @@ from kcalib.estimators.ucme import DEFAULT_SEED, locations_for, mean_differences
 ESTIMATORS = ("ece", *SKCE_ESTIMATORS, "ucme")
 DEFAULT_BINS = 15
 BATCH_ELEMENTS = 2**18  # draws of ECE replicates in memory at a time
+DEVICE_BATCH_ELEMENTS = 2**23  # on a GPU, which has more threads to occupy
 # Estimates that differ by less, relative to the largest, are equal but for rounding.
 ROUNDING = {"float64": 1e-12, "float32": 1e-5}
 
@@ -130,10 +132,10 @@ def consistency_test(
     too often [3]_ (section 7.2). For "ece" with many samples in every bin the difference is small;
     with few it is all that the test sees.
 
-    The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))`` on the host: rows
+    The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))``: rows
     ``integers(n, size=n)``, unless they are kept, then ``uniform(size=n)``, of which each gives the label
     at which the cumulative probabilities exceed it. They are the same for every estimator, array library and
-    number of threads.
+    number of threads; on a GPU they are made there, with the same bits.
 
     Time R times that of the estimate and of n m for the labels; O(n) a replicate for "ece", many at once.
     Memory O(n m).
@@ -236,22 +238,30 @@ class Draws:
         self._data = data
         self._seed = seed
         self._resample = resample_predictions
-        self._cumulative: np.ndarray | None = None
+        self._cumulative: Array | None = None
 
-    def uniforms(self, replicate: int) -> tuple[np.ndarray, np.ndarray]:
-        """The samples of which a replicate takes the predictions, and uniform numbers for their labels, both (n,)."""
-        n = self._data.n
+    @property
+    def _reference(self) -> Array:
+        return self._data.y if isinstance(self._data, Forecasts) else self._data.probabilities
+
+    def _numbers(self, replicate: int) -> RandomNumbers:
         key = np.array([self._seed, replicate], dtype=np.uint64)
-        rng = np.random.Generator(np.random.Philox(key=key))
-        rows = rng.integers(n, size=n) if self._resample else np.arange(n)
-        return rows, rng.uniform(size=n)
+        return RandomNumbers(np.random.Generator(np.random.Philox(key=key)), self._reference)
+
+    def uniforms(self, replicate: int) -> tuple[Array | None, Array]:
+        """The samples of which a replicate takes the predictions, None for all in their order; numbers of their labels.
+
+        Both (n,), NumPy or CuPy arrays.
+        """
+        n, numbers = self._data.n, self._numbers(replicate)
+        rows = numbers.integers(n, n) if self._resample else None
+        return rows, numbers.uniform(n)
 
     def rows(self, replicate: int) -> Array | None:
         """The samples of which a replicate takes the predictions; None for all in their order."""
         if not self._resample:
             return None
-        rows = self.uniforms(replicate)[0]
-        return _arrays.like(rows, self._data.y if isinstance(self._data, Forecasts) else self._data.probabilities)
+        return _arrays.beside(self._numbers(replicate).integers(self._data.n, self._data.n), self._reference)
 
     def sample(self, replicate: int) -> Data:
         data = self._data
@@ -259,13 +269,13 @@ class Draws:
             rows = self.rows(replicate)
             return (data if rows is None else data.take(rows)).drawn(self._seed, replicate)
         if self._cumulative is None:
-            self._cumulative = np.cumsum(_arrays.to_host(data.probabilities).astype(np.float64), axis=1)
+            self._cumulative = cumulative_sums(data.probabilities)
         rows, uniform = self.uniforms(replicate)
-        labels = draw_labels(self._cumulative[rows], uniform)
+        labels = draw_labels(self._cumulative, uniform, rows)
         probabilities = data.probabilities
-        if self._resample:
-            probabilities = data.xp.take(probabilities, _arrays.like(rows, probabilities), axis=0)
-        labels = _arrays.like(labels, data.labels, dtype=data.labels.dtype)
+        if rows is not None:
+            probabilities = data.xp.take(probabilities, _arrays.beside(rows, probabilities), axis=0)
+        labels = data.xp.astype(_arrays.beside(labels, data.labels), data.labels.dtype, copy=False)
         return replace(data, labels=labels, probabilities=probabilities)
 
 
@@ -363,34 +373,42 @@ class _TopLabelECE:
     """`kcalib.top_label_ece`: the sum over bins of |sum of (correct - confidence)|, over n."""
 
     def __init__(self, data: Classification, n_bins: int) -> None:
-        p = _arrays.to_host(data.probabilities).astype(np.float64, copy=False)
-        everyone, predicted = np.arange(data.n), np.argmax(p, axis=1)
-        cumulative = np.cumsum(p, axis=1)
+        p = _arrays.computable(data.probabilities).astype(np.float64, copy=False)
+        self._xp = xp = _arrays.namespace(p)
+        everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
+        cumulative = cumulative_sums(p)
         self._n_bins = n_bins
         self._confidence = p[everyone, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
-        self._correct = predicted == _arrays.to_host(data.labels)
+        self._correct = predicted == _arrays.computable(data.labels)
         # A uniform number gives the predicted class from here to there.
-        self._from = np.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
+        self._from = xp.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
         self._to, self._totals = cumulative[everyone, predicted], cumulative[:, -1]
 
     def observed(self) -> float:
-        return float(self._values(np.arange(len(self._bin))[None, :], self._correct[None, :])[0])
+        return float(self._values(self._xp.arange(len(self._bin))[None, :], self._correct[None, :])[0])
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
-        batch = max(1, BATCH_ELEMENTS // max(len(self._bin), self._n_bins))
+        elements = BATCH_ELEMENTS if _arrays.is_host(self._bin) else DEVICE_BATCH_ELEMENTS
+        batch = max(1, elements // max(len(self._bin), self._n_bins))
         return np.concatenate([self._batch(draws, b, min(count, b + batch)) for b in range(0, count, batch)])
 
     def described(self) -> dict[str, Any]:
         return NOTHING_TO_SAY | {"n_bins": self._n_bins}
 
     def _batch(self, draws: Draws, begin: int, end: int) -> np.ndarray:
-        rows, uniform = (np.stack(part) for part in zip(*map(draws.uniforms, range(begin, end)), strict=True))
-        at = thresholds(self._totals[rows], uniform)
+        everyone = self._xp.arange(len(self._bin))
+        drawn = [draws.uniforms(replicate) for replicate in range(begin, end)]
+        rows = self._xp.stack([everyone if taken is None else taken for taken, _ in drawn])
+        at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in drawn]))
         return self._values(rows, (self._from[rows] <= at) & (at < self._to[rows]))
 
-    def _values(self, rows: np.ndarray, correct: np.ndarray) -> np.ndarray:
-        count, n = rows.shape
-        bins = self._bin[rows] + self._n_bins * np.arange(count)[:, None]
-        gaps = np.bincount(bins.ravel(), (correct - self._confidence[rows]).ravel(), minlength=count * self._n_bins)
-        return np.sum(np.abs(gaps.reshape(count, self._n_bins)), axis=1) / n
+    def _values(self, rows: Array, correct: Array) -> np.ndarray:
+        xp, (count, n) = self._xp, rows.shape
+        bins = (self._bin[rows] + self._n_bins * xp.arange(count)[:, None]).ravel()
+        gaps = (correct - self._confidence[rows]).ravel()
+        if _arrays.is_host(bins):
+            sums = np.bincount(bins, gaps, minlength=count * self._n_bins)
+        else:
+            sums = Segments(bins, count * self._n_bins).sums(xp.ones_like(gaps)[:, None], gaps)
+        return _arrays.to_host(xp.sum(xp.abs(sums.reshape(count, self._n_bins)), axis=1) / n)

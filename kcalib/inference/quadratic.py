@@ -16,14 +16,16 @@ Each function gets a `QuadraticProblem` and returns a `NullLaw`: a p-value and w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from kcalib import _arrays, _packing, _statistics
+from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
+from kcalib._draws import batches
 from kcalib._forecasts import Data, Forecasts
 from kcalib._memory import check_memory
 from kcalib._operators.diagonal import diagonal
@@ -95,14 +97,14 @@ class NullLaw:
 def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     """c^T H~ c - c^T diag H~ with counts c, where H~ is H minus its row and column means plus its mean."""
     n, moments = problem.n, problem.moments
-    own = _arrays.to_host(moments.diagonal)
-    row_means = (_arrays.to_host(moments.row_sums) + own) / n
+    own = _arrays.computable(moments.diagonal)
+    row_means = (_arrays.computable(moments.row_sums) + own) / n
     mean = float(row_means.mean())
     # c^T H~ c = c^T H c - 2 n c^T row_means + n^2 mean, because c sums to n.
     subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
     weights = Weights("multinomial", n, n_resamples, seed)
-    forms = _quadratic_forms(problem.operator, weights)
-    linear = np.concatenate([subtracted @ counts for counts in _batches(weights, problem.options.threads)])
+    forms = _arrays.to_host(_quadratic_forms(problem.operator, weights))
+    linear = _products(subtracted, weights, problem.options.threads, lambda counts: counts)
     draws = forms - linear + n**2 * mean
     return _monte_carlo(problem, draws, f"{n_resamples} Arcones-Gine bootstrap resamples")
 
@@ -111,12 +113,12 @@ def multiplier(problem: QuadraticProblem, n_resamples: int, seed: int, multiplie
     """sum_{i != j} w_i w_j H_ij with independent multipliers w of mean 0 and variance 1."""
     n, moments = problem.n, problem.moments
     weights = Weights(multipliers, n, n_resamples, seed)
-    forms = _quadratic_forms(problem.operator, weights)
+    forms = _arrays.to_host(_quadratic_forms(problem.operator, weights))
     if multipliers == "rademacher":
         own = np.full(n_resamples, float(moments.trace))
     else:
-        squares = _arrays.to_host(moments.diagonal)
-        own = np.concatenate([squares @ w**2 for w in _batches(weights, problem.options.threads)])
+        squares = _arrays.computable(moments.diagonal)
+        own = _products(squares, weights, problem.options.threads, lambda w: w**2)
     return _monte_carlo(problem, forms - own, f"{n_resamples} draws with {multipliers.capitalize()} multipliers")
 
 
@@ -133,17 +135,19 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     ones = _arrays.namespace(points).ones_like(points[:, :1])
     kernel = PairProblem(Side(points, ones), None, problem.packed.problem.kernel)
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
-    kernel_diagonal = _arrays.to_host(diagonal(kernel, operator.threads or 1))
-    p, root = _arrays.to_host(data.probabilities), _root(problem, data.m)
-    p = np.where(p < NEGLIGIBLE, 0.0, p)
+    kernel_diagonal = _arrays.computable(diagonal(kernel, operator.threads or 1))
+    p = _arrays.computable(data.probabilities)
+    root = _arrays.like(_root(problem, data.m), p)
+    xp = _arrays.namespace(p)
+    p = xp.where(p < NEGLIGIBLE, 0.0, p)
     n, rank, means = problem.n, root.shape[1], p @ root
     draws = []
     for labels in drawn_labels(p, n_resamples, seed, at_once=max(1, BATCH_BYTES // (8 * n * rank))):
-        marks = np.take(root, labels, axis=0)
+        marks = xp.take(root, labels, axis=0)
         marks -= means[:, None, :]
         marks = marks.reshape(n, -1)
-        own = np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
-        draws.append((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1))
+        own = _own_forms(kernel_diagonal, marks)
+        draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return _monte_carlo(problem, np.concatenate(draws), f"{n_resamples} draws of the labels from the predictions")
 
 
@@ -167,16 +171,17 @@ def _vector_draws(problem: QuadraticProblem, data: Forecasts, n_resamples: int, 
     ones = _arrays.namespace(points).ones_like(points[:, :1])
     kernel = replace(packed.problem, left=Side(points, ones))
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
-    kernel_diagonal = _arrays.to_host(diagonal(kernel, operator.threads or 1))
+    kernel_diagonal = _arrays.computable(diagonal(kernel, operator.threads or 1))
+    xp = _arrays.namespace(kernel_diagonal)
     rank = packed.problem.left.marks.shape[1]
     at_once = max(1, BATCH_BYTES // (8 * problem.n * rank))
     draws = []
     for begin in range(0, n_resamples, at_once):
         some = range(begin, min(n_resamples, begin + at_once))
         found = [packed.with_targets(data.drawn(seed, r)).problem.left.marks for r in some]
-        marks = np.concatenate([np.asarray(_arrays.to_host(m), dtype=np.float64) for m in found], axis=1)
-        own = np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
-        draws.append((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1))
+        marks = xp.concatenate([xp.asarray(_arrays.computable(m), dtype=xp.float64) for m in found], axis=1)
+        own = _own_forms(kernel_diagonal, marks)
+        draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return np.concatenate(draws)
 
 
@@ -242,16 +247,23 @@ def gamma(problem: QuadraticProblem) -> NullLaw:
     return NullLaw(log_pvalue, f"gamma law of mean {mean:.4g} and standard deviation {math.sqrt(variance):.4g}")
 
 
-def _quadratic_forms(operator: Operator, weights: Weights | np.ndarray) -> np.ndarray:
+def _quadratic_forms(operator: Operator, weights: Weights | Array) -> Array:
     if not isinstance(weights, Weights):
-        weights = _arrays.like(weights, operator.problem.left.points)
-    return _arrays.to_host(operator.quadratic_forms(weights, dtype="float32"))
+        weights = _arrays.beside(weights, operator.problem.left.points)
+    return _arrays.computable(operator.quadratic_forms(weights, dtype="float32"))
 
 
-def _batches(weights: Weights, threads: int | None) -> Iterator[np.ndarray]:
-    step = max(1, BATCH_BYTES // (8 * weights.n))
-    for begin in range(0, weights.n_replicates, step):
-        yield weights.values(begin, min(begin + step, weights.n_replicates), threads=threads)
+def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:
+    """sum_i K_ii w_i^2 for each column w of the marks."""
+    if _arrays.is_host(marks):
+        return np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
+    return (kernel_diagonal[:, None] * marks * marks).sum(axis=0)
+
+
+def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:
+    """`vector` times `of` the weights, one for each replicate."""
+    drawn = batches(vector, weights, BATCH_BYTES, threads=threads)
+    return np.concatenate([_arrays.to_host(vector @ of(values)) for _, _, values in drawn])
 
 
 def _monte_carlo(problem: QuadraticProblem, totals: np.ndarray, description: str) -> NullLaw:
@@ -273,7 +285,8 @@ def _by_spectrum(
     if problem.null_variance == 0:
         return _degenerate(problem)
     if n_eigenvalues == "all":
-        check_memory(16 * n * n, max_memory, f"all eigenvalues of {n} samples", "pass a number of eigenvalues")
+        remedy, array = "pass a number of eigenvalues", problem.packed.problem.left.points
+        check_memory(16 * n * n, max_memory, f"all eigenvalues of {n} samples", remedy, array)
         return NullLaw(log_pvalue(full_spectrum(problem.operator, n)), f"{law} all {n} eigenvalues", n_eigenvalues=n)
     assert isinstance(n_eigenvalues, int)
     values = [math.inf]

@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
 from kcalib._dispatch import Operator, operator_for
+from kcalib._draws import weights_beside
 from kcalib._problem import Moments, Side
 from kcalib._resampling import Weights
 from kcalib.laws import ChiSquareMixture
@@ -79,9 +81,12 @@ class Spectrum:
 
 def full_spectrum(operator: Operator, n: int) -> Spectrum:
     """All eigenvalues, of the stored matrix; 16 n^2 bytes."""
-    matrix = _arrays.to_host(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
-    np.fill_diagonal(matrix, 0.0)
-    values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
+    matrix = _arrays.computable(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
+    _arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
+    if _arrays.is_host(matrix):
+        values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
+    else:
+        values = _arrays.to_host(_linalg.eigvalsh(matrix))
     return Spectrum(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
@@ -93,14 +98,14 @@ def leading_spectrum(
     The space grows by a product with H until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
     assert moments.sum_of_squares is not None
-    diagonal = _arrays.to_host(moments.diagonal)[:, None]
+    diagonal = _arrays.computable(moments.diagonal)[:, None]
     squares = moments.sum_of_squares / (n - 1) ** 2
     width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
     width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
     rows = Rows(n, operator.threads or 1)
     operator = _in_single_precision(operator)
-    vectors = Weights("gaussian", n, width, 0).values(threads=rows.threads)
-    blocks: list[np.ndarray] = []  # of an orthonormal basis
+    vectors = weights_beside(diagonal, Weights("gaussian", n, width, 0), threads=rows.threads)
+    blocks: list[Array] = []  # of an orthonormal basis
     inside, gram = rows.inner(blocks, vectors)
     projected = np.empty((0, 0))
     found = Spectrum(np.empty(0), squares, 0.0, 0.0, False)
@@ -109,8 +114,10 @@ def leading_spectrum(
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        products = operator.matmul(_arrays.like(new, operator.problem.left.points), dtype="float32")
-        vectors = np.require(_arrays.to_host(products), requirements="W")
+        products = operator.matmul(_arrays.beside(new, operator.problem.left.points), dtype="float32")
+        vectors = _arrays.computable(products)
+        if _arrays.is_host(vectors):
+            vectors = np.require(vectors, requirements="W")
         rows.subtract_scaled(vectors, diagonal, new)
         inside, gram = rows.inner(blocks, vectors)
         old = len(projected)
@@ -175,14 +182,18 @@ def _from_krylov(
 class Rows:
     """Algebra of matrices with n rows and few columns, a strip at a time: each is read from memory once.
 
-    The same bits for any number of threads, which share the strips: BLAS has only one for matrices as small.
+    The same bits for any number of threads, which share the strips: BLAS has only one for matrices as small. On a GPU
+    matrices with n rows stay there, and are multiplied whole; what is small is on the host.
     """
 
     n: int
     threads: int
 
-    def inner(self, blocks: list[np.ndarray], vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def inner(self, blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
         """Inner products of the columns of `blocks` with `vectors`, and of these with each other."""
+        if not _arrays.is_host(vectors):
+            *found, own = (_arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
+            return np.concatenate([np.empty((0, vectors.shape[1])), *found]), own
 
         def chunk(begin: int) -> list[np.ndarray]:
             sums = [np.zeros((block.shape[1], vectors.shape[1])) for block in (*blocks, vectors)]
@@ -195,8 +206,13 @@ class Rows:
         *products, gram = (sum(parts) for parts in zip(*self._map(chunk), strict=True))
         return np.concatenate([np.empty((0, vectors.shape[1])), *products]), gram
 
-    def combined(self, blocks: list[np.ndarray], coefficients: list[np.ndarray]) -> np.ndarray:
+    def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
         """sum_k blocks[k] @ coefficients[k]."""
+        if not _arrays.is_host(blocks[0]):
+            total: Any = 0.0
+            for block, matrix in zip(blocks, coefficients, strict=True):
+                total = total + block @ _arrays.like(matrix, block)
+            return total
         out = np.empty((self.n, coefficients[0].shape[1]))
 
         def chunk(begin: int) -> None:
@@ -208,8 +224,11 @@ class Rows:
         self._map(chunk)
         return out
 
-    def subtract_scaled(self, out: np.ndarray, scales: np.ndarray, vectors: np.ndarray) -> None:
+    def subtract_scaled(self, out: Array, scales: Array, vectors: Array) -> None:
         """out -= scales * vectors."""
+        if not _arrays.is_host(out):
+            out -= scales * vectors
+            return
 
         def chunk(begin: int) -> None:
             for rows in self._strips(begin):
@@ -229,9 +248,7 @@ class Rows:
         return (slice(b, min(end, b + STRIP)) for b in range(begin, end, STRIP))
 
 
-def _orthonormal(
-    rows: Rows, vectors: np.ndarray, blocks: list[np.ndarray], inside: np.ndarray, gram: np.ndarray
-) -> np.ndarray:
+def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
     """An orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
 
     The Gram matrix of what they add follows from these; what it has lost by cancellation a second round

@@ -7,6 +7,9 @@ prediction p, so that h(p, p) estimates the squared calibration error there. All
 
 with features phi of r entries and a symmetric matrix S. Then everything takes time linear in the number of samples: a
 subclass only has `_fit`, `_features` and, unless S is the identity, `_core`.
+
+Arrays on NVIDIA GPUs stay there, and so does what is fitted to them. Functions can be evaluated on either side:
+whatever of function and predictions is on the host goes to the GPU if the other is there.
 """
 
 from __future__ import annotations
@@ -19,22 +22,26 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
+from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
+from kcalib._special import where_computed
 from kcalib.lenses import Canonical, Lens
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Predictions seen through a lens, with residuals where there are labels; on the host, float64.
+    """Predictions seen through a lens, with residuals where there are labels; float64, on the host or an NVIDIA GPU.
 
     A lens with one probability, such as `kcalib.lenses.TopLabel`, makes a problem in one dimension: points are
     confidences c, residuals y - c.
     """
 
-    simplex: np.ndarray  # induced probabilities, shape: (n, m); of a scalar lens (1 - c, c)
-    residuals: np.ndarray  # onehot(y) - p, shape: (n, m); of a scalar lens y - c, shape: (n, 1)
-    labels: np.ndarray  # int64, 0..m-1, shape: (n,)
+    simplex: Array  # induced probabilities, shape: (n, m); of a scalar lens (1 - c, c)
+    residuals: Array  # onehot(y) - p, shape: (n, m); of a scalar lens y - c, shape: (n, 1)
+    labels: Array  # int64, 0..m-1, shape: (n,)
     is_scalar: bool
 
     @property
@@ -42,23 +49,31 @@ class Problem:
         return len(self.simplex)
 
     @property
-    def points(self) -> np.ndarray:
+    def points(self) -> Array:
         """What kernels and bins see, shape (n, m), or (n, 1): the confidences."""
         return self.simplex[:, 1:] if self.is_scalar else self.simplex
 
     @classmethod
     def of(cls, data: Classification, lens: Lens) -> Problem:
         points, residuals = points_and_residuals(data)
-        simplex, residuals = (np.asarray(_arrays.to_host(a), dtype=np.float64) for a in (points, residuals))
-        labels = np.asarray(_arrays.to_host(data.labels))
+        simplex, residuals = (where_computed(a, np.float64) for a in (points, residuals))
+        labels = where_computed(data.labels, np.int64)
         if lens.is_scalar:
             # 1 - c is the other probability: a difference would have lost its digits.
-            right = np.where(labels == 1, simplex[:, 0], -simplex[:, 1])
+            right = _arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])
             residuals = right[:, None]
         return cls(simplex, residuals, labels, lens.is_scalar)
 
     def take(self, rows: np.ndarray) -> Problem:
+        rows = _arrays.beside(rows, self.simplex)
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
+
+    def beside(self, other: Array) -> Problem:
+        """The same, on the GPU if `other` is there."""
+        if _arrays.is_host(other):
+            return self
+        simplex, residuals, labels = (_arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
+        return Problem(simplex, residuals, labels, self.is_scalar)
 
 
 class Tried(NamedTuple):
@@ -135,6 +150,7 @@ class CalibrationFunction(Parametrised):
     # Functions that `_tried` yields for settings of this parameter alone share what is large.
     _path: ClassVar[str | None] = None
 
+    @on_their_gpu
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         """Fit the function to labels and predictions.
 
@@ -150,7 +166,8 @@ class CalibrationFunction(Parametrised):
         """
         return self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
 
-    def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> np.ndarray:
+    @on_their_gpu
+    def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
         """The function of all pairs of predictions.
 
         Parameters
@@ -163,14 +180,12 @@ class CalibrationFunction(Parametrised):
         Returns
         -------
         ndarray of float64, shape (n, n')
-            The values h(p_i, q_j).
+            The values h(p_i, q_j); an array on the GPU if the predictions are there, or what the function was fitted
+            to.
         """
-        self._check_fitted()
-        left = self._evaluated(self._points(p, from_logits, "p"))
-        right = left if q is None else self._evaluated(self._points(q, from_logits, "q"))
-        core = self._core()
-        return (left if core is None else left @ core) @ right.T
+        return as_given(self._values(p, q, from_logits), p)
 
+    @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The estimated squared calibration error of predictions (Gruber and Bach, equation 21).
 
@@ -187,6 +202,7 @@ class CalibrationFunction(Parametrised):
         self._check_fitted()
         return self._squared_error(self._points(y_pred, from_logits, "y_pred"))
 
+    @on_their_gpu
     def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
         """How wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
 
@@ -210,15 +226,28 @@ class CalibrationFunction(Parametrised):
         """Set what is fitted, in attributes whose names end with an underscore."""
         raise NotImplementedError
 
-    def _features(self, problem: Problem) -> np.ndarray:
-        """phi of each prediction, shape (n, r); residuals and labels are not to be read."""
+    def _features(self, problem: Problem) -> Array:
+        """phi of each prediction, shape (n, r), where the predictions are; residuals and labels are not to be read.
+
+        What was fitted may be on the host, with predictions on a GPU.
+        """
         raise NotImplementedError
 
-    def _core(self) -> np.ndarray | None:
+    def _core(self) -> Array | None:
         """S, shape (r, r), symmetric; None for the identity."""
         return None
 
-    # Checked data in, also for the cross-validation.
+    # Also for the cross-validation.
+
+    def _values(self, p: Any, q: Any, from_logits: bool) -> Array:
+        """`h` as a NumPy or CuPy array."""
+        self._check_fitted()
+        points = self._points(p, from_logits, "p")
+        others = points if q is None else self._points(q, from_logits, "q").beside(points.simplex)
+        left = self._evaluated(points.beside(others.simplex))
+        right = left if q is None else self._evaluated(others)
+        core = self._core_beside(left)
+        return (left if core is None else left @ core) @ right.T
 
     def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
         """Functions with these parameters in place of their own, fitted to `train`, and their risks on `validation`.
@@ -237,20 +266,28 @@ class CalibrationFunction(Parametrised):
     def _set_sizes(self, problem: Problem) -> None:
         """With this, a function counts as fitted."""
         self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
+        self._place_ = problem.simplex[:0].copy()  # empty: where the function was fitted
 
-    def _evaluated(self, problem: Problem) -> np.ndarray:
+    def _evaluated(self, problem: Problem) -> Array:
         if problem.simplex.shape[1] != self.n_classes_:
             raise ValueError(
                 f"the predictions have {problem.simplex.shape[1]} classes, {type(self).__name__} was fitted to "
                 f"{self.n_classes_}; evaluate predictions of the same classes"
             )
-        return self._features(problem)
+        return self._features(problem.beside(self._place_))
+
+    def _core_beside(self, features: Array) -> Array | None:
+        core = self._core()
+        return None if core is None else _arrays.beside(core, features)
 
     def _squared_error(self, problem: Problem) -> float:
-        return float(np.mean(diagonal(self._evaluated(problem), self._core())))
+        features = self._evaluated(problem)
+        own = diagonal(features, self._core_beside(features))
+        return float(_arrays.namespace(own).mean(own))
 
     def _risk(self, problem: Problem) -> float:
-        return risk_of(problem.residuals, self._evaluated(problem), self._core())
+        features = self._evaluated(problem)
+        return risk_of(_arrays.beside(problem.residuals, features), features, self._core_beside(features))
 
     def _problem(self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool) -> Problem:
         lens = self._lens()
@@ -258,7 +295,8 @@ class CalibrationFunction(Parametrised):
 
     def _points(self, y_pred: Any, from_logits: bool, name: str) -> Problem:
         pred = _arrays.as_array(y_pred, name)
-        return self._problem(np.zeros(pred.shape[0], dtype=np.int64), pred, None, from_logits)
+        xp = _arrays.namespace(pred) if _arrays.is_cuda(pred) else np
+        return self._problem(xp.zeros(pred.shape[0], dtype=xp.int64), pred, None, from_logits)
 
     def _lens(self) -> Lens:
         return Canonical() if self.lens is None else self.lens
@@ -268,28 +306,33 @@ class CalibrationFunction(Parametrised):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
 
 
-def diagonal(features: np.ndarray, core: np.ndarray | None) -> np.ndarray:
+def as_given(values: Array, original: Any) -> Array:
+    """Values on a GPU in the library of the predictions that they are of; NumPy arrays on the host."""
+    return values if _arrays.is_host(values) else _arrays.restored(values, original)
+
+
+def diagonal(features: Array, core: Array | None) -> Array:
     """h(p_i, p_i), shape (n,)."""
-    return np.einsum("ij,ij->i", features, features if core is None else features @ core)
+    return row_products(features, features if core is None else features @ core)
 
 
-def risk_of(residuals: np.ndarray, features: np.ndarray, core: np.ndarray | None) -> float:
+def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
     """Mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2, in O(n (m + r)^2): norms of sums over samples."""
-    n = len(residuals)
+    n, xp = len(residuals), _arrays.namespace(residuals)
     if n < 2:
         raise ValueError(f"the risk needs at least 2 samples, there are {n}")
     images = features if core is None else features @ core
     # The sum of squares of h = Phi S Phi^T, from Phi^T Phi S where that is smaller.
     square = images @ features.T if n <= features.shape[1] else features.T @ images
     total = float(
-        np.sum((residuals.T @ residuals) ** 2)
-        - 2 * np.sum((residuals.T @ features) * (residuals.T @ images))
-        + np.sum(square * square.T)
+        xp.sum((residuals.T @ residuals) ** 2)
+        - 2 * xp.sum((residuals.T @ features) * (residuals.T @ images))
+        + xp.sum(square * square.T)
     )
-    own = np.einsum("ij,ij->i", residuals, residuals) - np.einsum("ij,ij->i", features, images)
+    own = row_products(residuals, residuals) - row_products(features, images)
     return (total - float(own @ own)) / (n * (n - 1))
 
 
-def null_risk_of(residuals: np.ndarray) -> float:
+def null_risk_of(residuals: Array) -> float:
     """The risk of h = 0."""
-    return risk_of(residuals, np.zeros((len(residuals), 0)), None)
+    return risk_of(residuals, residuals[:, :0], None)

@@ -1,14 +1,17 @@
 """Calibration errors by bins: the usual estimator, as an estimation function.
 
 `BinnedCalibration` fits the mean residual of each bin of the probability; evaluation and risk are those of
-`_function`.
+`_function`. Edges and gaps are on the host, wherever the samples are.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from kcalib import _arrays
+from kcalib._arrays import Array
 from kcalib._options import check_choice, check_integer
+from kcalib._statistics import group_sums
 from kcalib.estimators.binning import MAX_BINS, Binning
 from kcalib.lenses import Lens, TopLabel
 from kcalib.regression._function import CalibrationFunction, Problem
@@ -99,18 +102,19 @@ class BinnedCalibration(CalibrationFunction):
                 f"`n_bins` is {n_bins}, there are {problem.n} samples to fit; bins of equal mass need at least one "
                 "each: pass fewer bins, or binning='uniform'"
             )
-        self.edges_ = Binning(self.binning, n_bins).edges(np.sort(problem.points[:, -1]))[1:-1]
+        xp = _arrays.namespace(problem.points)
+        self.edges_ = Binning(self.binning, n_bins).edges(xp.sort(problem.points[:, -1]))[1:-1]
         self.n_bins_ = len(self.edges_) + 1
         index = self._bins(problem)
-        self.counts_ = np.bincount(index, minlength=self.n_bins_)
+        self.counts_ = _arrays.to_host(xp.bincount(index, minlength=self.n_bins_))
         gaps = -problem.residuals
-        sums = np.stack([np.bincount(index, gap, self.n_bins_) for gap in gaps.T], axis=1)
-        filled = self.counts_[:, None] > 0
-        self.gaps_ = np.where(filled, sums / np.maximum(self.counts_[:, None], 1), gaps.mean(axis=0))
+        (sums,) = group_sums(index, self.n_bins_, gaps)
+        means = _arrays.to_host(sums) / np.maximum(self.counts_[:, None], 1)
+        self.gaps_ = np.where(self.counts_[:, None] > 0, means, _arrays.to_host(gaps.mean(axis=0)))
 
-    def _features(self, problem: Problem) -> np.ndarray:
-        features: np.ndarray = self.gaps_[self._bins(problem)]
-        return features
+    def _features(self, problem: Problem) -> Array:
+        return _arrays.beside(self.gaps_, problem.points)[self._bins(problem)]
 
-    def _bins(self, problem: Problem) -> np.ndarray:
-        return np.searchsorted(self.edges_, problem.points[:, -1], side="left")
+    def _bins(self, problem: Problem) -> Array:
+        edges = _arrays.beside(self.edges_, problem.points)
+        return _arrays.namespace(edges).searchsorted(edges, problem.points[:, -1], side="left")

@@ -21,12 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import prepare
 from kcalib._options import check_integer
 from kcalib._threads import terminal_progress
 from kcalib.lenses import Canonical, ClassWise, Lens
 from kcalib.regression._candidates import Candidate, candidates_of
-from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, null_risk_of
+from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, as_given, null_risk_of
 from kcalib.results import aligned
 
 Progress = Callable[[float], None]
@@ -103,6 +106,7 @@ def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:
     return [] if entry.parameters is None else list(entry.parameters.items())
 
 
+@on_their_gpu
 def calibration_error(
     y_true: Any,
     y_pred: Any,
@@ -285,6 +289,7 @@ class CalibrationErrorCV(Parametrised):
         self.shuffle = shuffle
         self.seed = seed
 
+    @on_their_gpu
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> CalibrationErrorCV:
         """Run the pipeline.
 
@@ -301,7 +306,8 @@ class CalibrationErrorCV(Parametrised):
         with terminal_progress("kcalib cross-validation") as bar:
             return self._fit(y_true, y_pred, classes, from_logits, bar)
 
-    def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> np.ndarray:
+    @on_their_gpu
+    def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
         """The ensemble's function of all pairs of predictions: the mean of those of the folds.
 
         Parameters
@@ -314,11 +320,12 @@ class CalibrationErrorCV(Parametrised):
         Returns
         -------
         ndarray of float64, shape (n, n')
-            The values.
+            The values; an array on the GPU if the predictions are there, or what was fitted.
         """
         functions = self._ensemble()
-        return np.asarray(sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions))
+        return as_given(sum(f._values(p, q, from_logits) for f in functions) / len(functions), p)
 
+    @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The squared calibration error on other predictions, by the ensemble.
 
@@ -348,7 +355,8 @@ class CalibrationErrorCV(Parametrised):
         split = self._split(problem.n)
         candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
         searches = _searched(candidates, problem, split, progress)
-        null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in split.folds])
+        folds = [_arrays.beside(fold, problem.residuals) for fold in split.folds]
+        null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in folds])
         winner = min(searches, key=lambda search: search.risk)
         # Only now, so that an interrupted fit changes nothing.
         self.result_ = _result(

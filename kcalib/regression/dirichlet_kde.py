@@ -7,7 +7,7 @@ Both ask a `Ratio`, which holds the training samples, for the shares
 
 .. math:: r(q) = \frac{\sum_i \mathrm{onehot}(y_i)\, w_i(q)}{\sum_i w_i(q)}
 
-which takes the sums from the compiled sweep (src/cpu/dirichlet.cpp), of weights
+which takes the sums from the compiled sweep (src/cpu/dirichlet.cpp), on NVIDIA GPUs from `_dirichlet_cuda`, of weights
 :math:`w_i(q) = \exp(-\langle b_i, a_q\rangle - d_i)`.
 """
 
@@ -23,11 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _native
+from kcalib import _arrays, _native
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import DTYPES, prepare
 from kcalib._options import check_choice, check_integer
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.lenses import Canonical, Lens
+from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 from kcalib.results import KDEResult
 
@@ -47,65 +50,78 @@ ROUNDING = 10.0  # bandwidths are above so many machine epsilons: exponents are 
 class Ratio:
     """Training samples, in the order of their labels, and how their weights are computed."""
 
-    simplex: np.ndarray  # shape: (n, m)
-    labels: np.ndarray  # int32, ascending, shape: (n,)
-    order: np.ndarray  # the number of each in the order given, shape: (n,)
+    simplex: Array  # shape: (n, m)
+    labels: Array  # int32, ascending, shape: (n,)
+    order: Array  # the number of each in the order given, shape: (n,)
     orientation: str
     dtype: str
     threads: int | None
 
     @classmethod
     def of(cls, problem: Problem, orientation: str, dtype: str, threads: int | None) -> Ratio:
-        order = np.argsort(problem.labels, kind="stable")
+        resolve_threads(threads)
+        order = _arrays.namespace(problem.labels).argsort(problem.labels, stable=True)
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
 
-    def shares(self, simplex: np.ndarray, bandwidth: float) -> np.ndarray:
+    def beside(self, other: Array) -> Ratio:
+        """The same, on the GPU if `other` is there."""
+        if _arrays.is_host(other) or not _arrays.is_host(self.simplex):
+            return self
+        simplex, labels, order = (_arrays.beside(a, other) for a in (self.simplex, self.labels, self.order))
+        return Ratio(simplex, labels, order, self.orientation, self.dtype, self.threads)
+
+    def shares(self, simplex: Array, bandwidth: float) -> Array:
         """Shape (number of queries, m); rows sum to 1."""
         with terminal_progress() as progress:
             return self._shares(simplex, bandwidth, False, progress)[0]
 
-    def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[np.ndarray, float]:
+    def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[Array, float]:
         """Shares at the training samples from all others, in the order given, and the mean of their log densities."""
-        n = len(self.simplex)
+        n, xp = len(self.simplex), _arrays.namespace(self.simplex)
         if n < 2:
             raise ValueError(f"leave-one-out needs at least 2 samples, there are {n}; pass a number as `bandwidth`")
         shares, log_sums = self._shares(self.simplex, bandwidth, True, progress)
         if self.orientation == "query":
             log_sums += self._log_normalisers(self.simplex / bandwidth)
-        result = np.empty_like(shares)
+        result = xp.empty_like(shares)
         result[self.order] = shares
-        return result, float(np.mean(log_sums)) - math.log(n - 1)
+        return result, float(xp.mean(log_sums)) - math.log(n - 1)
 
     def _shares(
-        self, queries: np.ndarray, bandwidth: float, leave_one_out: bool, progress: Progress | None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, queries: Array, bandwidth: float, leave_one_out: bool, progress: Progress | None
+    ) -> tuple[Array, Array]:
         """The shares, and the logarithms of the sums of weights."""
-        offsets = np.zeros(len(self.simplex), dtype=self.dtype)
+        offsets = _arrays.namespace(queries).zeros(len(self.simplex), dtype=self.dtype)
         if self.orientation == "training":
             powers = self.simplex / bandwidth
             offsets[:] = -self._log_normalisers(powers)
             left, right = _information(queries), powers
         else:
             left, right = queries / bandwidth, _information(self.simplex)
-        left, right = self._packed(left), self._packed(right)
-        n_classes = self.simplex.shape[1]
-        return _native.class_shares(left, right, offsets, self.labels, n_classes, leave_one_out, self._sweep(progress))
+        problem = self._packed(left), self._packed(right), offsets, self.labels, self.simplex.shape[1], leave_one_out
+        if _arrays.is_host(left):
+            return _native.class_shares(*problem, self._sweep(progress))
+        return class_shares(*problem, progress)
 
-    def _packed(self, values: np.ndarray) -> np.ndarray:
-        values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0  # denormals take long, and their products vanish
+    def _packed(self, values: Array) -> Array:
+        if _arrays.is_host(values):  # denormals take long there, and their products vanish
+            values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0
         return values.astype(self.dtype, copy=False)
 
-    def _log_normalisers(self, powers: np.ndarray) -> np.ndarray:
-        return _native.log_normalisers(powers, self._sweep(None))
+    def _log_normalisers(self, powers: Array) -> Array:
+        if _arrays.is_host(powers):
+            return _native.log_normalisers(powers, self._sweep(None))
+        return log_normalisers(powers)
 
     def _sweep(self, progress: Progress | None) -> _native.Sweep:
         return _native.Sweep(resolve_threads(self.threads), None, progress)
 
 
-def _information(simplex: np.ndarray) -> np.ndarray:
+def _information(simplex: Array) -> Array:
     """-log p."""
-    return -np.log(np.maximum(simplex, SMALLEST))
+    xp = _arrays.namespace(simplex)
+    return -xp.log(xp.maximum(simplex, SMALLEST))
 
 
 @dataclass(frozen=True)
@@ -154,12 +170,13 @@ def _check_bandwidth(bandwidth: Any, dtype: str) -> float:
     return value
 
 
-def _phi(problem: Problem, shares: np.ndarray) -> np.ndarray:
+def _phi(problem: Problem, shares: Array) -> Array:
     """p - r(p), shape (n, m); of a scalar lens c - r(c), shape (n, 1), from the smaller one of c and 1 - c."""
     difference = problem.simplex - shares
     if not problem.is_scalar:
         return difference
-    return np.where(problem.simplex[:, 1:] > 0.5, -difference[:, :1], difference[:, 1:])
+    where = _arrays.namespace(shares).where
+    return where(problem.simplex[:, 1:] > 0.5, -difference[:, :1], difference[:, 1:])
 
 
 class DirichletKDE(CalibrationFunction):
@@ -221,7 +238,8 @@ class DirichletKDE(CalibrationFunction):
     nearest. Those below :math:`2^{-1021}` (float32: :math:`2^{-125}`) of the largest may count as that.
 
     Time O(n n' m) for n' evaluated predictions, memory O((n + n') m); to choose a bandwidth 20 times the time for
-    n' = n. Results do not depend on the number of threads, nor those of a prediction on the others.
+    n' = n. Results do not depend on the number of threads, nor those of a prediction on the others, which on a GPU
+    holds up to rounding. Arrays on an NVIDIA GPU are fitted and evaluated there.
 
     References
     ----------
@@ -268,10 +286,11 @@ class DirichletKDE(CalibrationFunction):
         found = Bandwidth.found(self._ratio, problem, self.bandwidth)
         self.bandwidth_, self.criteria_ = found.value, found.criteria
 
-    def _features(self, problem: Problem) -> np.ndarray:
-        return _phi(problem, self._ratio.shares(problem.simplex, self.bandwidth_))
+    def _features(self, problem: Problem) -> Array:
+        return _phi(problem, self._ratio.beside(problem.simplex).shares(problem.simplex, self.bandwidth_))
 
 
+@on_their_gpu
 def kde_calibration_error(
     y_true: Any,
     y_pred: Any,
@@ -295,7 +314,8 @@ def kde_calibration_error(
     Parameters
     ----------
     y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`; arrays on other devices are copied to the host. At least 2 samples.
+        As in `kcalib.skce`, at least 2 samples. Arrays on an NVIDIA GPU stay there; those on other devices are copied
+        to the host.
     bandwidth : float or {"likelihood", "loo_risk"}
         A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; the default is the choice of [1]_'s code.
     norm : {1, 2}
@@ -354,7 +374,8 @@ def kde_calibration_error(
     found = Bandwidth.found(ratio, problem, bandwidth)
     with terminal_progress() as progress:
         shares, log_likelihood = ratio.leave_one_out(found.value, progress)
-    value = float(np.mean(np.sum(np.abs(_phi(problem, shares)) ** norm, axis=1)))
+    xp = _arrays.namespace(shares)
+    value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** norm, axis=1)))
     if not full_output:
         return value
     return KDEResult(
@@ -368,6 +389,6 @@ def kde_calibration_error(
         n_samples=problem.n,
         n_classes=problem.simplex.shape[1],
         dtype=data.dtype,
-        threads=resolve_threads(threads),
+        threads=resolve_threads(threads) if _arrays.is_host(shares) else None,
         seconds=time.perf_counter() - start,
     )

@@ -10,6 +10,8 @@ allows, where that ends early, and otherwise from an eigendecomposition of the w
 :math:`c = \sum_i \psi(p_i) e_i^\top` a regularization then is a quotient: c / (l + s), or
 :math:`(c c^\top)_{ij} / (l_i l_j + s)`, a shifted Kronecker system (`kcalib.solvers.kronecker`). So a path of
 regularizations takes one decomposition, and one evaluation of features.
+
+Samples on an NVIDIA GPU are factorised there, and everything of their number stays there.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy
 
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
 from kcalib._dispatch import operator_for
-from kcalib._memory import available_memory, check_max_memory, check_memory
+from kcalib._memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._packing import pack_points
 from kcalib._problem import PairProblem, Side
@@ -32,11 +35,12 @@ from kcalib.kernels import Gaussian, Kernel
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, Tried, risk_of
 from kcalib.solvers import KernelOperator
-from kcalib.solvers.kronecker import SignedFactors, Spectrum, eigendecomposition, quotients, signed_factors
-from kcalib.solvers.pivoted_cholesky import partial_cholesky
+from kcalib.solvers.kronecker import SignedFactors, Spectrum, eigendecomposition, largest, quotients, signed_factors
+from kcalib.solvers.pivoted_cholesky import LowRank, automatic_block, partial_cholesky
 
 __all__ = ["KKR", "UKKR", "RegularizationWarning"]
 
+RANKS_ON_GPU = (1024, 8192)  # of factors that are tried before larger ones
 LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
 SMALLEST, LARGEST = 1e-100, 1e100  # regularization: no square or quotient leaves the range of float64
 NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
@@ -54,10 +58,10 @@ class Expansion:
 
     n_samples: int
     kernel: Kernel  # with its bandwidths as numbers
-    landmarks: np.ndarray  # points, shape (q, d)
-    map: np.ndarray  # shape (q, r)
-    eigenvalues: np.ndarray  # l > 0, ascending, shape (r,)
-    cross: np.ndarray  # c, shape (r, m)
+    landmarks: Array  # points, shape (q, d)
+    map: Array  # shape (q, r)
+    eigenvalues: Array  # l > 0, ascending, shape (r,)
+    cross: Array  # c, shape (r, m)
     rounding: float  # eigenvalues below are left out
     n_truncated: int  # so many
     method: str  # "low_rank" or "dense"
@@ -78,36 +82,38 @@ class Expansion:
         MemoryError
             If neither way fits in memory.
         """
-        packed = pack_points(np.ascontiguousarray(problem.points), kernel, "float64")
-        operator = KernelOperator(packed, threads=None, operator=None)
-        most = _largest_rank(problem.n, max_memory)
-        found = partial_cholesky(operator, most, to_rounding=True)
+        points = _arrays.namespace(problem.points).ascontiguousarray(problem.points)
+        operator = KernelOperator(pack_points(points, kernel, "float64"), threads=None, operator=None)
+        most = _largest_rank(points, max_memory)
+        found = _factor(operator, most, _arrays.is_host(points))
         if found.rank < most:
             reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
             return cls._of_factor(problem, operator, found.factor, found.pivots, reason)
         del found
         reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
         check_memory(
-            24 * problem.n**2,
+            (24 if _arrays.is_host(points) else 40) * problem.n**2,
             max_memory,
             f"{reason}, and its eigendecomposition and workspace",
             "fit fewer samples, or take a smoother kernel, such as Gaussian() with a larger bandwidth",
+            array=points,
         )
         return cls._of_matrix(problem, operator, reason)
 
     @classmethod
     def _of_factor(
-        cls, problem: Problem, operator: KernelOperator, factor: np.ndarray, pivots: np.ndarray, reason: str
+        cls, problem: Problem, operator: KernelOperator, factor: Array, pivots: Array, reason: str
     ) -> Expansion:
         """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
         spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
         kept, vectors = _kept(spectrum)
-        root = np.tril(factor[pivots])
+        pivots = _arrays.beside(pivots, factor)
+        root = _arrays.namespace(factor).tril(factor[pivots])
         return cls(
             n_samples=problem.n,
             kernel=operator.kernel,
             landmarks=problem.points[pivots],
-            map=scipy.linalg.solve_triangular(root, vectors, trans="T", lower=True, check_finite=False),
+            map=_linalg.solve_triangular(root, vectors, transposed=True),
             eigenvalues=kept,
             cross=vectors.T @ (factor.T @ problem.residuals),
             rounding=spectrum.rounding,
@@ -122,14 +128,15 @@ class Expansion:
         everyone = slice(0, problem.n)
         # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
         spectrum = eigendecomposition(operator.tile(everyone, everyone).T, overwrite=True)
-        if spectrum.values[0] < -NEGATIVE * spectrum.values[-1]:
+        smallest, most = float(spectrum.values[0]), float(spectrum.values[-1])
+        if smallest < -NEGATIVE * most:
             raise ValueError(
                 "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
-                f"{spectrum.values[0]:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, "
+                f"{smallest:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, "
                 "such as Gaussian() with metric='euclidean'"
             )
         kept, vectors = _kept(spectrum)
-        roots = np.sqrt(kept)
+        roots = _arrays.namespace(kept).sqrt(kept)
         return cls(
             n_samples=problem.n,
             kernel=operator.kernel,
@@ -144,25 +151,45 @@ class Expansion:
         )
 
 
-def _kept(spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray]:
+def _kept(spectrum: Spectrum) -> tuple[Array, Array]:
     """Eigenvalues above rounding, and their eigenvectors."""
-    first = int(np.searchsorted(spectrum.values, spectrum.rounding, side="right"))
+    first = int(_arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
     return spectrum.values[first:], spectrum.vectors[:, first:]
 
 
-def _largest_rank(n: int, max_memory: float | None) -> int:
+def _factor(operator: KernelOperator, most: int, on_host: bool) -> LowRank:
+    """Of the kernel matrix, to rounding, of rank `most` where there is no lower one.
+
+    Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have
+    the same pivots, if the last block of these was a whole one.
+    """
+    for rank in () if on_host else [rank for rank in RANKS_ON_GPU if rank < most]:
+        found = partial_cholesky(operator, rank, to_rounding=True)
+        if found.rank <= rank - automatic_block(rank):
+            return found
+        del found
+    return partial_cholesky(operator, most, to_rounding=True)
+
+
+def _largest_rank(points: Array, max_memory: float | None) -> int:
     """Up to which a factor is tried: it, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes."""
+    n = len(points)
     most = int(LOW_RANK * n)
-    limit = available_memory() if max_memory is None else check_max_memory(max_memory)
+    if max_memory is not None:
+        limit: int | None = check_max_memory(max_memory)
+    else:
+        limit = available_memory() if _arrays.is_host(points) else available_memory_on_gpu(points.device)
     return most if limit is None else min(most, limit // (32 * n))
 
 
-def kernel_products(points: np.ndarray, landmarks: np.ndarray, kernel: Kernel, vectors: np.ndarray) -> np.ndarray:
-    """k(points, landmarks) @ vectors; the matrix is not stored."""
+def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Array) -> Array:
+    """k(points, landmarks) @ vectors, where the points are; the matrix is not stored."""
+    xp = _arrays.namespace(points)
     if len(landmarks) == 0:
-        return np.zeros((len(points), vectors.shape[1]))
-    left, right = (Side(np.ascontiguousarray(a), np.ones((len(a), 1))) for a in (points, landmarks))
-    return operator_for(PairProblem(left, right, kernel.terms())).matmul(np.ascontiguousarray(vectors))
+        return xp.zeros((len(points), vectors.shape[1]))
+    landmarks, vectors = (_arrays.beside(a, points) for a in (landmarks, vectors))
+    left, right = (Side(xp.ascontiguousarray(a), xp.ones((len(a), 1))) for a in (points, landmarks))
+    return operator_for(PairProblem(left, right, kernel.terms())).matmul(xp.ascontiguousarray(vectors))
 
 
 class KernelRidge(CalibrationFunction):
@@ -242,7 +269,7 @@ class KernelRidge(CalibrationFunction):
                 beginning = function._beginning(validation)
             yield Tried(function, risk_of(validation.residuals, function._from(beginning), function._core()))
 
-    def _features(self, problem: Problem) -> np.ndarray:
+    def _features(self, problem: Problem) -> Array:
         return self._from(self._beginning(problem))
 
     def _others(self) -> dict[str, Any]:
@@ -291,7 +318,7 @@ class KernelRidge(CalibrationFunction):
         """What the features of all functions of a path are made from."""
         raise NotImplementedError
 
-    def _from(self, beginning: Any) -> np.ndarray:
+    def _from(self, beginning: Any) -> Array:
         """Features, shape (n', .)."""
         raise NotImplementedError
 
@@ -319,7 +346,7 @@ class UKKR(KernelRidge):
     lens : Lens, optional
         Notion of calibration, one of `kcalib.lenses`; canonical by default.
     max_memory : float, optional
-        Bytes that fitting may take. Default: what the machine has available.
+        Bytes that fitting may take. Default: what the machine, or the GPU of the samples, has available.
 
     Attributes
     ----------
@@ -360,8 +387,8 @@ class UKKR(KernelRidge):
     tables adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
 
     For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
-    24 n^2 if dense; a cross-validated path of regularizations takes one decomposition for each fold. Evaluation takes
-    O(n' q m) time with q = r pivots, or q = n if dense.
+    24 n^2 (40 on a GPU) if dense; a cross-validated path of regularizations takes one decomposition for each fold.
+    Evaluation takes O(n' q m) time with q = r pivots, or q = n if dense.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
     out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
@@ -393,10 +420,10 @@ class UKKR(KernelRidge):
         self._landmarks_ = expansion.landmarks
         self._coefficients_ = expansion.map @ (expansion.cross / (expansion.eigenvalues + self.shift_)[:, None])
 
-    def _beginning(self, problem: Problem) -> np.ndarray:
+    def _beginning(self, problem: Problem) -> Array:
         return problem.points
 
-    def _from(self, beginning: np.ndarray) -> np.ndarray:
+    def _from(self, beginning: Array) -> Array:
         """G, shape (n', m)."""
         return kernel_products(beginning, self._landmarks_, self.kernel_, self._coefficients_)
 
@@ -427,7 +454,7 @@ class KKR(KernelRidge):
     lens : Lens, optional
         Notion of calibration, one of `kcalib.lenses`; canonical by default.
     max_memory : float, optional
-        Bytes that fitting may take. Default: what the machine has available.
+        Bytes that fitting may take. Default: what the machine, or the GPU of the samples, has available.
 
     Attributes
     ----------
@@ -469,8 +496,8 @@ class KKR(KernelRidge):
     tables adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
 
     For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
-    24 n^2 if dense; a cross-validated path of regularizations takes one decomposition for each fold. Evaluation takes
-    O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
+    24 n^2 (40 on a GPU) if dense; a cross-validated path of regularizations takes one decomposition for each fold.
+    Evaluation takes O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
     out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
@@ -496,7 +523,7 @@ class KKR(KernelRidge):
     _exponents = tuple(float(1 - 2 * i) for i in range(1, 10)), tuple(float(9 - i) for i in range(1, 19))
 
     def _rounding_of_shift(self, expansion: Expansion) -> float:
-        return expansion.rounding * float(np.max(expansion.eigenvalues, initial=0.0))
+        return expansion.rounding * largest(expansion.eigenvalues)
 
     def _keep(self, expansion: Expansion) -> None:
         self._expansion_ = expansion  # shared by the functions of a path
@@ -506,7 +533,7 @@ class KKR(KernelRidge):
             if 2 * len(factors.signs) * expansion.cross.shape[1] <= expansion.rank:
                 self._factors_ = factors
 
-    def _beginning(self, problem: Problem) -> np.ndarray:
+    def _beginning(self, problem: Problem) -> Array:
         """psi, shape (n', r)."""
         expansion = self._expansion_
         check_memory(
@@ -514,19 +541,21 @@ class KKR(KernelRidge):
             self.max_memory,
             f"{expansion.rank} features of {problem.n} predictions, and others made from these,",
             "evaluate fewer predictions at a time",
+            array=problem.points,
         )
         return kernel_products(problem.points, expansion.landmarks, expansion.kernel, expansion.map)
 
-    def _from(self, beginning: np.ndarray) -> np.ndarray:
+    def _from(self, beginning: Array) -> Array:
         """psi, or with S = sum_k (+-1) (b_k c) (b_k c)^T the features psi^T (b_k c), fewer."""
         if self._factors_ is None:
             return beginning
         vectors = self._factors_.columns[:, :, None] * self._expansion_.cross[:, None, :]
-        return beginning @ vectors.reshape(len(vectors), -1)
+        return beginning @ _arrays.beside(vectors.reshape(len(vectors), -1), beginning)
 
-    def _core(self) -> np.ndarray:
+    def _core(self) -> Array:
         expansion, factors = self._expansion_, self._factors_
         if factors is not None:
-            return np.diag(np.repeat(factors.signs, expansion.cross.shape[1]))
+            xp = _arrays.namespace(factors.signs)
+            return xp.diag(xp.repeat(factors.signs, expansion.cross.shape[1]))
         products = expansion.cross @ expansion.cross.T
         return quotients(products, expansion.eigenvalues, expansion.eigenvalues, self.shift_)

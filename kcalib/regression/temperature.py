@@ -74,7 +74,7 @@ class TemperatureCalibration(CalibrationFunction):
     def _fit(self, problem: Problem) -> None:
         self.temperature_ = _fitted(problem) if self.temperature is None else _positive(self.temperature)
 
-    def _features(self, problem: Problem) -> np.ndarray:
+    def _features(self, problem: Problem) -> Array:
         return _gaps(problem, self.temperature_)
 
 
@@ -104,14 +104,14 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
     return float(place), float(value), len(grid) + int(refined.nfev)
 
 
-def _gaps(problem: Problem, temperature: float) -> np.ndarray:
+def _gaps(problem: Problem, temperature: float) -> Array:
     """p - softmax(log(p) / T), shape (n, m); with a scalar lens that of the second column, shape (n, 1)."""
     p = problem.simplex
     q = at_temperature(logits_of(p), temperature)
     if not problem.is_scalar:
         return p - q
     # The difference of the smaller probabilities has lost fewer digits.
-    return np.where(p[:, 1] > p[:, 0], q[:, 0] - p[:, 0], p[:, 1] - q[:, 1])[:, None]
+    return _arrays.namespace(p).where(p[:, 1] > p[:, 0], q[:, 0] - p[:, 0], p[:, 1] - q[:, 1])[:, None]
 
 
 def logits_of(p: Array) -> Array:

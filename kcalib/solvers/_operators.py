@@ -1,8 +1,9 @@
 """Matrices that the solvers take: symmetric, positive semi-definite, known by their products.
 
 `KernelOperator` is K_ij = k(x_i, x_j) of points, a pair problem whose marks are 1; `DenseOperator` a matrix in
-memory. Both, and whatever a user brings, have the members of `SymmetricOperator`. All solvers see NumPy arrays only;
-points stay where they are.
+memory. Both, and whatever a user brings, have the members of `SymmetricOperator`. Solvers see NumPy arrays, or, for
+points and matrices on an NVIDIA GPU, CuPy arrays, which stay there. Points on other devices stay there too, but what
+goes to and from them are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import check_points
 from kcalib._operators.diagonal import diagonal
@@ -27,22 +30,25 @@ ASYMMETRY = 1e-10  # of a dense matrix, relative to its largest entry
 
 
 class SymmetricOperator(Protocol):
-    """What the solvers need of a symmetric positive semi-definite matrix K; an object of any class may have it."""
+    """What the solvers need of a symmetric positive semi-definite matrix K; an object of any class may have it.
+
+    Arrays are NumPy arrays, or CuPy arrays where the right sides are on a GPU.
+    """
 
     @property
     def n(self) -> int:
         """Number of rows."""
 
-    def matmul(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
+    def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
         """K @ vectors, float64, for float64 `vectors` of shape (n, c).
 
         In "float32" a relative error of about 1e-6 is allowed; an operator that gains nothing by it may ignore it.
         """
 
-    def tile(self, rows: Any, columns: Any) -> np.ndarray:
-        """K[rows][:, columns], float64; each a slice or an array of integers."""
+    def tile(self, rows: Any, columns: Any) -> Array:
+        """K[rows][:, columns], float64; each a slice or a NumPy array of integers."""
 
-    def diagonal(self) -> np.ndarray:
+    def diagonal(self) -> Array:
         """The diagonal of K, float64, shape (n,)."""
 
 
@@ -78,17 +84,37 @@ class KernelOperator:
         """Machine epsilon of the arithmetic that entries are made in."""
         return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
 
-    def matmul(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
+    @on_their_gpu
+    def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
         single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
         operator = self._single if single else self._operator
+        if self._on_gpu:
+            check_beside(vectors, self._points, "the vectors to multiply", self)
+            return operator.matmul(vectors, dtype=dtype)
         return _arrays.to_host(operator.matmul(_arrays.like(vectors, self._points), dtype=dtype))
 
-    def tile(self, rows: Any, columns: Any) -> np.ndarray:
+    @on_their_gpu
+    def tile(self, rows: Any, columns: Any) -> Array:
         rows, columns = (i if isinstance(i, slice) else _arrays.like(i, self._points) for i in (rows, columns))
-        return np.asarray(_arrays.to_host(self._operator.tile(rows, columns)), dtype=np.float64)
+        tile = self._operator.tile(rows, columns)
+        if self._on_gpu:
+            return _arrays.namespace(tile).astype(tile, np.float64, copy=False)
+        return np.asarray(_arrays.to_host(tile), dtype=np.float64)
 
-    def diagonal(self) -> np.ndarray:
-        return np.broadcast_to(_arrays.to_host(diagonal(self._operator.problem, self.threads or 1)), (self.n,))
+    @on_their_gpu
+    def diagonal(self) -> Array:
+        own = diagonal(self._operator.problem, self.threads or 1)
+        own = own if self._on_gpu else _arrays.to_host(own)
+        return _arrays.namespace(own).broadcast_to(own, (self.n,))
+
+    @property
+    def reference(self) -> Array:
+        """An array that lies where vectors and tiles do."""
+        return self._points if self._on_gpu else np.empty(0)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return _arrays.is_cuda(self._points)
 
     @property
     def _points(self) -> Any:
@@ -113,26 +139,33 @@ class KernelOperator:
 class DenseOperator:
     """A symmetric matrix in memory."""
 
-    def __init__(self, matrix: np.ndarray) -> None:
+    def __init__(self, matrix: Array) -> None:
         self.matrix = matrix
 
     @property
     def n(self) -> int:
         return len(self.matrix)
 
-    def matmul(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
+    @property
+    def reference(self) -> Array:
+        """As of `KernelOperator`."""
+        return self.matrix
+
+    def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
         return self.matrix @ vectors
 
-    def tile(self, rows: Any, columns: Any) -> np.ndarray:
+    def tile(self, rows: Any, columns: Any) -> Array:
+        rows, columns = (i if isinstance(i, slice) else _arrays.like(i, self.matrix) for i in (rows, columns))
         return self.matrix[rows][:, columns]
 
-    def diagonal(self) -> np.ndarray:
-        return np.diagonal(self.matrix)
+    def diagonal(self) -> Array:
+        return _arrays.namespace(self.matrix).linalg.diagonal(self.matrix)
 
     def __repr__(self) -> str:
         return f"the dense matrix of shape {self.matrix.shape}"
 
 
+@on_their_gpu
 def kernel_operator(
     points: Any,
     kernel: Kernel | None,
@@ -151,14 +184,15 @@ def kernel_operator(
     Parameters
     ----------
     points : array_like, shape (n, m)
-        Predicted probabilities, or any other points.
+        Predicted probabilities, or any other points. Of CuPy arrays and CUDA tensors all stays on their GPU: vectors,
+        tiles and diagonal are CuPy arrays.
     kernel : Kernel or None
         One of `kcalib.kernels` (default `kcalib.kernels.Exponential`); bandwidths that are None are median distances.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the kernel; float64 by default.
     threads : int, optional
         Number of threads.
-    operator : {"openmp", "sorted_scan", "generic"}, optional
+    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Which operator of the pair engine computes; by default the fastest exact one.
 
     Returns
@@ -206,7 +240,8 @@ def as_operator(operator: Any) -> SymmetricOperator:
     """
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
     if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
-        return DenseOperator(_checked_matrix(_arrays.to_host(_arrays.as_array(operator, "operator"))))
+        matrix = _arrays.as_array(operator, "operator")
+        return DenseOperator(_checked_matrix(matrix if _arrays.is_cuda(matrix) else _arrays.to_host(matrix)))
     if missing:
         raise TypeError(
             f"`operator` is of {type(operator)}, which lacks {', '.join(missing)}; pass a dense symmetric array, "
@@ -215,27 +250,56 @@ def as_operator(operator: Any) -> SymmetricOperator:
     return operator
 
 
-def _checked_matrix(matrix: np.ndarray) -> np.ndarray:
+def where_vectors_lie(operator: SymmetricOperator) -> Array | None:
+    """An array on the device of the operator's vectors; None for one of the user's, which takes what it is given."""
+    return operator.reference if isinstance(operator, (KernelOperator, DenseOperator)) else None
+
+
+def check_beside(array: Array, reference: Array, what: str, operator: SymmetricOperator) -> None:
+    """Refuse an array in host memory beside one on a GPU, and one on a GPU beside one in host memory.
+
+    Raises
+    ------
+    TypeError
+        If one is on a GPU and the other is not.
+    """
+    if _arrays.is_cuda(array) != _arrays.is_cuda(reference):
+        expected = f"a CuPy array on {_arrays.describe_device(reference)}"
+        raise TypeError(
+            f"{what} is of {type(array)}, expected {expected if _arrays.is_cuda(reference) else 'a NumPy array'}: K is "
+            f"{operator!r}, and right sides and products are on one device"
+        )
+
+
+def _checked_matrix(matrix: Array) -> Array:
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"`operator` has dtype {matrix.dtype}, expected real numbers")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"`operator` has shape {matrix.shape}, expected (n, n) with n >= 1")
-    matrix = np.asarray(matrix, dtype=np.float64)
-    rows = max(1, 2**20 // len(matrix))  # at a time, so that nothing of the matrix's size is made
+    xp = _arrays.namespace(matrix)
+    matrix = xp.asarray(matrix, dtype=xp.float64)
+    at_once = 2**24 if _arrays.is_cuda(matrix) else 2**20  # entries, so that nothing of the matrix's size is made
+    rows = max(1, at_once // len(matrix))
     bound = 0.0
     for begin in range(0, len(matrix), rows):
         strip = matrix[begin : begin + rows]
-        if not np.isfinite(strip).all():
-            i, j = np.argwhere(~np.isfinite(strip))[0]
-            raise ValueError(f"`operator[{begin + i}, {j}]` is {strip[i, j]}, expected a finite number")
-        bound = max(bound, float(np.abs(strip).max()))
+        finite = xp.isfinite(strip)
+        if not bool(xp.all(finite)):
+            i, j = _position(xp.argmin(xp.reshape(finite, (-1,))), strip)
+            raise ValueError(f"`operator[{begin + i}, {j}]` is {float(strip[i, j])}, expected a finite number")
+        bound = max(bound, float(xp.max(xp.abs(strip))))
     for begin in range(0, len(matrix), rows):
-        asymmetry = np.abs(matrix[begin : begin + rows] - matrix[:, begin : begin + rows].T)
-        if asymmetry.max() > ASYMMETRY * bound:
-            i, j = np.unravel_index(asymmetry.argmax(), asymmetry.shape)
-            i = int(i) + begin
+        asymmetry = xp.abs(matrix[begin : begin + rows] - matrix[:, begin : begin + rows].T)
+        if float(xp.max(asymmetry)) > ASYMMETRY * bound:
+            i, j = _position(xp.argmax(xp.reshape(asymmetry, (-1,))), asymmetry)
+            i += begin
             raise ValueError(
-                f"`operator[{i}, {j}]` is {matrix[i, j]} but `operator[{j}, {i}]` is {matrix[j, i]}, expected a "
-                "symmetric matrix; symmetrise it by (K + K.T) / 2"
+                f"`operator[{i}, {j}]` is {float(matrix[i, j])} but `operator[{j}, {i}]` is {float(matrix[j, i])}, "
+                "expected a symmetric matrix; symmetrise it by (K + K.T) / 2"
             )
     return matrix
+
+
+def _position(flat: Array, matrix: Array) -> tuple[int, int]:
+    i, j = divmod(int(flat), int(matrix.shape[1]))
+    return i, j

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._memory import available_memory, check_max_memory, check_memory
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
+from kcalib._memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._warnings import warn
-from kcalib.solvers._operators import SymmetricOperator, as_operator
+from kcalib.solvers._operators import SymmetricOperator, as_operator, where_vectors_lie
 from kcalib.solvers.cholesky import cholesky_solve, memory_of_cholesky
 from kcalib.solvers.conjugate_gradient import (
     SMALL_REMAINDER,
@@ -46,7 +48,7 @@ class ConvergenceWarning(UserWarning):
 class Solution:
     """Solution of a kernel ridge system (K + s I) Z = B."""
 
-    values: np.ndarray  #: Z, float64, of the shape of B
+    values: Array  #: Z, float64, of the shape of B: NumPy, or on a GPU an array of the library of B
     residual: float  #: Frobenius norm of R = B - (K + s I) Z, from products in float64
     relative_residual: float  #: largest norm of a column of R, relative to that of B
     iterations: int  #: of conjugate gradients: products with K, but for those that compute a residual anew
@@ -63,6 +65,7 @@ class Solution:
         )
 
 
+@on_their_gpu
 def solve(
     operator: Any,
     right_sides: Any,
@@ -81,20 +84,20 @@ def solve(
 
     .. math:: (K + s I) Z = B
 
-    "cholesky" computes and factorises the dense matrix: 8 n^2 bytes, n^3 / 3 multiply-adds. "cg", block conjugate
-    gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors (a sweep over
-    all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I, the fewer;
-    hardly ten for the shift n^(3/4) of the CKCE.
+    "cholesky" computes and factorises the dense matrix: 8 n^2 bytes (on a GPU 16 n^2), n^3 / 3 multiply-adds. "cg",
+    block conjugate gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors
+    (a sweep over all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I,
+    the fewer; hardly ten for the shift n^(3/4) of the CKCE.
 
     Parameters
     ----------
     operator : operator or array_like, shape (n, n)
         K, symmetric and positive semi-definite: what `kernel_operator` returns, a dense matrix, or any object with
         `n`, ``matmul(vectors, dtype="float64")`` (K @ vectors, float64, of an (n, c) array; "float32" allows a
-        relative error of 1e-6), ``tile(rows, columns)`` (dense, of slices or integer arrays) and ``diagonal()``.
-        It may have any rank.
+        relative error of 1e-6), ``tile(rows, columns)`` (dense, of slices or NumPy's integer arrays) and
+        ``diagonal()``, all of NumPy arrays, or of CuPy arrays for right sides on a GPU. It may have any rank.
     right_sides : array_like, shape (n,) or (n, c)
-        B.
+        B. With CuPy arrays, or CUDA tensors, K has to be on the same GPU, and all is done there.
     shift : float
         The number s > 0.
     method : {"auto", "cholesky", "cg"}
@@ -118,23 +121,26 @@ def solve(
     max_iterations : int
         Of "cg", at least 1.
     max_memory : float, optional
-        Bytes that may be taken; by default what the machine has available.
+        Bytes that may be taken; by default what the machine, or the right sides' GPU, has available.
     seed : int
         Of the preconditioner's random pivots.
 
     Returns
     -------
     Solution
-        With `values`, `residual`, `relative_residual`, `iterations`, `rank`, `method`, `method_reason`, `memory` and
+        With `values` (a NumPy array, or for right sides on a GPU one of their library there), `residual`,
+        `relative_residual`, `iterations`, `rank`, `method`, `method_reason`, `memory` and
         `converged`.
 
     Raises
     ------
     TypeError
-        If `operator` is none, `right_sides` are not real numbers, `accept` cannot be called, or an integer is none.
+        If `operator` is none, `right_sides` are not real numbers, `accept` cannot be called, or an integer is none; if
+        an operator's products are not where the right sides are.
     ValueError
         If `shift` or `tol` is not a positive finite number, shapes do not fit, an entry is not finite, or an option
-        is out of range or has no effect on the method; if K + s I turns out not to be positive definite.
+        is out of range or has no effect on the method; if K + s I turns out not to be positive definite; if one of K
+        and `right_sides` is on a GPU and the other is not.
     MemoryError
         If more memory is needed than there is, or than `max_memory`; raised before it is taken.
 
@@ -169,7 +175,7 @@ def solve(
     """
     matrix = as_operator(operator)
     n = check_integer("operator.n", matrix.n, 1)
-    vectors = _checked_right_sides(right_sides, n)
+    vectors = _checked_right_sides(right_sides, matrix, n)
     shift, tol = _positive("shift", shift), _tolerance(tol, accept)
     check_choice("method", method, METHODS)
     check_choice("products", products, PRODUCTS)
@@ -180,11 +186,13 @@ def solve(
     if max_memory is not None:
         check_max_memory(max_memory)
     _check_options(method, rank, products)
-    task = _Task(matrix, vectors.reshape(n, -1), shift, tol, accept, rank, products, max_iterations, max_memory, seed)
+    stop = None if accept is None else _restoring(accept, right_sides)
+    task = _Task(matrix, vectors.reshape(n, -1), shift, tol, stop, rank, products, max_iterations, max_memory, seed)
     solution = task.automatically() if method == "auto" else task.by(method, "asked for by name")
     if not solution.converged:
         _warn(solution, tol, max_iterations)
-    return replace(solution, values=solution.values.reshape(vectors.shape))
+    values = solution.values.reshape(vectors.shape)
+    return replace(solution, values=_returned(values, right_sides))
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,7 @@ class _Task:
     """Checked arguments of `solve`, all right sides as columns."""
 
     operator: SymmetricOperator
-    right_sides: np.ndarray
+    right_sides: Array
     shift: float
     tol: float | None
     accept: Stop | None
@@ -206,7 +214,7 @@ class _Task:
         n = self.operator.n
         if self.rank is not None or self.products != "auto":
             return self.by("cg", "`rank` and `products` are options of conjugate gradients")
-        limit = available_memory() if self.max_memory is None else self.max_memory
+        limit = self._available_memory if self.max_memory is None else self.max_memory
         if limit is not None and self._memory_of_cholesky > limit:
             return self.by("cg", "a dense factorisation takes more memory than there is, or than is allowed")
         if n <= CHOLESKY_UP_TO:
@@ -228,8 +236,8 @@ class _Task:
         found, rank, memory = self._by_cholesky() if method == "cholesky" else self._by_conjugate_gradients()
         return Solution(
             values=found.values,
-            residual=float(np.linalg.norm(found.residuals)),
-            relative_residual=relative_residual(found.residuals, np.linalg.norm(self.right_sides, axis=0)),
+            residual=_linalg.norm(found.residuals),
+            relative_residual=relative_residual(found.residuals, _linalg.column_norms(self.right_sides)),
             iterations=found.iterations,
             rank=rank,
             method=method,
@@ -239,16 +247,22 @@ class _Task:
         )
 
     @property
+    def _available_memory(self) -> int | None:
+        right = self.right_sides
+        return available_memory_on_gpu(right.device) if _arrays.is_cuda(right) else available_memory()
+
+    @property
     def _memory_of_cholesky(self) -> int:
-        return memory_of_cholesky(self.operator.n, self.right_sides.shape[1])
+        right = self.right_sides
+        return memory_of_cholesky(self.operator.n, right.shape[1], on_gpu=_arrays.is_cuda(right))
 
     def _by_cholesky(self) -> tuple[Solved, int, int]:
         what = f"K + shift I and its Cholesky factor of n = {self.operator.n} samples"
         memory, remedy = self._memory_of_cholesky, "use method='cg', which needs O(n (rank + c))"
-        check_memory(memory, self.max_memory, what, remedy)
+        check_memory(memory, self.max_memory, what, remedy, self.right_sides)
         values = cholesky_solve(self.operator, self.right_sides, self.shift)
         residuals = self.right_sides - shifted_product(self.operator, values, self.shift)
-        relative = relative_residual(residuals, np.linalg.norm(self.right_sides, axis=0))
+        relative = relative_residual(residuals, _linalg.column_norms(self.right_sides))
         small = self.tol is not None and relative <= self.tol
         accepted = small or (self.accept is not None and bool(self.accept(values, residuals)))
         return Solved(values, residuals, 0, accepted), 0, memory
@@ -258,7 +272,8 @@ class _Task:
         most = automatic_rank(n) if self.rank is None else self.rank
         memory = memory_of_cg(n, c, most, together=self.accept is not None)
         what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
-        check_memory(memory, self.max_memory, what, "pass a smaller rank=, or fewer right sides at a time")
+        remedy = "pass a smaller rank=, or fewer right sides at a time"
+        check_memory(memory, self.max_memory, what, remedy, self.right_sides)
         preconditioner = self._preconditioner(most)
         found = conjugate_gradient_solve(
             self.operator,
@@ -277,7 +292,7 @@ class _Task:
             return None
         tol = 0.0
         if self.rank is None:
-            trace = float(np.sum(self.operator.diagonal()))
+            trace = float(_arrays.namespace(self.right_sides).sum(self.operator.diagonal()))
             tol = min(0.5, SMALL_REMAINDER * self.shift / trace) if trace > 0 else 0.0
         return Preconditioner.of(self.operator, self.shift, most, tol, self.seed)
 
@@ -290,18 +305,43 @@ def _check_options(method: str, rank: int | None, products: str) -> None:
             raise ValueError(f"`{name}` has no effect on method='cholesky'; leave it out, or take method='cg'")
 
 
-def _checked_right_sides(right_sides: Any, n: int) -> np.ndarray:
-    array = _arrays.to_host(_arrays.as_array(right_sides, "right_sides"))
+def _checked_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) -> Array:
+    """NumPy or CuPy array, float64, where the operator's vectors lie."""
+    array = _arrays.as_array(right_sides, "right_sides")
+    if not _arrays.is_cuda(array):
+        array = _arrays.to_host(array)
+    wanted = where_vectors_lie(operator)
+    if wanted is not None and _arrays.is_cuda(wanted) != _arrays.is_cuda(array):
+        remedy = "pass cupy.asarray(right_sides)" if _arrays.is_cuda(wanted) else "pass cupy.asnumpy(right_sides)"
+        raise ValueError(
+            f"`right_sides` are {_where(array)}, but K, {operator!r}, is {_where(wanted)}; {remedy}, or bring K there"
+        )
     if array.dtype.kind not in "biuf":
         raise TypeError(f"`right_sides` has dtype {array.dtype}, expected real numbers")
     if array.ndim not in (1, 2) or len(array) != n:
         raise ValueError(f"`right_sides` has shape {array.shape}, expected ({n},) or ({n}, c), as K has {n} rows")
-    array = np.ascontiguousarray(array, dtype=np.float64)
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        at = tuple(int(i) for i in bad[0])
-        raise ValueError(f"`right_sides{_arrays.subscript(at)}` is {array[at]}, expected a finite number")
+    xp = _arrays.namespace(array)
+    array = xp.ascontiguousarray(array, dtype=xp.float64)
+    finite = xp.isfinite(array)
+    if not bool(xp.all(finite)):
+        flat = int(xp.argmin(xp.reshape(finite, (-1,))))
+        at = tuple(int(i) for i in np.unravel_index(flat, array.shape))
+        raise ValueError(f"`right_sides{_arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
     return array
+
+
+def _restoring(accept: Stop, right_sides: Any) -> Stop:
+    """`accept`, shown arrays as they are returned."""
+    return lambda z, r: accept(_returned(z, right_sides), _returned(r, right_sides))
+
+
+def _returned(array: Array, right_sides: Any) -> Array:
+    """A NumPy array as it is, one on a GPU in the library of the right sides."""
+    return array if _arrays.is_host(array) else _arrays.restored(array, right_sides)
+
+
+def _where(array: Array) -> str:
+    return f"on {_arrays.describe_device(array)}" if _arrays.is_cuda(array) else "in host memory"
 
 
 def _tolerance(tol: Any, accept: Any) -> float | None:

@@ -1,6 +1,7 @@
-"""Kernel ridge systems by one dense Cholesky factorisation: 8 n^2 bytes, n^3 / 3 multiply-adds.
+"""Kernel ridge systems by a dense Cholesky factorisation: 8 n^2 bytes, n^3 / 3 multiply-adds.
 
-The upper triangle of K + s I is computed in strips and factorised in place by LAPACK. Called by `_solve`.
+The lower triangle of K + s I is computed in strips and factorised in place by LAPACK, or on a GPU by cuSOLVER, beside
+it. Called by `_solve`.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import numpy as np
 import scipy
 
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
 from kcalib.solvers._operators import SymmetricOperator
 
-STRIP = 256  # columns of the matrix that are computed at a time
+STRIP = 256  # rows of the matrix that are computed at a time
 
 
-def memory_of_cholesky(n: int, c: int) -> int:
-    """Bytes: the matrix, two strips of it, solution, residual and a product."""
-    return 8 * n * (n + 2 * min(n, STRIP) + 3 * c)
+def memory_of_cholesky(n: int, c: int, *, on_gpu: bool = False) -> int:
+    """Bytes: the matrix, two strips of it, solution, residual and a product; on a GPU the factor beside the matrix."""
+    return 8 * n * ((2 if on_gpu else 1) * n + 2 * min(n, STRIP) + 3 * c)
 
 
-def cholesky_solve(operator: SymmetricOperator, right_sides: np.ndarray, shift: float) -> np.ndarray:
+def cholesky_solve(operator: SymmetricOperator, right_sides: Array, shift: float) -> Array:
     """(K + shift I)^{-1} right_sides, shape (n, c).
 
     Raises
@@ -26,27 +29,33 @@ def cholesky_solve(operator: SymmetricOperator, right_sides: np.ndarray, shift: 
     ValueError
         If K + shift I is not positive definite.
     """
-    factor = _factorised(_upper_triangle(operator, shift), operator)
-    return scipy.linalg.cho_solve((factor, False), right_sides, check_finite=False)
+    matrix = _lower_triangle(operator, right_sides, shift)
+    if _arrays.is_host(matrix):
+        factor, info = scipy.linalg.lapack.dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
+        if info > 0:
+            raise _not_definite(operator, f" at row {info - 1}")
+        return scipy.linalg.cho_solve((factor, False), right_sides, check_finite=False)
+    try:
+        matrix = _linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        raise _not_definite(operator, "") from None
+    return _linalg.cholesky_solve(matrix, right_sides)
 
 
-def _upper_triangle(operator: SymmetricOperator, shift: float) -> np.ndarray:
-    """K + shift I, in the column order of LAPACK; what is below the diagonal blocks is never read, nor set."""
+def _lower_triangle(operator: SymmetricOperator, right_sides: Array, shift: float) -> Array:
+    """K + shift I, row after row; what is above the diagonal blocks is never read, nor set."""
     n = operator.n
-    matrix = np.empty((n, n), order="F")
+    matrix = _arrays.namespace(right_sides).empty((n, n))
     for begin in range(0, n, STRIP):
         end = min(n, begin + STRIP)
-        matrix[:end, begin:end] = operator.tile(slice(begin, end), slice(0, end)).T
-    matrix[np.diag_indices(n)] += shift
+        matrix[begin:end, :end] = operator.tile(slice(begin, end), slice(0, end))
+    _linalg.add_to_diagonal(matrix, shift)
     return matrix
 
 
-def _factorised(matrix: np.ndarray, operator: SymmetricOperator) -> np.ndarray:
-    factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=0, clean=0, overwrite_a=1)
-    if info > 0:
-        raise ValueError(
-            f"K + shift I is not positive definite: its Cholesky factorisation ends at row {info - 1}, and K is "
-            f"{operator!r}; take a kernel that is positive definite (such as Exponential(), or Gaussian() with "
-            "metric='euclidean'), or a larger shift"
-        )
-    return factor
+def _not_definite(operator: SymmetricOperator, where: str) -> ValueError:
+    return ValueError(
+        f"K + shift I is not positive definite: its Cholesky factorisation ends{where}, and K is "
+        f"{operator!r}; take a kernel that is positive definite (such as Exponential(), or Gaussian() with "
+        "metric='euclidean'), or a larger shift"
+    )

@@ -8,6 +8,9 @@ method of Ji and Li (2017), whose directions are an orthonormal basis, short of 
 Products may be made in float32. Each leaves an error in the recurrence of the residual; these are added up, and before
 they count the residual is computed anew, in float64 (reliable updates: Sleijpen and van der Vorst 1996), while the
 directions go on. What is returned is a residual of float64 products. Called by `_solve`.
+
+Arrays of n rows stay where they are, in host memory or on a GPU, and so does the preconditioner. Matrices of the size
+of a block, whose factors choose directions and lengths, are the host's unless they are large.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from kcalib.solvers._operators import SymmetricOperator
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
+from kcalib.solvers._operators import SymmetricOperator, check_beside
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
 
-Stop = Callable[[np.ndarray, np.ndarray], bool]
+Stop = Callable[[Array, Array], bool]
 
 ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
 KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
@@ -32,6 +37,7 @@ STALLED = 100  # iterations in which the residual finds no new minimum
 DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
 GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
+BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
 RANK_SHARE, LARGEST_RANK = 50, 400  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
@@ -40,23 +46,23 @@ SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns sav
 class Preconditioner:
     """(F F^T + shift I)^{-1} = (I - F (shift I + F^T F)^{-1} F^T) / shift."""
 
-    factor: np.ndarray  # F, shape (n, rank)
-    gram: tuple[np.ndarray, bool]  # Cholesky factor of shift I + F^T F
+    factor: Array  # F, shape (n, rank)
+    root: Array  # of shift I + F^T F = L L^T, lower
     shift: float
 
     @classmethod
     def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
         gram = factor.T @ factor
-        gram[np.diag_indices(len(gram))] += shift
-        return cls(factor, scipy.linalg.cho_factor(gram, lower=True, check_finite=False), shift)
+        _linalg.add_to_diagonal(gram, shift)
+        return cls(factor, _linalg.cholesky(gram), shift)
 
     @property
     def rank(self) -> int:
         return self.factor.shape[1]
 
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        inner = scipy.linalg.cho_solve(self.gram, self.factor.T @ vectors, check_finite=False)
+    def __call__(self, vectors: Array) -> Array:
+        inner = _linalg.cholesky_solve(self.root, self.factor.T @ vectors)
         return (vectors - self.factor @ inner) / self.shift
 
 
@@ -64,27 +70,26 @@ class Preconditioner:
 class Solved:
     """What `_solve` makes a `Solution` of."""
 
-    values: np.ndarray
-    residuals: np.ndarray
+    values: Array
+    residuals: Array
     iterations: int
     converged: bool
 
 
-def relative_residual(residuals: np.ndarray, scales: np.ndarray) -> float:
+def relative_residual(residuals: Array, scales: np.ndarray) -> float:
     """Largest residual of a column, relative to its right side, whose length is in `scales`; 0 for zeros."""
-    return _largest_ratio(np.linalg.norm(residuals, axis=0), scales)
+    return _largest_ratio(_linalg.column_norms(residuals), scales)
 
 
 def _largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
     return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))
 
 
-def shifted_product(
-    operator: SymmetricOperator, vectors: np.ndarray, shift: float, dtype: str = "float64"
-) -> np.ndarray:
+def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, dtype: str = "float64") -> Array:
     """(K + shift I) vectors."""
     found = operator.matmul(vectors, dtype)
-    if not np.isfinite(np.sum(found)):
+    check_beside(found, vectors, "a product with K", operator)
+    if not math.isfinite(float(_arrays.namespace(vectors).sum(found))):
         raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
     return found + shift * vectors
 
@@ -106,7 +111,7 @@ def memory_of_cg(n: int, c: int, rank: int, *, together: bool) -> int:
 
 def conjugate_gradient_solve(
     operator: SymmetricOperator,
-    right_sides: np.ndarray,
+    right_sides: Array,
     shift: float,
     *,
     tol: float | None,
@@ -124,7 +129,8 @@ def conjugate_gradient_solve(
     """
     n, c = right_sides.shape
     at_once = max(1, c if accept is not None else columns_at_once(n))
-    solved = Solved(np.zeros((n, c)), np.array(right_sides), 0, True)
+    xp = _arrays.namespace(right_sides)
+    solved = Solved(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
     for begin in range(0, c, at_once):
         columns = slice(begin, min(c, begin + at_once))
         system = _System(operator, shift, preconditioner, tol, accept, products)
@@ -144,30 +150,31 @@ class _System:
     accept: Stop | None
     products: str
 
-    def product(self, vectors: np.ndarray, dtype: str = "float64") -> np.ndarray:
+    def product(self, vectors: Array, dtype: str = "float64") -> Array:
         return shifted_product(self.operator, vectors, self.shift, dtype)
 
-    def preconditioned(self, residuals: np.ndarray) -> np.ndarray:
+    def preconditioned(self, residuals: Array) -> Array:
         return residuals if self.preconditioner is None else self.preconditioner(residuals)
 
 
 class _Iteration:
     """Columns that are solved together."""
 
-    def __init__(self, system: _System, right_sides: np.ndarray) -> None:
+    def __init__(self, system: _System, right_sides: Array) -> None:
+        xp = _arrays.namespace(right_sides)
         self.system = system
         self.products = system.products
         self.right_sides = right_sides
-        self.scales = np.linalg.norm(right_sides, axis=0)
-        self.values = np.zeros_like(right_sides)
-        self.residuals = np.array(right_sides)
+        self.scales = _linalg.column_norms(right_sides)
+        self.values = xp.zeros_like(right_sides)
+        self.residuals = xp.asarray(right_sides, copy=True)
         self.relative = _largest_ratio(self.scales, self.scales)
         self.largest = 0.0  # norm of K + s I, as far as seen
         self.errors = np.zeros(len(self.scales))  # of the residuals, by rounding: at most about
         self.history = [self.relative]
         self.iterations = 0
-        # Directions, their products with K + s I, and the Cholesky factor of both's.
-        self.last: tuple[np.ndarray, np.ndarray, tuple[np.ndarray, bool]] | None = None
+        # Directions, their products with K + s I, and the Cholesky root of both's.
+        self.last: tuple[Array, Array, Array] | None = None
         self.best = Solved(self.values, self.residuals, 0, False)  # of those whose residual was computed anew
         self.best_relative = math.inf
         self.last_relative = math.inf if system.products == "float64" else self.relative  # when last computed anew
@@ -192,43 +199,46 @@ class _Iteration:
             self._step(directions)
         return Solved(self.values, self.residuals, self.iterations, True)
 
-    def _directions(self) -> np.ndarray | None:
+    def _directions(self) -> Array | None:
         """An orthonormal basis of the next directions; None where there is none, or rounding has hidden it."""
         news = self.system.preconditioned(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
-            news = news - directions @ scipy.linalg.cho_solve(curvature, images.T @ news)
+            lengths = _solved(curvature, images.T @ news)
+            news = news - directions @ _arrays.beside(lengths, news)
         return _orthonormal(news)
 
-    def _step(self, directions: np.ndarray) -> None:
+    def _step(self, directions: Array) -> None:
         dtype = self.products
         images = self.system.product(directions, dtype)
-        curvature = self._curvature(directions, images)
+        matrix = _small(directions.T @ images)
+        curvature = self._curvature(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
             images = self.system.product(directions)
-            curvature = self._curvature(directions, images)
+            matrix = _small(directions.T @ images)
+            curvature = self._curvature(matrix)
         self.iterations += 1
         if curvature is None:
             self._forget()
             self.history += STALLED * self.history[-1:]
             return
-        lengths = scipy.linalg.cho_solve(curvature, directions.T @ self.residuals)
-        self.values += directions @ lengths
-        self.residuals -= images @ lengths
-        self.largest = max(self.largest, float(np.linalg.norm(directions.T @ images, 2)))
-        self.errors += ROUNDING[dtype] * self.largest * np.linalg.norm(lengths, axis=0)
+        lengths = _solved(curvature, directions.T @ self.residuals)
+        steps = _arrays.beside(lengths, directions)
+        self.values += directions @ steps
+        self.residuals -= images @ steps
+        self.largest = max(self.largest, _spectral_norm(matrix))
+        self.errors += ROUNDING[dtype] * self.largest * _linalg.column_norms(lengths)
         self.last = directions, images, curvature
         self._measure()
 
-    def _curvature(self, directions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, bool] | None:
-        """Cholesky factor of P^T (K + s I) P; None where rounding hides that it is positive."""
-        matrix = directions.T @ images
+    def _curvature(self, matrix: Array) -> Array | None:
+        """Cholesky root of P^T (K + s I) P; None where rounding hides that it is positive."""
         matrix = (matrix + matrix.T) / 2
         try:
-            return scipy.linalg.cho_factor(matrix, lower=True)
+            return _linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
-            values = scipy.linalg.eigvalsh(matrix)
+            values = _arrays.to_host(_linalg.eigvalsh(matrix))
         tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.system.shift)
         if values[0] > -tolerance or self.products != "float64":
             return None
@@ -245,7 +255,7 @@ class _Iteration:
     def _recompute(self) -> bool:
         """The residual in float64; whether it has fallen enough since it was so computed before."""
         self.residuals = self.right_sides - self.system.product(self.values)
-        sizes = self.largest * np.linalg.norm(self.values, axis=0)
+        sizes = self.largest * _linalg.column_norms(self.values)
         self.errors = ROUNDING["float64"] * (sizes + self.scales)
         self._measure()
         gains = self.relative < self.last_relative * GAIN[self.products]
@@ -274,14 +284,40 @@ class _Iteration:
         return len(self.history) > STALLED and int(np.argmin(self.history)) < len(self.history) - STALLED
 
 
-def _orthonormal(vectors: np.ndarray) -> np.ndarray | None:
+def _orthonormal(vectors: Array) -> Array | None:
     """An orthonormal basis of the space of the columns, twice by their Gram matrix; None of zeros."""
     for threshold in (DEPENDENT, 0.5):
-        sizes = np.linalg.norm(vectors, axis=0)
-        vectors = vectors[:, sizes > 0] / sizes[sizes > 0]
-        if vectors.shape[1] == 0:
+        sizes = _linalg.column_norms(vectors)
+        some = np.flatnonzero(sizes > 0)
+        if len(some) == 0:
             return None
-        values, rotation = scipy.linalg.eigh(vectors.T @ vectors, check_finite=False, driver="ev")
-        kept = values > threshold**2 * values[-1]
-        vectors = vectors @ (rotation[:, kept] / np.sqrt(values[kept]))
+        vectors = vectors[:, _arrays.like(some, vectors)] / _arrays.like(sizes[some], vectors)
+        found, rotation = _eigh(_small(vectors.T @ vectors))
+        values = _arrays.to_host(found)
+        kept = np.flatnonzero(values > threshold**2 * values[-1])
+        rotation = rotation[:, _arrays.like(kept, rotation)] / _arrays.like(np.sqrt(values[kept]), rotation)
+        vectors = vectors @ _arrays.beside(rotation, vectors)
     return vectors
+
+
+def _small(matrix: Array) -> Array:
+    """A matrix of the size of a block: on the host, unless it is large and on a GPU."""
+    return _arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
+
+
+def _solved(root: Array, right: Array) -> Array:
+    """(L L^T)^-1 right where L is, of the size of a block."""
+    return _linalg.cholesky_solve(root, _arrays.to_host(right) if _arrays.is_host(root) else right)
+
+
+def _eigh(matrix: Array) -> tuple[Array, Array]:
+    if _arrays.is_host(matrix):
+        return scipy.linalg.eigh(matrix, check_finite=False, driver="ev")
+    return _linalg.eigh(matrix)
+
+
+def _spectral_norm(matrix: Array) -> float:
+    """Of a matrix that is symmetric to rounding."""
+    if _arrays.is_host(matrix):
+        return float(np.linalg.norm(matrix, 2))
+    return float(np.max(np.abs(_arrays.to_host(_linalg.eigvalsh((matrix + matrix.T) / 2)))))

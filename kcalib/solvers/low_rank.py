@@ -4,6 +4,9 @@ Features come in blocks of rows and are summed up as they pass (`NormalEquations
 stored: `FourierFeatures` are random, for Gaussian and linear kernels; `NystromFeatures` come from a random
 subset of the samples. Called by `kcalib.estimators.ckce`; a stored factor, such as that of the pivoted Cholesky
 decomposition, is a single block.
+
+Features and sums are where the samples are, on the host or an NVIDIA GPU. What is drawn, frequencies and landmarks, is
+drawn on the host, and so the same for every library.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from typing import Any
 import numpy as np
 import scipy
 
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
 from kcalib._problem import Term
 
 BLOCK_BYTES = 2**20  # of a block of rows: stays in the second-level cache
+DEVICE_BLOCK_BYTES = 2**27  # on a GPU: keeps it busy
 SMALLEST_SHIFT = 1e-10  # of the trace of F^T F: below, its rounding shows in the solution
 SMALLEST_PIVOT = 1e-12  # of the largest entry of the landmarks' matrix: below, pivots are mostly rounding
 GROUPS = 10  # of the jackknife over frequencies
@@ -27,12 +33,12 @@ GROUPS = 10  # of the jackknife over frequencies
 class NormalEquations:
     """Sums over the samples of features F, shape (n, r), and right sides B, shape (n, c)."""
 
-    gram: np.ndarray  # F^T F, shape (r, r)
-    cross: np.ndarray  # F^T B, shape (r, c)
+    gram: Array  # F^T F, shape (r, r)
+    cross: Array  # F^T B, shape (r, c)
     squares: float  # ||B||_F^2
 
     @classmethod
-    def summed(cls, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> NormalEquations:
+    def summed(cls, blocks: Iterable[tuple[Array, Array]]) -> NormalEquations:
         """From blocks of rows (F, B), which are dropped as soon as they are added up."""
         gram: Any = 0.0
         cross: Any = 0.0
@@ -40,10 +46,10 @@ class NormalEquations:
         for features, right in blocks:
             gram = gram + features.T @ features
             cross = cross + features.T @ right
-            squares += float(np.sum(right * right))
+            squares += _linalg.squared_norm(right)
         return cls(gram, cross, squares)
 
-    def solution(self, shift: float) -> np.ndarray:
+    def solution(self, shift: float) -> Array:
         """(F^T F + shift I)^{-1} F^T B = F^T (F F^T + shift I)^{-1} B, shape (r, c).
 
         Raises
@@ -53,33 +59,31 @@ class NormalEquations:
         """
         return self.solved(self.cross, shift)
 
-    def solved(self, right_sides: np.ndarray, shift: float) -> np.ndarray:
+    def solved(self, right_sides: Array, shift: float) -> Array:
         """(F^T F + shift I)^{-1} right_sides, of r rows; raises as `solution` does."""
-        trace = float(np.trace(self.gram))
+        xp = _arrays.namespace(self.gram)
+        trace = float(xp.trace(self.gram))
         if shift < SMALLEST_SHIFT * trace:
             raise ValueError(
                 f"`regularization` times the number of samples is {shift:.3g}, below {SMALLEST_SHIFT:g} of the trace "
                 f"{trace:.3g} of the features' Gram matrix, whose rounding would show; use a larger one, or "
                 "method='cholesky'"
             )
-        shifted = self.gram + shift * np.eye(len(self.gram))
-        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(shifted, lower=True), right_sides)
+        shifted = self.gram + shift * xp.eye(len(self.gram))
+        return _linalg.cholesky_solve(_linalg.cholesky(shifted), right_sides)
 
     def scaled(self, scales: np.ndarray) -> NormalEquations:
-        """Of the features times `scales`, those at scale 0 left out."""
+        """Of the features times `scales`, which are on the host; those at scale 0 are left out."""
         kept = np.flatnonzero(scales)
-        factors = scales[kept]
-        gram = self.gram[np.ix_(kept, kept)] * np.outer(factors, factors)
+        factors, kept = _arrays.like(scales[kept], self.gram), _arrays.like(kept, self.gram)
+        gram = self.gram[kept[:, None], kept] * (factors[:, None] * factors)
         return NormalEquations(gram, self.cross[kept] * factors[:, None], self.squares)
 
 
-def squared_norm(values: np.ndarray) -> float:
-    return float(np.sum(values * values))
-
-
-def row_blocks(n: int, width: int) -> Iterator[slice]:
-    """Slices of 0..n-1, each of a megabyte for `width` numbers in a row."""
-    step = max(1, BLOCK_BYTES // (8 * width))
+def row_blocks(n: int, width: int, array: Array | None = None) -> Iterator[slice]:
+    """Slices of 0..n-1, each of a megabyte for `width` numbers in a row; larger ones beside an `array` on a GPU."""
+    size = BLOCK_BYTES if array is None or _arrays.is_host(array) else DEVICE_BLOCK_BYTES
+    step = max(1, size // (8 * width))
     for begin in range(0, n, step):
         yield slice(begin, min(n, begin + step))
 
@@ -93,12 +97,14 @@ class FourierFeatures:
     """
 
     linear: float | None  # the root of the coefficient of <x, x'>; None without a linear term
-    frequencies: tuple[np.ndarray, ...]  # one of shape (d, D) for each Gaussian term
+    frequencies: tuple[Array, ...]  # one of shape (d, D) for each Gaussian term
     amplitudes: tuple[float, ...]  # sqrt(c) of each
 
     @classmethod
-    def drawn(cls, terms: tuple[Term, ...], dimension: int, n_frequencies: int, seed: int) -> FourierFeatures:
-        """Frequencies by Philox, the same for every array library.
+    def drawn(
+        cls, terms: tuple[Term, ...], dimension: int, n_frequencies: int, seed: int, points: Array | None = None
+    ) -> FourierFeatures:
+        """Frequencies by Philox, the same for every array library; beside the `points` that it is for.
 
         Raises
         ------
@@ -113,7 +119,8 @@ class FourierFeatures:
             if kinds == {("gaussian", "euclidean")}:
                 scale = sum(f.scale for f in term.factors)
                 normal = random.standard_normal((dimension, n_frequencies))
-                frequencies.append(np.sqrt(2 * scale) * normal)
+                frequency = np.sqrt(2 * scale) * normal
+                frequencies.append(frequency if points is None else _arrays.beside(frequency, points))
                 amplitudes.append(float(np.sqrt(term.coefficient)))
             elif kinds == {("identity", "dot")} and len(term.factors) == 1:
                 linear += term.coefficient
@@ -126,23 +133,24 @@ class FourierFeatures:
 
     @property
     def n_frequencies(self) -> int:
-        return self.frequencies[0].shape[1] if self.frequencies else 0
+        return int(self.frequencies[0].shape[1]) if self.frequencies else 0
 
     def width(self, dimension: int) -> int:
         """Features of a point in so many dimensions."""
         return (dimension if self.linear else 0) + sum(2 * w.shape[1] for w in self.frequencies)
 
-    def __call__(self, points: np.ndarray) -> np.ndarray:
+    def __call__(self, points: Array) -> Array:
         """Features of each point, shape (n, width)."""
-        n, dimension = points.shape
-        out = np.empty((n, self.width(dimension)))
+        xp, (n, dimension) = _arrays.namespace(points), points.shape
+        out = xp.empty((n, self.width(dimension)))
         begin = 0
         if self.linear:
             begin = dimension
-            np.multiply(points, self.linear, out=out[:, :begin])
+            xp.multiply(points, self.linear, out=out[:, :begin])
         for w, amplitude in zip(self.frequencies, self.amplitudes, strict=True):
             middle, end = begin + w.shape[1], begin + 2 * w.shape[1]
-            _cos_and_sin(points @ w, amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
+            angles = points @ _arrays.beside(w, points)
+            _cos_and_sin(angles, amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
             begin = end
         return out
 
@@ -154,18 +162,19 @@ class FourierFeatures:
         return np.concatenate(linear + [scales] * (2 * len(self.frequencies)))
 
 
-def _cos_and_sin(angles: np.ndarray, amplitude: float, cos: np.ndarray, sin: np.ndarray) -> None:
+def _cos_and_sin(angles: Array, amplitude: float, cos: Array, sin: Array) -> None:
     """`amplitude` times the cosine and the sine of `angles`, which are overwritten.
 
     Both are rational in t, the tangent of half the angle, which NumPy computes in a sixth of the time of one of them:
     sin = 2 t / (1 + t^2), cos = 2 / (1 + t^2) - 1. An error of a few epsilon, relative to 1.
     """
+    xp = _arrays.namespace(angles)
     angles *= 0.5
-    t = np.tan(angles, out=angles)
-    np.multiply(t, t, out=cos)
+    t = xp.tan(angles, out=angles)
+    xp.multiply(t, t, out=cos)
     cos += 1
-    np.divide(2 * amplitude, cos, out=cos)
-    np.multiply(t, cos, out=sin)
+    xp.divide(2 * amplitude, cos, out=cos)
+    xp.multiply(t, cos, out=sin)
     cos -= amplitude
 
 
@@ -180,26 +189,27 @@ def jackknife(estimate: float, without: np.ndarray) -> tuple[float, float]:
 class NystromFeatures:
     """Features K_iS L^{-T} for landmarks S, samples drawn without replacement, with L L^T = K_SS.
 
-    Then F F^T = K_nS K_SS^{-1} K_Sn. A pivoted Cholesky factorisation of K_SS leaves out landmarks that the others
-    explain to rounding.
+    Then F F^T = K_nS K_SS^{-1} K_Sn. A pivoted Cholesky factorisation of K_SS, on the host, leaves out landmarks that
+    the others explain to rounding.
     """
 
     def __init__(self, operator: Any, n_landmarks: int, seed: int) -> None:
         random = np.random.Generator(np.random.Philox(seed))
         drawn = np.sort(random.choice(operator.n, n_landmarks, replace=False))
-        matrix = operator.tile(drawn, drawn)
+        tile = operator.tile(drawn, drawn)
+        matrix = _arrays.to_host(tile)
         smallest = SMALLEST_PIVOT * float(np.max(np.diagonal(matrix)))
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
         self.landmarks = drawn[pivots[:rank] - 1]
-        self.pivots = np.diagonal(factor)[:rank] ** 2
+        self.pivots = _arrays.beside(np.diagonal(factor)[:rank] ** 2, tile)
         self._operator = operator
-        self._factor = factor[:rank, :rank]
+        self._factor = _arrays.beside(factor[:rank, :rank], tile)
 
     @property
     def rank(self) -> int:
         return len(self.landmarks)
 
-    def __call__(self, rows: slice) -> np.ndarray:
+    def __call__(self, rows: slice) -> Array:
         """Features of these samples, shape (rows, rank)."""
         entries = self._operator.tile(rows, self.landmarks)
-        return scipy.linalg.solve_triangular(self._factor, entries.T, lower=True, check_finite=False).T
+        return _linalg.solve_triangular(self._factor, entries.T).T

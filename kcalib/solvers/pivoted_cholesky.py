@@ -4,18 +4,22 @@ After k steps the residual :math:`K - F F^\top` is positive semi-definite, zero 
 and its diagonal is known. The next pivot is drawn with probability proportional to that diagonal ("random":
 RPCholesky), or is its largest entry ("greedy"). Random pivots are drawn a block at a time, as proposals from the
 diagonal that the block began with, and each is accepted with the probability that makes the pivots' law that of one at
-a time (`_accepted`). Called by `conjugate_gradient`, which makes a preconditioner of it, and by users.
+a time (`_accepted`). Columns and diagonal stay where K is, in host memory or on a GPU; drawn rows, and the square
+between those of a block, are the host's. Called by `conjugate_gradient`, which makes a preconditioner of it, and by
+users.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy
 
+from kcalib import _arrays, _linalg
+from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._options import check_choice, check_integer
 from kcalib.solvers._operators import SymmetricOperator, as_operator
 
@@ -31,8 +35,8 @@ NEWEST = 64  # columns whose mean it is
 class LowRank:
     """K ~ F F^T."""
 
-    factor: np.ndarray  #: F, float64, shape (n, rank)
-    pivots: np.ndarray  #: rows of K that were taken, in order, shape (rank,)
+    factor: Array  #: F, float64, shape (n, rank); on the GPU where K is there
+    pivots: np.ndarray  #: rows of K that were taken, in order, shape (rank,), in host memory
     trace_residual: float  #: trace(K - F F^T): the sum of the eigenvalues that are left out, at most
     rank: int  #: columns of F
 
@@ -40,6 +44,7 @@ class LowRank:
         return f"LowRank(n={len(self.factor)}, rank={self.rank}, trace_residual={self.trace_residual:.6g})"
 
 
+@on_their_gpu
 def pivoted_cholesky(
     operator: Any,
     rank: int,
@@ -113,7 +118,10 @@ def pivoted_cholesky(
         check_integer("block_size", block_size, 1)
         if pivoting == "greedy" and block_size > 1:
             raise ValueError(f"`block_size` is {block_size}, but greedy pivots come one at a time; leave it out")
-    return partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
+    found = partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
+    if _arrays.is_host(found.factor):
+        return found
+    return replace(found, factor=_arrays.restored(found.factor, operator))
 
 
 def partial_cholesky(
@@ -134,35 +142,42 @@ def partial_cholesky(
     slowly that is far less than the trace.
     """
     own = _diagonal(operator)
-    trace, largest = float(np.sum(own)), float(own.max())
+    xp = _arrays.namespace(own)
+    trace, largest = float(xp.sum(own)), float(xp.max(own))
     epsilon = getattr(operator, "epsilon", EPSILON)
     rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
-    factor, pivots = np.empty((operator.n, rank), order="F"), np.empty(0, dtype=np.int64)
+    factor, pivots = xp.empty((rank, operator.n)).T, np.empty(0, dtype=np.int64)  # column after column
     random = np.random.default_rng(seed)
-    while len(pivots) < rank and float(np.sum(rest)) > least:
+    while len(pivots) < rank and float(xp.sum(rest)) > least:
         count, size = len(pivots), min(block, rank - len(pivots))
-        proposed = np.array([rest.argmax()]) if greedy else _drawn(rest, size, random)
-        known = factor[:, :count]
-        square = operator.tile(proposed, proposed) - known[proposed] @ known[proposed].T
-        accepted, root = _accepted(square, epsilon * largest, random)
+        proposed = np.array([int(xp.argmax(rest))]) if greedy else _drawn(rest, size, random)
+        known, rows = factor[:, :count], _arrays.like(proposed, own)
+        square = operator.tile(proposed, proposed)
+        if count:
+            square = square - known[rows] @ known[rows].T
+        accepted, root = _accepted(_arrays.to_host(square), epsilon * largest, random)
         if not accepted:  # of these rows rounding is left
-            rest[proposed] = 0.0
+            rest[rows] = 0.0
             continue
         new = proposed[accepted]
-        columns = operator.tile(new, slice(0, operator.n)).T - known @ known[new].T
-        columns = scipy.linalg.solve_triangular(root, columns.T, lower=True, check_finite=False).T
+        rows = _arrays.like(new, own)
+        columns = operator.tile(new, slice(0, operator.n)).T
+        if count:
+            columns = columns - known @ known[rows].T
+        columns = _linalg.solve_triangular(_arrays.like(root, own), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
-        rest -= np.einsum("ij,ij->i", columns, columns)
-        rest[new] = 0.0
+        rest -= _linalg.row_products(columns, columns)
+        rest[rows] = 0.0
         _check_rest(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
-        np.maximum(rest, 0.0, out=rest)
+        xp.maximum(rest, 0.0, out=rest)
         newest = factor[:, max(0, len(pivots) - NEWEST) : len(pivots)]
-        if to_rounding and np.sum(newest * newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
+        if to_rounding and _linalg.squared_norm(newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
             break
     factor = factor[:, : len(pivots)]
-    return LowRank(factor, pivots, math.fsum(rest), len(pivots))
+    left = math.fsum(rest) if _arrays.is_host(rest) else float(xp.sum(rest))
+    return LowRank(factor, pivots, left, len(pivots))
 
 
 def automatic_block(rank: int) -> int:
@@ -170,23 +185,26 @@ def automatic_block(rank: int) -> int:
     return min(64, max(1, rank // 10))
 
 
-def _diagonal(operator: SymmetricOperator) -> np.ndarray:
-    own = np.array(operator.diagonal(), dtype=np.float64)
-    bad = np.flatnonzero(~(own >= 0) | ~np.isfinite(own))
-    if bad.size:
-        i = int(bad[0])
+def _diagonal(operator: SymmetricOperator) -> Array:
+    own = operator.diagonal()
+    xp = _arrays.namespace(own) if _arrays.is_cuda(own) else np
+    own = xp.array(own, dtype=xp.float64)
+    good = (own >= 0) & xp.isfinite(own)
+    if not bool(xp.all(good)):
+        i = int(xp.argmin(good))
         raise ValueError(
-            f"the diagonal of K has {own[i]} at {i}, expected finite numbers >= 0: K is {operator!r}, which is not "
-            "positive semi-definite"
+            f"the diagonal of K has {float(own[i])} at {i}, expected finite numbers >= 0: K is {operator!r}, which is "
+            "not positive semi-definite"
         )
     return own
 
 
-def _drawn(weights: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+def _drawn(weights: Array, count: int, random: np.random.Generator) -> np.ndarray:
     """Rows drawn with probability proportional to `weights`, with replacement."""
-    ladder = np.cumsum(weights)
-    places = np.searchsorted(ladder, random.random(count) * ladder[-1], side="right")
-    return np.minimum(places, int(np.flatnonzero(weights)[-1]))
+    xp = _arrays.namespace(weights)
+    ladder = xp.cumsum(weights)
+    places = xp.searchsorted(ladder, _arrays.like(random.random(count), ladder) * ladder[-1], side="right")
+    return np.minimum(_arrays.to_host(places), int(xp.flatnonzero(weights)[-1]))
 
 
 def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
@@ -207,11 +225,12 @@ def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) 
     return accepted, root[np.ix_(accepted, range(len(accepted)))]
 
 
-def _check_rest(rest: np.ndarray, tolerance: float, operator: SymmetricOperator) -> None:
-    worst = int(rest.argmin())
-    if rest[worst] < -tolerance:
+def _check_rest(rest: Array, tolerance: float, operator: SymmetricOperator) -> None:
+    worst = int(_arrays.namespace(rest).argmin(rest))
+    value = float(rest[worst])
+    if value < -tolerance:
         raise ValueError(
             "K is not positive semi-definite: the residual of its partial Cholesky factorisation has "
-            f"{rest[worst]:.3g} in row {worst} of the diagonal, and K is {operator!r}; take a kernel that is positive "
+            f"{value:.3g} in row {worst} of the diagonal, and K is {operator!r}; take a kernel that is positive "
             "definite (such as Exponential(), or Gaussian() with metric='euclidean')"
         )

@@ -1,0 +1,99 @@
+"""The sums of the Dirichlet kernel ratio on NVIDIA GPUs: compiles src/cuda/dirichlet.cu and launches it.
+
+What `_native.class_shares` and `_native.log_normalisers` are for NumPy arrays. Called by `dirichlet_kde`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kcalib import _arrays
+from kcalib._arrays import Array
+from kcalib._cuda import Program
+
+FILES = ("include/kcalib/math.h", "include/kcalib/log_gamma.h", "cuda/dirichlet.cu")
+TILE, LANES, THREADS = 64, 16, 256  # as in dirichlet.cu
+GROUPS = 128  # of training samples, at most: enough blocks where there are few queries
+PRODUCTS_FROM = 64  # features from which cuBLAS makes the inner products
+PRODUCTS_BYTES = 2**29  # of the inner products of a launch
+WORK = 2**40  # multiply-adds of a launch, at most: a part of a second where float64 is fast, seconds where it is not
+FEWEST_ROWS = 1024  # of a launch, if its sums fit
+SUMS_BYTES = 2**28  # of the sums of a launch
+
+
+def program(dtype: str) -> Program:
+    """For costs and weights in "float64" or "float32": all that is ever compiled."""
+    return Program(FILES, (f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}",))
+
+
+PROGRAMS = {dtype: program(dtype) for dtype in ("float64", "float32")}
+
+
+def class_shares(
+    queries: Array,
+    training: Array,
+    offsets: Array,
+    labels: Array,
+    n_classes: int,
+    leave_one_out: bool,
+    progress: Callable[[float], None] | None,
+) -> tuple[Array, Array]:
+    """Each class's part of the weights exp(-<training_i, query_j> - offset_i), shape (queries, n_classes), and the
+    logarithms of their sums.
+
+    The labels are int32 and ascend. `leave_one_out`: the queries are the training samples, and do not see themselves.
+    Queries pass some at a time, which are waited for, so that it can be interrupted. Their results do not depend on
+    each other, but for the rounding of inner products by cuBLAS.
+    """
+    import cupy
+
+    xp = _arrays.namespace(queries)
+    compiled = PROGRAMS[str(queries.dtype)]
+    (n, n_features), n_training = queries.shape, len(training)
+    queries, training = xp.ascontiguousarray(queries), xp.ascontiguousarray(training)
+    tiles = -(-n_training // TILE)
+    per_group = -(-tiles // GROUPS)
+    groups = -(-tiles // per_group)
+    places = n_classes + groups
+    step = _rows(n_training, n_features, places)
+    by_cublas = n_features >= PRODUCTS_FROM and TILE * n_training * queries.itemsize <= PRODUCTS_BYTES
+    if by_cublas:
+        step = min(step, PRODUCTS_BYTES // (n_training * queries.itemsize * TILE) * TILE)
+    shares, log_sums = xp.zeros((n, n_classes), dtype=xp.float64), xp.empty(n, dtype=xp.float64)
+    for begin in range(0, n, step):
+        end = min(n, begin + step)
+        count, own = np.int64(end - begin), np.int64(begin if leave_one_out else -n)
+        sums = xp.zeros((places, end - begin), dtype=xp.float64)
+        floors = xp.full((places, end - begin), 1e30, dtype=xp.float64)
+        some = queries[begin:end]
+        products = xp.ascontiguousarray(some @ training.T) if by_cublas else None
+        samples = training, offsets, labels, np.int64(n_training), np.int64(n_features)
+        grid = -(-(end - begin) // TILE), groups
+        arguments = products, some, count, *samples, own, np.int64(per_group), sums, floors
+        compiled.launch("kcalib_class_sums", grid, THREADS, arguments)
+        found = shares[begin:end], log_sums[begin:end]
+        sizes = np.int64(n_training), np.int64(per_group), np.int64(groups), np.int64(n_classes)
+        grid = -(-(end - begin) // THREADS), 1
+        compiled.launch("kcalib_class_shares", grid, THREADS, (sums, floors, count, labels, *sizes, *found))
+        if n > step:
+            cupy.cuda.get_current_stream().synchronize()
+        if progress is not None:
+            progress(end / n)
+    return shares, log_sums
+
+
+def log_normalisers(x: Array) -> Array:
+    """log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for each row of float64 x >= 0, shape (n, m)."""
+    xp = _arrays.namespace(x)
+    (n, m), out = x.shape, xp.empty(len(x), dtype=xp.float64)
+    arguments = (xp.ascontiguousarray(x), np.int64(n), np.int64(m), out)
+    PROGRAMS["float64"].launch("kcalib_log_normalisers", (-(-n // LANES), 1), THREADS, arguments)
+    return out
+
+
+def _rows(n_training: int, n_features: int, places: int) -> int:
+    """Queries of a launch."""
+    by_work = max(FEWEST_ROWS, WORK // (n_training * (n_features + 30)))
+    return max(TILE, min(by_work, SUMS_BYTES // (16 * places)) // TILE * TILE)

@@ -1,0 +1,50 @@
+// Order statistics of the entries of H above the diagonal; pasted behind pairs.cu.
+
+namespace kcalib {
+namespace {
+constexpr int THRESHOLDS = 8;  // at a time
+}  // namespace
+}  // namespace kcalib
+
+// counts[t] += number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS. Integers: the order does not matter.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_counts(KCALIB_PROBLEM, const double* thresholds, unsigned long long* counts) {
+  const Problem problem = KCALIB_THE_PROBLEM;
+  __shared__ Panels panels;
+  __shared__ unsigned long long parts[THREADS];
+  const long long row = row_begin + blockIdx.y * (long long)TILE, column = column_begin + blockIdx.x * (long long)TILE;
+  if (column < row) return;
+  T h[SPAN][SPAN];
+  entries(problem, panels, row, column, false, h);
+#pragma unroll 1
+  for (int t = 0; t < THRESHOLDS; ++t) {
+    unsigned long long count = 0;
+#pragma unroll
+    for (int r = 0; r < SPAN; ++r)
+#pragma unroll
+      for (int c = 0; c < SPAN; ++c) {
+        const long long i = row + place(threadIdx.x / LANES, r), j = column + place(threadIdx.x % LANES, c);
+        count += i < j && j < column_end && h[r][c] < T(thresholds[t]);
+      }
+    count = block_sum(count, parts);
+    if (threadIdx.x == 0 && count) atomicAdd(counts + t, count);
+  }
+}
+
+// The entries H_ij in [low, high) of pairs i < j, in no order; *found is how many there are, `capacity` are written.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_between(KCALIB_PROBLEM, double low, double high, double* out, long long capacity, unsigned long long* found) {
+  const Problem problem = KCALIB_THE_PROBLEM;
+  __shared__ Panels panels;
+  const long long row = row_begin + blockIdx.y * (long long)TILE, column = column_begin + blockIdx.x * (long long)TILE;
+  if (column < row) return;
+  T h[SPAN][SPAN];
+  entries(problem, panels, row, column, false, h);
+#pragma unroll
+  for (int r = 0; r < SPAN; ++r)
+#pragma unroll
+    for (int c = 0; c < SPAN; ++c) {
+      const long long i = row + place(threadIdx.x / LANES, r), j = column + place(threadIdx.x % LANES, c);
+      if (!(i < j && j < column_end && h[r][c] >= T(low) && h[r][c] < T(high))) continue;
+      const unsigned long long position = atomicAdd(found, 1ull);
+      if ((long long)position < capacity) out[position] = h[r][c];
+    }
+}

@@ -349,6 +349,20 @@ def test_bins_of_whole_predictions_stay_on_the_device(cupy):
     same(found, kcalib.canonical_ece(Y, P, full_output=True))
 
 
+def test_too_little_memory(cupy):
+    if cupy.ndarray is not emulated_cupy.ndarray:
+        pytest.skip("a GPU has enough")
+    y, p, normal = cupy.asarray(Y), cupy.asarray(P), D.Normal(cupy.asarray(MEAN), 1.0)
+    used = emulated_cupy.Device().mem_info
+    with emulated_cupy.memory_limit(used[1] - used[0] + 2**15):
+        with pytest.raises(
+            MemoryError, match=r"^bins of 250 x 3 probabilities take .* on GPU 0, .* are available; use"
+        ):
+            kcalib.canonical_ece(y, p)
+        with pytest.raises(MemoryError, match=r"^distances between 250 and 250 predictions take .* on GPU 0, .*; take"):
+            D.wasserstein_distance(normal)
+
+
 def test_samples_of_weight_zero_and_empty_bins(cupy):
     w = np.where(P[:, 0] < 0.4, W, 0.0)
     for function in (kcalib.reliability, kcalib.brier_decomposition, kcalib.top_label_ece, kcalib.canonical_ece):

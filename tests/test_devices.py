@@ -79,12 +79,12 @@ class TestOtherLibraries:
 
     def test_gradients_and_lazy_views_are_resolved(self, cupy, torch_tensor):
         y, p = softmax_problem(30, 3)
-        expected = kcalib.skce(y, p)
+        expected = kcalib.skce(y, p, kernel=KERNEL)
         wanted = torch_tensor(p).requires_grad_()
-        assert kcalib.skce(y, wanted) == pytest.approx(expected, rel=1e-12)
+        assert kcalib.skce(y, wanted, kernel=KERNEL) == pytest.approx(expected, rel=1e-12)
         lazy = torch_tensor(-1j * p).conj().imag
         assert lazy.is_neg()
-        assert kcalib.skce(y, lazy) == pytest.approx(expected, rel=1e-12)
+        assert kcalib.skce(y, lazy, kernel=KERNEL) == pytest.approx(expected, rel=1e-12)
 
     def test_empty_tensors_are_refused_like_others(self, cupy, tensor):
         with pytest.raises(ValueError, match="^`y_pred` is empty, expected at least one prediction"):
@@ -458,6 +458,25 @@ FORECASTS = {
 }
 
 
+def _memory(arguments: Any) -> list[bytes]:
+    """What the arrays among arguments hold."""
+    arrays = [a for x in arguments for a in ([x] if isinstance(x, emulated_cupy.ndarray) else vars(x).values())]
+    found = [a._a.tobytes() for a in arrays if isinstance(a, emulated_cupy.ndarray)]
+    assert found
+    return found
+
+
+# Ranges of parameters, by family.
+FAMILIES = {
+    "Normal": [(-1.0, 2.0), (0.5, 2.0)],
+    "Laplace": [(-1.0, 2.0), (0.5, 2.0)],
+    "PowerExponential": [(-1.0, 2.0), (0.5, 2.0), (1.0, 3.0)],
+    "Poisson": [(0.5, 9.0)],
+    "NegativeBinomial": [(0.5, 9.0), (0.1, 1.0)],
+    "Beta": [(0.5, 3.0), (0.7, 2.0)],
+}
+
+
 def _with_marks(calls: dict[str, Any]) -> list[Any]:
     """Names of calls; those that have many kernels compiled are slow here."""
     slow = {"calibration_error", "evaluate"} if calls is FORECASTS else {"calibration_error"}
@@ -507,6 +526,56 @@ class TestEveryFunction:
         normal = kcalib.distributions.Normal
         self._check(cupy, FORECASTS[name], (y, normal(mean, std)), (there[0], normal(*there[1:])))
 
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_distributions(self, cupy, family):
+        arrays = [np.linspace(low, high, 12) for low, high in FAMILIES[family]]
+        here, there = (getattr(kcalib.distributions, family)(*a) for a in (arrays, _on_gpu_1(cupy, *arrays)))
+        y = np.full(12, 0.5) if here.support in ("real", "unit") else np.arange(12.0)
+        calls = {
+            "quasi_sample": (4,),
+            "sample": (2,),
+            "parameters": (),
+            "components": (),
+            "wasserstein_points": (),
+            "expected_value": (),
+            "standard_deviation": (),
+            "log_density": (y,),
+            "cdf": (y,),
+            "quantile": (0.3,),
+        }
+        for method, arguments in calls.items():
+            expected = getattr(here.take(slice(2, 9)), method)(
+                *(a[2:9] if isinstance(a, np.ndarray) else a for a in arguments)
+            )
+            try:
+                found = getattr(there.take(slice(2, 9)), method)(
+                    *(_on_gpu_1(cupy, a[2:9])[0] if isinstance(a, np.ndarray) else a for a in arguments)
+                )
+            except NotImplementedError:
+                if method != "sample":
+                    raise
+                continue
+            assert cupy.cuda.Device().id == 0
+            np.testing.assert_allclose(_numbers(found, 1), _numbers(expected, 1), rtol=1e-9, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "name", ["skce", "ckce", "calibration_test", "class_wise_ece", "reliability", "brier_score"]
+    )
+    @pytest.mark.parametrize("layout", ["fortran", "strided", "reversed", "shifted"])
+    def test_layouts(self, cupy, name, layout):
+        y, p = softmax_problem(40, 3, seed=4)
+        with cupy.cuda.Device(1):
+            labels, there = cupy.asarray(y.astype(np.int32)), cupy.asarray(p)
+            if layout == "fortran":
+                there = cupy.asarray(p.T.copy()).T
+            elif layout == "strided":
+                labels, there = cupy.repeat(labels, 2)[::2], cupy.repeat(there, 2, axis=1)[:, ::2]
+            elif layout == "reversed":
+                labels, there = cupy.asarray(y[::-1].copy())[::-1], cupy.asarray(p[::-1].copy())[::-1]
+            else:
+                there = cupy.concatenate([cupy.zeros(1), there.reshape(-1)])[1:].reshape(40, 3)
+        self._check(cupy, CLASSIFICATION[name], (y, p), (labels, there))
+
     def test_tensors_come_back_in_their_library(self, cupy, tensor):
         y, p = softmax_problem(40, 3, seed=4)
         found = kcalib.recalibration.TemperatureScaling().fit(tensor(y, 1), tensor(p, 1)).transform(tensor(p, 1))
@@ -517,9 +586,10 @@ class TestEveryFunction:
         assert cupy.cuda.Device().id == 0
 
     def _check(self, cupy, call, here, there):
-        expected = _numbers(call(*here), 1)
+        expected, before = _numbers(call(*here), 1), _memory(there)
         found = _numbers(call(*there), 1)
         assert cupy.cuda.Device().id == 0
+        assert _memory(there) == before, "arguments were written to"
         assert len(found) == len(expected) and expected
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 

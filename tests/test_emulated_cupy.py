@@ -35,7 +35,11 @@ for name, attributes in wanted.items():
 for name, used in keywords.items():
     try:
         place = cupy
+        if name.startswith("xp."):
+            place = importlib.import_module("array_api_compat.cupy")
         for part in name.split(".")[1:]:
+            if name.startswith("xp.") and not hasattr(place, part):
+                missing.append(name)
             place = getattr(place, part)
         parameters = inspect.signature(place).parameters
     except (AttributeError, ImportError, TypeError, ValueError):  # compiled, or not there without CUDA's libraries
@@ -57,13 +61,13 @@ def names_of_the_emulation() -> dict[str, list[str]]:
 
 
 def keywords_in_use() -> dict[str, list[str]]:
-    """Keywords with which kcalib calls functions of CuPy's, by function."""
+    """Keywords with which kcalib calls CuPy's functions, by function; "xp." for those of the array API's namespace."""
     found: dict[str, set[str]] = {}
     for path in (Path(__file__).parents[1] / "kcalib").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and node.keywords:
-                name = ast.unparse(node.func)
-                if re.fullmatch(r"cupyx?(\.\w+)+", name):
+            if isinstance(node, ast.Call):
+                name = re.sub(r"^(self\._|self\.|data\.)xp\.", "xp.", ast.unparse(node.func))
+                if re.fullmatch(r"(xp|cupyx?)(\.\w+)+", name):
                     found.setdefault(name, set()).update(k.arg for k in node.keywords if k.arg is not None)
     return {name: sorted(keywords) for name, keywords in found.items()}
 

@@ -277,7 +277,7 @@ class TestFaults:
                 "CUDARuntimeError",
                 "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
                 RuntimeError,
-                r"^CuPy 14.2.0 is for CUDA 13.0, the driver of this machine is for 12.4; .* 'kcalib\[cuda12\]'",
+                r"^CuPy 14.2.0 is for CUDA 13.0, the driver of this machine for 12.4; .* 'kcalib\[cuda12\]'",
             ),
             (
                 "DynamicLibNotFoundError",
@@ -319,6 +319,14 @@ class TestFaults:
         with pytest.raises(found) as again:
             _failing(caught.value)(cupy.eye(2))
         assert again.value is caught.value
+
+    def test_no_driver(self, cupy):
+        error = emulated_cupy.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+        with (
+            emulated_cupy.properties(driver=0),
+            pytest.raises(RuntimeError, match="^CuPy finds no NVIDIA driver on this machine; install one"),
+        ):
+            _failing(error)(cupy.eye(2))
 
     def test_errors_of_others_are_left_alone(self, cupy):
         for error in (RuntimeError("something else"), ValueError("`y_pred` is bad"), np.linalg.LinAlgError("singular")):

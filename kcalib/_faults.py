@@ -96,7 +96,7 @@ def explained(error: Exception, gpu: int) -> Exception | None:
         driver = _version("driverGetVersion")
         if not driver:
             return RuntimeError(
-                "CuPy finds no NVIDIA driver on this machine; install one, and see whether nvidia-smi lists the GPU, or "
+                "CuPy finds no NVIDIA driver on this machine; install one and see whether nvidia-smi lists the GPU, or "
                 "pass arrays on the CPU"
             )
         return RuntimeError(

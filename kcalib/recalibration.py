@@ -53,7 +53,7 @@ CRITERIA = ("likelihood", "skce")
 BOUNDS = (0.01, 100.0)
 GRID = 25  # temperatures between the bounds at which the SKCE is taken first
 STEP = 0.05  # of log(T), for derivatives of the SKCE
-STRIP = 2**18  # probabilities that are looked at at once
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are looked at at once
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-12  # of log(T)
 FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
@@ -472,7 +472,7 @@ def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
         )
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
-        rows = max(1, STRIP // logits.shape[1])
+        rows = max(1, (STRIP if _arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
         parts = [_log_partition(logits[i : i + rows], beta) for i in range(0, len(logits), rows)]
         value, slope, curvature = (xp.concat(part) for part in zip(*parts, strict=True))
         return value, slope, curvature

@@ -165,6 +165,11 @@ class Distribution:
         -------
         array, shape (n, size) or (n, size, d)
             In the library of the parameters.
+
+        Raises
+        ------
+        NotImplementedError
+            For `Poisson`, `NegativeBinomial` and `Beta` on a GPU; there are draws of `quasi_sample` there.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `sample`; a distribution of your own defines it")
 

@@ -82,7 +82,7 @@ def wasserstein_distance(
     Returns
     -------
     array, shape (n, n'), float64
-        NumPy's; CuPy's for predictions on a GPU, where there is no transport between mixtures of several components.
+        NumPy's; CuPy's for predictions on a GPU.
         Distances: 0 for equal distributions. Between similar normal distributions the error is about 1e-15 of their
         scale, and 1e-8 if covariances are singular.
 
@@ -92,6 +92,8 @@ def wasserstein_distance(
         If a prediction is not a `Distribution`, or these have neither components nor points.
     ValueError
         If the distributions are of different kinds or sizes, or an option is out of range.
+    NotImplementedError
+        For mixtures of several components, or samples of unequal weights, on a GPU.
     MemoryError
         If the table takes more memory than is allowed.
 

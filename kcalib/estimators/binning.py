@@ -35,7 +35,7 @@ RISK_GRID = tuple(range(5, 101, 5))
 FOLDS = 5
 FOLD_SEED = 0
 COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
-DEVICE_ELEMENTS = 2**24  # that are binned at once on a device
+DEVICE_ELEMENTS = 2**23  # that are binned at once on a device
 
 
 @dataclass(frozen=True)

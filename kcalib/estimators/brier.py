@@ -117,6 +117,8 @@ def brier_decomposition(
     TypeError, ValueError
         As `kcalib.skce` for its arguments; if an argument is out of range; for `n_bins`, or canonical cells, of
         isotonic regression.
+    NotImplementedError
+        For "isotonic" on a GPU.
 
     Warns
     -----

@@ -510,6 +510,8 @@ def canonical_ece(
     ------
     TypeError, ValueError
         As `kcalib.top_label_ece`; if `distance` is something else.
+    NotImplementedError
+        For "median_variance" on a GPU.
     MemoryError
         If there is no memory for O(n) numbers.
 

@@ -26,7 +26,7 @@ from kcalib._forecasts import FOREIGN, Forecasts, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_integer
 from kcalib._special import brought, special, where_computed
-from kcalib.distributions import Distribution, NegativeBinomial, Poisson, as_distribution
+from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Samples, as_distribution
 from kcalib.distributions._distribution import Components
 from kcalib.estimators.reliability import Band
 
@@ -539,7 +539,8 @@ def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
     if hasattr(data.prediction, "quantile"):
         return where_computed(data.prediction.quantile(levels), np.float64)
     draws = _draws(data)[:, :, 0]
-    _arrays.check_not_cuda(draws, f"quantiles of {type(data.prediction).__name__}, which has no `quantile`,")
+    if not _arrays.is_host(draws):
+        return Samples(draws).quantile(levels)
     return np.quantile(draws, levels, axis=1, method="inverted_cdf").T
 
 

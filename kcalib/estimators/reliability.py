@@ -176,6 +176,8 @@ def reliability(
     TypeError, ValueError
         As `kcalib.skce` for its arguments; if an argument is out of range; if an option is given that has no effect;
         if the lens leaves more than one probability; if `n_resamples` is too small for the level.
+    NotImplementedError
+        For "isotonic" on a GPU.
     MemoryError
         If the draws do not fit.
 

@@ -209,6 +209,16 @@ def test_kde_calibration_error(cupy, make_problem: MakeProblem):
         assert found.bandwidth == expected.bandwidth and found.threads is None
 
 
+def test_options_are_checked(cupy, make_problem: MakeProblem):
+    y, p = (cupy.asarray(a) for a in make_problem(20, 3))
+    with pytest.raises(ValueError, match="`threads` is 0"):
+        DirichletKDE(0.1, threads=0).fit(y, p)
+    with pytest.raises(ValueError, match="expected at least 1.2e-06 in float32"):
+        kcalib.kde_calibration_error(y, p, bandwidth=1e-7, dtype="float32")
+    with pytest.raises(MemoryError, match="fit fewer samples"):
+        KKR(kernel=Gaussian(bandwidth=0.02), max_memory=1000).fit(y, p)
+
+
 def test_rank_of_confidences_at_many_samples(cupy, make_problem: MakeProblem):
     """So many that a block of 64 pivots is less: nothing as long as the samples leaves the device."""
     y, p = make_problem(4500, 3)

@@ -227,16 +227,17 @@ __device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* p
 }
 
 // step(row part, column part, r) for the rows first_row + r * lanes of a thread's pairs, r < N, beside the columns
-// first_column + v * lanes, v < N. Samples beyond the last are the last one: their numbers are not used.
+// first_column + v * lanes, v < N. Rows beyond the last sample are left out, columns are the last one: their numbers are
+// not used.
 template <int N, class T, class Step>
 KCALIB_FN void for_each_row(const T* left, long long left_stride, long long n, long long first_row, const T* right,
                             long long right_stride, long long n_right, long long first_column, int lanes, Step&& step) {
-  const long long base = first_column < n_right ? first_column : n_right - 1;
-  ColumnPart<T, N> columns{right + base, right_stride, {}};
-  for (int v = 0; v < N; ++v) columns.sample[v] = int(lower<long long>(v * lanes, n_right - 1 - base));
+  if (first_column >= n_right) return;
+  ColumnPart<T, N> columns{right + first_column, right_stride, {}};
+  for (int v = 0; v < N; ++v) columns.sample[v] = int(lower<long long>(v * lanes, n_right - 1 - first_column));
 #pragma unroll 1
-  for (int r = 0; r < N; ++r)
-    step(RowPart<T>{left + lower<long long>(first_row + r * (long long)lanes, n - 1), left_stride}, columns, r);
+  for (int r = 0; r < N && first_row + r * lanes < n; ++r)
+    step(RowPart<T>{left + (first_row + r * lanes), left_stride}, columns, r);
 }
 
 }  // namespace

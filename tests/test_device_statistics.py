@@ -349,6 +349,36 @@ def test_bins_of_whole_predictions_stay_on_the_device(cupy):
     same(found, kcalib.canonical_ece(Y, P, full_output=True))
 
 
+@pytest.mark.parametrize("library", ["CudaTensor", "CudaJaxArray"])
+def test_tensors_of_other_libraries(monkeypatch, library):
+    stand_ins = pytest.importorskip("cuda_stand_ins")
+    stand_ins.returned(monkeypatch)
+    there = getattr(stand_ins, library).of
+    with emulated_cupy.installed(), stays_on_device(at_most=SMALL):
+        y, p, mean = there(Y), there(P), there(MEAN)
+        found = kcalib.canonical_ece(y, p, full_output=True)
+        numbers = kcalib.class_wise_ece(y, p), kcalib.crps(mean, D.Normal(mean, 2.0)), kcalib.log_loss(Y, p)
+        scaled = TemperatureScaling().fit(y, p).transform(p)
+    assert type(found.bin_number) is type(found.bin_distance) is type(scaled) is getattr(stand_ins, library)
+    np.testing.assert_array_equal(found.bin_number.on_host(), kcalib.canonical_ece(Y, P, full_output=True).bin_number)
+    np.testing.assert_allclose(scaled.on_host(), TemperatureScaling().fit(Y, P).transform(P), rtol=1e-11)
+    same(numbers, (kcalib.class_wise_ece(Y, P), kcalib.crps(MEAN, D.Normal(MEAN, 2.0)), kcalib.log_loss(Y, P)))
+
+
+def test_too_little_memory(cupy):
+    if cupy.ndarray is not emulated_cupy.ndarray:
+        pytest.skip("a GPU has enough")
+    y, p, normal = cupy.asarray(Y), cupy.asarray(P), D.Normal(cupy.asarray(MEAN), 1.0)
+    used = emulated_cupy.Device().mem_info
+    with emulated_cupy.memory_limit(used[1] - used[0] + 2**15):
+        with pytest.raises(
+            MemoryError, match=r"^bins of 250 x 3 probabilities take .* on GPU 0, .* are available; use"
+        ):
+            kcalib.canonical_ece(y, p)
+        with pytest.raises(MemoryError, match=r"^distances between 250 and 250 predictions take .* on GPU 0, .*; take"):
+            D.wasserstein_distance(normal)
+
+
 def test_samples_of_weight_zero_and_empty_bins(cupy):
     w = np.where(P[:, 0] < 0.4, W, 0.0)
     for function in (kcalib.reliability, kcalib.brier_decomposition, kcalib.top_label_ece, kcalib.canonical_ece):

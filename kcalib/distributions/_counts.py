@@ -95,6 +95,7 @@ class Counts(Density, Quantiles):
             None,
             f"probabilities of {n_counts} counts for each of {self.n} predictions",
             "allow a larger `tolerance`, or take fewer predictions",
+            mean,
         )
         counts, table = xp.arange(n_counts, dtype=np.float64), xp.empty((self.n, n_counts))
         for rows in row_blocks(self.n, 16 * n_counts):

@@ -223,7 +223,7 @@ def mmd_distance(
             "take `Samples` of it"
         )
     n, n_others = (int(side.weights.shape[0]) for side in (sides[0], sides[-1]))
-    _check_table(n, n_others, max_memory, copies=2)
+    _check_table(n, n_others, max_memory, sides[0].locations, copies=2)
     count = max(int(side.weights.shape[1]) for side in sides)
     sides = [_mixtures.padded(side, count) for side in sides]
     family, d = sides[0].family, int(sides[0].locations.shape[2])
@@ -243,7 +243,7 @@ def wasserstein_table(
 ) -> Array:
     """As `wasserstein_distance`, of mixtures: W_2 of single components, MW_order of others; shape (n, n')."""
     sides = [_Mixtures.of(side, components.locations) for side in _sides(components, other)]
-    _check_table(sides[0].n, sides[-1].n, max_memory)
+    _check_table(sides[0].n, sides[-1].n, max_memory, sides[0].points)
     if not _arrays.is_host(sides[0].points):
         return _device_table(sides[0], sides[-1], order)
     table = np.zeros((sides[0].n, sides[-1].n))
@@ -273,12 +273,13 @@ def _check_order(order: Any) -> float:
     return number
 
 
-def _check_table(n: int, n_others: int, max_memory: Any, copies: int = 1) -> None:
+def _check_table(n: int, n_others: int, max_memory: Any, beside: Array, copies: int = 1) -> None:
     check_memory(
         copies * 8 * n * n_others,
         max_memory,
         f"distances between {n} and {n_others} predictions",
         "take fewer predictions, or a metric whose distances are not stored",
+        beside,
     )
 
 
@@ -335,7 +336,7 @@ def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, 
 def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> Array:
     left = where_computed(points, np.float64)
     right = where_computed(beside_computed(others, left), np.float64)
-    _check_table(len(left), len(right), max_memory)
+    _check_table(len(left), len(right), max_memory, left)
     if not _arrays.is_host(left):
         xp = _arrays.namespace(left)
         norms = partial(xp.linalg.norm, axis=2)

@@ -323,7 +323,7 @@ def _device_simplex_bins(columns: Columns, binning: Binning, norm: str) -> Simpl
     if binning.rule != "uniform":
         _arrays.check_not_cuda(values, "median-variance bins of whole predictions")
     xp, (n, m) = _arrays.namespace(values), values.shape
-    check_memory(64 * n * m, None, f"bins of {n} x {m} probabilities on a device", "use fewer samples at a time")
+    check_memory(64 * n * m, None, f"bins of {n} x {m} probabilities", "use fewer samples at a time", values)
     number, n_groups = row_groups(bin_numbers(values, binning.n_bins))
     classes = xp.arange(m, device=_arrays.device(values))
     residuals = values - xp.astype(labels[:, None] == classes[None, :], xp.float64)

@@ -521,6 +521,7 @@ def _draws(data: Forecasts) -> Array:
         None,
         f"{N_DRAWS} draws from each of {data.n} predictions and what is computed of them",
         "define `quantile` and `cdf` for the family, or take fewer predictions at a time",
+        data.y,
     )
     draws = data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED)
     return where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)

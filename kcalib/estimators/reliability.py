@@ -267,10 +267,10 @@ def diagram_of(
     tail = float(-np.expm1(np.log(level) / len(filled)) if simultaneous else 1 - level) / 2
     points, consistency = bins.confidence, None
     if binning == "isotonic":
-        points, consistency = _isotonic_band(sample, _Draws.checked(n_resamples, seed, tail, MAX_POINTS))
+        points, consistency = _isotonic_band(sample, _Draws.checked(n_resamples, seed, tail, MAX_POINTS, index))
     elif has_consistency:
         if is_drawn:
-            draws = _Draws.checked(n_resamples, seed, tail, len(filled))
+            draws = _Draws.checked(n_resamples, seed, tail, len(filled), index)
             position = _arrays.namespace(index).searchsorted(_arrays.like(filled, index), index)
             limits = _drawn_band(sample, position, draws)
         else:
@@ -528,7 +528,7 @@ class _Draws(NamedTuple):
     rank: int  # the lowest and the highest `rank` - 1 values lie outside
 
     @classmethod
-    def checked(cls, n_resamples: int | None, seed: int | None, tail: float, n_values: int) -> _Draws:
+    def checked(cls, n_resamples: int | None, seed: int | None, tail: float, n_values: int, beside: Array) -> _Draws:
         assert n_resamples is not None and seed is not None
         rank = int(tail * (n_resamples + 1) + 1e-9)
         if rank < 1:
@@ -541,6 +541,7 @@ class _Draws(NamedTuple):
             None,
             f"{n_resamples} draws of {n_values} frequencies",
             "use fewer n_bins or n_resamples",
+            beside,
         )
         return cls(n_resamples, seed, rank)
 

@@ -35,9 +35,11 @@ def _problem(n: int, m: int, dtype: str = "float64", other: int = 0, kernel: K.K
 
 
 def _on_gpu(problem: PairProblem) -> CudaOperator:
+    import cupy
+
     def side(s):
-        labels = None if s.labels is None else emulated_cupy.asarray(s.labels)
-        return type(s)(emulated_cupy.asarray(s.points), emulated_cupy.asarray(s.marks), labels)
+        labels = None if s.labels is None else cupy.asarray(s.labels)
+        return type(s)(cupy.asarray(s.points), cupy.asarray(s.marks), labels)
 
     right = None if problem.right is None else side(problem.right)
     return CudaOperator(dataclasses.replace(problem, left=side(problem.left), right=right))
@@ -78,7 +80,9 @@ def test_weights_have_the_bits_of_the_compiled_core(cupy, kind, dtype):
 
 def _everything(operator: CudaOperator, vectors: np.ndarray) -> dict[str, np.ndarray]:
     """Results of all primitives, on the host."""
-    symmetric, vectors = operator.problem.symmetric, emulated_cupy.asarray(vectors)
+    import cupy
+
+    symmetric, vectors = operator.problem.symmetric, cupy.asarray(vectors)
     moments = operator.moments(second=True)
     found = {"rows": moments.row_sums.get(), "columns": moments.column_sums.get()}
     found |= {"total": np.float64(moments.total), "squares": np.float64(moments.sum_of_squares)}
@@ -196,15 +200,15 @@ def test_rectangles_cover_each_pair_once():
             assert not times[:10].any() and not times[:, :10].any()
 
 
-def test_too_little_memory_is_met_by_smaller_workspaces(cupy, monkeypatch):
+def test_too_little_memory_is_met_by_smaller_workspaces(emulation, monkeypatch):
     """The first workspaces do not fit, smaller ones do, with the same sums. After an error nothing stays allocated."""
     for name, value in {"STRIP": 4096, "GRAM_FROM": 9}.items():
         monkeypatch.setattr(cuda, name, value)
     n = 300
     operator = _on_gpu(_problem(n, 10))
-    whole, vectors = operator.moments().total, cupy.asarray(np.ones((n, 2)))
+    whole, vectors = operator.moments().total, emulation.asarray(np.ones((n, 2)))
     product = operator.matmul(vectors).get()
-    pool = cupy.get_default_memory_pool()
+    pool = emulation.get_default_memory_pool()
     used, entry = pool.used_bytes(), 8 * n * n
     monkeypatch.setattr(cuda, "_free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
     with emulated_cupy.memory_limit(used + 2 * entry - 1000):
@@ -229,7 +233,7 @@ def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
         assert operator._gram_of(Rectangle(0, 300, 0, 300), 1)[0] == strip
 
 
-def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
+def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     """After each share of the work a synchronisation, where Python sees an interrupt; what is behind does not run."""
     monkeypatch.setattr(cuda, "LAUNCH_COST", 1e5)
     monkeypatch.setattr(cuda, "BAND", 1)
@@ -246,8 +250,8 @@ def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
         def synchronize(self):
             raise KeyboardInterrupt
 
-    used = cupy.get_default_memory_pool().used_bytes()
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", Interrupted)
+    used = emulation.get_default_memory_pool().used_bytes()
+    monkeypatch.setattr(emulation.cuda, "get_current_stream", Interrupted)
     for work in (
         operator.moments,
         lambda: operator.counts(np.zeros(1)),
@@ -255,7 +259,7 @@ def test_long_work_waits_for_signals_and_shows_progress(cupy, monkeypatch):
     ):
         with pytest.raises(KeyboardInterrupt):
             work()
-    assert cupy.get_default_memory_pool().used_bytes() == used
+    assert emulation.get_default_memory_pool().used_bytes() == used
 
 
 def test_pieces_larger_than_the_problem(cupy, monkeypatch):
@@ -285,10 +289,10 @@ def test_points_close_to_each_other_are_subtracted(cupy):
         assert np.abs(operator.tile(slice(None), slice(None)).get() - expected).max() <= 1e-12 * 2
 
 
-def test_results_stay_on_the_device(cupy):
+def test_results_stay_on_the_device(emulation):
     n = 300
     operator = _on_gpu(_problem(n, 10))
-    vectors = cupy.asarray(np.ones((n, 2)))
+    vectors = emulation.asarray(np.ones((n, 2)))
     with emulated_cupy.stays_on_device(at_most=9):
         operator.moments(second=True)
         operator.matmul(vectors)

@@ -93,10 +93,16 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     if name == "CompileException":
         return _not_compiled(error, gpu)
     if "InsufficientDriver" in text or "UNSUPPORTED_PTX_VERSION" in text or "UnsupportedPtxVersion" in text:
+        driver = _version("driverGetVersion")
+        if not driver:
+            return RuntimeError(
+                "CuPy finds no NVIDIA driver on this machine; install one and see whether nvidia-smi lists the GPU, or "
+                "pass arrays on the CPU"
+            )
         return RuntimeError(
-            f"CuPy {_cupy_version()} is for CUDA {_version('runtimeGetVersion')}, the driver of this machine is for "
-            f"{_version('driverGetVersion') or 'none'}; update the driver, or pip uninstall all packages called cupy, "
-            "then pip install 'kcalib[cuda12]', or pass arrays on the CPU"
+            f"CuPy {_cupy_version()} is for CUDA {_version('runtimeGetVersion')}, the driver of this machine for "
+            f"{driver}; update the driver, or pip uninstall all packages called cupy, then pip install "
+            "'kcalib[cuda12]', or pass arrays on the CPU"
         )
     if "NoKernelImageForDevice" in text or "NO_BINARY_FOR_GPU" in text:
         return RuntimeError(

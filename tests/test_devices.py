@@ -201,6 +201,28 @@ class TestCurrentGPU:
             current(tensor([0, 1]), y_pred)
         assert Fitted(points=tensor([0, 1], 1)).predict(None, y_pred) == 1  # whoever is fitted says what to do
 
+    def test_models_on_two_devices_are_refused(self, cupy):
+        y, p = softmax_problem(20, 3)
+        (there,) = _on_gpu_1(cupy, p)
+        with pytest.raises(
+            ValueError, match=r"^`y_preds\['b'\]` is on GPU 1, `y_preds\['a'\]` on GPU 0; bring them to one"
+        ):
+            kcalib.compare(y, {"a": cupy.asarray(p), "b": there})
+        with pytest.raises(
+            ValueError, match=r"^`y_preds\['a'\]` is on GPU 1, but `y_preds\['b'\]` is not; bring both to one"
+        ):
+            kcalib.compare(y, {"a": there, "b": p})
+
+    def test_distributions_of_arrays_on_two_devices_are_refused(self, cupy):
+        (there,) = _on_gpu_1(cupy, np.ones(3))
+        with pytest.raises(
+            ValueError, match="^`std` is on GPU 1, `mean` on GPU 0; bring them to one GPU, such as by cupy"
+        ):
+            kcalib.distributions.Normal(cupy.zeros(3), there)
+        normal = kcalib.distributions.Normal(np.zeros(3), np.ones(3))
+        with pytest.raises(ValueError, match="bring them to one place"):
+            kcalib.crps(there, normal)
+
     def test_numpy_calls_are_passed_on(self, cupy):
         labels, p = np.array([0, 1]), np.eye(2)
         assert _devices._run not in _called(lambda: current(labels, p, kernel=KERNEL))
@@ -277,7 +299,7 @@ class TestFaults:
                 "CUDARuntimeError",
                 "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
                 RuntimeError,
-                r"^CuPy 14.2.0 is for CUDA 13.0, the driver of this machine is for 12.4; .* 'kcalib\[cuda12\]'",
+                r"^CuPy 14.2.0 is for CUDA 13.0, the driver of this machine for 12.4; .* 'kcalib\[cuda12\]'",
             ),
             (
                 "DynamicLibNotFoundError",
@@ -319,6 +341,14 @@ class TestFaults:
         with pytest.raises(found) as again:
             _failing(caught.value)(cupy.eye(2))
         assert again.value is caught.value
+
+    def test_no_driver(self, cupy):
+        error = emulated_cupy.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+        with (
+            emulated_cupy.properties(driver=0),
+            pytest.raises(RuntimeError, match="^CuPy finds no NVIDIA driver on this machine; install one"),
+        ):
+            _failing(error)(cupy.eye(2))
 
     def test_errors_of_others_are_left_alone(self, cupy):
         for error in (RuntimeError("something else"), ValueError("`y_pred` is bad"), np.linalg.LinAlgError("singular")):

@@ -20,6 +20,7 @@ import numpy as np
 from kcalib import _arrays, _mixtures
 from kcalib._arrays import Array
 from kcalib._forecasts import Forecasts
+from kcalib._operators.device_mixtures import uploaded
 from kcalib._problem import Factor, Metric, Mixtures, PairProblem, Side, Term
 from kcalib._target_features import (
     FEATURES_PER_EVALUATION,
@@ -260,7 +261,7 @@ class PredictionPoints:
     space: Space
     values: Array  # shape (n, p); parameters, Wasserstein points, mixtures' columns, or positions in the table
     predicted: Mixtures | None = None
-    table: np.ndarray | None = None
+    table: Array | None = None  # float64; beside `values` on a GPU, else on the host
     features: FeatureMap | None = None  # of which `values` are means: their distances are those of the metric
 
     @classmethod
@@ -280,7 +281,7 @@ class PredictionPoints:
             assert values is not None
             return cls(prediction, space, values)
         table = _table(prediction, None, space)
-        return cls(prediction, space, np.arange(prediction.n, dtype=np.float64)[:, None], None, table)
+        return cls(prediction, space, _positions(prediction), None, table)
 
     def terms(self, kernel: Kernel) -> tuple[Term, ...]:
         """The kernel's normal form, with bandwidths as numbers."""
@@ -312,7 +313,7 @@ class PredictionPoints:
     def beside(self, other: Distribution) -> tuple[Array]:
         """The points of other predictions of the family, for rows against these columns."""
         if self.table is not None:
-            return (np.arange(other.n, dtype=np.float64)[:, None],)
+            return (_arrays.beside(_positions(other), self.values),)
         if self.features is not None:
             components = _mmd_components(other)
             if components.family != "atoms" or components.locations.shape[2] != self.prediction.n_dims:
@@ -337,7 +338,7 @@ class PredictionPoints:
             values = found
         return (_arrays.beside(values, self.values),)
 
-    def table_between(self, other: Distribution) -> np.ndarray | None:
+    def table_between(self, other: Distribution) -> Array | None:
         """Of other predictions, in rows, and these."""
         return None if self.table is None else _table(other, self.prediction, self.space)
 
@@ -469,7 +470,7 @@ def _is_exact(found: TargetFeatures) -> bool:
     return found.exact or found.error_bound <= NEARLY_EXACT * found.map.largest
 
 
-def _table(left: Distribution, right: Distribution | None, space: Space) -> np.ndarray:
+def _table(left: Distribution, right: Distribution | None, space: Space) -> Array:
     assert isinstance(space, MixtureWasserstein)
     components, other = left.components(), None if right is None else right.components()
     if components is None or (right is not None and other is None):
@@ -480,7 +481,15 @@ def _table(left: Distribution, right: Distribution | None, space: Space) -> np.n
     if other is not None and other.family != components.family:
         assert right is not None
         raise ValueError(_other_family(right, left))
-    return wasserstein_table(components, other, order=space.order)
+    table = wasserstein_table(components, other, order=space.order)
+    return uploaded(table, components.locations) if _arrays.is_cuda(components.locations) else table
+
+
+def _positions(prediction: Distribution) -> Array:
+    """Rows, and columns, of the table of distances."""
+    positions = np.arange(prediction.n, dtype=np.float64)[:, None]
+    components = prediction.components()
+    return positions if components is None else _arrays.like(positions, components.locations)
 
 
 # -- what was observed minus what was predicted ------------------------------------------------
@@ -577,8 +586,10 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
     assert isinstance(data.prediction, (Poisson, NegativeBinomial))
     if isinstance(kernel, MahalanobisGaussian) or not _positive_definite(terms):
         return None
-    largest = float(np.max(_arrays.to_host(data.prediction.expected_value())))
-    spread = float(np.max(_arrays.to_host(data.prediction.standard_deviation())))
+    largest, spread = (
+        float(_arrays.namespace(a).max(a))
+        for a in (data.prediction.expected_value(), data.prediction.standard_deviation())
+    )
     if largest + 10 * spread > LARGEST_COUNT:
         return None
     table = data.prediction.pmf_table()
@@ -621,7 +632,7 @@ def _seen(components: Components, root: np.ndarray | None) -> Components:
     if root is None:
         return components
     like = components.locations
-    return _mixtures.transformed(like[:, 0, :], components, _arrays.like(root, like, dtype=like.dtype))[1]
+    return _mixtures.transformed(like[:, 0, :], components, root)[1]
 
 
 def redrawn(data: Forecasts, target: TargetFactor, n_groups: int) -> Iterator[TargetFactor]:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._problem import Family, Mixtures, Term
@@ -95,17 +97,17 @@ def padded(components: Components, n_components: int) -> Components:
     return Components(components.family, *joined)
 
 
-def transformed(y: Array, components: Components, root: Array) -> tuple[Array, Components]:
-    """Targets y R and the distributions of Z R, for the metric |y R - y' R|, with R of shape (d, r).
+def transformed(y: Array, components: Components, root: np.ndarray) -> tuple[Array, Components]:
+    """Targets y R and the distributions of Z R, for the metric |y R - y' R|, with R of shape (d, r), on the host.
 
     Normals become "normal_full" unless R is diagonal.
     """
     xp, family, scales = _arrays.namespace(y), components.family, components.scales
-    root = _arrays.beside(root, y)
-    locations, host = components.locations @ root, _arrays.to_host(root)
-    diagonal = host.shape[0] == host.shape[1] and not (host - host.diagonal() * _identity(host, len(host))).any()
+    diagonal = root.shape[0] == root.shape[1] and not (root - np.diag(root.diagonal())).any()
+    root = _arrays.like(root, y, dtype=y.dtype)
+    locations = components.locations @ root
     if family == "laplace":
-        assert scales is not None and host.shape == (1, 1)
+        assert scales is not None and root.shape == (1, 1)
         scales = scales * xp.abs(root[0, 0])
     elif family == "normal" and diagonal:
         scales = scales * xp.sum(root * root, axis=0)

@@ -131,7 +131,7 @@ class PairProblem:
     kernel: tuple[Term, ...]  # the sum of these terms
     target: Mixtures | None = None  # what the marks are; None: vectors, and <a, b> their inner product
     predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
-    # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, on the host.
+    # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
     table: Any = None
 
     @property

@@ -11,12 +11,14 @@ phi(x) = L^(-1) l(P, x) with pivots P and L L^T = l(P, P), which is exact to rou
 points' distances (a Gaussian kernel in one dimension: some tens of features for any number of points).
 
 The residual l(x, x') - <phi(x), phi(x')> is itself a positive semi-definite kernel, so that its diagonal bounds the
-error of every target factor, by Cauchy and Schwarz. Called by `_packing`. Everything is on the host, and
-nothing is larger than a block besides the points and the marks.
+error of every target factor, by Cauchy and Schwarz. Called by `_forecast_packing`. Nothing is larger than a block
+besides the points and the marks. Everything is on the host, but for CuPy arrays: these stay on their GPU, which only
+numbers of a pivot and the matrix of the pivots leave.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,8 +54,8 @@ class FeatureMap:
     """phi(x) = L^(-1) l(P, x) of a kernel l in normal form."""
 
     kernel: tuple[Term, ...]
-    pivots: np.ndarray  # P, shape: (R, d)
-    root: np.ndarray  # L, lower triangular, shape: (R, R)
+    pivots: Array  # P, shape: (R, d)
+    root: Array  # L, lower triangular, shape: (R, R)
     largest: float  # of l on the diagonal
 
     @property
@@ -66,55 +68,57 @@ class FeatureMap:
         """Of an entry of phi phi^T, and of the residual: what is less than that is noise."""
         return (self.rank + ROUNDINGS) * EPSILON * self.largest
 
-    def features(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def features(self, points: Array) -> tuple[Array, Array]:
         """phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
-        own = _diagonal(self.kernel, points)
+        xp, own = _arrays.namespace(points), _diagonal(self.kernel, points)
         if not self.rank:
-            return np.empty((len(points), 0)), own
-        between = _matrix(self.kernel, points, self.pivots).T
-        phi = scipy.linalg.solve_triangular(self.root, between, lower=True, overwrite_b=True, check_finite=False).T
-        residual = own - np.einsum("ij,ij->i", phi, phi)
-        if len(residual) and residual.min() < -NEGATIVE * self.largest:
+            return xp.empty((len(points), 0)), own
+        phi = _solved(self.root, _matrix(self.kernel, points, self.pivots).T).T
+        residual = own - xp.einsum("ij,ij->i", phi, phi)
+        lowest = float(residual.min()) if len(residual) else 0.0
+        if lowest < -NEGATIVE * self.largest:
             raise ValueError(
                 "the target kernel is not positive definite: the residual of its partial Cholesky factorisation has "
-                f"{residual.min():.3g} in the diagonal; take one that is, such as Exponential(), or one with "
+                f"{lowest:.3g} in the diagonal; take one that is, such as Exponential(), or one with "
                 "metric='euclidean'"
             )
-        return phi, np.maximum(residual, 0.0)
+        return phi, xp.maximum(residual, 0.0)
 
-    def points(self, points: Any) -> tuple[np.ndarray, np.ndarray]:
+    def points(self, points: Any) -> tuple[Array, Array]:
         """phi of points of shape (n, d), and bounds on |delta_x - its image|: the residual's roots, shape (n,)."""
-        points = _arrays.to_host(points)
-        phi, errors = np.empty((len(points), self.rank)), np.empty(len(points))
+        points = _computed(points)
+        xp = _arrays.namespace(points)
+        phi, errors = xp.empty((len(points), self.rank)), xp.empty(len(points))
         for part in _parts(len(points), self.step):
             phi[part], residual = self.features(points[part])
-            errors[part] = np.sqrt(residual + self.rounding)
+            errors[part] = xp.sqrt(residual + self.rounding)
         return phi, errors
 
-    def means(self, atoms: Any, weights: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    def means(self, atoms: Any, weights: Any = None) -> tuple[Array, Array]:
         """sum_s w_is phi(z_is), shape (n, R), and bounds on their distances from the mean embeddings, shape (n,).
 
         `atoms` and `weights` are those of `target_features`. The Euclidean distance of two rows is the MMD distance
         of two predictions, up to the sum of their bounds.
         """
-        atoms = _arrays.to_host(atoms)
-        weights = None if weights is None else _arrays.to_host(weights)
+        atoms = _computed(atoms)
+        weights = None if weights is None else _computed(weights)
+        xp = _arrays.namespace(atoms)
         if atoms.ndim == 2:
             assert weights is not None
             phi, errors = self.points(atoms)
-            return weights @ phi, np.abs(weights) @ errors
+            return weights @ phi, xp.abs(weights) @ errors
         n, size, d = atoms.shape
-        means, bounds = np.empty((n, self.rank)), np.empty(n)
+        means, bounds = xp.empty((n, self.rank)), xp.empty(n)
         for part in _parts(n, max(1, self.step // size)):
             some = atoms[part]
             phi, residual = self.features(some.reshape(-1, d))
-            phi, errors = phi.reshape(*some.shape[:2], self.rank), np.sqrt(residual + self.rounding)
+            phi, errors = phi.reshape(*some.shape[:2], self.rank), xp.sqrt(residual + self.rounding)
             errors = errors.reshape(some.shape[:2])
             if weights is None:
                 means[part], bounds[part] = phi.mean(axis=1), errors.mean(axis=1)
             else:
-                means[part] = np.einsum("is,isr->ir", weights[part], phi)
-                bounds[part] = np.einsum("is,is->i", np.abs(weights[part]), errors)
+                means[part] = xp.einsum("is,isr->ir", weights[part], phi)
+                bounds[part] = xp.einsum("is,is->i", xp.abs(weights[part]), errors)
         return means, bounds
 
     @property
@@ -130,8 +134,8 @@ class TargetFeatures:
     map: FeatureMap
     marks: Array  # float64, shape: (n, R)
     means: Array  # sum_s w_is phi(z_is), float64, shape: (n, R); their distances are those of the MMD
-    row_bounds: np.ndarray  # the target factor of rows i and j is off by row_bounds[i] * row_bounds[j] at most
-    mean_bounds: np.ndarray  # the MMD distance of rows i and j is off by mean_bounds[i] + mean_bounds[j] at most
+    row_bounds: Array  # the target factor of rows i and j is off by row_bounds[i] * row_bounds[j] at most
+    mean_bounds: Array  # the MMD distance of rows i and j is off by mean_bounds[i] + mean_bounds[j] at most
     exact: bool  # to rounding: the tolerance was reached before the largest rank
     kernel_evaluations: int  # that atoms would take instead, for a pair of rows: (S + 1)^2
 
@@ -201,10 +205,11 @@ def target_features(
     Time: about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R. Memory: two
     arrays of n R numbers, R^2 and blocks.
     """
-    kernel, host = tuple(kernel), _arrays.to_host(atoms)
-    targets = np.asarray(_arrays.to_host(y), dtype=np.float64)
-    evaluations = (host.shape[-2] + 1) ** 2
-    points = np.concatenate([targets, host.reshape(-1, host.shape[-1])])
+    kernel, atoms, targets = tuple(kernel), _computed(atoms), _computed(y)
+    xp = _arrays.namespace(targets)
+    targets = xp.astype(targets, xp.float64, copy=False)
+    evaluations = (atoms.shape[-2] + 1) ** 2
+    points = xp.concat([targets, atoms.reshape(-1, atoms.shape[-1])])
     limit = min(len(points), LARGEST_RANK, FEATURES_PER_EVALUATION * evaluations) if max_rank is None else max_rank
     found = feature_map(points, kernel, tolerance=tolerance, max_rank=limit, only_exact=only_exact)
     if found is None:
@@ -214,13 +219,14 @@ def target_features(
         max_memory,
         f"{found.rank} target features of {len(targets)} predictions",
         "pass fewer samples, or a wider bandwidth for the target kernel",
+        points,
     )
     phi, errors = found.points(targets)
-    means, bounds = found.means(host, weights)
+    means, bounds = found.means(atoms, weights)
     row_bounds = errors + bounds
-    total = 1.0 if weights is None else float(np.abs(_arrays.to_host(weights)).sum(axis=1).max())
+    total = 1.0 if weights is None else float(xp.abs(_computed(weights)).sum(axis=1).max())
     least = SLACK * max(tolerance * found.largest, found.rounding) + found.rounding
-    exact = bool(row_bounds.max() <= (1 + total) * np.sqrt(least))
+    exact = float(row_bounds.max()) <= (1 + total) * math.sqrt(least)
     marks, means = _arrays.like(phi - means, y), _arrays.like(means, y)
     return TargetFeatures(found, marks, means, row_bounds, bounds, exact, evaluations)
 
@@ -231,11 +237,13 @@ def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **opt
     Mass beyond N is left out, as if the prediction had a smaller total: what that is, the caller knows.
     """
     atoms = np.arange(probabilities.shape[1], dtype=np.float64)[:, None]
+    if _arrays.is_cuda(y):
+        atoms, probabilities = _arrays.like(atoms, y), _arrays.beside(probabilities, y)
     return target_features(y, atoms, probabilities, kernel, **options)
 
 
 def feature_map(
-    points: np.ndarray,
+    points: Array,
     kernel: tuple[Term, ...],
     *,
     tolerance: float = TOLERANCE,
@@ -247,16 +255,16 @@ def feature_map(
     Pivots come from a sample of the points, and then from those that it left a residual at. None: `only_exact`, and
     `max_rank` is too small for the sample.
     """
-    diagonal = _diagonal(kernel, points)
+    xp, diagonal = _arrays.namespace(points), _diagonal(kernel, points)
     largest = float(diagonal.max())
-    found = FeatureMap(kernel, points[:0], np.empty((0, 0)), largest)
+    found = FeatureMap(kernel, points[:0], xp.empty((0, 0)), largest)
     absolute, stride = tolerance * largest, -(-len(points) // SAMPLE)
     found, residual = _refined(found, points[::stride], diagonal[::stride], absolute, max_rank)
     if only_exact and float(residual.max()) > max(absolute, found.rounding) * SLACK:
         return None
     # Pivots that ordering leaves out as noise may be missed by points beside them: look at all points again.
     for _ in range(PASSES):
-        residual = np.empty(len(points))
+        residual = xp.empty(len(points))
         for part in _parts(len(points), found.step):
             residual[part] = found.features(points[part])[1]
         if float(residual.max()) <= SLACK * max(absolute, found.rounding) or found.rank >= max_rank:
@@ -266,13 +274,13 @@ def feature_map(
 
 
 def _refined(
-    found: FeatureMap, points: np.ndarray, residual: np.ndarray, tolerance: float, max_rank: int
-) -> tuple[FeatureMap, np.ndarray]:
+    found: FeatureMap, points: Array, residual: Array, tolerance: float, max_rank: int
+) -> tuple[FeatureMap, Array]:
     """More pivots, until no residual is above `tolerance`; these are upper bounds, and fall as pivots are found."""
-    residual, level = residual.copy(), float(residual.max())
+    xp, residual, level = _arrays.namespace(points), residual.copy(), float(residual.max())
     while level > (least := max(tolerance, found.rounding)) and found.rank < max_rank:
         level = max(ROUND * level, least)
-        left = np.flatnonzero(residual > level)
+        left = xp.nonzero(residual > level)[0]
         count = -(-len(left) // found.step)
         for b in range(count):
             if found.rank >= max_rank:
@@ -284,37 +292,53 @@ def _refined(
     return found, residual
 
 
-def _extended(found: FeatureMap, block: np.ndarray, level: float, max_rank: int) -> tuple[FeatureMap, np.ndarray]:
+def _extended(found: FeatureMap, block: Array, level: float, max_rank: int) -> tuple[FeatureMap, Array]:
     """Pivots of a block until none of its residuals is above `level`, and the residuals."""
-    phi, residual = found.features(block)
+    xp, (phi, residual) = _arrays.namespace(block), found.features(block)
     rank, rows = found.rank, list[int]()
-    room = np.empty((len(block), max(16, 2 * rank)), order="F")
+    room = xp.empty((max(16, 2 * rank), len(block))).T  # column by column
     room[:, :rank] = phi
     while rank < max_rank:
         at = int(residual.argmax())
-        if residual[at] <= max(level, (rank + ROUNDINGS) * EPSILON * found.largest):
+        pivot = float(residual[at])
+        if pivot <= max(level, (rank + ROUNDINGS) * EPSILON * found.largest):
             break
         if rank == room.shape[1]:
-            room = np.concatenate([room, np.empty_like(room)], axis=1)
+            room = xp.concat([room, xp.empty_like(room)], axis=1)
         column = _matrix(found.kernel, block, block[at : at + 1])[:, 0] - room[:, :rank] @ room[at, :rank]
-        room[:, rank] = column / np.sqrt(residual[at])
-        residual = np.maximum(residual - room[:, rank] ** 2, 0.0)
+        room[:, rank] = column / math.sqrt(pivot)
+        residual = xp.maximum(residual - room[:, rank] ** 2, 0.0)
+        residual[at] = 0.0
         rows.append(at)
         rank += 1
-        residual[rows] = 0.0
     if not rows:
         return found, residual
-    root = np.zeros((rank, rank))  # row i is phi of pivot i
+    root = xp.zeros((rank, rank))  # row i is phi of pivot i
     root[: found.rank, : found.rank] = found.root
-    root[found.rank :] = np.tril(room[rows, :rank], found.rank)
-    return replace(found, pivots=np.concatenate([found.pivots, block[rows]]), root=root), residual
+    root[found.rank :] = xp.tril(room[rows, :rank], found.rank)
+    return replace(found, pivots=xp.concat([found.pivots, block[rows]]), root=root), residual
 
 
 def _ordered(found: FeatureMap, tolerance: float) -> FeatureMap:
     """The same span by pivots in descending order, and L anew: the best order for rounding."""
-    square = _matrix(found.kernel, found.pivots, found.pivots)
+    square = _arrays.to_host(_matrix(found.kernel, found.pivots, found.pivots))
     root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, found.rounding) / 4, lower=1)
-    return replace(found, pivots=found.pivots[places[:rank] - 1], root=np.tril(root)[:rank, :rank])
+    chosen = _arrays.like(places[:rank] - 1, found.pivots)
+    return replace(found, pivots=found.pivots[chosen], root=_arrays.like(np.tril(root)[:rank, :rank], found.pivots))
+
+
+def _computed(array: Array) -> Array:
+    """CuPy arrays as they are, others on the host."""
+    return array if _arrays.is_cuda(array) else _arrays.to_host(array)
+
+
+def _solved(root: Array, right: Array) -> Array:
+    """root^-1 right; `right` is overwritten where it can be."""
+    if _arrays.is_host(root):
+        return scipy.linalg.solve_triangular(root, right, lower=True, overwrite_b=True, check_finite=False)
+    from kcalib import _linalg  # imports scipy.linalg, which takes as long as all of kcalib
+
+    return _linalg.solve_triangular(root, right)
 
 
 def _parts(n: int, step: int) -> Iterator[slice]:
@@ -322,9 +346,9 @@ def _parts(n: int, step: int) -> Iterator[slice]:
         yield slice(begin, min(n, begin + step))
 
 
-def _matrix(kernel: tuple[Term, ...], left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _matrix(kernel: tuple[Term, ...], left: Array, right: Array) -> Array:
     return kernel_matrix(kernel, Distances(left, right))
 
 
-def _diagonal(kernel: tuple[Term, ...], points: np.ndarray) -> np.ndarray:
+def _diagonal(kernel: tuple[Term, ...], points: Array) -> Array:
     return kernel_matrix(kernel, Distances(points[:, None, :], points[:, None, :]))[:, 0, 0]

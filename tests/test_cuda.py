@@ -12,10 +12,12 @@ from problems import softmax_problem
 
 from kcalib import _packing
 from kcalib import kernels as K
+from kcalib._cuda import Program
 from kcalib._dispatch import operator_for
 from kcalib._inputs import prepare
-from kcalib._operators.cuda import CudaOperator, drawn_weights, weights_program
+from kcalib._operators.cuda import FUNCTIONS, CudaOperator, drawn_weights, weights_program
 from kcalib._operators.openmp import OpenMPOperator
+from kcalib._problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._resampling import KINDS, Weights
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
@@ -92,3 +94,37 @@ def test_host_arrays_are_refused():
     problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
     with pytest.raises(ValueError, match=r"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
         operator_for(problem, operator="cuda")
+
+
+# Predicted distributions: families by dimensions (a constant of the text up to 4), and where distances come from.
+MIXTURES = {
+    "normal-1": Mixtures("normal", 1, 1),
+    "normal-any": Mixtures("normal", 10, 2, 2),
+    "normal_full-2": Mixtures("normal_full", 2, 1),
+    "normal_full-any": Mixtures("normal_full", 16, 2),
+    "laplace": Mixtures("laplace", 1, 1),
+    "atoms-1": Mixtures("atoms", 1, 5, kernel=K.Exponential(bandwidth=0.5).terms()),
+    "atoms-any": Mixtures("atoms", 7, 5, kernel=(K.Gaussian(bandwidth=0.5) + K.Matern(bandwidth=1.0)).terms()),
+}
+DISTANCES = ("vectors", "mmd", "table")
+MIXTURE_COMBINATIONS = [
+    pytest.param(*each, marks=[] if each == ("normal-1", "vectors", "float64", "sm_80") else pytest.mark.slow)
+    for each in itertools.product(MIXTURES, DISTANCES, ("float64", "float32"), ARCHITECTURES)
+]
+
+
+@pytest.mark.parametrize("name, distances, dtype, architecture", MIXTURE_COMBINATIONS)
+def test_pairs_of_mixtures_compile(cupy, monkeypatch, name, distances, dtype, architecture):
+    monkeypatch.setattr(Program, "launch", lambda *arguments: None)
+    mixtures = MIXTURES[name]
+    columns = mixtures.point_columns if distances == "mmd" else 1
+    side = Side(cupy.ones((4, columns), dtype=dtype), cupy.ones((4, mixtures.mark_columns), dtype=dtype))
+    metric = "euclidean" if distances == "vectors" else distances
+    kernel = (Term(1.0, (Factor("exponential", metric, 2.0), Factor("matern_5_2", metric, 0.5))),)
+    predicted, table = mixtures if distances == "mmd" else None, np.ones((4, 4)) if distances == "table" else None
+    operator = CudaOperator(PairProblem(side, None, kernel, mixtures, predicted, table))
+    # Mixtures are in what all functions share: all of them once.
+    functions = FUNCTIONS if distances == "mmd" and architecture == "sm_90" else ("kcalib_sums",)
+    for function in functions:
+        program = operator.program(function)
+        assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"

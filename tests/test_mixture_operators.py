@@ -8,7 +8,9 @@ more digits than they cancel, literal sums over atoms. Marks are laid out as `kc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import emulated_cupy
 import mpmath
 import numpy as np
 import oracle
@@ -18,17 +20,60 @@ from problems import instruction_sets
 
 from kcalib import kernels as K
 from kcalib._dispatch import operator_for
-from kcalib._operators import openmp
+from kcalib._operators import mixture_rows
+from kcalib._operators.cuda import CudaOperator
 from kcalib._operators.generic import GenericOperator
 from kcalib._operators.openmp import OpenMPOperator
 from kcalib._operators.sorted_scan import SortedScanOperator
-from kcalib._problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._problem import Factor, Mixtures, Moments, PairProblem, Side, Term
 
 LONG = np.longdouble
 ALL = slice(None)
 # Relative to the sum of the sizes of the parts' products. In float64: an exponent up to 700 with a few roundings makes
 # 1e-12. In float32 exponents that matter are below 20, rounded a few times, as the marks are: 20 * 8 * 6e-8 = 1e-5.
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
+DEVICE = "cuda-emulated"
+LEVELS = [*instruction_sets(), pytest.param(DEVICE, marks=pytest.mark.slow)]
+
+
+class OnDevice:
+    """The cuda operator on a problem whose arrays go to the (emulated) device, and results come back."""
+
+    def __init__(self, problem: PairProblem) -> None:
+        def side(one: Side | None) -> Side | None:
+            return None if one is None else Side(*(emulated_cupy.asarray(a) for a in (one.points, one.marks)))
+
+        self.problem = problem
+        self._operator = CudaOperator(replace(problem, left=side(problem.left), right=side(problem.right)))
+
+    def moments(self, **options: Any) -> Moments:
+        found = self._operator.moments(**options)
+        rows, columns = (None if a is None else a.get() for a in (found.row_sums, found.column_sums))
+        return replace(found, row_sums=rows, column_sums=columns)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arrays: Any, **options: Any) -> np.ndarray:
+            moved = name in ("matmul", "quadratic_forms")
+            found = getattr(self._operator, name)(
+                *(emulated_cupy.asarray(a) if moved else a for a in arrays), **options
+            )
+            return found if isinstance(found, np.ndarray) else found.get()
+
+        return call
+
+
+def operator(level: str, problem: PairProblem) -> Any:
+    return OnDevice(problem) if level == DEVICE else OpenMPOperator(problem, level=level)
+
+
+@pytest.fixture(autouse=True)
+def device_of_the_level(request):
+    """The emulation in the place of CuPy."""
+    if hasattr(request.node, "callspec") and request.node.callspec.params.get("level") == DEVICE:
+        with emulated_cupy.installed():
+            yield
+    else:
+        yield
 
 
 @dataclass
@@ -245,15 +290,13 @@ def case(request):
     return Case(mixtures, usual if n is None else n, dtype, other)
 
 
-@pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("level", instruction_sets())
-class TestPrimitives:
+class Primitives:
     def test_tile(self, level, case):
-        found = OpenMPOperator(case.problem, level=level).tile(ALL, ALL)
+        found = operator(level, case.problem).tile(ALL, ALL)
         case.check(found, case.h, case.scale)
 
     def test_sums(self, level, case):
-        found = OpenMPOperator(case.problem, level=level)
+        found = operator(level, case.problem)
         moments = found.moments(second=True, trace=False)
         off, scale = case.h.copy(), case.scale.copy()
         if case.problem.symmetric:
@@ -268,7 +311,7 @@ class TestPrimitives:
 
     def test_matmul(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 5))
-        found = OpenMPOperator(case.problem, level=level)
+        found = operator(level, case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
         case.check(found.matmul(w), expected, scale)
         case.check(found.matmul(w, dtype="float32"), expected, scale, 194 * 2.0**-24)
@@ -276,7 +319,7 @@ class TestPrimitives:
     def test_of_symmetric_problems(self, level, case):
         if not case.problem.symmetric:
             pytest.skip("rectangular")
-        n, found = len(case.h), OpenMPOperator(case.problem, level=level)
+        n, found = len(case.h), operator(level, case.problem)
         w = np.random.default_rng(0).normal(size=(n, 35))
         expected, scale = np.sum(w * (case.h @ w), axis=0), np.sum(np.abs(w) * (case.scale @ np.abs(w)), axis=0)
         case.check(found.quadratic_forms(w), expected, scale)
@@ -295,6 +338,10 @@ class TestPrimitives:
         entries = np.sort(found.between(thresholds[0], thresholds[-1], len(inside)))
         np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
 
+
+@pytest.mark.parametrize("case", CASES, indirect=True)
+@pytest.mark.parametrize("level", instruction_sets())
+class TestPrimitives(Primitives):
     def test_any_number_of_threads_gives_the_same_bits(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))
         one, *others = (OpenMPOperator(case.problem, level=level, threads=threads) for threads in (1, 2, 5))
@@ -303,6 +350,20 @@ class TestPrimitives:
             np.testing.assert_array_equal(other.moments(trace=False).row_sums, moments.row_sums)
             assert other.moments(rows=False, trace=False).total == moments.total
             np.testing.assert_array_equal(other.matmul(w), product)
+
+
+# Some seconds each to compile: the others are slow.
+ON_DEVICE = ("normal-2-mixture-terms-rectangular",)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(*case.values, id=case.id, marks=[] if case.id in ON_DEVICE else pytest.mark.slow) for case in CASES],
+    indirect=True,
+)
+@pytest.mark.parametrize("level", [DEVICE])
+class TestPrimitivesOnADevice(Primitives):
+    """One text for each family, dtype and sort of problem."""
 
 
 def points_problem(mixtures: Mixtures, parts: list[Part], profile: str, dtype: str = "float64") -> PairProblem:
@@ -322,7 +383,7 @@ def squared_distances(mixtures: Mixtures, parts: list[Part]) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("level", LEVELS)
 def test_mmd_distances(level, name, dtype):
     mixtures, n = MIXTURES[name][0], 19
     rng = np.random.default_rng(n)
@@ -332,22 +393,22 @@ def test_mmd_distances(level, name, dtype):
     d2 = squared_distances(mixtures, parts)
     # d^2 is off by a tolerance of its terms, of which each is at most the kernel of equal points.
     size = 4 * mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
-    found = OpenMPOperator(points_problem(mixtures, parts, "gaussian", dtype), level=level).tile(ALL, ALL)
+    found = operator(level, points_problem(mixtures, parts, "gaussian", dtype)).tile(ALL, ALL)
     assert np.max(np.abs(found - np.exp(-d2))) <= TOLERANCE[dtype] * size
-    operator = OpenMPOperator(points_problem(mixtures, parts, "identity", dtype), level=level)
-    distances = operator.tile(ALL, ALL)
+    found = operator(level, points_problem(mixtures, parts, "identity", dtype))
+    distances = found.tile(ALL, ALL)
     assert (distances >= 0).all()
-    points = operator.problem.left.points
+    points = found.problem.left.points
     equal = (points[:, None] == points[None]).all(axis=2)
     assert equal.sum() > n
     np.testing.assert_array_equal(distances[equal], 0.0)
     np.testing.assert_allclose(distances**2, d2.astype(float), rtol=0, atol=TOLERANCE[dtype] * size)
-    sums = operator.moments(trace=False).row_sums  # distances of one side with itself
+    sums = found.moments(trace=False).row_sums  # distances of one side with itself
     np.testing.assert_allclose(sums, distances.sum(axis=1), rtol=1e-14 if dtype == "float64" else 1e-6)
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("level", LEVELS)
 def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly_the_same(level, d):
     rng = np.random.default_rng(d)
     m, s = rng.normal(size=(1, 1, d)), np.exp(rng.normal(size=(1, 1, d)))
@@ -357,7 +418,7 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
     part = Part(np.ones(n), np.ones(n), m[:, 0], np.ones((n, 1)), m, s)
     mixtures = Mixtures("normal", d, 1)
     problem = points_problem(mixtures, [part], "identity")
-    found = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    found = operator(level, problem).tile(ALL, ALL)
     h = problem.left.points[:, 2 + d : 2 + 2 * d]  # what rounding left of the variances
     with mpmath.workdps(60):
 
@@ -375,7 +436,7 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
                 assert abs(found[i, j] - float(mpmath.sqrt(d2))) <= 1e-12 * float(mpmath.sqrt(d2)) + 4e-16
 
 
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("level", LEVELS)
 def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     """d^2 = 2 |2 H|^(-1/2) (1 - exp(-q)) with q = c^T (2 H)^(-1) c."""
     d, n = 3, 8
@@ -384,7 +445,7 @@ def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     s = np.broadcast_to(root @ root.T, (n, 1, d, d))
     part = Part(np.ones(n), np.ones(n), m, np.ones((n, 1)), m[:, None], s)
     problem = points_problem(Mixtures("normal_full", d, 1), [part], "identity")
-    found = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    found = operator(level, problem).tile(ALL, ALL)
     twice = np.eye(d) + 4 * root @ root.T
     c = m[:, None] - m[None]
     q = np.einsum("ijk,kl,ijl->ij", c, np.linalg.inv(twice), c)
@@ -392,7 +453,7 @@ def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("other", [0, 13])
 def test_distances_in_a_table(level, dtype, other):
@@ -416,24 +477,24 @@ def test_distances_in_a_table(level, dtype, other):
     k = 0.5 * (1 + 0.7 * d + (0.7 * d) ** 2 / 3) * np.exp(-0.7 * d - 0.2 * d * d) + np.exp(-0.4 * d)
     expected, size = k * (marks[:n] @ marks[columns].T), k * (np.abs(marks[:n]) @ np.abs(marks[columns].T))
     tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
-    operator = OpenMPOperator(problem, level=level)
-    assert (np.abs(operator.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
+    found = operator(level, problem)
+    assert (np.abs(found.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
     w = rng.normal(size=(expected.shape[1], 2))
-    assert (np.abs(operator.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
-    transposed = OpenMPOperator(replace(problem, table=np.asfortranarray(table)), level=level)
-    np.testing.assert_array_equal(transposed.tile(ALL, ALL), operator.tile(ALL, ALL))
+    assert (np.abs(found.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
+    transposed = operator(level, replace(problem, table=np.asfortranarray(table)))
+    np.testing.assert_array_equal(transposed.tile(ALL, ALL), found.tile(ALL, ALL))
     with pytest.raises(ValueError, match=r"positions in the table are .* expected 0 to 149"):
-        OpenMPOperator(replace(problem, table=table[:150]))
+        operator(level, replace(problem, table=table[:150]))
     if not other:
         np.fill_diagonal(expected, 0)
-    assert abs(operator.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()
+    assert abs(found.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()
 
 
 SCALES = (1.0, 1 + 2**-52, 1 - 2**-53, 1 + 1e-6, 0.5, 2.0, 1e-3, 1e3, 1e-15, 1e15, 0.9375, 1.07)
 DELTAS = (0.0, 1e-300, 1e-17, 1e-8, 1e-3, 0.06, 0.07, 0.4, 1.0, 3.0, 40.0, 700.0)
 
 
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("level", LEVELS)
 def test_laplace_products_keep_their_digits_for_any_scales(level):
     """Scales equal to the kernel's, to each other, one unit in the last place beside, and far from them."""
     rows = [(0.0, b) for b in SCALES]
@@ -447,7 +508,7 @@ def test_laplace_products_keep_their_digits_for_any_scales(level):
     ones = [np.ones((len(points), 1)) for points in (rows, columns)]
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
     problem = PairProblem(Side(ones[0], left), Side(ones[1], right), kernel, Mixtures("laplace", 1, 1))
-    found = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    found = operator(level, problem).tile(ALL, ALL)
     for i, (_, b) in enumerate(rows):
         for j, (delta, c) in enumerate(columns):
             expected = float(laplace_product(delta, b, c)) * (1 if c else -1)
@@ -481,7 +542,7 @@ def test_a_product_of_normals_by_hand():
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("level", LEVELS)
 def test_numbers_of_any_size_give_numbers(level, name, dtype):
     """Predictions as certain, as wide and as far away as a float can say: entries are finite, and at most 4 u u'."""
     mixtures, n = MIXTURES[name][0], 40
@@ -503,7 +564,7 @@ def test_numbers_of_any_size_give_numbers(level, name, dtype):
     size = mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 1.0),)),)
     problem = PairProblem(Side(points, marks), None, kernel, mixtures, mixtures)
-    entries = OpenMPOperator(problem, level=level).tile(ALL, ALL)
+    entries = operator(level, problem).tile(ALL, ALL)
     assert np.isfinite(entries).all()
     assert np.max(np.abs(entries)) <= 4 * size * (1 + 1e-6)
 
@@ -536,8 +597,8 @@ def test_covariances_of_many_dimensions_are_the_generic_operators():
 def test_bounded_rows_keep_their_weights():
     mixtures = Mixtures("laplace", 1, 2, 2)
     rows = np.full((1, mixtures.mark_columns), 2.0**125)
-    bounded = openmp._bounded(mixtures, rows, 3)
+    bounded = mixture_rows.bounded(mixtures, rows, 3)
     weights = [0, 1, 3, 6, 9, 10, 12, 15]
     np.testing.assert_array_equal(np.flatnonzero(bounded[0] == 2.0**125), weights)
-    points = openmp._bounded(mixtures, np.full((1, mixtures.point_columns), 2.0**125), 0)
+    points = mixture_rows.bounded(mixtures, np.full((1, mixtures.point_columns), 2.0**125), 0)
     np.testing.assert_array_equal(np.flatnonzero(points[0] == 2.0**125), [0, 3, 6, 9])

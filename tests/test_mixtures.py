@@ -538,7 +538,7 @@ def test_libraries_agree(family, library):
     if family != "laplace":
         root = np.array([[1.2, 0.3], [-0.5, 0.8]])
         for found, expected in zip(
-            _flat(*transformed(convert(y), there, convert(root))), _flat(*transformed(y, components, root)), strict=True
+            _flat(*transformed(convert(y), there, root)), _flat(*transformed(y, components, root)), strict=True
         ):
             np.testing.assert_allclose(_arrays.to_host(found), expected, rtol=0, atol=10 * EPS)
 

@@ -22,8 +22,16 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._cuda import Program
-from kcalib._operators import device_mixtures, mixture_rows
+from kcalib._operators.device_mixtures import (
+    QUANTITIES,
+    expression,
+    mixture_definitions,
+    mixture_files,
+    numbers_of,
+    table_of,
+)
 from kcalib._operators.diagonal import diagonal
+from kcalib._operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
 from kcalib._options import check_choice
 from kcalib._problem import Mixtures, Moments, PairProblem, Side
 from kcalib._resampling import KINDS, Weights
@@ -36,6 +44,7 @@ FUNCTIONS = {
     "kcalib_entries": "cuda/pair_entries.cu",
     "kcalib_counts": "cuda/pair_counts.cu",
     "kcalib_between": "cuda/pair_counts.cu",
+    "kcalib_own_products": "cuda/own_products.cu",
 }
 TILE, THREADS, THRESHOLDS = 64, 256, 8  # as in pairs.cu
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
@@ -107,21 +116,18 @@ class CudaOperator:
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
         many = max(marks, features if self._dots else 0) >= GRAM_FROM
         self._gram = vectors and many and not (self._dtype == "float32" and _tensor_float())
-        quantities = {device_mixtures.QUANTITIES[metric] for metric in metrics}
+        quantities = {QUANTITIES[metric] for metric in metrics}
         self._options = (
             f"-DKCALIB_REAL={_real(self._dtype)}",
-            f"-DKCALIB_EXPRESSION={device_mixtures.expression(problem.kernel)}",
+            f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
-            f"-DKCALIB_DIFFERENCES={int(differences or not vectors)}",
+            f"-DKCALIB_DIFFERENCES={int(differences or 'mmd' in metrics)}",
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
-            *device_mixtures.definitions(problem),
+            *mixture_definitions(problem),
         )
-        self._files = device_mixtures.files(problem)
         self._sums_program = sums_program(_real(self._dtype))
-        self._table = device_mixtures.table_of(problem)
-        self._numbers, self._mixtures = (
-            self._xp.asarray(numbers) for numbers in device_mixtures.numbers_of(problem, self._table)
-        )
+        self._table = table_of(problem)
+        self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
         self._sizes = (np.int64(features), np.int64(marks))
         self._cost = EPILOGUE_COST + _cost(problem.predicted, features) + _cost(problem.target, marks)
         self._left = self._prepared(problem.left)
@@ -130,21 +136,16 @@ class CudaOperator:
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why it cannot take the problem; None if it can."""
-        return mixture_rows.obstacle(problem)
+        return obstacle(problem)
 
     def program(self, function: str, out: str = "float64") -> Program:
-        """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`.
-
-        Where points are mixtures it is always all functions, so that the products of their distances come from the
-        same instructions.
-        """
-        before, behind = self._files
-        functions = (FUNCTIONS[function],) if not behind else tuple(dict.fromkeys(FUNCTIONS.values()))
+        """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
         gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
         options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
-        if FUNCTIONS["kcalib_entries"] in functions:
+        if function == "kcalib_entries":
             options.append(f"-DKCALIB_OUT={_real(out)}")
-        return Program((*HEADERS, *before, "cuda/pairs.cu", *functions, *behind), tuple(options))
+        files = (*HEADERS, *mixture_files(self.problem), "cuda/pairs.cu", FUNCTIONS[function])
+        return Program(files, tuple(options))
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem, xp = self.problem, self._xp
@@ -398,7 +399,7 @@ class CudaOperator:
         if target is None:
             marks = xp.ascontiguousarray(side.marks)
         else:
-            marks = xp.ascontiguousarray(mixture_rows.bounded(target, side.marks, 2 + target.n_dims).T)
+            marks = xp.ascontiguousarray(bounded(target, side.marks, 2 + target.n_dims).T)
         labels = xp.asarray(side.labels, dtype=xp.int32) if self._residuals else None
         norms = None
         if self._residuals or self._expanded:
@@ -411,13 +412,13 @@ class CudaOperator:
     def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
         """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
         xp = self._xp
-        points, n = mixture_rows.bounded(mixtures, points, 0), len(points)
-        if not mixture_rows.has_own_products(mixtures):
-            return xp.ascontiguousarray(mixture_rows.with_roots(mixtures, points).T)
+        points, n = bounded(mixtures, points, 0), len(points)
+        if not has_own_products(mixtures):
+            return xp.ascontiguousarray(with_roots(mixtures, points).T)
         columns = xp.ascontiguousarray(points.T)
         own = xp.empty((1, n), dtype=columns.dtype)
         arguments = (columns, np.int64(n), self._numbers, self._mixtures, own)
-        program = self.program("kcalib_sums")
+        program = self.program("kcalib_own_products")
         program.launch("kcalib_own_products", (-(-n // THREADS), 1), THREADS, arguments)
         return xp.concat([columns, own], axis=0)
 

@@ -12,7 +12,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
-from kcalib._operators import mixture_rows
+from kcalib._operators.mixture_rows import check_positions
 from kcalib._problem import PairProblem, Term
 
 HEADERS = ("cuda/scalars.cuh", "include/kcalib/mixtures.h", "cuda/mixtures.cuh")
@@ -22,14 +22,12 @@ QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", 
 METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
 
 
-def files(problem: PairProblem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is pasted before pairs.cu, and behind it."""
-    if problem.target is None and problem.predicted is None:
-        return (), ()
-    return HEADERS, () if problem.predicted is None else ("cuda/own_products.cu",)
+def mixture_files(problem: PairProblem) -> tuple[str, ...]:
+    """What is pasted before pairs.cu."""
+    return () if problem.target is None and problem.predicted is None else HEADERS
 
 
-def definitions(problem: PairProblem) -> tuple[str, ...]:
+def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
     """Options of the compiler."""
     options = []
     for name, mixtures in (("TARGET", problem.target), ("PREDICTED", problem.predicted)):
@@ -62,8 +60,8 @@ def program(kernel: Sequence[Term]) -> list[float]:
 
 
 def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, np.ndarray]:
-    """The programs of the kernel and of the atoms' kernels, float64, and `MixtureNumbers` of mixtures.cuh, int64."""
-    programs, numbers = program(problem.kernel), list[int]()
+    """The programs of the kernel and of the atoms' kernels; the table's columns, and `MixtureNumbers`."""
+    programs, numbers = program(problem.kernel), [0 if table is None else int(table.shape[1])]
     for mixtures in (problem.target, problem.predicted):
         if mixtures is None:
             numbers += [0] * 5
@@ -71,7 +69,6 @@ def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, n
         sizes = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
         numbers += [*sizes, len(programs), len(mixtures.kernel)]
         programs += program(mixtures.kernel)
-    numbers.append(0 if table is None else int(table.shape[1]))
     return np.array(programs, dtype=np.float64), np.array(numbers, dtype=np.int64)
 
 
@@ -79,24 +76,27 @@ def table_of(problem: PairProblem) -> Array | None:
     """The table of distances on the device of the points, its rows one behind the other."""
     if problem.table is None:
         return None
-    table, points = problem.table, problem.left.points
-    mixture_rows.check_positions(problem, table)
-    xp = _arrays.namespace(points)
-    if _arrays.is_host(table):
-        check_memory(
-            8 * table.size,
-            free_memory(),
-            f"distances of {table.shape[0]} and {table.shape[1]} predictions on the GPU",
-            "pass fewer samples, or a kernel with metric='mmd', which needs no table",
-        )
-        table = _arrays.like(np.ascontiguousarray(table, dtype=np.float64), points)
+    check_positions(problem, problem.table)
+    table = uploaded(problem.table, problem.left.points)
+    xp = _arrays.namespace(table)
     return xp.ascontiguousarray(xp.astype(table, xp.float64, copy=False))
 
 
-def free_memory() -> int:
-    """Bytes that arrays on the current device can take."""
-    import cupy
+def uploaded(table: Array, reference: Array) -> Array:
+    """A table of distances beside the reference, a CuPy array.
 
-    free = int(cupy.cuda.Device().mem_info[0]) + int(cupy.get_default_memory_pool().free_bytes())
-    return max(1, free)
-
+    Raises
+    ------
+    MemoryError
+        If it does not fit there.
+    """
+    if not _arrays.is_host(table):
+        return table
+    check_memory(
+        8 * table.size,
+        None,
+        f"distances of {table.shape[0]} and {table.shape[1]} predictions",
+        "pass fewer samples, or a kernel with metric='mmd', which needs no table of distances",
+        reference,
+    )
+    return _arrays.like(np.ascontiguousarray(table, dtype=np.float64), reference)

@@ -17,6 +17,8 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._mixtures import inner_products, squared_mmd
+from kcalib._operators.cuda import drawn_weights
+from kcalib._operators.device_mixtures import uploaded
 from kcalib._operators.diagonal import diagonal
 from kcalib._options import check_choice
 from kcalib._problem import Moments, PairProblem, Side
@@ -95,8 +97,7 @@ class GenericOperator:
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         xp = self._xp
         if isinstance(weights, Weights):
-            values = weights.values(dtype=dtype)
-            weights = _arrays.like(values, self.problem.left.points, dtype=getattr(xp, dtype))
+            weights = self._drawn(weights, dtype)
         w = xp.astype(weights, getattr(xp, dtype))
         total: Any = 0.0
         for begin, h in self._strips():
@@ -104,6 +105,12 @@ class GenericOperator:
             part = xp.sum(xp.astype(w[begin : begin + h.shape[0], :] * products, xp.float64), axis=0)
             total = part + total
         return total
+
+    def _drawn(self, weights: Weights, dtype: str) -> Array:
+        points = self.problem.left.points
+        if _arrays.is_cuda(points):
+            return drawn_weights(weights, 0, weights.n_replicates, weights.n_replicates, dtype)
+        return _arrays.like(weights.values(dtype=dtype), points, dtype=getattr(self._xp, dtype))
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         total = np.zeros(len(thresholds), dtype=np.int64)
@@ -171,6 +178,13 @@ class _Distances(Distances):
         if metric == "mmd":
             return safe_root(self.squared(metric))
         if metric == "table":
-            rows, columns = (_arrays.to_host(x[:, 0]).astype(np.intp) for x in (self.left, self.right))
-            return _arrays.like(self._problem.table[rows[:, None], columns], self.left, dtype=self.left.dtype)
+            return self._table()
         return super()._distance(metric)
+
+    def _table(self) -> Array:
+        if _arrays.is_cuda(self.left):
+            xp, table = _arrays.namespace(self.left), uploaded(self._problem.table, self.left)
+            rows, columns = (xp.astype(x[:, 0], xp.int64) for x in (self.left, self.right))
+            return xp.astype(table[rows[:, None], columns], self.left.dtype)
+        rows, columns = (_arrays.to_host(x[:, 0]).astype(np.intp) for x in (self.left, self.right))
+        return _arrays.like(self._problem.table[rows[:, None], columns], self.left, dtype=self.left.dtype)

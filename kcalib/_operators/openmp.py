@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from kcalib import _native
-from kcalib._operators import mixture_rows
 from kcalib._operators.diagonal import diagonal
+from kcalib._operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
 from kcalib._options import check_choice
 from kcalib._problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._resampling import Weights
@@ -63,7 +63,7 @@ class OpenMPOperator:
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this operator; None if it is."""
-        return mixture_rows.obstacle(problem)
+        return obstacle(problem)
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
@@ -131,7 +131,7 @@ class OpenMPOperator:
             points = self._predictions(self.problem.predicted, points)
         if self.problem.target is not None:
             first = 2 + self.problem.target.n_dims
-            marks = mixture_rows.bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
+            marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
             return Prepared(points, marks, None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
@@ -150,9 +150,9 @@ class OpenMPOperator:
 
     def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
         """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
-        points = mixture_rows.bounded(mixtures, points, 0)
-        if not mixture_rows.has_own_products(mixtures):
-            return mixture_rows.with_roots(mixtures, points)
+        points = bounded(mixtures, points, 0)
+        if not has_own_products(mixtures):
+            return with_roots(mixtures, points)
         own = np.empty(len(points), points.dtype)
         _native.own_products(points, self._kernel, self._sweep(), own)
         return np.concatenate([points, own[:, None]], axis=1)
@@ -206,7 +206,7 @@ def _table(problem: PairProblem) -> np.ndarray | None:
     if problem.table is None:
         return None
     table = np.asarray(problem.table, dtype=np.float64)
-    mixture_rows.check_positions(problem, table)
+    check_positions(problem, table)
     return table if table.strides[1] == table.itemsize else np.ascontiguousarray(table)
 
 

@@ -37,7 +37,7 @@ struct MixtureNumbers {
   KCALIB_FN long long program() const { return at[3]; }
   KCALIB_FN long long program_terms() const { return at[4]; }
 };
-constexpr int MIXTURE_NUMBERS = 5;
+constexpr int TARGET_NUMBERS = 1, PREDICTED_NUMBERS = 6;  // where they begin, after the columns of a table
 
 // Products of parts, f[N] of a row.
 template <int FAMILY, class T, int N> struct Products {
@@ -147,8 +147,7 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
   }
 }
 
-// f(P, P') of points, which squared distances have twice subtracted, and, in `apart`, what they have besides. Not
-// inlined, as the distance of equal points is 0 only where their products come from the same instructions.
+// f(P, P') of points, which squared distances have twice subtracted, and, in `apart`, what they have besides.
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void point_products(MixtureNumbers numbers, const double* program, RowPart<T> rows,
                                             ColumnPart<T, N> columns, T* out, T* apart) {
@@ -186,10 +185,18 @@ __device__ __noinline__ void point_products(MixtureNumbers numbers, const double
   }
 }
 
+constexpr double NEARLY_SAME = 1e-5;  // above the rounding of products, in float32 too
+
+template <class T, int N> KCALIB_FN bool same_points(RowPart<T> row, ColumnPart<T, N> columns, long long length, int v) {
+  for (long long k = 0; k < length; ++k)
+    if (row(k) != columns(k, v)) return false;
+  return true;
+}
+
 // Squared MMD distances of points, whose products with themselves are in a further column unless they are normals
 // that `normals_apart` is for.
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
-__device__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPart<T> rows, ColumnPart<T, N> columns,
+__device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPart<T> rows, ColumnPart<T, N> columns,
                             T* out) {
   const Mixtures m = numbers.mixtures(FAMILY, DIMS);
   const long long step = component_columns(m);
@@ -207,7 +214,12 @@ __device__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPa
   T products[N], apart[N];
   point_products<AtomPair, FAMILY, DIMS>(numbers, program, rows, columns, products, apart);
   const long long own = m.n_terms * m.n_components * step;
-  for (int v = 0; v < N; ++v) out[v] = at_least(rows(own) + columns(own, v) - T(2) * products[v], T(0)) + apart[v];
+  for (int v = 0; v < N; ++v) {
+    const T both = rows(own) + columns(own, v), spread = at_least(both - T(2) * products[v], T(0));
+    // The distance of equal points is 0, also where a product with itself was rounded otherwise.
+    const bool same = spread < T(NEARLY_SAME) * both && same_points(rows, columns, own, v);
+    out[v] = (same ? T(0) : spread) + apart[v];
+  }
 }
 
 // step(row part, column part, r) for the rows first_row + r * lanes of a thread's pairs, r < N, beside the columns

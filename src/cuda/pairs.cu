@@ -58,7 +58,7 @@ struct Problem {
   long long n_features, n_marks;
   const double* program;  // coefficients of terms, then scale and shape of each factor
   long long n_terms;
-  const long long* mixtures;  // numbers of the target's and of the predictions' mixtures, and the columns of `table`
+  const long long* mixtures;  // columns of `table`, numbers of the target's and of the predictions' mixtures
   const double* table;
   const T *marks_gram, *points_gram;  // inner products of the rectangle's samples, row by row
 };
@@ -197,14 +197,14 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
   for_each_row<SPAN>(left.points, left.stride, left.n, row + ty, right.points, right.stride, right.n, column + tx, LANES,
                      [&](auto one, auto others, int r) {
                        squared_mmd<PredictedPair, KCALIB_PREDICTED, KCALIB_PREDICTED_DIMS>(
-                           MixtureNumbers{problem.mixtures + MIXTURE_NUMBERS}, problem.program, one, others, squares[r]);
+                           MixtureNumbers{problem.mixtures + PREDICTED_NUMBERS}, problem.program, one, others, squares[r]);
                      });
 #elif defined(KCALIB_TABLE)
   for (int r = 0; r < SPAN; ++r)
     for (int c = 0; c < SPAN; ++c) {
       const long long i = row + place(ty, r), j = column + place(tx, c);
       if (i >= left.n || j >= right.n) continue;
-      const long long position = (long long)left.points[i] * problem.mixtures[2 * MIXTURE_NUMBERS] + (long long)right.points[j];
+      const long long position = (long long)left.points[i] * problem.mixtures[0] + (long long)right.points[j];
       cityblock[r][c] = T(problem.table[position]);
     }
 #else
@@ -221,7 +221,7 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
   for_each_row<SPAN>(left.marks, left.stride, left.n, row + ty, right.marks, right.stride, right.n, column + tx, LANES,
                      [&](auto one, auto others, int r) {
                        target_factors<TargetPair, KCALIB_TARGET, KCALIB_TARGET_DIMS>(
-                           MixtureNumbers{problem.mixtures}, problem.program, one, others, target[r]);
+                           MixtureNumbers{problem.mixtures + TARGET_NUMBERS}, problem.program, one, others, target[r]);
                      });
 #else
   if constexpr (!GRAM)

@@ -8,7 +8,9 @@ as strict as CuPy, or stricter:
 * `transfers` lists the numbers of elements that left a device (`get`, `asnumpy`, `float`, `int`, `bool`), so that tests
   can say what may;
 * every operation needs its arrays on the current device, of which there are `N_DEVICES`;
-* kernels (`RawModule`) are compiled as C++ behind cuda_emulation.h, and run thread by thread;
+* kernels (`RawModule`) are compiled as C++ behind cuda_emulation.h, and run thread by thread, in the order of
+  `thread_order`;
+* what `empty` and `empty_like` have is NaN, or another number that no result has;
 * `from_dlpack` takes arrays of other libraries that say they are on a GPU and export memory of the host;
 * `memory_limit(bytes)` makes allocations beyond that fail as on a full device, `properties` makes other devices and
   drivers.
@@ -116,6 +118,7 @@ CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 class _State(threading.local):
     device = 0
     raises = False  # whether linalg looks at what cuSOLVER reports
+    order = 0  # of the threads of a block; see `thread_order`
 
 
 _state = _State()
@@ -397,6 +400,25 @@ for _name in words("lt le gt ge eq ne neg pos abs invert"):
     setattr(ndarray, f"__{_name}__", _operator(f"__{_name}__"))
 
 
+@contextlib.contextmanager
+def thread_order(order: int) -> Any:
+    """Blocks, and threads between barriers, run in ascending (0) or descending order (1), or shuffled by a seed (2...)."""
+    before, _state.order = _state.order, order
+    try:
+        yield
+    finally:
+        _state.order = before
+
+
+def _unset(values: np.ndarray) -> np.ndarray:
+    """Memory in which nothing was written: numbers that no result has."""
+    if values.dtype.kind in "fc":
+        values.fill(np.nan)
+    elif values.dtype.kind in "iu":
+        values.fill(np.iinfo(values.dtype).max // 3)
+    return values
+
+
 def _unwrapped(value: Any) -> Any:
     """NumPy's view of an argument; NumPy arrays are refused, as CuPy does."""
     if isinstance(value, ndarray):
@@ -567,7 +589,11 @@ class RawModule:
             kept.append(value)
             pointers.append(ctypes.addressof(value))
         array = (ctypes.c_void_p * len(pointers))(*pointers)
-        function(*grid, *(1,) * (2 - len(grid)), block[0], shared_mem, array)
+        x, y = *grid, *(1,) * (2 - len(grid))
+        assert type(x) is int and type(y) is int and 0 < x < 2**31 and 0 < y < 2**16 and 0 < block[0] <= 1024
+        function.restype = ctypes.c_char_p
+        fault = function(x, y, block[0], shared_mem, _state.order, array)
+        assert not fault, fault.decode()
 
 
 @functools.cache
@@ -580,6 +606,9 @@ def _modules() -> dict[str, types.ModuleType]:
         setattr(cupy, name, _function(getattr(np, name), name))
     for name in CONSTANTS:
         setattr(cupy, name, getattr(np, name))
+    for name in ("empty", "empty_like"):
+        unset = functools.partial(lambda make, *args, **kwargs: _unset(make(*args, **kwargs)), getattr(np, name))
+        setattr(cupy, name, _function(unset, name))
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule = ndarray, RawModule
     cupy.asarray, cupy.array, cupy.ascontiguousarray, cupy.asnumpy = asarray, _array, _ascontiguousarray, _asnumpy

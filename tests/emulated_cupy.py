@@ -316,11 +316,17 @@ class ndarray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device.id
 
+    def _number(self) -> Any:
+        """NumPy makes no number of an array that has dimensions, which CuPy's float and int get first."""
+        if self.ndim:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        return self.item()
+
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._number())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number())
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -402,7 +408,7 @@ for _name in words("lt le gt ge eq ne neg pos abs invert"):
 
 @contextlib.contextmanager
 def thread_order(order: int) -> Any:
-    """Blocks, and threads between barriers, run in ascending (0) or descending order (1), or shuffled by a seed (2...)."""
+    """Blocks, and threads between barriers, run in ascending (0) or descending (1) order, or shuffled by a seed."""
     before, _state.order = _state.order, order
     try:
         yield
@@ -524,6 +530,25 @@ def _errstate(*, linalg: str | None = None) -> Any:
         _state.raises = before
 
 
+def _in_columns(function: Any) -> Any:
+    """Matrices as cuSOLVER leaves them, column by column."""
+
+    def column_order(found: Any) -> Any:
+        return ndarray._of(np.asfortranarray(found._a)) if found.ndim == 2 else found
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if isinstance(found, tuple):
+            return (
+                type(found)(*(column_order(a) for a in found))
+                if hasattr(found, "_fields")
+                else tuple(map(column_order, found))
+            )
+        return column_order(found)
+
+    return functools.wraps(function)(call)
+
+
 def _solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **kw: Any
 ) -> Any:
@@ -550,6 +575,7 @@ def _library(source: str, definitions: tuple[str, ...]) -> ctypes.CDLL:
 
 
 compiled: list[tuple[str, tuple[str, ...]]] = []  # source and options of every module that was made
+launched: set[str] = set()  # names of functions
 
 
 class RawModule:
@@ -591,6 +617,7 @@ class RawModule:
         array = (ctypes.c_void_p * len(pointers))(*pointers)
         x, y = *grid, *(1,) * (2 - len(grid))
         assert type(x) is int and type(y) is int and 0 < x < 2**31 and 0 < y < 2**16 and 0 < block[0] <= 1024
+        launched.add(function.__name__.removeprefix("emulated_"))
         function.restype = ctypes.c_char_p
         fault = function(x, y, block[0], shared_mem, _state.order, array)
         assert not fault, fault.decode()
@@ -619,6 +646,8 @@ def _modules() -> dict[str, types.ModuleType]:
     linalg = types.ModuleType("cupy.linalg")
     for name in LINALG:
         setattr(linalg, name, _function(getattr(np.linalg, name), name))
+    for name in ("eigh", "qr", "solve"):
+        setattr(linalg, name, _in_columns(getattr(linalg, name)))
     linalg.cholesky, linalg.LinAlgError = _cholesky, np.linalg.LinAlgError
     linalg.matmul, linalg.matrix_transpose = cupy.matmul, _function(np.matrix_transpose, "matrix_transpose")
     fft = types.ModuleType("cupy.fft")

@@ -312,8 +312,14 @@ def test_sorted_scan_is_chosen_where_it_is_exact():
     assert operator_for(PairProblem(few, None, terms["exponential"])).name == "openmp"
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+RECTANGULAR = [pytest.param(o, d) for o in WITHOUT_GPU for d in ("float64", "float32")]
+RECTANGULAR += [
+    pytest.param("cuda-emulated", "float64"),
+    pytest.param("cuda-emulated", "float32", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("operator", "dtype"), RECTANGULAR)
 @pytest.mark.parametrize(("n", "other", "m"), [(1, 5, 3), (120, 7, 12), (101, 211, 2)])
 class TestRectangular:
     def test_all(self, operator, dtype, n, other, m):

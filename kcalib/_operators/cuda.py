@@ -87,7 +87,7 @@ class Rectangle(NamedTuple):
         return self.row_end - self.row, self.column_end - self.column
 
     def parts(self, rows: int, columns: int, symmetric: bool) -> Iterator[Rectangle]:
-        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, those with entries on or above its diagonal."""
+        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, without those below its diagonal."""
         for row in range(self.row, self.row_end, rows):
             first = (row - self.row) // columns * columns if symmetric else 0
             for column in range(self.column + first, self.column_end, columns):
@@ -125,6 +125,7 @@ class CudaOperator:
             f"-DKCALIB_RESIDUALS={int(self._residuals)}",
             *mixture_definitions(problem),
         )
+        self._programs: dict[tuple[str, str], Program] = {}
         self._sums_program = sums_program(_real(self._dtype))
         self._table = table_of(problem)
         self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
@@ -140,6 +141,11 @@ class CudaOperator:
 
     def program(self, function: str, out: str = "float64") -> Program:
         """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
+        if (function, out) not in self._programs:
+            self._programs[function, out] = self._program(function, out)
+        return self._programs[function, out]
+
+    def _program(self, function: str, out: str) -> Program:
         gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
         options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
         if function == "kcalib_entries":
@@ -201,12 +207,12 @@ class CudaOperator:
             left, right = (self._prepared(side.take(at)) for side, at in sides)
             whole = Rectangle(0, left.n, 0, right.n)
             out = self._xp.empty(whole.shape, dtype=self._xp.float64)
-            strip, gram = self._gram_of(shrink)
+            strip, gram = self._gram_of(whole, shrink)
             with self._paced(whole, self._cost) as spent:
                 for part in whole.parts(strip, strip, symmetric=False):
                     inner = self._inner_products(gram, part, left, right)
                     self._write_entries(part, left, right, inner, out, whole, whole.shape[1])
-                    spent(part)
+                    spent(part, self._cost)
             return out
 
         return within_memory(work, "a dense piece of H", self._left.n)
@@ -220,7 +226,7 @@ class CudaOperator:
         xp, symmetric = self._xp, self.problem.symmetric
         n, n_right = whole.shape
         tiles, column_tiles = -(-n // TILE), -(-n_right // TILE)
-        strip, gram = self._gram_of(shrink)
+        strip, gram = self._gram_of(whole, shrink)
         if self._gram:
             per_group, band, columns_at_once = STRIP_GROUP, strip // TILE, strip
         else:
@@ -256,8 +262,8 @@ class CudaOperator:
                 self._merge(column_parts, row_tiles, part.shape[1], column_sums, part.column - whole.column)
                 self._merge(total_parts, groups, row_tiles, totals, (part.row - whole.row) // TILE)
                 self._merge(square_parts, groups, row_tiles, squares, (part.row - whole.row) // TILE)
-                spent(part)
-        if rows and symmetric:
+                spent(part, self._cost)
+        if row_sums is not None and column_sums is not None and symmetric:
             row_sums = column_sums = row_sums + column_sums
         square = None if squares is None else self._total(squares)
         return self._total(totals), row_sums, column_sums, square
@@ -290,41 +296,44 @@ class CudaOperator:
                 self._launch(
                     "kcalib_block_sums", (count, 1), whole, self._left, self._left, (None, None), *numbers, out
                 )
-                spent(Rectangle(0, count * size, 0, max(size, TILE)))
+                spent(Rectangle(0, count * size, 0, max(size, TILE)), self._cost)
         return out
 
     def _look_at_pairs(self, function: str, shrink: int, *arguments: Any) -> None:
         """Launch a function for all tiles on and above the diagonal."""
         whole = Rectangle(0, self._left.n, 0, self._left.n)
-        strip, gram = self._gram_of(shrink)
+        strip, gram = self._gram_of(whole, shrink)
         with self._paced(whole, self._cost, symmetric=True) as spent:
             for part in whole.parts(strip, strip, symmetric=True):
                 inner = self._inner_products(gram, part, self._left, self._left)
                 grid = -(-part.shape[1] // TILE), -(-part.shape[0] // TILE)
                 self._launch(function, grid, part, self._left, self._left, inner, *arguments)
-                spent(part)
+                spent(part, self._cost)
 
     # Products
 
     def _product(self, vectors: Array, single: bool, shrink: int) -> Array:
         xp, dtype = self._xp, "float32" if single else "float64"
         n, n_right, count = self._left.n, self._right.n, int(vectors.shape[1])
+        if count == 0:
+            return xp.empty((n, 0), dtype=xp.float64)
         vectors = xp.asarray(vectors, dtype=xp.float64)
-        scales = _powers_of_two(xp, xp.max(xp.abs(vectors), axis=0)) if single and count else None
+        scales = _powers_of_two(xp, xp.max(xp.abs(vectors), axis=0)) if single else None
         if scales is not None:
             vectors = vectors / scales
         panels = [self._panel(vectors[:, c : c + PANEL], dtype) for c in range(0, count, PANEL)]
         outs = [xp.zeros((n, int(panel.shape[1])), dtype=xp.float64) for panel in panels]
-        # In float32 sums of many products are float64, block of columns by block: that of rows would take another layout.
+        # Float32 sums are of blocks of columns; those of the transposed rectangle would take another layout.
         symmetric = self.problem.symmetric and not single
-        for part, h in self._entries(Rectangle(0, n, 0, n_right), symmetric, count, single, shrink):
+        for part, h, spent in self._entries(Rectangle(0, n, 0, n_right), symmetric, count, single, shrink):
             for out, panel in zip(outs, panels, strict=True):
                 rows = out[part.row : part.row_end]
                 rows += self._times(h, panel, part)
                 if symmetric and part.column > part.row:
                     columns = out[part.column : part.column_end]
                     columns += xp.matmul(h.T, panel[part.row : part.row_end])
-        found = outs[0] if len(outs) == 1 else xp.concat([xp.empty((n, 0), dtype=xp.float64), *outs], axis=1)
+                spent(part, panel.shape[1])
+        found = outs[0] if len(outs) == 1 else xp.concat(outs, axis=1)
         return found if scales is None else found * scales
 
     def _forms(self, weights: Array | Weights, single: bool, shrink: int) -> Array:
@@ -338,23 +347,26 @@ class CudaOperator:
             end = min(count, begin + at_once)
             bounds = [(c, min(end, c + PANEL)) for c in range(begin, end, PANEL)]
             panels = [self._weights(weights, *columns, dtype) for columns in bounds]
-            for part, h in self._entries(Rectangle(0, n, 0, n), True, end - begin, single, shrink):
+            for part, h, spent in self._entries(Rectangle(0, n, 0, n), True, end - begin, single, shrink):
                 for (first, last), panel in zip(bounds, panels, strict=True):
                     products = self._times(h, panel, part)
                     products *= panel[part.row : part.row_end]
                     sums = forms[first:last]
                     sums += (2.0 if part.column > part.row else 1.0) * xp.sum(products, axis=0)
+                    spent(part, panel.shape[1])
         return forms
 
     def _entries(
         self, whole: Rectangle, symmetric: bool, vectors: int, single: bool, shrink: int
-    ) -> Iterator[tuple[Rectangle, Array]]:
-        """Rectangles of H, one after the other in the same memory, shape (rows, columns).
+    ) -> Iterator[tuple[Rectangle, Array, Callable[[Rectangle, float], None]]]:
+        """Rectangles of H, one after the other in the same memory, shape (rows, columns), to be times `vectors`.
 
-        If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last filled up with 0.
+        The function is to be told how many of the rectangle's products are launched.
+
+        If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last padded with 0.
         """
         xp = self._xp
-        strip, gram = self._gram_of(shrink, 4 if single else 8)
+        strip, gram = self._gram_of(whole, shrink, 4 if single else 8)
         width = min(strip, -(-whole.shape[1] // TILE_COLUMNS) * TILE_COLUMNS if single else whole.shape[1])
         memory = xp.empty(min(strip, whole.shape[0]) * width, dtype=xp.float32 if single else xp.float64)
         with self._paced(whole, self._cost + vectors, symmetric) as spent:
@@ -365,8 +377,8 @@ class CudaOperator:
                 h = memory[: int(np.prod(shape))].reshape(shape)
                 inner = self._inner_products(gram, part, self._left, self._right)
                 self._write_entries(part, self._left, self._right, inner, h, part, shape[-1])
-                yield part, h
-                spent(part)
+                spent(part, self._cost)
+                yield part, h, spent
 
     def _times(self, h: Array, panel: Array, part: Rectangle) -> Array:
         """The rectangle times the panel's rows that belong to its columns, float64."""
@@ -422,7 +434,9 @@ class CudaOperator:
         program.launch("kcalib_own_products", (-(-n // THREADS), 1), THREADS, arguments)
         return xp.concat([columns, own], axis=0)
 
-    def _gram_of(self, shrink: int, entry_bytes: int = 0) -> tuple[int, tuple[Array | None, Array | None]]:
+    def _gram_of(
+        self, whole: Rectangle, shrink: int, entry_bytes: int = 0
+    ) -> tuple[int, tuple[Array | None, Array | None]]:
         """Rows and columns of a rectangle that is stored, and memory for its inner products of marks and of points."""
         itemsize = 4 if self._dtype == "float32" else 8
         matrices = (self._gram, self._gram and self._dots)
@@ -430,7 +444,7 @@ class CudaOperator:
         strip = max(TILE * STRIP_GROUP, STRIP // shrink)
         while strip > TILE * STRIP_GROUP and size * strip**2 > _free_memory() // 2:
             strip //= 2
-        rows, columns = min(strip, self._left.n), min(strip, self._right.n)
+        rows, columns = (min(strip, size) for size in whole.shape)
         marks, points = (self._xp.empty(rows * columns, dtype=self._dtype) if want else None for want in matrices)
         return strip, (marks, points)
 
@@ -465,15 +479,20 @@ class CudaOperator:
         self.program(name, out).launch(name, grid, THREADS, every)
 
     @contextmanager
-    def _paced(self, whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Callable[[Rectangle], None]]:
-        """A function to tell which part is launched: after `LAUNCH_COST` it waits, for signals to be handled."""
+    def _paced(
+        self, whole: Rectangle, cost: float, symmetric: bool = False
+    ) -> Iterator[Callable[[Rectangle, float], None]]:
+        """A function to tell which part is launched and what a pair of it costs, of `cost` in all.
+
+        After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
+        """
         import cupy
 
         done, waiting = 0.0, 0.0
         work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
         with terminal_progress() as progress:
 
-            def spent(part: Rectangle) -> None:
+            def spent(part: Rectangle, cost: float) -> None:
                 nonlocal done, waiting
                 # Of symmetric problems roughly what lies above the diagonal.
                 above = part.column_end - max(part.column, part.row) if symmetric else part.shape[1]

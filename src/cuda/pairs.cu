@@ -150,15 +150,15 @@ __device__ __noinline__ T squared_difference(const Problem& problem, long long i
 
 // A sample of a tile: beyond the rectangle, the last one.
 struct Sample {
-  long long at;
+  int at;  // within its side: of fewer than 2^31 samples, as n^2 pairs take longer than anyone waits
   bool inside;
   int label;
   T point_norm, mark_norm;
   KCALIB_FN void read(const Side& side, long long i) {
     inside = i < side.n;
-    at = inside ? i : side.n - 1;
-    if constexpr (RESIDUALS) label = side.labels[at], mark_norm = side.norms[2 * at + 1];
-    if constexpr (RESIDUALS || EXPANDED) point_norm = side.norms[2 * at];
+    at = int(inside ? i : side.n - 1);
+    if constexpr (RESIDUALS) label = side.labels[at], mark_norm = side.norms[2LL * at + 1];
+    if constexpr (RESIDUALS || EXPANDED) point_norm = side.norms[2LL * at];
   }
 };
 

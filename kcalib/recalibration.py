@@ -596,7 +596,8 @@ def _log_gamma(x: Array) -> tuple[Array, Array, Array]:
     curvature = 0.5 + r * (1 / 6 - s * (1 / 30 - s * (1 / 42 - s / 30)))
     small = xp.minimum(x, 30.0)
     slope = xp.where(x < 30, small * (special(x).digamma(small) - xp.log(small)), slope)
-    curvature = xp.where(x < 30, small * small * special(x).polygamma(1, small) - small, curvature)
+    trigamma = special(x).polygamma(xp.ones_like(small), small)  # CuPy's takes no number
+    curvature = xp.where(x < 30, small * small * trigamma - small, curvature)
     return stirling_error(x) + 0.5 * xp.log(2 * math.pi / x), slope, curvature
 
 

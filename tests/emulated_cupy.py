@@ -70,6 +70,13 @@ FUNCTIONS = words("""
 CREATION = words("""
     empty zeros ones full
 """)  # which take the current device
+MAKING = words("""
+    arange empty zeros ones full eye identity linspace logspace tri meshgrid diag atleast_1d atleast_2d fft ifft fftn
+    ifftn rfft irfft rfftn irfftn hfft ihfft fftfreq rfftfreq fftshift ifftshift
+""")  # without arrays, or of whatever becomes one
+JOINING = words("""
+    concatenate stack hstack vstack column_stack broadcast_arrays
+""")
 CONSTANTS = words("""
     bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp float32 float64 complex64 complex128 dtype
     generic integer floating number pi inf nan newaxis e finfo iinfo issubdtype result_type can_cast isdtype
@@ -361,6 +368,8 @@ ndarray.__module__ = "cupy"  # as the real one's, by which libraries know arrays
 def _method(name: str) -> Any:
     def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
         self._here()
+        if kwargs.keys() & {"initial", "where"}:
+            raise TypeError(f"cupy.ndarray.{name}() has no `initial` and no `where`")
         arguments = [_unwrapped(a) for a in args]
         return _wrapped(
             getattr(self._a, name)(*arguments, **{k: _unwrapped(v) for k, v in kwargs.items()}), base=self._a
@@ -451,8 +460,42 @@ def _wrapped(value: Any, base: Any = None) -> Any:
     return value
 
 
+def _check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What CuPy refuses and NumPy takes: lists and numbers in the place of arrays, and some options."""
+    if kwargs.keys() & {"initial", "where"}:
+        raise TypeError(f"cupy.{name}() has no `initial` and no `where`")
+    if name in MAKING:
+        return
+    if name in vars(scipy.special):
+        if name == "polygamma" and not isinstance(args[0], ndarray):
+            raise AttributeError("'bool' object has no attribute 'astype'")  # in it
+        return
+    first = args[0] if args else next(iter(kwargs.values()))
+    if name in JOINING:
+        arrays = args if name == "broadcast_arrays" else first
+        if isinstance(arrays, ndarray) or all(isinstance(a, ndarray) for a in arrays):
+            return
+        raise TypeError(f"cupy.{name} joins arrays on a device only")
+    if name == "einsum":
+        first, args = args[1], args[1:]
+    if isinstance(getattr(np, name, None), np.ufunc) and name not in ("matmul",):
+        if any(isinstance(a, (list, tuple)) for a in args):
+            raise TypeError(f"cupy.{name}: unsupported type list")
+        return
+    of_arrays = args if name in ("einsum", "matmul", "dot", "vdot", "outer", "tensordot", "kron") else (first,)
+    if name == "searchsorted":
+        of_arrays = args[:2]
+    if not all(isinstance(a, ndarray) for a in of_arrays if not isinstance(a, (int, str)) or a is first):
+        raise TypeError(f"cupy.{name} takes arrays on a device, found {[type(a).__name__ for a in of_arrays]}")
+    if name == "lexsort" and first.ndim > 2:
+        raise NotImplementedError("keys of three or more dimensions")
+    if name == "repeat" and isinstance(args[1], ndarray):
+        raise ValueError("`repeats` must be an int or a sequence of them")
+
+
 def _function(function: Any, name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
+        _check(name, args, kwargs)
         return _wrapped(function(*(_unwrapped(a) for a in args), **{k: _unwrapped(v) for k, v in kwargs.items()}))
 
     call.__name__ = name
@@ -468,6 +511,8 @@ def asarray(values: Any, dtype: Any = None, order: Any = None, **kwargs: Any) ->
         found = np.asarray(values._a, dtype=dtype, order=order)
         return values if found is values._a else ndarray._of(found)
     if isinstance(values, (list, tuple)) and any(isinstance(v, ndarray) for v in values):
+        if not all(isinstance(v, ndarray) for v in values):
+            raise TypeError("Implicit conversion to a NumPy array is not allowed: numbers beside arrays on a device")
         values = [_unwrapped(v) for v in values]
     return ndarray._of(np.array(values, dtype=dtype, order=order))
 

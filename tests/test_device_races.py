@@ -23,7 +23,7 @@ from kcalib._operators.cuda import CudaOperator, drawn_weights
 from kcalib._operators.sorted_scan import SortedScanOperator
 from kcalib._operators.sorted_scan_cuda import SortedPlaces, group_sums
 from kcalib._problem import Factor, Mixtures, PairProblem, Side, Term
-from kcalib._resampling import KINDS, Weights, drawn_labels
+from kcalib._resampling import KINDS, RandomNumbers, Weights, drawn_labels
 from kcalib._segments import Segments
 from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 
@@ -111,9 +111,11 @@ def places(cupy: Any) -> Arrays:
     return [counts, listed, group_sums(numbers, 5, 100)]
 
 
-def labels(cupy: Any) -> Arrays:
+def random_numbers(cupy: Any) -> Arrays:
     _, p = softmax_problem(300, 5)
-    return list(drawn_labels(cupy.asarray(p), 4, 3, at_once=3))
+    generator = np.random.Generator(np.random.Philox(3))
+    integers = RandomNumbers(generator, cupy.asarray(p)).integers(3 * 2**29, 700)  # half as many again are refused
+    return [integers, *drawn_labels(cupy.asarray(p), 4, 3, at_once=3)]
 
 
 def weights(cupy: Any) -> Arrays:
@@ -164,7 +166,7 @@ OTHERS = {
     "places": places,
     "mixtures": mixtures,
     "line": line,
-    "labels": labels,
+    "random numbers": random_numbers,
     "weights": weights,
     "dirichlet of many classes": dirichlet(70),
     "dirichlet, float32": dirichlet(5, "float32"),

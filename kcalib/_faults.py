@@ -77,7 +77,8 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     if origin not in ("cupy", "cupy_backends", "cuda", "builtins") or getattr(error, "name", "") == "cupy":
         return None  # the second is an error of this file
     missing = re.search(_LIBRARIES, text) and re.search(r"fail|cannot open|not find|No such file", text, re.IGNORECASE)
-    if missing and isinstance(error, (ImportError, OSError, RuntimeError)) and name != "CUDARuntimeError":
+    loading = isinstance(error, (ImportError, OSError, RuntimeError)) or "nvrtc-builtins" in text
+    if missing and loading and name != "CUDARuntimeError":
         return ImportError(
             f"CuPy {_cupy_version()} does not find a library of the CUDA version that it is for ({_told(error)}); "
             f"pip uninstall all packages called cupy, then pip install {EXTRAS}",
@@ -96,6 +97,11 @@ def explained(error: Exception, gpu: int) -> Exception | None:
             f"CuPy {_cupy_version()} is for CUDA {_version('runtimeGetVersion')}, the driver of this machine is for "
             f"{_version('driverGetVersion') or 'none'}; update the driver, or pip uninstall all packages called cupy, "
             "then pip install 'kcalib[cuda12]', or pass arrays on the CPU"
+        )
+    if "NoKernelImageForDevice" in text or "NO_BINARY_FOR_GPU" in text:
+        return RuntimeError(
+            f"CuPy {_cupy_version()} has no code for {described_gpu(gpu)}; pip uninstall all packages called cupy, "
+            f"then pip install --upgrade {EXTRAS}, or pass arrays on the CPU"
         )
     if "cudaErrorNoDevice" in text or "NO_DEVICE" in text:
         return RuntimeError(
@@ -132,7 +138,8 @@ def _out_of_memory(text: str, gpu: int) -> MemoryError:
     amount = f"{shown_size(int(asked[1].replace(',', '')))} more were needed" if asked else "an allocation failed"
     return MemoryError(
         f"GPU {gpu} has too little memory: {amount}{free}; free what other arrays take "
-        "(PyTorch: torch.cuda.empty_cache()), pass fewer samples, or bring the arrays to the CPU"
+        "(PyTorch: torch.cuda.empty_cache(); JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false in the environment), pass fewer "
+        "samples, or bring the arrays to the CPU"
     )
 
 

@@ -32,6 +32,11 @@ def where_computed(array: Array, dtype: Any = None) -> Array:
     return array if dtype is None else np.ascontiguousarray(array, dtype=dtype)
 
 
+def beside_computed(array: Array, reference: Array) -> Array:
+    """`array` where `where_computed` has the reference."""
+    return _arrays.beside(array, reference if _arrays.is_cuda(reference) else np.empty(0))
+
+
 def brought(values: Array, reference: Array) -> Array:
     """Host `values`, such as random numbers, where `where_computed` has the reference."""
     if _arrays.is_cuda(reference) and _arrays.is_host(values):

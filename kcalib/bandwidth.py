@@ -19,6 +19,7 @@ import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._inputs import check_points
 from kcalib._operators.sorted_scan import ON_THE_LINE, off_line
@@ -48,6 +49,7 @@ class MedianDistance:
     seed: int | None  #: seed of the subsample, None if exact
 
 
+@on_their_gpu
 def median_distance(
     y_pred: Any,
     metric: str = "euclidean",

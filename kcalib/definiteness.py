@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 
 from kcalib import _arrays, _linalg, _packing
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import operator_for
 from kcalib._forecast_packing import prediction_kernel_problem
 from kcalib._inputs import check_points
@@ -23,6 +24,7 @@ from kcalib.kernels import Kernel
 __all__ = ["smallest_eigenvalue"]
 
 
+@on_their_gpu
 def smallest_eigenvalue(
     y_pred: Any, kernel: Kernel | None = None, *, max_memory: float | None = None, threads: int | None = None
 ) -> float:

@@ -15,6 +15,7 @@ import scipy
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
@@ -110,6 +111,7 @@ def evaluate(
 ) -> Evaluation: ...
 
 
+@on_their_gpu
 def evaluate(
     y_true: Any,
     y_pred: Any,

@@ -50,7 +50,7 @@ __all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
 Data = TypeVar("Data", bound=Any)  # _inputs.Classification
 Seen = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m), of the induced problem
 
-STRIP = 2**18  # probabilities that are mapped at once
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are mapped at once
 ROUNDING = 2.0**-52  # two probabilities that sum to 1 within this are left as they are
 
 
@@ -282,7 +282,7 @@ class Groups(Lens):
 
 def _strips(data: Any) -> Iterator[Seen]:
     """Labels and probabilities, some samples at a time: what a lens needs beside its result stays small."""
-    step = max(1, STRIP // data.m)
+    step = max(1, (DEVICE_STRIP if _arrays.is_cuda(data.probabilities) else STRIP) // data.m)
     for begin in range(0, data.n, step):
         end = min(begin + step, data.n)
         yield data.labels[begin:end], data.probabilities[begin:end, :]

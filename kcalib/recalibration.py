@@ -20,6 +20,7 @@ import scipy
 
 from kcalib import _arrays, _packing, _statistics
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecast_packing import side_of, target_factor
 from kcalib._forecasts import Data, Forecasts, prepare
@@ -52,7 +53,7 @@ CRITERIA = ("likelihood", "skce")
 BOUNDS = (0.01, 100.0)
 GRID = 25  # temperatures between the bounds at which the SKCE is taken first
 STEP = 0.05  # of log(T), for derivatives of the SKCE
-STRIP = 2**18  # probabilities that are looked at at once
+STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are looked at at once
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-12  # of log(T)
 FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
@@ -209,6 +210,7 @@ class TemperatureScaling(Parametrised):
         self.target_kernel = target_kernel
         self.threads = threads
 
+    @on_their_gpu
     def fit(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> TemperatureScaling:
@@ -268,6 +270,7 @@ class TemperatureScaling(Parametrised):
         self.family_ = _family_of(data)
         return self
 
+    @on_their_gpu
     def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
         """Predictions at the fitted temperature.
 
@@ -306,6 +309,7 @@ class TemperatureScaling(Parametrised):
         self._check_family(_family_of(data))
         return _returned(at_temperature(self._logits(data, y_pred, from_logits), self.temperature_), y_pred)
 
+    @on_their_gpu
     def fit_transform(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Any:
@@ -460,15 +464,15 @@ def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
     observed = logits[xp.arange(len(labels)), labels]
     impossible = (observed == -np.inf) & (weight > 0)
     if impossible.any():
-        i = int(impossible.argmax())
+        i, count = int(impossible.argmax()), int(impossible.sum())
         raise ValueError(
-            f"`y_true[{i}]` is class {int(labels[i])}, whose predicted probability is 0 (so for {int(impossible.sum())} "
-            f"of {len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
+            f"`y_true[{i}]` is class {int(labels[i])}, whose predicted probability is 0 (so for {count} of "
+            f"{len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
             "smallest_probability=1e-7, say, pass logits, or use criterion='skce'"
         )
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
-        rows = max(1, STRIP // logits.shape[1])
+        rows = max(1, (STRIP if _arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
         parts = [_log_partition(logits[i : i + rows], beta) for i in range(0, len(logits), rows)]
         value, slope, curvature = (xp.concat(part) for part in zip(*parts, strict=True))
         return value, slope, curvature
@@ -596,8 +600,7 @@ def _log_gamma(x: Array) -> tuple[Array, Array, Array]:
     curvature = 0.5 + r * (1 / 6 - s * (1 / 30 - s * (1 / 42 - s / 30)))
     small = xp.minimum(x, 30.0)
     slope = xp.where(x < 30, small * (special(x).digamma(small) - xp.log(small)), slope)
-    trigamma = special(x).polygamma(xp.ones_like(small), small)  # CuPy's takes no number
-    curvature = xp.where(x < 30, small * small * trigamma - small, curvature)
+    curvature = xp.where(x < 30, small * small * special(x).zeta(2.0, small) - small, curvature)
     return stirling_error(x) + 0.5 * xp.log(2 * math.pi / x), slope, curvature
 
 

@@ -24,10 +24,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the operator "cuda", with the real CuPy, need a GPU like those that are marked."""
+    """Tests of operators "cuda" and "...-cuda", with the real CuPy, need a GPU like those that are marked."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if parameters.get("operator") == "cuda":
+        if any(str(parameters.get(name)).rpartition("-")[2] == "cuda" for name in ("operator", "level")):
             item.add_marker(pytest.mark.gpu)
 
 

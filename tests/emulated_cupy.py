@@ -87,8 +87,7 @@ LINALG = words("""
 """)
 SPECIAL = words("""
     betainc betaincinv digamma erf erfc erfcx erfinv expi expit gammainc gammaincc gammainccinv gammaincinv gammaln
-    i0e i1e log_ndtr logsumexp polygamma
-    ndtr ndtri psi xlogy
+    i0e i1e log_ndtr logsumexp ndtr ndtri psi xlogy zeta
 """)
 METHODS = words("""
     all any argmax argmin argsort astype clip conj copy cumsum diagonal dot max mean min nonzero prod ravel repeat

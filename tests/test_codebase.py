@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     ["_version", "_native", "_options", "_plot", "_warnings", "_cuda", "_faults", "laws._law"],
     ["_arrays", "_threads", "laws.chi_square_mixture", "laws.pearson"],
-    ["_devices", "_memory"],
+    ["_memory", "_devices"],
     ["lenses", "_linalg", "_special"],
     ["_inputs", "_problem", "laws"],
     ["distributions._checks", "distributions._quasi", "distributions._saddle_point", "kernels", "_statistics"],

@@ -183,9 +183,8 @@ def test_target_features(cupy, kernel):
 class TestTable:
     kernel = (Term(1.0, (Factor("exponential", "table", 0.7),)),)
 
-    def problem(self, table: Any, at: np.ndarray) -> PairProblem:
-        positions = emulated_cupy.asarray(at[:, None].astype(np.float64))
-        marks = emulated_cupy.asarray(np.ones((len(at), 1)))
+    def problem(self, cupy: Any, table: Any, at: np.ndarray) -> PairProblem:
+        positions, marks = cupy.asarray(at[:, None].astype(np.float64)), cupy.ones((len(at), 1))
         return PairProblem(Side(positions, marks), None, self.kernel, table=table)
 
     def table(self) -> np.ndarray:
@@ -194,22 +193,24 @@ class TestTable:
 
     def test_of_a_device_stays_there(self, cupy):
         table, at = self.table(), np.random.default_rng(1).integers(80, size=100)
-        problem = self.problem(cupy.asarray(table), at)
+        problem = self.problem(cupy, cupy.asarray(table), at)
         with emulated_cupy.stays_on_device():
             found = CudaOperator(problem).tile(ALL, ALL)
             generic = GenericOperator(problem).tile(ALL, ALL)
         expected = np.exp(-0.7 * table[np.ix_(at, at)])
         np.testing.assert_allclose(found.get(), expected, rtol=1e-14)
         np.testing.assert_allclose(generic.get(), expected, rtol=1e-14)
-        np.testing.assert_allclose(GenericOperator(self.problem(table, at)).tile(ALL, ALL).get(), expected, rtol=1e-14)
+        np.testing.assert_allclose(
+            GenericOperator(self.problem(cupy, table, at)).tile(ALL, ALL).get(), expected, rtol=1e-14
+        )
 
     def test_positions_are_checked(self, cupy):
         with pytest.raises(ValueError, match=r"positions in the table are 0\.0 to 80\.0, expected 0 to 79"):
-            CudaOperator(self.problem(cupy.asarray(self.table()), np.arange(81)))
+            CudaOperator(self.problem(cupy, cupy.asarray(self.table()), np.arange(81)))
 
-    def test_too_large_for_the_device(self, cupy):
+    def test_too_large_for_the_device(self, emulation):
         with (
             emulated_cupy.memory_limit(40_000),
             pytest.raises(MemoryError, match=r"distances of 80 and 80 predictions take .* on GPU 0.*metric='mmd'"),
         ):
-            CudaOperator(self.problem(self.table(), np.arange(80)))
+            CudaOperator(self.problem(emulation, self.table(), np.arange(80)))

@@ -1,6 +1,6 @@
 """Kernel ridge systems, CKCE and its expansion with CuPy arrays: NumPy's numbers, and nothing large leaves the GPU.
 
-By the module that stands for CuPy. Kernels are few, as each is compiled.
+Kernels are few, as each is compiled.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class UserOperator:
         return self.matrix @ vectors
 
     def tile(self, rows, columns):
-        asarray = emulated_cupy.asarray if type(self.matrix).__module__ == "cupy" else np.asarray
-        rows, columns = (i if isinstance(i, slice) else asarray(i) for i in (rows, columns))
+        if type(self.matrix).__module__ == "cupy":
+            rows, columns = (i if isinstance(i, slice) else emulated_cupy.asarray(i) for i in (rows, columns))
         return self.matrix[rows][:, columns]
 
     def diagonal(self):
@@ -77,6 +77,24 @@ def test_solutions_are_those_of_numpy_arrays(cupy, problem, options):
         assert difference <= 60e-12 * np.linalg.norm(expected.values)
     true = b - (np.array(operator.tile(slice(0, N), slice(0, N)).get()) + 5.0 * np.eye(N)) @ host(found.values)
     assert found.residual == pytest.approx(np.linalg.norm(true), rel=0.01, abs=1e-12)
+
+
+@pytest.mark.parametrize("products", ["float64", "float32"])
+def test_large_blocks_are_decomposed_on_the_gpu(cupy, monkeypatch, problem, products):
+    from kcalib.solvers import conjugate_gradient
+
+    _, p, _ = problem
+    matrix = kernel_operator(p, PAPER).tile(slice(0, N), slice(0, N))
+    b = np.random.default_rng(1).normal(size=(N, 20))
+    b[:, 7] = b[:, 3] - b[:, 5]
+    exact = np.linalg.solve(matrix + 5 * np.eye(N), b)
+    monkeypatch.setattr(conjugate_gradient, "BLOCK_ON_HOST", 0)
+    with emulated_cupy.stays_on_device(at_most=20):  # not 20 x 20
+        found = solve(cupy.asarray(matrix), cupy.asarray(b), 5.0, method="cg", tol=1e-11, products=products)
+    assert found.converged
+    assert np.linalg.norm(host(found.values) - exact) <= 1.1e-11 * np.linalg.norm(b) / 5.0
+    with pytest.raises(ValueError, match=r"a vector has p\^T \(K \+ shift I\) p / p\^T p = -"):
+        solve(cupy.asarray(np.diag([1.0] * 9 + [-3.0])), cupy.ones(10), 1.0, method="cg", rank=0)
 
 
 def test_dense_matrices_and_operators_of_the_user(cupy, problem):
@@ -152,11 +170,27 @@ def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
     with emulated_cupy.stays_on_device(at_most=SMALL):
         found = kcalib.ckce(labels, points, **options)
     assert found.operator == "cuda"
-    assert (found.method, found.rank, found.iterations) == (expected.method, expected.rank, expected.iterations)
+    assert (found.method, found.rank) == (expected.method, expected.rank)
     assert isinstance(found.value, float)
-    # Conjugate gradients divide rounding by what is left of the residual, and end at 1e-8 of the value.
-    assert found.value == pytest.approx(expected.value, rel=1e-10 if found.method == "cg" else 1e-12)
-    assert found.error_bound == pytest.approx(expected.error_bound, rel=0.05)
+    if found.method == "cg":  # which ends where the bound is small enough
+        assert abs(found.value - expected.value) <= found.error_bound + expected.error_bound
+        assert found.error_bound <= 1e-8 * found.value
+    else:
+        assert found.value == pytest.approx(expected.value, rel=1e-12)
+        assert found.error_bound == pytest.approx(expected.error_bound, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_ckce_in_float32(cupy, problem, method):
+    """Entries are rounded to float32, in another order: 1e-7 each, divided by pivots in what is approximate."""
+    y, p, _ = problem
+    size = {"rank": 12} if "rank" in METHODS[method].options else {}
+    options = {"kernel": PAPER, "method": method, "dtype": "float32", "full_output": True, **size}
+    expected = kcalib.ckce(y, p, **options)
+    found = kcalib.ckce(cupy.asarray(y), cupy.asarray(p), **options)
+    assert found.operator == "cuda" and found.dtype == "float32"
+    assert found.value == pytest.approx(expected.value, rel=1e-6 if method in ("auto", "cholesky", "cg") else 1e-4)
 
 
 def test_ckce_with_a_matrix_on_the_labels_and_the_median_bandwidth(cupy, problem):
@@ -204,8 +238,9 @@ def test_expansion_is_that_of_numpy_arrays(cupy, monkeypatch, problem, shift, ba
     np.testing.assert_allclose(host(pairs), wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
 
 
-def test_the_gpu_of_the_arrays_is_taken(cupy, problem):
+def test_the_gpu_of_the_arrays_is_taken(emulation, problem):
     y, p, b = problem
+    cupy = emulation  # of two GPUs
     with cupy.cuda.Device(1):
         labels, points, right = (cupy.asarray(a) for a in (y, p, b))
     operator = kernel_operator(points, PAPER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -242,7 +243,7 @@ class TestFaults:
         with emulated_cupy.memory_limit(used + 2**20):
             message = (
                 r"^GPU 0 has too little memory: 8 MiB more were needed, 0\.5 MiB of 1 MiB were free; free what other "
-                r"arrays take \(PyTorch: torch\.cuda\.empty_cache\(\)\), pass fewer samples, or bring the arrays to the"
+                r"arrays take \(PyTorch: torch\.cuda\.empty_cache\(\); JAX: .*\), pass fewer samples, or bring the"
             )
             with pytest.raises(MemoryError, match=message) as caught:
                 call(p)
@@ -283,6 +284,12 @@ class TestFaults:
                 'Failure finding "libnvrtc.so.13 or libnvrtc.so.12": No such file: libnvrtc.so.13',
                 ImportError,
                 r"^CuPy 14.2.0 does not find a library .*libnvrtc\.so\.13.*pip install 'kcalib\[cuda13\]' ",
+            ),
+            (
+                "CUDARuntimeError",
+                "cudaErrorNoKernelImageForDevice: no kernel image is available for execution on the device",
+                RuntimeError,
+                r"^CuPy 14.2.0 has no code for GPU 0 \(emulated GPU\); .* pip install --upgrade",
             ),
             (
                 "RuntimeError",
@@ -398,6 +405,123 @@ def test_memory_of_the_gpu_is_asked_where_the_array_is(cupy):
         with pytest.raises(MemoryError, match=r"on GPU 1, 0.5 MiB are allowed by `max_memory`"):
             check_memory(2**20, 2**19, "tables", "make them smaller", array)
         assert cupy.cuda.Device().id == 0
+
+
+def _two(p: Any) -> dict[str, Any]:
+    """Predictions of two models."""
+    if isinstance(p, np.ndarray):
+        return {"a": p, "b": 0.9 * p + 0.1 / 3}
+    with p.device:
+        return {"a": p, "b": 0.9 * p + 0.1 / 3}
+
+
+# Calls of everything public that takes arrays, by name: with labels and probabilities, or targets and predictions.
+CLASSIFICATION = {
+    "adaptive_calibration_error": kcalib.adaptive_calibration_error,
+    "brier_decomposition": kcalib.brier_decomposition,
+    "brier_score": kcalib.brier_score,
+    "calibration_error": lambda y, p: kcalib.calibration_error(y, p, n_folds=2),
+    "calibration_test": lambda y, p: kcalib.calibration_test(y, p, kernel=KERNEL, seed=0),
+    "canonical_ece": kcalib.canonical_ece,
+    "ckce": lambda y, p: kcalib.ckce(y, p, kernel=KERNEL, regularization=0.1),
+    "class_wise_ece": kcalib.class_wise_ece,
+    "compare": lambda y, p: kcalib.compare(y, _two(p), kernel=KERNEL),
+    "debiased_ece": kcalib.debiased_ece,
+    "evaluate": lambda y, p: kcalib.evaluate(y, p, kernel=KERNEL),
+    "jkce": lambda y, p: kcalib.jkce(y, p, kernel=KERNEL),
+    "kde_calibration_error": lambda y, p: kcalib.kde_calibration_error(y, p, bandwidth=0.1),
+    "log_loss": kcalib.log_loss,
+    "mmce": kcalib.mmce,
+    "reliability": kcalib.reliability,
+    "skce": lambda y, p: kcalib.skce(y, p, kernel=KERNEL, full_output=True),
+    "smallest_eigenvalue": lambda y, p: kcalib.smallest_eigenvalue(p, KERNEL),
+    "static_calibration_error": kcalib.static_calibration_error,
+    "top_label_ece": kcalib.top_label_ece,
+    "ucme": lambda y, p: kcalib.ucme(y, p, kernel=KERNEL, n_locations=3, seed=0),
+    "bandwidth.median_distance": lambda y, p: kcalib.bandwidth.median_distance(p),
+    "recalibration.TemperatureScaling": lambda y, p: kcalib.recalibration.TemperatureScaling().fit(y, p).transform(p),
+    "regression.KKR": lambda y, p: kcalib.regression.KKR(kernel=KERNEL).fit(y, p).squared_error(p),
+    "regression.UKKR": lambda y, p: kcalib.regression.UKKR(kernel=KERNEL).fit(y, p).h(p),
+    "solvers.solve": lambda y, p: kcalib.solvers.solve(kcalib.solvers.kernel_operator(p, KERNEL), p, 0.1).values,
+}
+TARGET_KERNEL = kcalib.kernels.Gaussian(bandwidth=1.0)
+FORECASTS = {
+    "crps": kcalib.crps,
+    "log_score": kcalib.log_score,
+    "pinball_loss": kcalib.pinball_loss,
+    "pit_values": kcalib.pit_values,
+    "quantile_calibration": kcalib.quantile_calibration,
+    "evaluate": kcalib.evaluate,
+    "skce": lambda y, q: kcalib.skce(y, q, kernel=KERNEL, target_kernel=TARGET_KERNEL),
+    "distributions.wasserstein_distance": lambda y, q: kcalib.distributions.wasserstein_distance(q),
+    "distributions.mmd_distance": lambda y, q: kcalib.distributions.mmd_distance(q, bandwidth=1.0),
+}
+
+
+def _with_marks(calls: dict[str, Any]) -> list[Any]:
+    """Names of calls; those that have many kernels compiled are slow here."""
+    slow = {"calibration_error", "evaluate"} if calls is FORECASTS else {"calibration_error"}
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in calls]
+
+
+def _numbers(result: Any, gpu: int) -> list[float]:
+    """Every number in a result, in order; arrays on a GPU must be on this one."""
+    if isinstance(result, emulated_cupy.ndarray):
+        assert result.device.id == gpu
+        return result.get().astype(float).reshape(-1).tolist()
+    if isinstance(result, np.ndarray):
+        return result.astype(float).reshape(-1).tolist() if result.dtype.kind in "biuf" else []
+    if isinstance(result, (bool, int, float, np.number)):
+        return [float(result)]
+    if isinstance(result, dict):
+        return [x for value in result.values() for x in _numbers(value, gpu)]
+    if isinstance(result, (list, tuple)):
+        return [x for value in result for x in _numbers(value, gpu)]
+    if dataclasses.is_dataclass(result):
+        names = [f.name for f in dataclasses.fields(result) if f.name not in ("seconds", "threads") and f.repr]
+        return [x for name in names for x in _numbers(getattr(result, name), gpu)]
+    return []
+
+
+class TestEveryFunction:
+    """On GPU 1 while GPU 0 is the current one: as on the CPU, and GPU 0 is current again."""
+
+    def test_none_is_left_out(self):
+        functions = {
+            name
+            for name in kcalib.__all__
+            if callable(getattr(kcalib, name)) and not isinstance(getattr(kcalib, name), type)
+        }
+        assert functions <= {*CLASSIFICATION, *FORECASTS}
+
+    @pytest.mark.parametrize("name", _with_marks(CLASSIFICATION))
+    def test_classification(self, cupy, name):
+        y, p = softmax_problem(40, 3, seed=4)
+        self._check(cupy, CLASSIFICATION[name], (y, p), _on_gpu_1(cupy, y, p))
+
+    @pytest.mark.parametrize("name", _with_marks(FORECASTS))
+    def test_forecasts(self, cupy, name):
+        rng = np.random.default_rng(0)
+        y, mean, std = rng.normal(size=30), rng.normal(size=30), rng.uniform(0.5, 2, size=30)
+        there = _on_gpu_1(cupy, y, mean, std)
+        normal = kcalib.distributions.Normal
+        self._check(cupy, FORECASTS[name], (y, normal(mean, std)), (there[0], normal(*there[1:])))
+
+    def test_tensors_come_back_in_their_library(self, cupy, tensor):
+        y, p = softmax_problem(40, 3, seed=4)
+        found = kcalib.recalibration.TemperatureScaling().fit(tensor(y, 1), tensor(p, 1)).transform(tensor(p, 1))
+        assert type(found) is type(tensor(p, 1)) and found.__dlpack_device__() == (2, 1)
+        expected = kcalib.recalibration.TemperatureScaling().fit(y, p).transform(p)
+        np.testing.assert_allclose(found.on_host(), expected, rtol=1e-9)
+        assert kcalib.skce(tensor(y, 1), tensor(p, 1), kernel=KERNEL) == pytest.approx(kcalib.skce(y, p, kernel=KERNEL))
+        assert cupy.cuda.Device().id == 0
+
+    def _check(self, cupy, call, here, there):
+        expected = _numbers(call(*here), 1)
+        found = _numbers(call(*there), 1)
+        assert cupy.cuda.Device().id == 0
+        assert len(found) == len(expected) and expected
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def _real_tensors(library: str, gpu: int = 0) -> Any:

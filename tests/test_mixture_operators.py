@@ -32,18 +32,21 @@ ALL = slice(None)
 # Relative to the sum of the sizes of the parts' products. In float64: an exponent up to 700 with a few roundings makes
 # 1e-12. In float32 exponents that matter are below 20, rounded a few times, as the marks are: 20 * 8 * 6e-8 = 1e-5.
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
-DEVICE = "cuda-emulated"
-LEVELS = [*instruction_sets(), pytest.param(DEVICE, marks=pytest.mark.slow)]
+EMULATED = "cuda-emulated"
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+LEVELS = [*instruction_sets(), pytest.param(EMULATED, marks=pytest.mark.slow), ON_GPU]
 
 
 class OnDevice:
-    """The cuda operator on a problem whose arrays go to the (emulated) device, and results come back."""
+    """The cuda operator on a problem whose arrays go to the device, and results come back."""
 
     def __init__(self, problem: PairProblem) -> None:
-        def side(one: Side | None) -> Side | None:
-            return None if one is None else Side(*(emulated_cupy.asarray(a) for a in (one.points, one.marks)))
+        import cupy  # or the emulation
 
-        self.problem = problem
+        def side(one: Side | None) -> Side | None:
+            return None if one is None else Side(*(cupy.asarray(a) for a in (one.points, one.marks)))
+
+        self.problem, self._moved = problem, cupy.asarray
         self._operator = CudaOperator(replace(problem, left=side(problem.left), right=side(problem.right)))
 
     def moments(self, **options: Any) -> Moments:
@@ -54,22 +57,20 @@ class OnDevice:
     def __getattr__(self, name: str) -> Any:
         def call(*arrays: Any, **options: Any) -> np.ndarray:
             moved = name in ("matmul", "quadratic_forms")
-            found = getattr(self._operator, name)(
-                *(emulated_cupy.asarray(a) if moved else a for a in arrays), **options
-            )
+            found = getattr(self._operator, name)(*(self._moved(a) if moved else a for a in arrays), **options)
             return found if isinstance(found, np.ndarray) else found.get()
 
         return call
 
 
 def operator(level: str, problem: PairProblem) -> Any:
-    return OnDevice(problem) if level == DEVICE else OpenMPOperator(problem, level=level)
+    return OnDevice(problem) if level in (EMULATED, "cuda") else OpenMPOperator(problem, level=level)
 
 
 @pytest.fixture(autouse=True)
 def device_of_the_level(request):
     """The emulation in the place of CuPy."""
-    if hasattr(request.node, "callspec") and request.node.callspec.params.get("level") == DEVICE:
+    if hasattr(request.node, "callspec") and request.node.callspec.params.get("level") == EMULATED:
         with emulated_cupy.installed():
             yield
     else:
@@ -352,18 +353,24 @@ class TestPrimitives(Primitives):
             np.testing.assert_array_equal(other.matmul(w), product)
 
 
-# Some seconds each to compile: the others are slow.
-ON_DEVICE = ("normal-2-mixture-terms-rectangular",)
+# Some seconds each to compile for the emulation: the others are slow.
+ALWAYS = ("normal-2-mixture-terms-rectangular",)
 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(*case.values, id=case.id, marks=[] if case.id in ON_DEVICE else pytest.mark.slow) for case in CASES],
+    [pytest.param(*case.values, id=case.id, marks=[] if case.id in ALWAYS else pytest.mark.slow) for case in CASES],
     indirect=True,
 )
-@pytest.mark.parametrize("level", [DEVICE])
-class TestPrimitivesOnADevice(Primitives):
+@pytest.mark.parametrize("level", [EMULATED])
+class TestPrimitivesEmulated(Primitives):
     """One text for each family, dtype and sort of problem."""
+
+
+@pytest.mark.parametrize("case", CASES, indirect=True)
+@pytest.mark.parametrize("level", [ON_GPU])
+class TestPrimitivesOnAGPU(Primitives):
+    """The real ones."""
 
 
 def points_problem(mixtures: Mixtures, parts: list[Part], profile: str, dtype: str = "float64") -> PairProblem:

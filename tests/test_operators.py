@@ -56,6 +56,9 @@ CONVERSIONS = {
     "generic-torch": _torch,
     "generic-jax": _jax,
     "cuda-emulated": emulated_cupy.asarray,
+    # The real CuPy's, on a GPU.
+    "cuda": emulated_cupy.asarray,
+    "sorted_scan-cuda": emulated_cupy.asarray,
     "sorted_scan-emulated": emulated_cupy.asarray,
 }
 OPERATORS |= {
@@ -65,11 +68,12 @@ OPERATORS |= {
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
 }
 WITHOUT_GPU = list(OPERATORS)
-OPERATORS["cuda-emulated"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
+OPERATORS["cuda-emulated"] = OPERATORS["cuda"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
 ON_A_LINE = {
     "sorted_scan": SortedScanOperator,
     "sorted_scan-emulated": lambda p: SortedScanOperator(_map(p, emulated_cupy.asarray)),
 }
+ON_A_LINE["sorted_scan-cuda"] = ON_A_LINE["sorted_scan-emulated"]  # with the real CuPy, on a GPU
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
 # An expanded squared distance is off by about 4 eps s, s <= 4 its largest term, and used where it
 # exceeds 1e-3 s: the distance d is off by 4 eps s / (2 d) <= 63 eps sqrt(s) <= 126 eps, and a kernel of
@@ -247,7 +251,7 @@ ON_GPU = [
 
 
 @pytest.mark.parametrize("case", ON_GPU, indirect=True)
-@pytest.mark.parametrize("operator", ["cuda-emulated"])
+@pytest.mark.parametrize("operator", ["cuda-emulated", "cuda"])
 class TestSymmetricOnGPU(Contract):
     """Every problem."""
 
@@ -262,7 +266,9 @@ LINE_CASES = [
 
 
 @pytest.mark.parametrize("case", LINE_CASES, indirect=True)
-@pytest.mark.parametrize("operator", ["sorted_scan", pytest.param("sorted_scan-emulated", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "operator", ["sorted_scan", pytest.param("sorted_scan-emulated", marks=pytest.mark.slow), "sorted_scan-cuda"]
+)
 class TestOnALine(Contract):
     """Binary problems, for the operator that sorts."""
 

@@ -107,6 +107,9 @@ class CudaOperator:
         self._dtype = "float32" if problem.left.points.dtype == self._xp.float32 else "float64"
         factors = [factor for term in problem.kernel for factor in term.factors]
         metrics = {f.metric for f in factors}
+        n = max(len(problem.left.points), len(problem.columns.points))
+        if n >= 2**31:  # pairs.cu counts samples in 32 bits
+            raise ValueError(f"operator='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
         features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         self._residuals = labelled and metrics == {"euclidean"} and features >= RESIDUALS_FROM
@@ -542,6 +545,8 @@ def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str
     program = weights_program(_real(dtype))
     panel = cupy.empty((n if rows is None else rows, width), dtype=dtype)
     panel[n:] = 0
+    if width == 0:
+        return panel
     seed, sizes = np.uint64(weights.seed), (np.int64(n), np.int64(width))
     every = (-(-n * width // THREADS), 1)
     if weights.kind == "multinomial":

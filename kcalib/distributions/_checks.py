@@ -9,7 +9,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import cast, kind_of, reject
-from kcalib._special import brought, where_computed
+from kcalib._special import beside_computed, brought, where_computed
 
 # Squares, products of two and sums of these must stay in the range of numbers, in float32 too where that is asked for.
 LARGEST = 1e15
@@ -144,8 +144,7 @@ def numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], meth
             f"`{method}` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
             "make a distribution of each entry"
         )
-    array = real_array(y, "y")
-    array = _arrays.beside(array, reference) if _arrays.is_cuda(reference) else _arrays.to_host(array)
+    array = beside_computed(real_array(y, "y"), reference)
     if array.ndim not in (1, 2) or array.shape[0] != n:
         raise ValueError(f"`y` has shape {tuple(array.shape)}, expected ({n},), or ({n}, k) for k numbers each")
     return array

@@ -10,12 +10,14 @@ for the rest.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import kind_of
 from kcalib._problem import Family
 from kcalib.distributions._checks import check_size, read_only
@@ -25,6 +27,11 @@ __all__ = ["Components", "Distribution"]
 
 _MOMENT_DRAWS = 1024
 _BLOCK = 2**21  # numbers drawn at a time
+# Methods that compute with the arrays of a distribution.
+_COMPUTING = (
+    *("__init__", "take", "sample", "quasi_sample", "components", "parameters", "wasserstein_points"),
+    *("expected_value", "standard_deviation", "log_density", "cdf", "quantile", "pmf_table"),
+)
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,13 @@ class Distribution:
     # Of families whose draws are functions of uniform numbers: how many a draw takes.
     _uniforms: int | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Methods of a family, also of the user's own, run on the GPU of its arrays."""
+        super().__init_subclass__(**kwargs)
+        for name in _COMPUTING:
+            if inspect.isfunction(vars(cls).get(name)):
+                setattr(cls, name, on_their_gpu(vars(cls)[name]))
+
     @property
     def n(self) -> int:
         """Number of samples."""
@@ -154,6 +168,7 @@ class Distribution:
         """
         raise NotImplementedError(f"{type(self).__name__} has no `sample`; a distribution of your own defines it")
 
+    @on_their_gpu
     def quasi_sample(self, size: int, *, seed: int = 0) -> Array:
         """Draws for averages: randomised quasi Monte Carlo points where the family has them, else `sample`.
 
@@ -201,6 +216,7 @@ class Distribution:
         """Points, shape (n, p), whose Euclidean distance is the 2-Wasserstein distance; None: there are none."""
         return None
 
+    @on_their_gpu
     def expected_value(self) -> Array:
         """Expected values, shape (n, d).
 
@@ -213,6 +229,7 @@ class Distribution:
         """
         return self._moments()[0]
 
+    @on_their_gpu
     def standard_deviation(self) -> Array:
         """Standard deviations of the entries, shape (n, d).
 

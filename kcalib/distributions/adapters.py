@@ -14,6 +14,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._special import where_computed
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.beta import Beta
@@ -30,6 +31,7 @@ from kcalib.distributions.power_exponential import PowerExponential
 __all__ = ["as_distribution"]
 
 
+@on_their_gpu
 def as_distribution(predictions: Any) -> Distribution:
     """A distribution object of another library as one of kcalib's, by its parameters.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib import _arrays, _inputs
 from kcalib._arrays import Array
-from kcalib._special import brought, where_computed
+from kcalib._special import beside_computed, brought, where_computed
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._distribution import Distribution, take_rows
 from kcalib.distributions._quasi import random_points
@@ -130,7 +130,7 @@ class Categorical(Distribution):
                 f"`y` has shape {tuple(labels.shape)} and dtype {labels.dtype}, expected integers of shape ({self.n},)"
                 ": the position of a class for each prediction"
             )
-        labels = _arrays.beside(labels, p) if _arrays.is_cuda(p) else _arrays.to_host(labels)
+        labels = beside_computed(labels, p)
         _inputs.reject(
             labels,
             (labels < 0) | (labels >= self.n_classes),

@@ -25,10 +25,11 @@ import scipy
 
 from kcalib import _arrays, _mixtures
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
-from kcalib._special import where_computed
+from kcalib._special import beside_computed, where_computed
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.distributions._distribution import Components, Distribution
 from kcalib.distributions.bures import covariance_roots, squared_distances
@@ -44,6 +45,7 @@ PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the l
 Block = Callable[[], int]  # does its part and returns the number of pairs in it
 
 
+@on_their_gpu
 def wasserstein_distance(
     prediction: Distribution,
     other: Distribution | None = None,
@@ -143,6 +145,7 @@ def wasserstein_distance(
     return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)
 
 
+@on_their_gpu
 def mmd_distance(
     prediction: Distribution, other: Distribution | None = None, *, bandwidth: float, max_memory: float | None = None
 ) -> Array:
@@ -329,7 +332,7 @@ def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, 
 
 def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> Array:
     left = where_computed(points, np.float64)
-    right = where_computed(_brought_beside(others, left), np.float64)
+    right = where_computed(beside_computed(others, left), np.float64)
     _check_table(len(left), len(right), max_memory)
     if not _arrays.is_host(left):
         xp = _arrays.namespace(left)
@@ -352,11 +355,6 @@ def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | N
             if progress is not None:
                 progress(done / len(left))
     return table
-
-
-def _brought_beside(array: Array, reference: Array) -> Array:
-    """To the GPU, if the reference is there, otherwise to the host."""
-    return _arrays.beside(array, reference) if _arrays.is_cuda(reference) else _arrays.to_host(array)
 
 
 def _in_rows(n: int, n_others: int, width: int, xp: Any, distances: Callable[[slice], Array]) -> Array:
@@ -437,7 +435,7 @@ class _Mixtures:
         """Beside the reference."""
 
         def checked(name: str) -> Array:
-            array = where_computed(_brought_beside(getattr(components, name), reference), np.float64)
+            array = where_computed(beside_computed(getattr(components, name), reference), np.float64)
             reject(
                 array,
                 ~_arrays.namespace(array).isfinite(array),

@@ -9,6 +9,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import reject
 from kcalib._special import betaincc, special, where_computed
 from kcalib.distributions._checks import (
@@ -81,6 +82,7 @@ class NegativeBinomial(Counts):
         object.__setattr__(self, "dispersion", dispersion)
 
     @classmethod
+    @on_their_gpu
     def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
         """Distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
 

@@ -35,7 +35,7 @@ RISK_GRID = tuple(range(5, 101, 5))
 FOLDS = 5
 FOLD_SEED = 0
 COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
-DEVICE_ELEMENTS = 2**24  # that are binned at once on a device
+DEVICE_ELEMENTS = 2**23  # that are binned at once on a device
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Columns(NamedTuple):
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
     confidence, correct = (where_computed(a, np.float64) for a in top_label(data, threads))
-    labels = _arrays.namespace(correct).where(correct > 0, 0, -1)
+    labels = (correct > 0).astype(np.int64) - 1
     return Columns(confidence[:, None], labels, _weight(data))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
 from kcalib._special import where_computed
@@ -61,6 +62,7 @@ class BrierDecomposition:
         return self.uncertainty - self.discrimination
 
 
+@on_their_gpu
 def brier_decomposition(
     y_true: Any,
     y_pred: Any,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kcalib import _arrays
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
 from kcalib._threads import resolve_threads
@@ -80,6 +81,7 @@ class ECEResult:
         return self.value
 
 
+@on_their_gpu
 def top_label_ece(
     y_true: Any,
     y_pred: Any,
@@ -190,6 +192,7 @@ def top_label_ece(
     return result if full_output else result.value
 
 
+@on_their_gpu
 def class_wise_ece(
     y_true: Any,
     y_pred: Any,
@@ -271,6 +274,7 @@ def class_wise_ece(
     return result if full_output else result.value
 
 
+@on_their_gpu
 def static_calibration_error(
     y_true: Any,
     y_pred: Any,
@@ -320,6 +324,7 @@ def static_calibration_error(
     )
 
 
+@on_their_gpu
 def adaptive_calibration_error(
     y_true: Any,
     y_pred: Any,
@@ -380,6 +385,7 @@ def adaptive_calibration_error(
     )
 
 
+@on_their_gpu
 def debiased_ece(
     y_true: Any,
     y_pred: Any,
@@ -446,6 +452,7 @@ def debiased_ece(
     return result if full_output else result.value
 
 
+@on_their_gpu
 def canonical_ece(
     y_true: Any,
     y_pred: Any,

@@ -20,7 +20,6 @@ from kcalib._memory import check_memory
 from kcalib._packing import Packed
 from kcalib._problem import Factor, Side, Term
 from kcalib._special import where_computed
-from kcalib._statistics import total
 from kcalib.solvers import KernelOperator, pivoted_cholesky
 
 FIRST_RANK = 128
@@ -61,9 +60,10 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
     gram = KernelOperator(replace(packed, problem=alone), threads=threads, operator=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
-    trace = total(gram.diagonal())
+    xp = _arrays.namespace(gram.reference)
+    trace = float(xp.sum(gram.diagonal()))
     if trace <= 0:
-        return Residuals(where_computed(_arrays.namespace(nowhere).zeros_like(nowhere), np.float64), 0.0)
+        return Residuals(xp.zeros((n, 1)), 0.0)
     while True:
         check_memory(
             24 * n * rank,

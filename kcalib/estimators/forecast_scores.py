@@ -21,11 +21,12 @@ import scipy
 
 from kcalib import _arrays, _plot
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._forecasts import FOREIGN, Forecasts, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_integer
 from kcalib._special import brought, special, where_computed
-from kcalib.distributions import Distribution, NegativeBinomial, Poisson, as_distribution
+from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Samples, as_distribution
 from kcalib.distributions._distribution import Components
 from kcalib.estimators.reliability import Band
 
@@ -42,6 +43,7 @@ HISTOGRAM_BINS = 20
 BATCH_ELEMENTS = 2**20  # numbers in memory at a time
 
 
+@on_their_gpu
 def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight: Any = None) -> float:
     r"""Mean continuous ranked probability score; the energy score for predictions of vectors.
 
@@ -102,6 +104,7 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     return mean_of(data, crps_values(data, fair=fair))
 
 
+@on_their_gpu
 def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
     """Mean negative log-likelihood of the targets, in nats.
 
@@ -131,6 +134,7 @@ def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
     return mean_of(data, log_score_values(data))
 
 
+@on_their_gpu
 def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = LEVELS, sample_weight: Any = None) -> float:
     r"""Mean pinball loss of predicted quantiles, averaged over levels.
 
@@ -169,6 +173,7 @@ def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = LEVELS, sam
     return mean_of(data, pinball_values(data, checked_levels(levels)))
 
 
+@on_their_gpu
 def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
     """Probability integral transform: where in its predicted distribution each target lies.
 
@@ -255,6 +260,7 @@ class QuantileCalibration:
         return _plot.plot_quantiles(self, ax, color, histogram, legend)
 
 
+@on_their_gpu
 def quantile_calibration(
     y_true: Any,
     y_pred: Distribution,
@@ -533,7 +539,8 @@ def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
     if hasattr(data.prediction, "quantile"):
         return where_computed(data.prediction.quantile(levels), np.float64)
     draws = _draws(data)[:, :, 0]
-    _arrays.check_not_cuda(draws, f"quantiles of {type(data.prediction).__name__}, which has no `quantile`,")
+    if not _arrays.is_host(draws):
+        return Samples(draws).quantile(levels)
     return np.quantile(draws, levels, axis=1, method="inverted_cdf").T
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kcalib import _packing, _statistics
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import operator_for
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
@@ -41,6 +42,7 @@ class MMCEResult:
         return self.value
 
 
+@on_their_gpu
 def mmce(
     y_true: Any,
     y_pred: Any,

@@ -16,12 +16,13 @@ import scipy
 
 from kcalib import _arrays, _plot
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._resampling import drawn_labels
 from kcalib._special import where_computed
-from kcalib._statistics import cumulative_sum, group_sums
+from kcalib._statistics import cumulative_sum, group_sums, sums_of_runs
 from kcalib.lenses import Lens, TopLabel
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
@@ -34,7 +35,7 @@ DEFAULT_SEED = 0
 MAX_BINS = 1_000_000
 MAX_POINTS = 1000  # of the bands of isotonic regression
 HISTOGRAM_BINS = 20
-BATCH_ELEMENTS = 2**18  # drawn labels in memory at a time
+BATCH_ELEMENTS, DEVICE_ELEMENTS = 2**18, 2**24  # drawn labels in memory at a time
 HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 for a million samples in a bin
 SHORT = 40  # laws of fewer values are multiplied without a Fourier transform
 
@@ -114,6 +115,7 @@ class ReliabilityDiagram:
         return _plot.plot_diagram(self, ax, labels, color, histogram, legend)
 
 
+@on_their_gpu
 def reliability(
     y_true: Any,
     y_pred: Any,
@@ -267,8 +269,8 @@ def diagram_of(
     elif has_consistency:
         if is_drawn:
             draws = _Draws.checked(n_resamples, seed, tail, len(filled))
-            _arrays.check_not_cuda(index, "the consistency band of weighted samples, whose labels are drawn,")
-            limits = _drawn_band(sample, np.asarray(np.searchsorted(filled, index)), draws)
+            position = _arrays.namespace(index).searchsorted(_arrays.like(filled, index), index)
+            limits = _drawn_band(sample, position, draws)
         else:
             limits = _exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
@@ -402,7 +404,9 @@ def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
     Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
     """
     xp = _arrays.namespace(confidence)
-    order = xp.argsort(confidence)
+    # With weights the order of ties matters, and must be the same everywhere; NumPy is faster where it may choose it.
+    is_host, is_weighted = _arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
+    order = np.argsort(confidence, kind="stable" if is_weighted else None) if is_host else xp.argsort(confidence)
     weight = weight[order]
     before = cumulative_sum(weight) - weight
     # Products, not quotients: exact for samples without weights.
@@ -553,25 +557,38 @@ def _isotonic_band(sample: Sample, draws: _Draws) -> tuple[np.ndarray, Band]:
 
 
 def _drawn_band(
-    sample: Sample, group: np.ndarray, draws: _Draws, fitted: Callable[[np.ndarray], np.ndarray] | None = None
+    sample: Sample, group: Array, draws: _Draws, fitted: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> Band:
     """Order statistics of the frequencies in groups 0, 1, ... of samples, after a fit, of labels that are drawn.
 
     With the frequencies of a calibrated model there are R + 1 of them, in random order: those below the value of a
     rank r, among the R that are drawn, have the rank r at most among all, which has a probability of r / (R + 1).
     """
-    order = np.lexsort((sample.confidence, group))
-    confidence, weight = sample.confidence[order], sample.weight[order, None]
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    totals = np.add.reduceat(weight, starts)
-    probabilities = np.stack((1 - confidence, confidence), axis=1)
+    xp, is_host = _arrays.namespace(group), _arrays.is_host(group)
+    # On a device groups are bins, which ascend with the confidence.
+    order = np.lexsort((sample.confidence, group)) if is_host else xp.argsort(sample.confidence)
+    confidence, weight = sample.confidence[order], sample.weight[order][:, None]
+    sums = _summing(group[order])
+    totals = sums(weight)
+    probabilities = xp.stack((1 - confidence, confidence), axis=1)
+    at_once = max(1, (BATCH_ELEMENTS if is_host else DEVICE_ELEMENTS) // len(group))
     parts = []
-    for labels in drawn_labels(
-        probabilities, draws.n_resamples, draws.seed, at_once=max(1, BATCH_ELEMENTS // len(group))
-    ):
-        frequencies = np.add.reduceat(weight * labels, starts) / totals
+    for labels in drawn_labels(probabilities, draws.n_resamples, draws.seed, at_once=at_once):
+        frequencies = sums(weight * labels) / totals
         parts.append(frequencies if fitted is None else fitted(frequencies))
-    values = np.concatenate(parts, axis=1)
+    values = xp.concat(parts, axis=1)
     lowest, highest = draws.rank - 1, draws.n_resamples - draws.rank
-    values.partition((lowest, highest), axis=1)
-    return Band(values[:, lowest].copy(), values[:, highest].copy())
+    if is_host:
+        values.partition((lowest, highest), axis=1)
+    else:
+        values = xp.sort(values, axis=1)
+    return Band(*(np.array(_arrays.to_host(values[:, rank])) for rank in (lowest, highest)))
+
+
+def _summing(group: Array) -> Callable[[Array], Array]:
+    """A function that sums the rows of an array within groups 0, 1, ... that ascend and hold samples."""
+    if _arrays.is_host(group):
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        return lambda rows: np.add.reduceat(rows, starts)
+    sizes = _arrays.namespace(group).bincount(group)
+    return lambda rows: sums_of_runs(group, sizes, rows)[0]

@@ -6,6 +6,7 @@ from typing import Any
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare, threads_for
 from kcalib._packing import points_and_residuals
 from kcalib.lenses import Lens
@@ -13,6 +14,7 @@ from kcalib.lenses import Lens
 __all__ = ["brier_score", "log_loss"]
 
 
+@on_their_gpu
 def brier_score(
     y_true: Any,
     y_pred: Any,
@@ -57,6 +59,7 @@ def brier_score(
     return brier_score_of(data, is_halved(scale_by_half, data.m))
 
 
+@on_their_gpu
 def log_loss(
     y_true: Any,
     y_pred: Any,

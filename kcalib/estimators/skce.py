@@ -16,6 +16,7 @@ import numpy as np
 
 from kcalib import _forecast_packing, _packing, _statistics
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._options import check_choice, check_integer
@@ -31,6 +32,7 @@ __all__ = ["skce"]
 ESTIMATORS = ("unbiased", "biased", "block", "linear")
 
 
+@on_their_gpu
 def skce(
     y_true: Any,
     y_pred: Any,

@@ -16,6 +16,7 @@ import numpy as np
 
 from kcalib import _arrays, _inputs, _packing
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
@@ -35,6 +36,7 @@ DEFAULT_SEED = 0
 MAX_LOCATIONS = 100_000
 
 
+@on_their_gpu
 def ucme(
     y_true: Any,
     y_pred: Any,
@@ -119,8 +121,8 @@ def ucme(
     cumulative probabilities are at most ``rng.uniform(size=J)``; of distributions, their
     ``sample(1, seed=rng.integers(2**63))``). They depend on `y_pred` but not on `y_true`, so
     that the differences have mean 0 for a calibrated model. Where the predictions are is where a model can be
-    told from a calibrated one. They are drawn on the host and are
-    the same for every array library.
+    told from a calibrated one. Their random numbers come from the host, so that they
+    are the same for every array library.
 
     References
     ----------

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcalib import _packing, _statistics
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import operator_for
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._memory import check_max_memory
@@ -55,6 +56,7 @@ LOCATIONS = ("n_locations", "test_predictions", "test_labels", "from_logits")
 OPTIONAL_FIELDS = tuple(f.name for f in dataclasses.fields(CalibrationTestResult) if "None" in str(f.type))
 
 
+@on_their_gpu
 def calibration_test(
     y_true: Any,
     y_pred: Any,

@@ -17,7 +17,7 @@ is the same to first order, and for a calibrated model has exactly the expectati
 for any n: :math:`b_i - B_{ii} r_i` does not depend on e_i, nor does :math:`r_i - e_i`.
 
 `compare` calls `Expansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a `Factor`. Arrays
-of n rows stay where the residuals are, in host memory or on a GPU; matrices of eigenvectors are the host's.
+of n rows, and eigenvectors, stay where the residuals are, in host memory or on a GPU; eigenvalues are the host's.
 """
 
 from __future__ import annotations
@@ -122,9 +122,10 @@ class Factor:
     @classmethod
     def _of_rank(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
         found = pivoted_cholesky(matrix, rank, seed=seed)
-        eigenvalues, rotation = _linalg.eigh(_arrays.to_host(found.factor.T @ found.factor))
-        kept = eigenvalues > EPSILON * eigenvalues[-1]
-        vectors, eigenvalues = found.factor @ _arrays.like(rotation[:, kept], found.factor), eigenvalues[kept]
+        values, rotation = _linalg.eigh(found.factor.T @ found.factor)
+        eigenvalues = _arrays.to_host(values)
+        kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
+        vectors, eigenvalues = found.factor @ rotation[:, _arrays.like(kept, rotation)], eigenvalues[kept]
         diagonal = matrix.diagonal()
         xp = _arrays.namespace(diagonal)
         rest = xp.maximum(diagonal - _linalg.row_products(vectors, vectors), 0.0)
@@ -190,12 +191,14 @@ class _Solved:
 
 
 def _by_factor(factor: Factor, residuals: Array) -> _Solved:
-    vectors, shifted = factor.vectors, (factor.eigenvalues + factor.shift)[:, None]
-    cross = _arrays.to_host(vectors.T @ residuals)
+    vectors, eigenvalues = factor.vectors, _arrays.like(factor.eigenvalues, factor.vectors)
+    shifted = (eigenvalues + factor.shift)[:, None]
+    cross = vectors.T @ residuals
     solution = cross / shifted
-    z = (residuals - vectors @ _arrays.like(solution, vectors)) / factor.shift
-    b = vectors @ _arrays.like(solution / shifted, vectors)
-    equations = NormalEquations(np.diag(factor.eigenvalues), cross, _linalg.squared_norm(residuals))
+    z = (residuals - vectors @ solution) / factor.shift
+    b = vectors @ (solution / shifted)
+    gram = _arrays.namespace(vectors).diag(eigenvalues)
+    equations = NormalEquations(gram, cross, _linalg.squared_norm(residuals))
     diagonal = factor.matrix.diagonal()
     xp = _arrays.namespace(diagonal)
     lost = float(xp.sum(factor.rest)) + EPSILON * float(xp.sum(diagonal))

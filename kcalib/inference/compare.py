@@ -26,6 +26,7 @@ import scipy
 
 from kcalib import _arrays, _packing, _statistics
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._dispatch import Operator, operator_for
 from kcalib._draws import batches
 from kcalib._forecast_packing import packed_with, resolve
@@ -59,6 +60,7 @@ STRIP = 128  # samples whose pairs with all others are in memory at once
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
 
 
+@on_their_gpu
 def compare(
     y_true: Any,
     y_preds: Mapping[str, Any],

@@ -23,6 +23,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
@@ -149,6 +150,7 @@ class CalibrationFunction(Parametrised):
     # Functions that `_tried` yields for settings of this parameter alone share what is large.
     _path: ClassVar[str | None] = None
 
+    @on_their_gpu
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         """Fit the function to labels and predictions.
 
@@ -164,6 +166,7 @@ class CalibrationFunction(Parametrised):
         """
         return self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
 
+    @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
         """The function of all pairs of predictions.
 
@@ -180,15 +183,9 @@ class CalibrationFunction(Parametrised):
             The values h(p_i, q_j); an array on the GPU if the predictions are there, or what the function was fitted
             to.
         """
-        self._check_fitted()
-        points = self._points(p, from_logits, "p")
-        others = points if q is None else self._points(q, from_logits, "q").beside(points.simplex)
-        left = self._evaluated(points.beside(others.simplex))
-        right = left if q is None else self._evaluated(others)
-        core = self._core_beside(left)
-        values = (left if core is None else left @ core) @ right.T
-        return values if _arrays.is_host(values) else _arrays.restored(values, p)
+        return as_given(self._values(p, q, from_logits), p)
 
+    @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The estimated squared calibration error of predictions (Gruber and Bach, equation 21).
 
@@ -205,6 +202,7 @@ class CalibrationFunction(Parametrised):
         self._check_fitted()
         return self._squared_error(self._points(y_pred, from_logits, "y_pred"))
 
+    @on_their_gpu
     def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
         """How wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
 
@@ -239,7 +237,17 @@ class CalibrationFunction(Parametrised):
         """S, shape (r, r), symmetric; None for the identity."""
         return None
 
-    # Checked data in, also for the cross-validation.
+    # Also for the cross-validation.
+
+    def _values(self, p: Any, q: Any, from_logits: bool) -> Array:
+        """`h` as a NumPy or CuPy array."""
+        self._check_fitted()
+        points = self._points(p, from_logits, "p")
+        others = points if q is None else self._points(q, from_logits, "q").beside(points.simplex)
+        left = self._evaluated(points.beside(others.simplex))
+        right = left if q is None else self._evaluated(others)
+        core = self._core_beside(left)
+        return (left if core is None else left @ core) @ right.T
 
     def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
         """Functions with these parameters in place of their own, fitted to `train`, and their risks on `validation`.
@@ -296,6 +304,11 @@ class CalibrationFunction(Parametrised):
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
+
+
+def as_given(values: Array, original: Any) -> Array:
+    """Values on a GPU in the library of the predictions that they are of; NumPy arrays on the host."""
+    return values if _arrays.is_host(values) else _arrays.restored(values, original)
 
 
 def diagonal(features: Array, core: Array | None) -> Array:

@@ -23,12 +23,13 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import prepare
 from kcalib._options import check_integer
 from kcalib._threads import terminal_progress
 from kcalib.lenses import Canonical, ClassWise, Lens
 from kcalib.regression._candidates import Candidate, candidates_of
-from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, null_risk_of
+from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, as_given, null_risk_of
 from kcalib.results import aligned
 
 Progress = Callable[[float], None]
@@ -105,6 +106,7 @@ def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:
     return [] if entry.parameters is None else list(entry.parameters.items())
 
 
+@on_their_gpu
 def calibration_error(
     y_true: Any,
     y_pred: Any,
@@ -287,6 +289,7 @@ class CalibrationErrorCV(Parametrised):
         self.shuffle = shuffle
         self.seed = seed
 
+    @on_their_gpu
     def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> CalibrationErrorCV:
         """Run the pipeline.
 
@@ -303,6 +306,7 @@ class CalibrationErrorCV(Parametrised):
         with terminal_progress("kcalib cross-validation") as bar:
             return self._fit(y_true, y_pred, classes, from_logits, bar)
 
+    @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
         """The ensemble's function of all pairs of predictions: the mean of those of the folds.
 
@@ -319,8 +323,9 @@ class CalibrationErrorCV(Parametrised):
             The values; an array on the GPU if the predictions are there, or what was fitted.
         """
         functions = self._ensemble()
-        return sum(f.h(p, q, from_logits=from_logits) for f in functions) / len(functions)
+        return as_given(sum(f._values(p, q, from_logits) for f in functions) / len(functions), p)
 
+    @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
         """The squared calibration error on other predictions, by the ensemble.
 

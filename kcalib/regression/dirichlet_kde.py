@@ -25,6 +25,7 @@ import numpy as np
 
 from kcalib import _arrays, _native
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 from kcalib._inputs import DTYPES, prepare
 from kcalib._options import check_choice, check_integer
 from kcalib._threads import resolve_threads, terminal_progress
@@ -58,6 +59,7 @@ class Ratio:
 
     @classmethod
     def of(cls, problem: Problem, orientation: str, dtype: str, threads: int | None) -> Ratio:
+        resolve_threads(threads)
         order = _arrays.namespace(problem.labels).argsort(problem.labels, stable=True)
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
@@ -288,6 +290,7 @@ class DirichletKDE(CalibrationFunction):
         return _phi(problem, self._ratio.beside(problem.simplex).shares(problem.simplex, self.bandwidth_))
 
 
+@on_their_gpu
 def kde_calibration_error(
     y_true: Any,
     y_pred: Any,

@@ -36,10 +36,11 @@ from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, Tried, risk_of
 from kcalib.solvers import KernelOperator
 from kcalib.solvers.kronecker import SignedFactors, Spectrum, eigendecomposition, largest, quotients, signed_factors
-from kcalib.solvers.pivoted_cholesky import partial_cholesky
+from kcalib.solvers.pivoted_cholesky import LowRank, automatic_block, partial_cholesky
 
 __all__ = ["KKR", "UKKR", "RegularizationWarning"]
 
+RANKS_ON_GPU = (1024, 8192)  # of factors that are tried before larger ones
 LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
 SMALLEST, LARGEST = 1e-100, 1e100  # regularization: no square or quotient leaves the range of float64
 NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
@@ -84,14 +85,14 @@ class Expansion:
         points = _arrays.namespace(problem.points).ascontiguousarray(problem.points)
         operator = KernelOperator(pack_points(points, kernel, "float64"), threads=None, operator=None)
         most = _largest_rank(points, max_memory)
-        found = partial_cholesky(operator, most, to_rounding=True)
+        found = _factor(operator, most, _arrays.is_host(points))
         if found.rank < most:
             reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
             return cls._of_factor(problem, operator, found.factor, found.pivots, reason)
         del found
         reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
         check_memory(
-            24 * problem.n**2,
+            (24 if _arrays.is_host(points) else 40) * problem.n**2,
             max_memory,
             f"{reason}, and its eigendecomposition and workspace",
             "fit fewer samples, or take a smoother kernel, such as Gaussian() with a larger bandwidth",
@@ -154,6 +155,20 @@ def _kept(spectrum: Spectrum) -> tuple[Array, Array]:
     """Eigenvalues above rounding, and their eigenvectors."""
     first = int(_arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
     return spectrum.values[first:], spectrum.vectors[:, first:]
+
+
+def _factor(operator: KernelOperator, most: int, on_host: bool) -> LowRank:
+    """Of the kernel matrix, to rounding, of rank `most` where there is no lower one.
+
+    Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have
+    the same pivots, if the last block of these was a whole one.
+    """
+    for rank in () if on_host else [rank for rank in RANKS_ON_GPU if rank < most]:
+        found = partial_cholesky(operator, rank, to_rounding=True)
+        if found.rank <= rank - automatic_block(rank):
+            return found
+        del found
+    return partial_cholesky(operator, most, to_rounding=True)
 
 
 def _largest_rank(points: Array, max_memory: float | None) -> int:
@@ -372,8 +387,8 @@ class UKKR(KernelRidge):
     tables adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
 
     For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
-    24 n^2 if dense; a cross-validated path of regularizations takes one decomposition for each fold. Evaluation takes
-    O(n' q m) time with q = r pivots, or q = n if dense.
+    24 n^2 (40 on a GPU) if dense; a cross-validated path of regularizations takes one decomposition for each fold.
+    Evaluation takes O(n' q m) time with q = r pivots, or q = n if dense.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
     out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
@@ -481,8 +496,8 @@ class KKR(KernelRidge):
     tables adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
 
     For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
-    24 n^2 if dense; a cross-validated path of regularizations takes one decomposition for each fold. Evaluation takes
-    O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
+    24 n^2 (40 on a GPU) if dense; a cross-validated path of regularizations takes one decomposition for each fold.
+    Evaluation takes O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
 
     `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
     out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns

@@ -278,7 +278,8 @@ def _checked_matrix(matrix: Array) -> Array:
         raise ValueError(f"`operator` has shape {matrix.shape}, expected (n, n) with n >= 1")
     xp = _arrays.namespace(matrix)
     matrix = xp.asarray(matrix, dtype=xp.float64)
-    rows = max(1, 2**20 // len(matrix))  # at a time, so that nothing of the matrix's size is made
+    at_once = 2**24 if _arrays.is_cuda(matrix) else 2**20  # entries, so that nothing of the matrix's size is made
+    rows = max(1, at_once // len(matrix))
     bound = 0.0
     for begin in range(0, len(matrix), rows):
         strip = matrix[begin : begin + rows]

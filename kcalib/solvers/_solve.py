@@ -84,18 +84,18 @@ def solve(
 
     .. math:: (K + s I) Z = B
 
-    "cholesky" computes and factorises the dense matrix: 8 n^2 bytes, n^3 / 3 multiply-adds. "cg", block conjugate
-    gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors (a sweep over
-    all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I, the fewer;
-    hardly ten for the shift n^(3/4) of the CKCE.
+    "cholesky" computes and factorises the dense matrix: 8 n^2 bytes (on a GPU 16 n^2), n^3 / 3 multiply-adds. "cg",
+    block conjugate gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors
+    (a sweep over all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I,
+    the fewer; hardly ten for the shift n^(3/4) of the CKCE.
 
     Parameters
     ----------
     operator : operator or array_like, shape (n, n)
         K, symmetric and positive semi-definite: what `kernel_operator` returns, a dense matrix, or any object with
         `n`, ``matmul(vectors, dtype="float64")`` (K @ vectors, float64, of an (n, c) array; "float32" allows a
-        relative error of 1e-6), ``tile(rows, columns)`` (dense, of slices or integer arrays) and ``diagonal()``.
-        It may have any rank.
+        relative error of 1e-6), ``tile(rows, columns)`` (dense, of slices or NumPy's integer arrays) and
+        ``diagonal()``, all of NumPy arrays, or of CuPy arrays for right sides on a GPU. It may have any rank.
     right_sides : array_like, shape (n,) or (n, c)
         B. With CuPy arrays, or CUDA tensors, K has to be on the same GPU, and all is done there.
     shift : float
@@ -121,23 +121,26 @@ def solve(
     max_iterations : int
         Of "cg", at least 1.
     max_memory : float, optional
-        Bytes that may be taken; by default what the machine has available.
+        Bytes that may be taken; by default what the machine, or the right sides' GPU, has available.
     seed : int
         Of the preconditioner's random pivots.
 
     Returns
     -------
     Solution
-        With `values`, `residual`, `relative_residual`, `iterations`, `rank`, `method`, `method_reason`, `memory` and
+        With `values` (a NumPy array, or for right sides on a GPU one of their library there), `residual`,
+        `relative_residual`, `iterations`, `rank`, `method`, `method_reason`, `memory` and
         `converged`.
 
     Raises
     ------
     TypeError
-        If `operator` is none, `right_sides` are not real numbers, `accept` cannot be called, or an integer is none.
+        If `operator` is none, `right_sides` are not real numbers, `accept` cannot be called, or an integer is none; if
+        an operator's products are not where the right sides are.
     ValueError
         If `shift` or `tol` is not a positive finite number, shapes do not fit, an entry is not finite, or an option
-        is out of range or has no effect on the method; if K + s I turns out not to be positive definite.
+        is out of range or has no effect on the method; if K + s I turns out not to be positive definite; if one of K
+        and `right_sides` is on a GPU and the other is not.
     MemoryError
         If more memory is needed than there is, or than `max_memory`; raised before it is taken.
 

@@ -10,7 +10,7 @@ they count the residual is computed anew, in float64 (reliable updates: Sleijpen
 directions go on. What is returned is a residual of float64 products. Called by `_solve`.
 
 Arrays of n rows stay where they are, in host memory or on a GPU, and so does the preconditioner. Matrices of the size
-of a block, whose factors choose directions and lengths, are the host's.
+of a block, whose factors choose directions and lengths, are the host's unless they are large.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ STALLED = 100  # iterations in which the residual finds no new minimum
 DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
 GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
+BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
 RANK_SHARE, LARGEST_RANK = 50, 400  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
@@ -172,8 +173,8 @@ class _Iteration:
         self.errors = np.zeros(len(self.scales))  # of the residuals, by rounding: at most about
         self.history = [self.relative]
         self.iterations = 0
-        # Directions, their products with K + s I, and the Cholesky factor of both's.
-        self.last: tuple[Array, Array, tuple[np.ndarray, bool]] | None = None
+        # Directions, their products with K + s I, and the Cholesky root of both's.
+        self.last: tuple[Array, Array, Array] | None = None
         self.best = Solved(self.values, self.residuals, 0, False)  # of those whose residual was computed anew
         self.best_relative = math.inf
         self.last_relative = math.inf if system.products == "float64" else self.relative  # when last computed anew
@@ -203,41 +204,41 @@ class _Iteration:
         news = self.system.preconditioned(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
-            lengths = scipy.linalg.cho_solve(curvature, _arrays.to_host(images.T @ news))
-            news = news - directions @ _arrays.like(lengths, news)
+            lengths = _solved(curvature, images.T @ news)
+            news = news - directions @ _arrays.beside(lengths, news)
         return _orthonormal(news)
 
     def _step(self, directions: Array) -> None:
         dtype = self.products
         images = self.system.product(directions, dtype)
-        matrix = _arrays.to_host(directions.T @ images)
+        matrix = _small(directions.T @ images)
         curvature = self._curvature(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
             images = self.system.product(directions)
-            matrix = _arrays.to_host(directions.T @ images)
+            matrix = _small(directions.T @ images)
             curvature = self._curvature(matrix)
         self.iterations += 1
         if curvature is None:
             self._forget()
             self.history += STALLED * self.history[-1:]
             return
-        lengths = scipy.linalg.cho_solve(curvature, _arrays.to_host(directions.T @ self.residuals))
-        steps = _arrays.like(lengths, directions)
+        lengths = _solved(curvature, directions.T @ self.residuals)
+        steps = _arrays.beside(lengths, directions)
         self.values += directions @ steps
         self.residuals -= images @ steps
-        self.largest = max(self.largest, float(np.linalg.norm(matrix, 2)))
-        self.errors += ROUNDING[dtype] * self.largest * np.linalg.norm(lengths, axis=0)
+        self.largest = max(self.largest, _spectral_norm(matrix))
+        self.errors += ROUNDING[dtype] * self.largest * _linalg.column_norms(lengths)
         self.last = directions, images, curvature
         self._measure()
 
-    def _curvature(self, matrix: np.ndarray) -> tuple[np.ndarray, bool] | None:
-        """Cholesky factor of P^T (K + s I) P; None where rounding hides that it is positive."""
+    def _curvature(self, matrix: Array) -> Array | None:
+        """Cholesky root of P^T (K + s I) P; None where rounding hides that it is positive."""
         matrix = (matrix + matrix.T) / 2
         try:
-            return scipy.linalg.cho_factor(matrix, lower=True)
+            return _linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
-            values = scipy.linalg.eigvalsh(matrix)
+            values = _arrays.to_host(_linalg.eigvalsh(matrix))
         tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.system.shift)
         if values[0] > -tolerance or self.products != "float64":
             return None
@@ -291,8 +292,32 @@ def _orthonormal(vectors: Array) -> Array | None:
         if len(some) == 0:
             return None
         vectors = vectors[:, _arrays.like(some, vectors)] / _arrays.like(sizes[some], vectors)
-        gram = _arrays.to_host(vectors.T @ vectors)
-        values, rotation = scipy.linalg.eigh(gram, check_finite=False, driver="ev")
-        kept = values > threshold**2 * values[-1]
-        vectors = vectors @ _arrays.like(rotation[:, kept] / np.sqrt(values[kept]), vectors)
+        found, rotation = _eigh(_small(vectors.T @ vectors))
+        values = _arrays.to_host(found)
+        kept = np.flatnonzero(values > threshold**2 * values[-1])
+        rotation = rotation[:, _arrays.like(kept, rotation)] / _arrays.like(np.sqrt(values[kept]), rotation)
+        vectors = vectors @ _arrays.beside(rotation, vectors)
     return vectors
+
+
+def _small(matrix: Array) -> Array:
+    """A matrix of the size of a block: on the host, unless it is large and on a GPU."""
+    return _arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
+
+
+def _solved(root: Array, right: Array) -> Array:
+    """(L L^T)^-1 right where L is, of the size of a block."""
+    return _linalg.cholesky_solve(root, _arrays.to_host(right) if _arrays.is_host(root) else right)
+
+
+def _eigh(matrix: Array) -> tuple[Array, Array]:
+    if _arrays.is_host(matrix):
+        return scipy.linalg.eigh(matrix, check_finite=False, driver="ev")
+    return _linalg.eigh(matrix)
+
+
+def _spectral_norm(matrix: Array) -> float:
+    """Of a matrix that is symmetric to rounding."""
+    if _arrays.is_host(matrix):
+        return float(np.linalg.norm(matrix, 2))
+    return float(np.max(np.abs(_arrays.to_host(_linalg.eigvalsh((matrix + matrix.T) / 2)))))

@@ -22,6 +22,7 @@ import scipy
 
 from kcalib import _arrays, _linalg
 from kcalib._arrays import Array
+from kcalib._devices import on_their_gpu
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -93,6 +94,7 @@ class Kronecker:
         left, right = self._forms
         return left.n_truncated, right.n_truncated
 
+    @on_their_gpu
     def solve(self, right_sides: Any, shift: Any) -> KroneckerSolution:
         r"""Solve (A (x) B + s I) x = b, for one shift or several.
 
@@ -110,8 +112,8 @@ class Kronecker:
         Returns
         -------
         KroneckerSolution
-            With `values` of the shape of `right_sides`, for a path of shape (k, ...); on the GPU where solved
-            there.
+            With `values` of the shape of `right_sides`, for a path of shape (k, ...); on the GPU if A, B or
+            `right_sides` are.
 
         Raises
         ------
@@ -206,6 +208,7 @@ class Kronecker:
         return f"<Kronecker of A {self._left.shape} and B {self._right.shape}, by {self.method}>"
 
 
+@on_their_gpu
 def kronecker(left: Any, right: Any = None) -> Kronecker:
     r"""Decompose A and B once, to solve (A (x) B + s I) x = b for any b and s.
 
@@ -312,7 +315,7 @@ def signed_factors(values: Array, shift: float) -> SignedFactors:
     root, most = math.sqrt(shift), float(values[-1]) ** 2 / (float(values[-1]) ** 2 + shift)
     # xy / (xy + s) is at most 1 and xy / s, the first of which is less for y from s / x on.
     crossing = xp.searchsorted(values, shift / values)
-    own = values / xp.sqrt(values**2 + shift)
+    own = values / xp.sqrt(values * values + shift)
     rest = xp.ones_like(values)  # T_k
     zero = xp.zeros_like(values[:1])
     columns = list[Array]()

@@ -46,7 +46,7 @@ class NormalEquations:
         for features, right in blocks:
             gram = gram + features.T @ features
             cross = cross + features.T @ right
-            squares += squared_norm(right)
+            squares += _linalg.squared_norm(right)
         return cls(gram, cross, squares)
 
     def solution(self, shift: float) -> Array:
@@ -78,10 +78,6 @@ class NormalEquations:
         factors, kept = _arrays.like(scales[kept], self.gram), _arrays.like(kept, self.gram)
         gram = self.gram[kept[:, None], kept] * (factors[:, None] * factors)
         return NormalEquations(gram, self.cross[kept] * factors[:, None], self.squares)
-
-
-def squared_norm(values: Array) -> float:
-    return float(_arrays.namespace(values).sum(values * values))
 
 
 def row_blocks(n: int, width: int, array: Array | None = None) -> Iterator[slice]:

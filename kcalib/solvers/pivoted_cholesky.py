@@ -12,7 +12,7 @@ users.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,8 @@ NEWEST = 64  # columns whose mean it is
 class LowRank:
     """K ~ F F^T."""
 
-    factor: Array  #: F, float64, shape (n, rank); a CuPy array where K is on a GPU
-    pivots: np.ndarray  #: rows of K that were taken, in order, shape (rank,)
+    factor: Array  #: F, float64, shape (n, rank); on the GPU where K is there
+    pivots: np.ndarray  #: rows of K that were taken, in order, shape (rank,), in host memory
     trace_residual: float  #: trace(K - F F^T): the sum of the eigenvalues that are left out, at most
     rank: int  #: columns of F
 
@@ -118,7 +118,10 @@ def pivoted_cholesky(
         check_integer("block_size", block_size, 1)
         if pivoting == "greedy" and block_size > 1:
             raise ValueError(f"`block_size` is {block_size}, but greedy pivots come one at a time; leave it out")
-    return partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
+    found = partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
+    if _arrays.is_host(found.factor):
+        return found
+    return replace(found, factor=_arrays.restored(found.factor, operator))
 
 
 def partial_cholesky(

@@ -22,9 +22,13 @@ template <class T> struct RowPart {
 template <class T, int N> struct ColumnPart {
   const T* at;
   long long stride;
-  const int* sample;  // of each of the N, from `at` on
+  int sample[N];  // of each of the N, from `at` on
   KCALIB_FN T operator()(long long k, int v) const { return at[k * stride + sample[v]]; }
-  KCALIB_FN ColumnPart from(long long k) const { return {at + k * stride, stride, sample}; }
+  KCALIB_FN ColumnPart from(long long k) const {
+    ColumnPart part = *this;
+    part.at += k * stride;
+    return part;
+  }
 };
 
 // Mixtures as kcalib/_operators/device_mixtures.py passes them: the numbers beside the family.
@@ -227,10 +231,9 @@ __device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* p
 template <int N, class T, class Step>
 KCALIB_FN void for_each_row(const T* left, long long left_stride, long long n, long long first_row, const T* right,
                             long long right_stride, long long n_right, long long first_column, int lanes, Step&& step) {
-  int sample[N];
   const long long base = first_column < n_right ? first_column : n_right - 1;
-  for (int v = 0; v < N; ++v) sample[v] = int(lower<long long>(v * lanes, n_right - 1 - base));
-  const ColumnPart<T, N> columns{right + base, right_stride, sample};
+  ColumnPart<T, N> columns{right + base, right_stride, {}};
+  for (int v = 0; v < N; ++v) columns.sample[v] = int(lower<long long>(v * lanes, n_right - 1 - base));
 #pragma unroll 1
   for (int r = 0; r < N; ++r)
     step(RowPart<T>{left + lower<long long>(first_row + r * (long long)lanes, n - 1), left_stride}, columns, r);

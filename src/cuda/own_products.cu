@@ -5,10 +5,9 @@ extern "C" __global__ void kcalib_own_products(const T* points, long long n, con
                                                T* out) {
   const long long i = blockIdx.x * (long long)THREADS + threadIdx.x;
   if (i >= n) return;
-  const int same[SPAN] = {};
   T products[SPAN], apart[SPAN];
   point_products<PredictedPair, KCALIB_PREDICTED, KCALIB_PREDICTED_DIMS>(
-      MixtureNumbers{mixtures + PREDICTED_NUMBERS}, program, RowPart<T>{points + i, n}, ColumnPart<T, SPAN>{points + i, n, same},
+      MixtureNumbers{mixtures + PREDICTED_NUMBERS}, program, RowPart<T>{points + i, n}, ColumnPart<T, SPAN>{points + i, n, {}},
       products, apart);
   out[i] = products[0];
 }

@@ -52,13 +52,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sum
     double tile_sum = 0, tile_squares = 0;
 #pragma unroll
     for (int r = 0; r < SPAN; ++r) {
-      T sum = 0, square = 0;
+      T sum = 0;
 #pragma unroll
-      for (int c = 0; c < SPAN; ++c) sum += h[r][c], square += h[r][c] * h[r][c];
+      for (int c = 0; c < SPAN; ++c) sum += h[r][c];
       row_sum[r] += double(sum);
       tile_sum += double(sum);
-      tile_squares += double(square);
     }
+    if (squares)
+#pragma unroll
+      for (int r = 0; r < SPAN; ++r) {
+        T square = 0;
+#pragma unroll
+        for (int c = 0; c < SPAN; ++c) square += h[r][c] * h[r][c];
+        tile_squares += double(square);
+      }
     total_sum += twice ? 2 * tile_sum : tile_sum;
     square_sum += twice ? 2 * tile_squares : tile_squares;
     if (!columns) continue;
@@ -73,10 +80,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sum
     const double sum = sum_over_lanes(parts, ty, tx, column_sum);
     if (has_column) *own = symmetric && !twice ? 0 : sum;  // on the diagonal the rows have all
   }
-  const double total = block_sum(total_sum, &parts[0][0]), square = block_sum(square_sum, &parts[0][0]);
-  if (threadIdx.x == 0) {
-    totals[group * gridDim.x + tile] = total;
-    if (squares) squares[group * gridDim.x + tile] = square;
+  const double total = block_sum(total_sum, &parts[0][0]);
+  if (threadIdx.x == 0) totals[group * gridDim.x + tile] = total;
+  if (squares) {
+    const double square = block_sum(square_sum, &parts[0][0]);
+    if (threadIdx.x == 0) squares[group * gridDim.x + tile] = square;
   }
   if (!rows) return;
   const double sum = sum_over_lanes(parts, tx, ty, row_sum);

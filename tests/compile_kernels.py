@@ -27,6 +27,7 @@ from unittest import mock
 sys.path.append(str(Path(__file__).parent))  # as pytest has it
 
 import emulated_cupy
+import numpy as np
 import nvrtc
 
 from kcalib._cuda import Program
@@ -51,17 +52,18 @@ def kernel(*metrics: str, profiles: tuple[str, ...] = PROFILES) -> tuple[Term, .
 EVERYTHING = kernel("euclidean", "cityblock", "dot")
 # Features, marks, whether these are residuals, and the kernel.
 VECTORS: dict[str, tuple[int, int, bool, Any]] = {
-    "one": (20, 20, True, kernel("euclidean", profiles=("exponential",))),
+    "one": (10, 10, True, kernel("euclidean", profiles=("exponential",))),
     "cityblock": (20, 20, True, kernel("cityblock", profiles=("exponential",))),
     "dot": (20, 20, True, kernel("dot")),
     "differences": (3, 3, True, EVERYTHING),
     "expanded": (20, 20, True, EVERYTHING),
-    "residuals": (20, 20, True, kernel("euclidean")),
+    "residuals": (10, 10, True, kernel("euclidean")),
+    "gathered residuals": (70, 70, True, kernel("euclidean")),
     "cityblock, gram": (200, 200, True, kernel("cityblock", profiles=("exponential",))),
     "dot, gram": (200, 200, True, kernel("dot")),
     "differences, gram": (3, 200, False, EVERYTHING),
     "expanded, gram": (200, 200, True, EVERYTHING),
-    "residuals, gram": (200, 200, True, kernel("euclidean")),
+    "gathered residuals, gram": (200, 200, True, kernel("euclidean")),
 }
 SOME_DIMS = range(1, CONSTANT_DIMS + 2)
 FAMILIES = {"normal": SOME_DIMS, "normal_full": SOME_DIMS, "laplace": range(1, 2), "atoms": SOME_DIMS}
@@ -69,7 +71,7 @@ FAMILIES = {"normal": SOME_DIMS, "normal_full": SOME_DIMS, "laplace": range(1, 2
 
 def vectors(shape: str, dtype: str) -> CudaOperator:
     features, n_marks, residuals, terms = VECTORS[shape]
-    points, marks = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in (features, n_marks))
+    points, marks = (emulated_cupy.asarray(np.eye(2, k), dtype=dtype) for k in (features, n_marks))
     labels = emulated_cupy.asarray([0, 1]) if residuals else None
     return CudaOperator(PairProblem(Side(points, marks, labels), None, terms))
 

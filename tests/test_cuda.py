@@ -271,6 +271,20 @@ def test_pieces_larger_than_the_problem(cupy, monkeypatch):
         assert operator.quadratic_forms(cupy.zeros((20, 0)), dtype=dtype).shape == (0,)
 
 
+def test_points_close_to_each_other_are_subtracted(cupy):
+    """Not expanded, which would leave no digits and computing most pairs anew. 1e-12 of the scale of its entries."""
+    rng, m = np.random.default_rng(0), 12
+    y, p = rng.integers(m, size=40), softmax_problem(40, m)[1]
+    kernel, option = K.Exponential(bandwidth=0.01), "-DKCALIB_{}=1".format
+    for share, definition in ((1.0, "RESIDUALS"), (1e-2, "DIFFERENCES")):
+        q = share * p + (1 - share) / m
+        problem = _packing.pack(prepare(y, q), kernel, "delta").problem
+        operator = _on_gpu(problem)
+        assert option(definition) in operator.program("kcalib_sums").options
+        expected = OpenMPOperator(problem).tile(slice(None), slice(None))
+        assert np.abs(operator.tile(slice(None), slice(None)).get() - expected).max() <= 1e-12 * 2
+
+
 def test_results_stay_on_the_device(cupy):
     n = 300
     operator = _on_gpu(_problem(n, 10))

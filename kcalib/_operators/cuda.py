@@ -46,9 +46,16 @@ FUNCTIONS = {
     "kcalib_between": "cuda/pair_counts.cu",
     "kcalib_own_products": "cuda/own_products.cu",
 }
-TILE, THREADS, THRESHOLDS = 64, 256, 8  # as in pairs.cu
+TILE, THREADS, THRESHOLDS, FEATURES = 64, 256, 8, 16  # as in pairs.cu
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
-RESIDUALS_FROM = 9  # classes from which one product of residuals gives distances and target factors
+# Unless points lie so close, in the mean of their squared distances, that most pairs would have to be computed anew:
+# by residuals, whose products have size 1, or by an expansion, as a share of their squares.
+SPREAD_OF_RESIDUALS, SPREAD = 0.1, 0.02
+
+# Beyond them one product of residuals gives distances and target factors, if each residual at the other's label comes
+# from shared memory, where there are at most `FEATURES` classes. From global memory a warp takes some 20 cycles of a
+# multiprocessor for them, a second product m / 2 in float64 and m / 4 in float32: it is the better one in between.
+GATHERED_FROM = 64
 
 # From this many marks (or points) on their inner products come from cuBLAS. On paper, for an H200: in the register
 # tile a pair takes m / 17e12 s of float64 vector arithmetic, of which reading shared memory leaves 65 %; cuBLAS has
@@ -112,8 +119,12 @@ class CudaOperator:
             raise ValueError(f"operator='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
         features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
-        self._residuals = labelled and metrics == {"euclidean"} and features >= RESIDUALS_FROM
-        self._expanded = "euclidean" in metrics and features > DIFFERENCES_UP_TO and not self._residuals
+        many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO
+        spread, size = _spread(problem.left.points) if many_features else (0.0, 0.0)
+        self._residuals = 0
+        if labelled and metrics == {"euclidean"} and spread > SPREAD_OF_RESIDUALS:
+            self._residuals = 1 if features <= FEATURES else 2 if features >= GATHERED_FROM else 0
+        self._expanded = many_features and spread > SPREAD * size and not self._residuals
         self._dots = self._expanded or "dot" in metrics
         vectors = problem.target is None and problem.predicted is None and problem.table is None
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
@@ -125,7 +136,7 @@ class CudaOperator:
             f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
             f"-DKCALIB_DIFFERENCES={int(differences or 'mmd' in metrics)}",
-            f"-DKCALIB_RESIDUALS={int(self._residuals)}",
+            f"-DKCALIB_RESIDUALS={self._residuals}",
             *mixture_definitions(problem),
         )
         self._programs: dict[tuple[str, str], Program] = {}
@@ -576,6 +587,15 @@ class Prepared:
         self.n = n
         self.points, self.marks = points, marks
         self.arguments = (points, marks, norms, labels, np.int64(n))
+
+
+def _spread(points: Array) -> tuple[float, float]:
+    """The mean squared distance of some of the points, and their mean square."""
+    xp = _arrays.namespace(points)
+    some = xp.astype(points[:: -(-len(points) // 64)], xp.float64)
+    center = xp.mean(some, axis=0)
+    mean_square = float(xp.sum(some * some)) / len(some)
+    return 2 * (mean_square - float(xp.sum(center * center))), mean_square
 
 
 def _cost(mixtures: Mixtures | None, columns: int) -> float:

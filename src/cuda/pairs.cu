@@ -7,7 +7,8 @@
 //   KCALIB_EXPRESSION    the kernel as an expression of factor<PROFILE, METRIC>(f) and coefficient(t)
 //   KCALIB_QUANTITIES    which quantities of a pair it needs: a sum of SQUARES, CITYBLOCKS, DOTS
 //   KCALIB_DIFFERENCES   squared distances are sums of squared differences (few features), not expansions
-//   KCALIB_RESIDUALS     marks are residuals onehot(label) - point: one product gives distance and target factor
+//   KCALIB_RESIDUALS     marks are residuals onehot(label) - point: one product gives distance and target factor (1: of
+//                        FEATURES classes at most; 2: of any number)
 //   KCALIB_GRAM          inner products are not computed here, but read from matrices that cuBLAS has filled
 //   KCALIB_TARGET        marks are rows of mixtures (kcalib/_problem.py) of this family, of KCALIB_TARGET_DIMS dimensions
 //                        (0: any); the atoms' kernel is KCALIB_TARGET_EXPRESSION. mixtures.cuh is pasted before then
@@ -36,6 +37,7 @@ constexpr int BLOCKS_AT_ONCE = 2;  // on a multiprocessor: at most 128 registers
 enum Quantity { SQUARES = 1, CITYBLOCKS = 2, DOTS = 4 };
 constexpr int QUANTITIES = KCALIB_QUANTITIES;
 constexpr bool DIFFERENCES = KCALIB_DIFFERENCES, RESIDUALS = KCALIB_RESIDUALS, GRAM = KCALIB_GRAM;
+constexpr bool ALL_IN_PANELS = KCALIB_RESIDUALS == 1 && !GRAM;
 constexpr bool EXPANDED = (QUANTITIES & SQUARES) && !DIFFERENCES && !RESIDUALS;
 #if defined(KCALIB_TARGET) || defined(KCALIB_PREDICTED)
 constexpr int PACK = 1;  // whose parameters a warp reads sample beside sample
@@ -162,18 +164,6 @@ struct Sample {
   }
 };
 
-// Squared distance from the inner product t of the residuals, as in cpu/tile.cpp.
-KCALIB_FN T squares_from(const Problem& problem, T t, const Sample& a, const Sample& b) {
-  if (a.label == b.label) {
-    const T norms = a.mark_norm + b.mark_norm, squares = norms - T(2) * t;
-    return squares < norms * T(NEAR) ? squared_difference(problem, a.at, b.at) : squares;
-  }
-  const T crossed =
-      problem.left.marks[a.at * problem.n_marks + b.label] + problem.right.marks[b.at * problem.n_marks + a.label];
-  const T squares = T(2) * (crossed - t) + (a.point_norm + b.point_norm);
-  return squares < T(NEAR_OTHERS) ? squared_difference(problem, a.at, b.at) : squares;
-}
-
 #ifdef KCALIB_TARGET
 struct TargetPair : Pair {
   KCALIB_FN T kernel() const { return KCALIB_TARGET_EXPRESSION; }
@@ -252,7 +242,18 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
       const Sample &a = rows[r], &b = columns[c];
       Pair pair{squares[r][c], cityblock[r][c], dot[r][c], problem.program, problem.n_terms};
       if constexpr (RESIDUALS) {
-        pair.squares = squares_from(problem, target[r][c], a, b);
+        T crossed;  // of different labels: each residual at the other's
+        if constexpr (ALL_IN_PANELS)
+          crossed = panels.rows[b.label][ty + LANES * (r / PACK)].at[r % PACK] +
+                    panels.columns[a.label][tx + LANES * (c / PACK)].at[c % PACK];
+        else
+          crossed = left.marks[a.at * problem.n_marks + b.label] + right.marks[b.at * problem.n_marks + a.label];
+        // As in cpu/tile.cpp, without branches, as most warps have pairs of both kinds.
+        const bool same = a.label == b.label;
+        const T norms = same ? a.mark_norm + b.mark_norm : a.point_norm + b.point_norm;
+        pair.squares = T(2) * ((same ? T(0) : crossed) - target[r][c]) + norms;
+        if (pair.squares < (same ? norms * T(NEAR) : T(NEAR_OTHERS)))
+          pair.squares = squared_difference(problem, a.at, b.at);
       } else if constexpr (EXPANDED) {
         const T norms = a.point_norm + b.point_norm;
         pair.squares = norms - T(2) * pair.dot;

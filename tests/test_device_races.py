@@ -159,6 +159,7 @@ ALWAYS = {
 OTHERS = {
     "pairs, differences": pairs(3),
     "pairs, residuals": pairs(12),
+    "pairs, residuals gathered": sums(70),
     "pairs, inner products of cuBLAS": pairs(130),
     "pairs, float32": pairs(12, "float32"),
     "small blocks": small_blocks,

@@ -204,6 +204,12 @@ def computable(array: Array) -> Array:
     return array if is_cuda(array) else to_host(array)
 
 
+def check_no_threads(array: Array, threads: Any) -> None:
+    """Refuse a number of threads where the array is on a GPU."""
+    if threads is not None and is_cuda(array):
+        raise ValueError(f"`threads` has no effect on arrays on {describe_device(array)}; leave it out")
+
+
 def compact(array: np.ndarray, dtype: Any) -> np.ndarray:
     """`array` as compiled code reads it: C-contiguous, aligned, in `dtype`; itself if it is that already."""
     if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:

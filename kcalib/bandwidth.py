@@ -112,8 +112,7 @@ def median_of_points(
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
-    if threads is not None and _arrays.is_cuda(points):
-        raise ValueError(f"`threads` has no effect on arrays on {_arrays.describe_device(points)}; leave it out")
+    _arrays.check_no_threads(points, threads)
     if _is_on_a_line(points):
         return MedianDistance(_median_on_a_line(points, metric, threads), metric, n, True, None)
     subset = max_samples is not None and n > max_samples

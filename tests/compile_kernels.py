@@ -1,4 +1,4 @@
-"""Every text that the cuda operator can ask NVRTC for, compiled for real devices without one.
+"""Every text that kcalib can ask NVRTC for, compiled for real devices without one.
 
     python -P tests/compile_kernels.py                  the list
     python -P tests/compile_kernels.py --all            compiles it, for sm_70, sm_80 and sm_90; warnings are errors
@@ -7,7 +7,8 @@
 A program is a function x the type of numbers x what distances come from x where inner products come from, with the
 kernel as an expression of base profiles of metrics. Kernels are sums of products of these, so that one which has every
 profile of every metric, as here, has every other's instructions. Of mixtures, whose products are functions of their
-own, the families x the dimensions that are constants.
+own, the families x the dimensions that are constants. Then what is no pair problem: scans on a line by degree of the
+polynomial and columns a thread, Dirichlet kernels, random numbers and weights, sums.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ import nvrtc
 from kcalib._cuda import Program
 from kcalib._operators.cuda import FUNCTIONS, CudaOperator, sums_program, weights_program
 from kcalib._operators.device_mixtures import CONSTANT_DIMS
+from kcalib._operators.sorted_scan_cuda import COLUMNS, places_program, scan_program
 from kcalib._problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._resampling import philox_program
+from kcalib._segments import segments_program
+from kcalib.regression import _dirichlet_cuda
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 PROFILES = (
@@ -125,6 +130,13 @@ def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
         real = "float" if dtype == "float32" else "double"
         yield f"weights, {dtype}", functools.partial(weights_program, real)
         yield f"sums, {dtype}", functools.partial(sums_program, real)
+        yield f"Dirichlet kernels, {dtype}", functools.partial(_dirichlet_cuda.PROGRAMS.__getitem__, dtype)
+    # Kernels have degree 0 to 2, their squares to 4, and products of kernels more.
+    for degree, columns in itertools.product((0, 1, 2, 3, 4, 6, 8), (1, COLUMNS)):
+        yield f"scan on a line, degree {degree}, {columns} columns", functools.partial(scan_program, degree, columns)
+    yield "places on a line", places_program
+    yield "random numbers", philox_program
+    yield "segments", segments_program
 
 
 def named(part: str = "") -> dict[str, Program]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
-from typing import Any
-
 import emulated_cupy
 import numpy as np
 import nvrtc
 import pytest
-from conftest import library
 from problems import softmax_problem
 
 import kcalib
@@ -26,17 +21,6 @@ PROGRAMS = {"philox": philox_program, "segments": segments_program}  # all that 
 
 N, M = 150, 3  # more than two tiles of 64
 KERNEL = K.Exponential(bandwidth=0.4)
-
-
-@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.gpu)])
-def cupy(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """CuPy as `emulated_cupy` has it, and the real one where there is a GPU."""
-    if request.param == "emulated":
-        with emulated_cupy.installed() as module:
-            yield module
-    else:
-        library("cupy")  # or the test is skipped
-        yield importlib.import_module("cupy")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -60,6 +60,7 @@ class Ratio:
     @classmethod
     def of(cls, problem: Problem, orientation: str, dtype: str, threads: int | None) -> Ratio:
         resolve_threads(threads)
+        _arrays.check_no_threads(problem.simplex, threads)
         order = _arrays.namespace(problem.labels).argsort(problem.labels, stable=True)
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)

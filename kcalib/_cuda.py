@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-# The headers' functions are for the device; not all of their constants are used in every combination (177), and they
-# have pragmas of other compilers (161).
-OPTIONS = ("--std=c++17", "-default-device", "-diag-suppress=177,161")
+# Not all of the headers' constants are used in every combination (177), and they have pragmas of other compilers (161).
+# That functions are for the device unless they say otherwise CuPy asks for; an option must not be given twice.
+OPTIONS = ("--std=c++17", "-diag-suppress=177,161")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
 // Runs CUDA functions on the CPU, for tests: a block's threads are fibres that take turns, from barrier to barrier.
+//
+// Whose turn it is when, a launch says: in ascending or descending order, or shuffled anew after every barrier. Results
+// that depend on it are those of a race. All threads of a block have to be at the same barrier (of the same line), as
+// hardware asks for, and what is in shared memory when a block begins are bytes 255: NaN, or -1.
 #pragma once
 
 #include <ucontext.h>
@@ -13,7 +17,7 @@
 
 #define __global__
 #define __device__
-#define __shared__ static
+#define __shared__ static __attribute__((section("kcalib_shared")))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 
@@ -34,6 +38,8 @@ struct Fibre {
   ucontext_t context;
   char* stack;
   Index thread;
+  const char* file;  // of the barrier that it waits at
+  int line;
   bool done;
 };
 // Grows, and is never freed. (<vector> and <memory> would take most of the time that a kernel compiles.)
@@ -55,14 +61,42 @@ static Array<char> dynamic_shared;  // what a launch asks for beside the arrays 
 static void (*body)(void*);
 static void* argument;
 
+enum Order : unsigned { ASCENDING = 0, DESCENDING = 1 };  // other numbers are seeds of shuffles
+static unsigned order;
+static Array<unsigned> turns, blocks;
+static char fault[400];  // what went wrong; empty: nothing
+
+// Where a linker puts the shared memory's bounds.
+extern "C" char __start_kcalib_shared[] __attribute__((weak, visibility("hidden")));
+extern "C" char __stop_kcalib_shared[] __attribute__((weak, visibility("hidden")));
+
 static void enter() {
   body(argument);
   running->done = true;
   swapcontext(&running->context, &scheduler);
 }
 
+// The numbers below n in the order of turns.
+static unsigned* ordered(Array<unsigned>& numbers, unsigned n) {
+  static unsigned long long state;
+  if (numbers.length < n) numbers.resize(n);
+  for (unsigned k = 0; k < n; ++k) numbers.at[k] = order == DESCENDING ? n - 1 - k : k;
+  if (order > DESCENDING) {
+    state = (state + order) * 0x9E3779B97F4A7C15ull;
+    for (unsigned k = n; k > 1; --k) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      const unsigned other = unsigned((state >> 33) % k), held = numbers.at[k - 1];
+      numbers.at[k - 1] = numbers.at[other];
+      numbers.at[other] = held;
+    }
+  }
+  return numbers.at;
+}
+
 // All threads of a block; each runs to its next barrier before any runs on.
 static void run_block(unsigned threads, Fibre* fibres) {
+  if (__start_kcalib_shared) memset(__start_kcalib_shared, 255, size_t(__stop_kcalib_shared - __start_kcalib_shared));
+  if (dynamic_shared.length) memset(dynamic_shared.at, 255, dynamic_shared.length);
   for (unsigned t = 0; t < threads; ++t) {
     Fibre& fibre = fibres[t];
     getcontext(&fibre.context);
@@ -74,13 +108,22 @@ static void run_block(unsigned threads, Fibre* fibres) {
     makecontext(&fibre.context, enter, 0);
   }
   for (unsigned left = threads; left > 0;) {
-    left = 0;
-    for (unsigned t = 0; t < threads; ++t) {
-      if (fibres[t].done) continue;
-      running = &fibres[t];
+    const unsigned* turn = ordered(turns, threads);
+    for (unsigned k = 0; k < threads; ++k) {
+      running = &fibres[turn[k]];
       threadIdx = running->thread;
       swapcontext(&scheduler, &running->context);
-      left += !running->done;
+    }
+    left = 0;
+    for (unsigned t = 0; t < threads; ++t) left += !fibres[t].done;
+    for (unsigned t = 0; left > 0 && t < threads; ++t) {
+      const Fibre &first = fibres[0], &other = fibres[t];
+      if (first.done == other.done && (first.done || (first.line == other.line && first.file == other.file))) continue;
+      const Fibre& waits = first.done ? other : first;
+      const char* rest = first.done || other.done ? "has returned" : "is at another one";
+      snprintf(fault, sizeof fault, "block (%u, %u): thread %u waits at the barrier in %s:%d, thread %u %s", blockIdx.x,
+               blockIdx.y, waits.thread.x, waits.file, waits.line, (first.done ? first : other).thread.x, rest);
+      return;
     }
   }
 }
@@ -97,11 +140,12 @@ void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments
   fibres.resize(threads);
   gridDim = grid;
   blockDim = {threads, 1, 1};
-  for (unsigned y = 0; y < grid.y; ++y)
-    for (unsigned x = 0; x < grid.x; ++x) {
-      blockIdx = {x, y, 0};
-      run_block(threads, fibres.data());
-    }
+  fault[0] = 0;
+  const unsigned n = grid.x * grid.y, *block = ordered(blocks, n);
+  for (unsigned k = 0; k < n && !fault[0]; ++k) {
+    blockIdx = {block[k] % grid.x, block[k] / grid.x, 0};
+    run_block(threads, fibres.data());
+  }
   argument = nullptr;
 }
 template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments) {
@@ -110,23 +154,30 @@ template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned thr
 
 }  // namespace emulation
 
-inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulation::running->file = file;
+  emulation::running->line = line;
+  swapcontext(&emulation::running->context, &emulation::scheduler);
+}
 
 // Whether any thread's predicate is true: all vote, all read, and the first to run on clears the vote.
-inline int __syncthreads_or(int predicate) {
+inline int __syncthreads_or(int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   static int votes;
   votes |= predicate != 0;
-  __syncthreads();
+  __syncthreads(file, line);
   const int any = votes;
-  __syncthreads();
+  __syncthreads(file, line);
   votes = 0;
-  __syncthreads();
+  __syncthreads(file, line);
   return any;
 }
 
-// A function that launches `name` from Python.
+// A function that launches `name` from Python, and returns what went wrong.
 #define EMULATED(name)                                                                                     \
-  extern "C" void emulated_##name(unsigned x, unsigned y, unsigned threads, unsigned shared, void** arguments) { \
+  extern "C" const char* emulated_##name(unsigned x, unsigned y, unsigned threads, unsigned shared, unsigned order, \
+                                         void** arguments) {                                               \
     emulation::dynamic_shared.resize(shared);                                                              \
+    emulation::order = order;                                                                              \
     emulation::launch(name, Index{x, y, 1}, threads, arguments);                                           \
+    return emulation::fault;                                                                               \
   }

@@ -8,7 +8,9 @@ as strict as CuPy, or stricter:
 * `transfers` lists the numbers of elements that left a device (`get`, `asnumpy`, `float`, `int`, `bool`), so that tests
   can say what may;
 * every operation needs its arrays on the current device, of which there are `N_DEVICES`;
-* kernels (`RawModule`) are compiled as C++ behind cuda_emulation.h, and run thread by thread;
+* kernels (`RawModule`) are compiled as C++ behind cuda_emulation.h, and run thread by thread, in the order of
+  `thread_order`;
+* what `empty` and `empty_like` have is NaN, or another number that no result has;
 * `from_dlpack` takes arrays of other libraries that say they are on a GPU and export memory of the host;
 * `memory_limit(bytes)` makes allocations beyond that fail as on a full device, `properties` makes other devices and
   drivers.
@@ -68,6 +70,13 @@ FUNCTIONS = words("""
 CREATION = words("""
     empty zeros ones full
 """)  # which take the current device
+MAKING = words("""
+    arange empty zeros ones full eye identity linspace logspace tri meshgrid diag atleast_1d atleast_2d fft ifft fftn
+    ifftn rfft irfft rfftn irfftn hfft ihfft fftfreq rfftfreq fftshift ifftshift
+""")  # without arrays, or of whatever becomes one
+JOINING = words("""
+    concatenate stack hstack vstack column_stack broadcast_arrays
+""")
 CONSTANTS = words("""
     bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp float32 float64 complex64 complex128 dtype
     generic integer floating number pi inf nan newaxis e finfo iinfo issubdtype result_type can_cast isdtype
@@ -115,6 +124,7 @@ CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 class _State(threading.local):
     device = 0
     raises = False  # whether linalg looks at what cuSOLVER reports
+    order = 0  # of the threads of a block; see `thread_order`
 
 
 _state = _State()
@@ -312,11 +322,17 @@ class ndarray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device.id
 
+    def _number(self) -> Any:
+        """NumPy makes no number of an array that has dimensions, which CuPy's float and int get first."""
+        if self.ndim:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        return self.item()
+
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._number())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number())
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -351,6 +367,8 @@ ndarray.__module__ = "cupy"  # as the real one's, by which libraries know arrays
 def _method(name: str) -> Any:
     def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
         self._here()
+        if kwargs.keys() & {"initial", "where"}:
+            raise TypeError(f"cupy.ndarray.{name}() has no `initial` and no `where`")
         arguments = [_unwrapped(a) for a in args]
         return _wrapped(
             getattr(self._a, name)(*arguments, **{k: _unwrapped(v) for k, v in kwargs.items()}), base=self._a
@@ -396,6 +414,25 @@ for _name in words("lt le gt ge eq ne neg pos abs invert"):
     setattr(ndarray, f"__{_name}__", _operator(f"__{_name}__"))
 
 
+@contextlib.contextmanager
+def thread_order(order: int) -> Any:
+    """Blocks, and threads between barriers, run in ascending (0) or descending (1) order, or shuffled by a seed."""
+    before, _state.order = _state.order, order
+    try:
+        yield
+    finally:
+        _state.order = before
+
+
+def _unset(values: np.ndarray) -> np.ndarray:
+    """Memory in which nothing was written: numbers that no result has."""
+    if values.dtype.kind in "fc":
+        values.fill(np.nan)
+    elif values.dtype.kind in "iu":
+        values.fill(np.iinfo(values.dtype).max // 3)
+    return values
+
+
 def _unwrapped(value: Any) -> Any:
     """NumPy's view of an argument; NumPy arrays are refused, as CuPy does."""
     if isinstance(value, ndarray):
@@ -422,8 +459,42 @@ def _wrapped(value: Any, base: Any = None) -> Any:
     return value
 
 
+def _check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What CuPy refuses and NumPy takes: lists and numbers in the place of arrays, and some options."""
+    if kwargs.keys() & {"initial", "where"}:
+        raise TypeError(f"cupy.{name}() has no `initial` and no `where`")
+    if name in MAKING:
+        return
+    if name in vars(scipy.special):
+        if name == "polygamma" and not isinstance(args[0], ndarray):
+            raise AttributeError("'bool' object has no attribute 'astype'")  # in it
+        return
+    first = args[0] if args else next(iter(kwargs.values()))
+    if name in JOINING:
+        arrays = args if name == "broadcast_arrays" else first
+        if isinstance(arrays, ndarray) or all(isinstance(a, ndarray) for a in arrays):
+            return
+        raise TypeError(f"cupy.{name} joins arrays on a device only")
+    if name == "einsum":
+        first, args = args[1], args[1:]
+    if isinstance(getattr(np, name, None), np.ufunc) and name not in ("matmul",):
+        if any(isinstance(a, (list, tuple)) for a in args):
+            raise TypeError(f"cupy.{name}: unsupported type list")
+        return
+    of_arrays = args if name in ("einsum", "matmul", "dot", "vdot", "outer", "tensordot", "kron") else (first,)
+    if name == "searchsorted":
+        of_arrays = args[:2]
+    if not all(isinstance(a, ndarray) for a in of_arrays if not isinstance(a, (int, str)) or a is first):
+        raise TypeError(f"cupy.{name} takes arrays on a device, found {[type(a).__name__ for a in of_arrays]}")
+    if name == "lexsort" and first.ndim > 2:
+        raise NotImplementedError("keys of three or more dimensions")
+    if name == "repeat" and isinstance(args[1], ndarray):
+        raise ValueError("`repeats` must be an int or a sequence of them")
+
+
 def _function(function: Any, name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
+        _check(name, args, kwargs)
         return _wrapped(function(*(_unwrapped(a) for a in args), **{k: _unwrapped(v) for k, v in kwargs.items()}))
 
     call.__name__ = name
@@ -439,6 +510,8 @@ def asarray(values: Any, dtype: Any = None, order: Any = None, **kwargs: Any) ->
         found = np.asarray(values._a, dtype=dtype, order=order)
         return values if found is values._a else ndarray._of(found)
     if isinstance(values, (list, tuple)) and any(isinstance(v, ndarray) for v in values):
+        if not all(isinstance(v, ndarray) for v in values):
+            raise TypeError("Implicit conversion to a NumPy array is not allowed: numbers beside arrays on a device")
         values = [_unwrapped(v) for v in values]
     return ndarray._of(np.array(values, dtype=dtype, order=order))
 
@@ -501,6 +574,25 @@ def _errstate(*, linalg: str | None = None) -> Any:
         _state.raises = before
 
 
+def _in_columns(function: Any) -> Any:
+    """Matrices as cuSOLVER leaves them, column by column."""
+
+    def column_order(found: Any) -> Any:
+        return ndarray._of(np.asfortranarray(found._a)) if found.ndim == 2 else found
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if isinstance(found, tuple):
+            return (
+                type(found)(*(column_order(a) for a in found))
+                if hasattr(found, "_fields")
+                else tuple(map(column_order, found))
+            )
+        return column_order(found)
+
+    return functools.wraps(function)(call)
+
+
 def _solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **kw: Any
 ) -> Any:
@@ -527,6 +619,7 @@ def _library(source: str, definitions: tuple[str, ...]) -> ctypes.CDLL:
 
 
 compiled: list[tuple[str, tuple[str, ...]]] = []  # source and options of every module that was made
+launched: set[str] = set()  # names of functions
 
 
 class RawModule:
@@ -566,7 +659,12 @@ class RawModule:
             kept.append(value)
             pointers.append(ctypes.addressof(value))
         array = (ctypes.c_void_p * len(pointers))(*pointers)
-        function(*grid, *(1,) * (2 - len(grid)), block[0], shared_mem, array)
+        x, y = *grid, *(1,) * (2 - len(grid))
+        assert type(x) is int and type(y) is int and 0 < x < 2**31 and 0 < y < 2**16 and 0 < block[0] <= 1024
+        launched.add(function.__name__.removeprefix("emulated_"))
+        function.restype = ctypes.c_char_p
+        fault = function(x, y, block[0], shared_mem, _state.order, array)
+        assert not fault, fault.decode()
 
 
 @functools.cache
@@ -579,6 +677,9 @@ def _modules() -> dict[str, types.ModuleType]:
         setattr(cupy, name, _function(getattr(np, name), name))
     for name in CONSTANTS:
         setattr(cupy, name, getattr(np, name))
+    for name in ("empty", "empty_like"):
+        unset = functools.partial(lambda make, *args, **kwargs: _unset(make(*args, **kwargs)), getattr(np, name))
+        setattr(cupy, name, _function(unset, name))
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule = ndarray, RawModule
     cupy.asarray, cupy.array, cupy.ascontiguousarray, cupy.asnumpy = asarray, _array, _ascontiguousarray, _asnumpy
@@ -589,6 +690,8 @@ def _modules() -> dict[str, types.ModuleType]:
     linalg = types.ModuleType("cupy.linalg")
     for name in LINALG:
         setattr(linalg, name, _function(getattr(np.linalg, name), name))
+    for name in ("eigh", "qr", "solve"):
+        setattr(linalg, name, _in_columns(getattr(linalg, name)))
     linalg.cholesky, linalg.LinAlgError = _cholesky, np.linalg.LinAlgError
     linalg.matmul, linalg.matrix_transpose = cupy.matmul, _function(np.matrix_transpose, "matrix_transpose")
     fft = types.ModuleType("cupy.fft")

@@ -24,8 +24,8 @@ def cubin(source: str, options: tuple[str, ...], architecture: str) -> bytes:
     """The machine code; an AssertionError with the compiler's messages if there are any."""
     nvrtc, program = library(), ctypes.c_void_p()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kcalib.cu", 0, None, None) == 0
-    # CuPy adds -ftz=true.
-    every = [*options, f"--gpu-architecture={architecture}", "-ftz=true"]
+    # CuPy adds the last two.
+    every = [*options, f"--gpu-architecture={architecture}", "-ftz=true", "--device-as-default-execution-space"]
     array = (ctypes.c_char_p * len(every))(*(option.encode() for option in every))
     failed = nvrtc.nvrtcCompileProgram(program, len(every), array)
     size = ctypes.c_size_t()

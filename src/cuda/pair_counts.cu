@@ -3,6 +3,13 @@
 namespace kcalib {
 namespace {
 constexpr int THRESHOLDS = 8;  // at a time
+
+// H of a tile for both functions. Not inlined: what is counted below a number and what is listed there have the same bits
+// only if they come from the same instructions, and products may be fused with sums in one place and not in another.
+__device__ __noinline__ void entries_above(const Problem& problem, Panels& panels, long long row, long long column,
+                                           T (*h)[SPAN]) {
+  entries(problem, panels, row, column, false, h);
+}
 }  // namespace
 }  // namespace kcalib
 
@@ -14,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_cou
   const long long row = row_begin + blockIdx.y * (long long)TILE, column = column_begin + blockIdx.x * (long long)TILE;
   if (column < row) return;
   T h[SPAN][SPAN];
-  entries(problem, panels, row, column, false, h);
+  entries_above(problem, panels, row, column, h);
 #pragma unroll 1
   for (int t = 0; t < THRESHOLDS; ++t) {
     unsigned long long count = 0;
@@ -37,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_bet
   const long long row = row_begin + blockIdx.y * (long long)TILE, column = column_begin + blockIdx.x * (long long)TILE;
   if (column < row) return;
   T h[SPAN][SPAN];
-  entries(problem, panels, row, column, false, h);
+  entries_above(problem, panels, row, column, h);
 #pragma unroll
   for (int r = 0; r < SPAN; ++r)
 #pragma unroll

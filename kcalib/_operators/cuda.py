@@ -22,6 +22,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._cuda import Program
+from kcalib._memory import available_memory_on_gpu
 from kcalib._operators.device_mixtures import (
     QUANTITIES,
     expression,
@@ -624,7 +625,7 @@ def _free_memory() -> int:
     """Bytes that arrays on the current device can take."""
     import cupy
 
-    return int(cupy.cuda.Device().mem_info[0]) + int(cupy.get_default_memory_pool().free_bytes())
+    return available_memory_on_gpu(cupy.cuda.Device())
 
 
 def _powers_of_two(xp: Any, sizes: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import emulated_cupy
 import numpy as np
+import nvrtc
 import pytest
 from emulated_cupy import stays_on_device
 
@@ -19,6 +20,7 @@ import kcalib
 from kcalib import _arrays, _forecasts, _inputs, _statistics, evaluation
 from kcalib import distributions as D
 from kcalib import lenses as L
+from kcalib.distributions import poisson
 from kcalib.estimators import binning, forecast_scores, scores
 from kcalib.recalibration import TemperatureScaling
 
@@ -80,13 +82,13 @@ FAMILIES: dict[str, tuple[Callable[[Asarray], D.Distribution], Any]] = {
     "dirichlet": (lambda a: D.Dirichlet(a(SCALES)), SHARES),
     "categorical": (lambda a: D.Categorical(a(P)), Y),
 }
-NO_DRAWS = ("poisson", "negative_binomial", "beta")
+NO_DRAWS = ("negative_binomial", "beta")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_distributions_are_computed_where_they_are(cupy, name):
     make, y = FAMILIES[name]
-    with stays_on_device(at_most=1):
+    with stays_on_device(at_most=2):
         there, here = make(cupy.asarray), make(np.asarray)
         calls: dict[str, Callable[[Any, Asarray], Any]] = {
             "mean": lambda d, a: d.expected_value(),
@@ -123,6 +125,22 @@ def test_distributions_are_computed_where_they_are(cupy, name):
 def test_draws_by_rejection_are_refused(cupy, name):
     with pytest.raises(NotImplementedError, match="^independent draws from .* cannot be computed on a GPU"):
         FAMILIES[name][0](cupy.asarray).sample(1)
+
+
+@pytest.mark.parametrize("rate", [1e-15, 0.5, 9.99, 10.0, 11.0, 1e3, 1e9, 1e15])
+def test_poisson_draws_are_those_of_numpy(cupy, monkeypatch, rate):
+    """A thousand of each of both methods' rates, with random numbers brought in parts that end within a draw."""
+    monkeypatch.setattr(poisson, "UNIFORMS", 1)
+    rates = np.array([rate, 3.0, 20.0])
+    with stays_on_device(at_most=2):
+        found = D.Poisson(cupy.asarray(rates)).sample(1000, seed=7)
+    np.testing.assert_array_equal(found.get(), D.Poisson(rates).sample(1000, seed=7))
+
+
+@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
+def test_poisson_compiles(architecture):
+    program = poisson.poisson_program()
+    assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
 
 
 def test_bad_parameters_are_named(cupy):

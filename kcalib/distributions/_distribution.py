@@ -169,7 +169,7 @@ class Distribution:
         Raises
         ------
         NotImplementedError
-            For `Poisson`, `NegativeBinomial` and `Beta` on a GPU; there are draws of `quasi_sample` there.
+            For `NegativeBinomial` and `Beta` on a GPU; there are draws of `quasi_sample` there.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `sample`; a distribution of your own defines it")
 

@@ -211,6 +211,9 @@ class Stream:
 
     ptr = 0
 
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        pass
+
     def __enter__(self) -> Stream:
         return self
 

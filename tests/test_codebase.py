@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -90,6 +91,16 @@ def test_imports_point_down(path):
     assert module in LEVEL, f"give kcalib.{module} a line in LAYERS"
     for imported in _imports(path) & LEVEL.keys() - {""}:
         assert LEVEL[imported] < LEVEL[module], f"{module} imports {imported}"
+
+
+def test_texts_for_gpus_are_installed():
+    """Every file of src/cuda, and every header that a `Program` pastes in front of one."""
+    listed = (ROOT / "src" / "meson.build").read_text()
+    texts = {f"cuda/{path.name}" for path in (ROOT / "src" / "cuda").iterdir()}
+    for path in (ROOT / "kcalib").rglob("*.py"):
+        texts |= set(re.findall(r'"((?:cuda|include)/[\w./]+)"', path.read_text()))
+    for text in texts:
+        assert listed.count(f"'{text}'") == 1 or text.endswith("/"), text
 
 
 def test_only_one_file_knows_array_libraries():

@@ -38,6 +38,7 @@ from kcalib._operators.sorted_scan_cuda import COLUMNS, places_program, scan_pro
 from kcalib._problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._resampling import philox_program
 from kcalib._segments import segments_program
+from kcalib.distributions.poisson import poisson_program
 from kcalib.regression import _dirichlet_cuda
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
@@ -136,6 +137,7 @@ def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
         yield f"scan on a line, degree {degree}, {columns} columns", functools.partial(scan_program, degree, columns)
     yield "places on a line", places_program
     yield "random numbers", philox_program
+    yield "Poisson draws", poisson_program
     yield "segments", segments_program
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import compile_kernels
 import emulated_cupy
@@ -317,3 +318,10 @@ def test_host_arrays_are_refused():
     problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
     with pytest.raises(ValueError, match=r"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
         operator_for(problem, operator="cuda")
+
+
+def test_the_list_of_programs_has_every_text():
+    """Each file of src/cuda that has functions is compiled by some program of compile_kernels.py."""
+    compiled = {file for program in compile_kernels.named().values() for file in program.files}
+    folder = Path(__file__).parents[1] / "src" / "cuda"
+    assert {f"cuda/{path.name}" for path in folder.iterdir()} <= compiled

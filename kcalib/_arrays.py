@@ -199,9 +199,12 @@ def check_not_cuda(array: Array, what: str) -> None:
         )
 
 
-def computable(array: Array) -> Array:
-    """`array` where NumPy's functions are at hand: CuPy arrays stay on their GPU, all others come to the host."""
-    return array if is_cuda(array) else to_host(array)
+def where_computed(array: Array, dtype: Any = None) -> Array:
+    """CuPy arrays as they are, others on the host; in a dtype of NumPy, if given, as compiled code reads it."""
+    if is_cuda(array):
+        return array if dtype is None else namespace(array).astype(array, dtype, copy=False)
+    array = to_host(array)
+    return array if dtype is None else np.ascontiguousarray(array, dtype=dtype)
 
 
 def check_no_threads(array: Array, threads: Any) -> None:

@@ -24,14 +24,6 @@ def special(array: Array) -> Any:
     return cupyx.scipy.special
 
 
-def where_computed(array: Array, dtype: Any = None) -> Array:
-    """CuPy arrays as they are, others on the host; in a dtype of NumPy, if given, as compiled code reads it."""
-    if _arrays.is_cuda(array):
-        return array if dtype is None else _arrays.namespace(array).astype(array, dtype, copy=False)
-    array = _arrays.to_host(array)
-    return array if dtype is None else np.ascontiguousarray(array, dtype=dtype)
-
-
 def beside_computed(array: Array, reference: Array) -> Array:
     """`array` where `where_computed` has the reference."""
     return _arrays.beside(array, reference if _arrays.is_cuda(reference) else np.empty(0))

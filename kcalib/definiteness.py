@@ -91,7 +91,7 @@ def smallest_eigenvalue(
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     operator = operator_for(problem, threads=threads)
-    matrix = _arrays.computable(operator.tile(slice(0, n), slice(0, n)))
+    matrix = _arrays.where_computed(operator.tile(slice(0, n), slice(0, n)))
     if not _arrays.is_host(matrix):
         return float(_linalg.eigvalsh(matrix)[0])
     matrix = np.array(matrix, dtype=np.float64)

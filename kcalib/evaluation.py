@@ -19,7 +19,6 @@ from kcalib._devices import on_their_gpu
 from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification
 from kcalib._options import check_integer
-from kcalib._special import where_computed
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators import forecast_scores
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
@@ -251,7 +250,7 @@ def forecast_evaluation_of(
     """`evaluate` of checked data."""
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     miscalibrated = test.pvalue < alpha
-    errors = where_computed(data.y) - forecast_scores.means_of(data)
+    errors = _arrays.where_computed(data.y) - forecast_scores.means_of(data)
     has_density = forecast_scores.has_density(data.prediction)
     numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
     # Where the SKCE finds nothing, a reason has to stand by itself: level alpha over two of them.
@@ -312,7 +311,7 @@ def _reasons(n: int, numbers: dict[str, float], quantile: float) -> list[str]:
 
 def _spread(data: Forecasts, errors: Array, quantile: float) -> list[str]:
     """Whether squared errors of vectors are on average their variances, up to so many standard errors."""
-    std, xp = where_computed(data.prediction.standard_deviation()), _arrays.namespace(errors)
+    std, xp = _arrays.where_computed(data.prediction.standard_deviation()), _arrays.namespace(errors)
     if data.n < 2 or not xp.all(std > 0):
         return []
     squares = xp.mean((errors / std) ** 2, axis=1)

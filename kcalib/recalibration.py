@@ -27,7 +27,7 @@ from kcalib._forecasts import Data, Forecasts, prepare
 from kcalib._inputs import Classification, cast, kind_of, reject
 from kcalib._options import check_choice
 from kcalib._problem import Side
-from kcalib._special import special, where_computed
+from kcalib._special import special
 from kcalib._warnings import warn
 from kcalib.distributions import (
     Beta,
@@ -449,14 +449,16 @@ class Likelihood:
 
 
 def _likelihood(data: Data, logits: Array | None) -> Likelihood:
-    targets = where_computed(data.y[:, 0] if isinstance(data, Forecasts) else data.probabilities[:, 0], np.float64)
+    targets = _arrays.where_computed(
+        data.y[:, 0] if isinstance(data, Forecasts) else data.probabilities[:, 0], np.float64
+    )
     weight = _arrays.namespace(targets).ones_like(targets)
     if data.sample_weight is not None:
-        weight = where_computed(data.sample_weight, np.float64)
+        weight = _arrays.where_computed(data.sample_weight, np.float64)
     if isinstance(data, Forecasts):
         return likelihood_of(data.prediction, data.y, weight)
     assert logits is not None
-    return _of_labels(where_computed(logits, np.float64), where_computed(data.labels), weight)
+    return _of_labels(_arrays.where_computed(logits, np.float64), _arrays.where_computed(data.labels), weight)
 
 
 def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
@@ -509,27 +511,27 @@ def likelihood_of(prediction: Distribution, y: Array, weight: Array) -> Likeliho
 
 @likelihood_of.register
 def _(prediction: Normal, y: Array, weight: np.ndarray) -> Likelihood:
-    r = where_computed((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
+    r = _arrays.where_computed((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
     return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: MultivariateNormal, y: Array, weight: np.ndarray) -> Likelihood:
-    factors, gaps = (where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
+    factors, gaps = (_arrays.where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
     r = _arrays.namespace(factors).linalg.solve(factors, gaps[:, :, None])[:, :, 0]
     return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: Laplace, y: Array, weight: np.ndarray) -> Likelihood:
-    energy = where_computed(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    energy = _arrays.where_computed(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
     return _of_energies(prediction, y, energy, 1.0, weight)
 
 
 @likelihood_of.register
 def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
-    z = where_computed((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
-    xp, shape = _arrays.namespace(z), where_computed(prediction.shape, np.float64)
+    z = _arrays.where_computed((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    xp, shape = _arrays.namespace(z), _arrays.where_computed(prediction.shape, np.float64)
     with np.errstate(over="ignore"):
         energy = 0.5 * abs(z) ** (2 * shape)
     reject(
@@ -542,15 +544,15 @@ def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
 
 @likelihood_of.register
 def _(prediction: Beta, y: Array, weight: np.ndarray) -> Likelihood:
-    first, a, b = (where_computed(one, np.float64) for one in (y[:, 0], prediction.a, prediction.b))
+    first, a, b = (_arrays.where_computed(one, np.float64) for one in (y[:, 0], prediction.a, prediction.b))
     xp = _arrays.namespace(a)
     return _of_shares(xp.stack([a, b], axis=1), xp.stack([first, 1 - first], axis=1), weight)
 
 
 @likelihood_of.register
 def _(prediction: Dirichlet, y: Array, weight: np.ndarray) -> Likelihood:
-    shares = where_computed(y, np.float64)
-    alpha = where_computed(prediction.alpha, np.float64)
+    shares = _arrays.where_computed(y, np.float64)
+    alpha = _arrays.where_computed(prediction.alpha, np.float64)
     return _of_shares(alpha, shares / shares.sum(axis=1, keepdims=True), weight)
 
 
@@ -563,7 +565,7 @@ def _of_energies(prediction: Any, y: Array, energy: Array, shape: Any, weight: A
         return -shape * math.log(beta), -shape / beta, shape / beta**2
 
     targets = _arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
-    at_one = xp.where(weight > 0, -where_computed(prediction.log_density(targets), np.float64), 0.0)
+    at_one = xp.where(weight > 0, -_arrays.where_computed(prediction.log_density(targets), np.float64), 0.0)
     return Likelihood(-energy, at_one - energy, cumulant, weight, shape)
 
 
@@ -732,7 +734,8 @@ class SKCECriterion:
         if n < 2 or curvature <= 0:
             return None
         below, _, above = (
-            where_computed(m.row_sums, np.float64) + where_computed(m.diagonal, np.float64) for m in moments
+            _arrays.where_computed(m.row_sums, np.float64) + _arrays.where_computed(m.diagonal, np.float64)
+            for m in moments
         )
         slopes = (above - below) / (2 * STEP * n)
         deviation = float(_arrays.namespace(slopes).std(slopes, correction=1))

@@ -9,7 +9,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import cast, kind_of, reject
-from kcalib._special import beside_computed, brought, where_computed
+from kcalib._special import beside_computed, brought
 
 # Squares, products of two and sums of these must stay in the range of numbers, in float32 too where that is asked for.
 LARGEST = 1e15
@@ -170,7 +170,7 @@ def probability_row(probability: Any, reference: Array, event_shape: tuple[int, 
 
 def column_for(array: Array, y: Array) -> Array:
     """A parameter of shape (n,) or (n, 1) as it meets numbers y of shape (n,) or (n, k)."""
-    column = where_computed(array).reshape(-1)
+    column = _arrays.where_computed(array).reshape(-1)
     return column[:, None] if y.ndim == 2 else column
 
 

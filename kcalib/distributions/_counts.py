@@ -17,7 +17,7 @@ import scipy
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._memory import check_memory
-from kcalib._special import brought, special, where_computed
+from kcalib._special import brought, special
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
 from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
@@ -103,7 +103,7 @@ class Counts(Density, Quantiles):
         return self._like(table)
 
     def log_density(self, y: Any) -> Array:
-        y = where_computed(events(y, self._array(), self.n, ()))
+        y = _arrays.where_computed(events(y, self._array(), self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))

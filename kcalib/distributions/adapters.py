@@ -15,7 +15,6 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._devices import on_their_gpu
-from kcalib._special import where_computed
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical
@@ -170,17 +169,17 @@ def _poisson(d: Any) -> _Parameters:
 
 
 def _exponentials(value: Any, name: str) -> Array:
-    array = where_computed(_arrays.as_array(value, name), np.float64)
+    array = _arrays.where_computed(_arrays.as_array(value, name), np.float64)
     return _arrays.namespace(array).exp(array)
 
 
 def _negative_binomial(d: Any) -> _Parameters:
     """Counts of successes of odds exp(logits) before `total_count` failures."""
-    count = where_computed(_arrays.as_array(d.total_count, "total_count"), np.float64)
+    count = _arrays.where_computed(_arrays.as_array(d.total_count, "total_count"), np.float64)
     if getattr(d, "logits", None) is not None:
         odds = _exponentials(d.logits, "logits")
     else:
-        probs = where_computed(_arrays.as_array(d.probs, "probs"), np.float64)
+        probs = _arrays.where_computed(_arrays.as_array(d.probs, "probs"), np.float64)
         odds = probs / (1 - probs)
     return _broadcast(NegativeBinomial, mean=count * odds, dispersion=1 / count)
 
@@ -188,7 +187,8 @@ def _negative_binomial(d: Any) -> _Parameters:
 def _gamma_poisson(d: Any) -> _Parameters:
     """NumPyro's: Poisson with a Gamma(concentration, rate) distributed rate."""
     concentration, rate = (
-        where_computed(_arrays.as_array(getattr(d, name), name), np.float64) for name in ("concentration", "rate")
+        _arrays.where_computed(_arrays.as_array(getattr(d, name), name), np.float64)
+        for name in ("concentration", "rate")
     )
     return _broadcast(NegativeBinomial, mean=concentration / rate, dispersion=1 / concentration)
 

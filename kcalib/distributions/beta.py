@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._special import brought, special, where_computed
+from kcalib._special import brought, special
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
@@ -108,10 +108,10 @@ class Beta(Density, Quantiles):
         return _arrays.like(values, self.a, dtype=self.a.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = where_computed(events(y, self.a, self.n, ()))
+        y = _arrays.where_computed(events(y, self.a, self.n, ()))
         check_support(y, "unit")
         xp = _arrays.namespace(y)
-        shapes = xp.stack([where_computed(self.a), where_computed(self.b)], axis=1)
+        shapes = xp.stack([_arrays.where_computed(self.a), _arrays.where_computed(self.b)], axis=1)
         return self._like(log_dirichlet(shapes, xp.stack([y, 1 - y], axis=1)))
 
     def cdf(self, y: Any) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib import _arrays, _inputs
 from kcalib._arrays import Array
-from kcalib._special import beside_computed, brought, where_computed
+from kcalib._special import beside_computed, brought
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._distribution import Distribution, take_rows
 from kcalib.distributions._quasi import random_points
@@ -98,7 +98,7 @@ class Categorical(Distribution):
     def _draws(self, uniforms: Array) -> Array:
         uniforms = brought(uniforms, self.probabilities)
         xp = _arrays.namespace(uniforms)
-        upper = xp.cumsum(where_computed(self.parameters()), axis=1)
+        upper = xp.cumsum(_arrays.where_computed(self.parameters()), axis=1)
         upper[upper >= upper[:, -1:]] = np.inf  # rounding may leave the last sum below 1
         positions = xp.zeros(uniforms.shape[:2], dtype=np.int64)
         for k in range(self.n_classes - 1):
@@ -124,7 +124,7 @@ class Categorical(Distribution):
             If the shape is wrong, or a number is not the position of a class.
         """
         labels = _arrays.as_array(y, "y")
-        p = where_computed(self.parameters())
+        p = _arrays.where_computed(self.parameters())
         if tuple(labels.shape) != (self.n,) or _inputs.kind_of(labels) not in "iu":
             raise ValueError(
                 f"`y` has shape {tuple(labels.shape)} and dtype {labels.dtype}, expected integers of shape ({self.n},)"

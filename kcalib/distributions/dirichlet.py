@@ -7,7 +7,7 @@ from typing import Any
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._special import betainccinv, brought, special, where_computed
+from kcalib._special import betainccinv, brought, special
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
 from kcalib.distributions._distribution import Density, choose
 from kcalib.distributions._quasi import random_points
@@ -93,7 +93,7 @@ class Dirichlet(Density):
         return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
 
     def _draws(self, uniforms: Array) -> Array:
-        alpha, uniforms = where_computed(self.alpha), brought(uniforms, self.alpha)
+        alpha, uniforms = _arrays.where_computed(self.alpha), brought(uniforms, self.alpha)
         xp = _arrays.namespace(alpha)
         after = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
         draws, left = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
@@ -108,10 +108,10 @@ class Dirichlet(Density):
         return _arrays.like(values, self.alpha, dtype=self.alpha.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = where_computed(events(y, self.alpha, self.n, self.event_shape))
+        y = _arrays.where_computed(events(y, self.alpha, self.n, self.event_shape))
         check_support(y, "simplex")
         shares = y / _arrays.namespace(y).sum(y, axis=1, keepdims=True)
-        return self._like(log_dirichlet(where_computed(self.alpha), shares))
+        return self._like(log_dirichlet(_arrays.where_computed(self.alpha), shares))
 
 
 def _shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:

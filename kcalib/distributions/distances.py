@@ -29,7 +29,7 @@ from kcalib._devices import on_their_gpu
 from kcalib._inputs import reject
 from kcalib._memory import check_memory
 from kcalib._problem import Mixtures
-from kcalib._special import beside_computed, where_computed
+from kcalib._special import beside_computed
 from kcalib._threads import resolve_threads, terminal_progress
 from kcalib.distributions._distribution import Components, Distribution
 from kcalib.distributions.bures import covariance_roots, squared_distances
@@ -229,7 +229,7 @@ def mmd_distance(
     family, d = sides[0].family, int(sides[0].locations.shape[2])
     mixtures = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
     rows = [_mixtures.point_columns(side, scale) for side in sides]
-    squares = where_computed(_mixtures.squared_mmd(mixtures, rows[0], _arrays.beside(rows[-1], rows[0])))
+    squares = _arrays.where_computed(_mixtures.squared_mmd(mixtures, rows[0], _arrays.beside(rows[-1], rows[0])))
     return _arrays.namespace(squares).sqrt(squares)
 
 
@@ -334,8 +334,8 @@ def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, 
 
 
 def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> Array:
-    left = where_computed(points, np.float64)
-    right = where_computed(beside_computed(others, left), np.float64)
+    left = _arrays.where_computed(points, np.float64)
+    right = _arrays.where_computed(beside_computed(others, left), np.float64)
     _check_table(len(left), len(right), max_memory, left)
     if not _arrays.is_host(left):
         xp = _arrays.namespace(left)
@@ -438,7 +438,7 @@ class _Mixtures:
         """Beside the reference."""
 
         def checked(name: str) -> Array:
-            array = where_computed(beside_computed(getattr(components, name), reference), np.float64)
+            array = _arrays.where_computed(beside_computed(getattr(components, name), reference), np.float64)
             reject(
                 array,
                 ~_arrays.namespace(array).isfinite(array),

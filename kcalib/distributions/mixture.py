@@ -10,7 +10,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._special import brought, where_computed
+from kcalib._special import brought
 from kcalib.distributions._checks import (
     check_size,
     events,
@@ -128,7 +128,7 @@ class Mixture(Density, Quantiles):
     def _draws(self, uniforms: Array) -> Array:
         """The first number chooses the component, the others make the draw from it."""
         xp, uniforms = _arrays.namespace(self.weights), brought(uniforms, self.weights)
-        upper = _arrays.namespace(uniforms).cumsum(where_computed(self.weights), axis=1)
+        upper = _arrays.namespace(uniforms).cumsum(_arrays.where_computed(self.weights), axis=1)
         # Rounding may leave the last sum below 1, or components of weight 0 after it.
         upper[upper >= upper[:, -1:]] = np.inf
         found: Any = None
@@ -154,7 +154,7 @@ class Mixture(Density, Quantiles):
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
         """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        weights, xp = where_computed(self.weights), _arrays.namespace(y)
+        weights, xp = _arrays.where_computed(self.weights), _arrays.namespace(y)
         lower, upper = xp.zeros(y.shape), xp.zeros(y.shape)
         for k, member in enumerate(self.members):
             weight = weights[:, k : k + 1] if y.ndim == 2 else weights[:, k]
@@ -172,10 +172,10 @@ class Mixture(Density, Quantiles):
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         # The quantile lies between those of the components that have weight.
         bounds = xp.stack([member._inverse_cdf(p) for member in self.members])  # type: ignore[attr-defined]
-        weighted = where_computed(self.weights).T[:, :, None] > 0
+        weighted = _arrays.where_computed(self.weights).T[:, :, None] > 0
         low = xp.min(xp.where(weighted, bounds, np.inf), axis=0)
         high = xp.max(xp.where(weighted, bounds, -np.inf), axis=0)
-        scales = xp.stack([where_computed(member.standard_deviation()) for member in self.members])
+        scales = xp.stack([_arrays.where_computed(member.standard_deviation()) for member in self.members])
         finest = 1e-15 * xp.min(xp.where(weighted, scales, np.inf), axis=0)
         while True:
             tolerance = xp.maximum(1e-12 * xp.maximum(xp.abs(low), xp.abs(high)), finest)

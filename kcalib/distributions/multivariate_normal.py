@@ -11,7 +11,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import reject
-from kcalib._special import beside_computed, brought, special, where_computed
+from kcalib._special import beside_computed, brought, special
 from kcalib.distributions._checks import LARGEST, check_size, events, read_only, real_array
 from kcalib.distributions._distribution import Components, Density
 
@@ -152,7 +152,7 @@ class MultivariateNormal(Density):
 def _matrices(value: Any, name: str, mean: Array) -> Array:
     """Matrices of shape (n, d, d), or (d, d) for all, where those means are computed with."""
     n, d = mean.shape
-    array = where_computed(beside_computed(real_array(value, name), mean), np.float64)
+    array = _arrays.where_computed(beside_computed(real_array(value, name), mean), np.float64)
     if tuple(array.shape) not in ((n, d, d), (d, d)):
         remedy = (
             "; for variances of independent entries use Normal(mean, numpy.sqrt(variances)) with vectors"

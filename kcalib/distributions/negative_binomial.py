@@ -11,7 +11,7 @@ from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._devices import on_their_gpu
 from kcalib._inputs import reject
-from kcalib._special import betaincc, special, where_computed
+from kcalib._special import betaincc, special
 from kcalib.distributions._checks import (
     LARGEST,
     check_numbers,
@@ -127,7 +127,7 @@ class NegativeBinomial(Counts):
         return self.mean
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        mean, dispersion = (where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
+        mean, dispersion = (_arrays.where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
         return mean, dispersion
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -137,7 +137,7 @@ class NegativeBinomial(Counts):
         return self._tail(k, rows, _betainc, betaincc)
 
     def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
-        mean, dispersion = where_computed(self.mean)[rows], where_computed(self.dispersion)[rows]
+        mean, dispersion = _arrays.where_computed(self.mean)[rows], _arrays.where_computed(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
         # The smaller of the two probabilities is the one that is known to relative accuracy.
         return choose(

@@ -10,7 +10,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._cuda import Program
-from kcalib._special import special, where_computed
+from kcalib._special import special
 from kcalib.distributions._checks import check_numbers, check_size, parameters_of, positive_array
 from kcalib.distributions._counts import Counts
 
@@ -103,11 +103,11 @@ class Poisson(Counts):
         return self.rate
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        rate = where_computed(self.rate, np.float64)[:, None]
+        rate = _arrays.where_computed(self.rate, np.float64)[:, None]
         return rate, _arrays.namespace(rate).zeros_like(rate)
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return special(k).gammaincc(k + 1, where_computed(self.rate)[rows])
+        return special(k).gammaincc(k + 1, _arrays.where_computed(self.rate)[rows])
 
     def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return special(k).gammainc(k + 1, where_computed(self.rate)[rows])
+        return special(k).gammainc(k + 1, _arrays.where_computed(self.rate)[rows])

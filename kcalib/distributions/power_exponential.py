@@ -11,7 +11,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._inputs import reject
-from kcalib._special import brought, special, where_computed
+from kcalib._special import brought, special
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
@@ -113,7 +113,7 @@ class PowerExponential(Density, Quantiles):
         return self.loc[:, None]
 
     def standard_deviation(self) -> Array:
-        inverse = 1 / where_computed(self.shape)
+        inverse = 1 / _arrays.where_computed(self.shape)
         xp, gammaln = _arrays.namespace(inverse), special(inverse).gammaln
         log_variance = inverse * math.log(2) + gammaln(1.5 * inverse) - gammaln(0.5 * inverse)
         return (self.scale * self._like(xp.exp(0.5 * log_variance)))[:, None]
@@ -128,8 +128,8 @@ class PowerExponential(Density, Quantiles):
         return _arrays.like(values, self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = where_computed(events(y, self.loc, self.n, ()))
-        xp, scale, shape = _arrays.namespace(y), where_computed(self.scale), where_computed(self.shape)
+        y = _arrays.where_computed(events(y, self.loc, self.n, ()))
+        xp, scale, shape = _arrays.namespace(y), _arrays.where_computed(self.scale), _arrays.where_computed(self.shape)
         k = 0.5 / shape
         constant = xp.log(shape) - xp.log(scale) - k * math.log(2) - special(k).gammaln(k)
         return self._like(constant - self._exponents(y)[1])

@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._special import brought, where_computed
+from kcalib._special import brought
 from kcalib.distributions._checks import (
     check_size,
     numbers,
@@ -125,7 +125,7 @@ class Samples(Quantiles):
         return self._draws(random_points(self.n, check_size(size), 1, seed))
 
     def _draws(self, uniforms: Array) -> Array:
-        u, values = brought(uniforms, self.samples)[:, :, 0], where_computed(self.samples)
+        u, values = brought(uniforms, self.samples)[:, :, 0], _arrays.where_computed(self.samples)
         xp = _arrays.namespace(values)
         if self.weights is None:
             # Along the sorted values, so that points spread evenly over (0, 1) are spread over them.
@@ -146,15 +146,15 @@ class Samples(Quantiles):
 
     def _cumulative(self) -> tuple[Array, Array]:
         """Order of the values and cumulative weights in it, as `where_computed` has the values."""
-        order = self._order(where_computed(self.samples))
+        order = self._order(_arrays.where_computed(self.samples))
         xp = _arrays.namespace(order)
-        cumulative = xp.cumsum(xp.take_along_axis(where_computed(self._weight_rows()), order, axis=1), axis=1)
+        cumulative = xp.cumsum(xp.take_along_axis(_arrays.where_computed(self._weight_rows()), order, axis=1), axis=1)
         return order, cumulative
 
     def cdf(self, y: Any) -> Array:
         y = numbers(y, self.samples, self.n, self.event_shape, "cdf")
         xp, columns = _arrays.namespace(y), y.reshape(self.n, -1)
-        samples = where_computed(self.samples).reshape(self.n, self.size)
+        samples = _arrays.where_computed(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             return (_ranks(xp.sort(samples, axis=1), columns, "right") / self.size).reshape(y.shape)
         order, cumulative = self._cumulative()
@@ -166,7 +166,7 @@ class Samples(Quantiles):
     def quantile(self, probability: Any) -> Array:
         row = probability_row(probability, self.samples, self.event_shape)
         xp, p = _arrays.namespace(row), _arrays.namespace(row).broadcast_to(row, (self.n, row.shape[1]))
-        samples = where_computed(self.samples).reshape(self.n, self.size)
+        samples = _arrays.where_computed(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             # k / S >= p: the first k for which this holds as it is computed in `cdf`.
             k = xp.ceil(p * self.size).astype(np.int64)

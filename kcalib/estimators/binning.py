@@ -22,7 +22,6 @@ from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
-from kcalib._special import where_computed
 from kcalib._statistics import group_sums, row_groups, sums_of_runs, total
 from kcalib.estimators.scores import top_label
 
@@ -168,17 +167,21 @@ class Columns(NamedTuple):
 
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
-    confidence, correct = (where_computed(a, np.float64) for a in top_label(data, threads))
+    confidence, correct = (_arrays.where_computed(a, np.float64) for a in top_label(data, threads))
     labels = (correct > 0).astype(np.int64) - 1
     return Columns(confidence[:, None], labels, _weight(data))
 
 
 def class_columns(data: Classification) -> Columns:
-    return Columns(where_computed(data.probabilities, np.float64), where_computed(data.labels, np.int64), _weight(data))
+    return Columns(
+        _arrays.where_computed(data.probabilities, np.float64),
+        _arrays.where_computed(data.labels, np.int64),
+        _weight(data),
+    )
 
 
 def _weight(data: Classification) -> Array | None:
-    return None if data.sample_weight is None else where_computed(data.sample_weight, np.float64)
+    return None if data.sample_weight is None else _arrays.where_computed(data.sample_weight, np.float64)
 
 
 def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:

@@ -17,7 +17,6 @@ from kcalib._arrays import Array
 from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._options import check_choice
-from kcalib._special import where_computed
 from kcalib._statistics import group_sums, row_groups
 from kcalib._warnings import warn
 from kcalib.estimators.reliability import Sample, check_binning, cut
@@ -236,11 +235,11 @@ class _Part(NamedTuple):
 
 
 def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None) -> Iterator[_Part]:
-    p, labels = where_computed(data.probabilities, np.float64), where_computed(data.labels, np.int64)
+    p, labels = _arrays.where_computed(data.probabilities, np.float64), _arrays.where_computed(data.labels, np.int64)
     xp = _arrays.namespace(p)
     weight = xp.ones_like(p[:, 0])
     if data.sample_weight is not None:
-        weight = where_computed(data.sample_weight, np.float64)
+        weight = _arrays.where_computed(data.sample_weight, np.float64)
         used = weight > 0
         p, labels, weight = p[used], labels[used], weight[used]
     events = xp.astype(labels[:, None] == _arrays.like(np.arange(data.m), labels), p.dtype)

@@ -19,7 +19,6 @@ from kcalib._arrays import Array
 from kcalib._memory import check_memory
 from kcalib._packing import Packed
 from kcalib._problem import Factor, Side, Term
-from kcalib._special import where_computed
 from kcalib.solvers import KernelOperator, pivoted_cholesky
 
 FIRST_RANK = 128
@@ -54,7 +53,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
     if problem.target is None:
-        return Residuals(where_computed(problem.left.marks, np.float64), 0.0)
+        return Residuals(_arrays.where_computed(problem.left.marks, np.float64), 0.0)
     one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)

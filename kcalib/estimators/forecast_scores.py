@@ -25,7 +25,7 @@ from kcalib._devices import on_their_gpu
 from kcalib._forecasts import FOREIGN, Forecasts, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_integer
-from kcalib._special import brought, special, where_computed
+from kcalib._special import brought, special
 from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Samples, as_distribution
 from kcalib.distributions._distribution import Components
 from kcalib.estimators.reliability import Band
@@ -346,7 +346,7 @@ def mean_of(data: Forecasts, values: Array) -> float:
     xp = _arrays.namespace(values)
     if data.sample_weight is None:
         return float(xp.mean(values))
-    weights = where_computed(data.sample_weight)
+    weights = _arrays.where_computed(data.sample_weight)
     used = weights > 0  # a score may be infinite
     values, weights = values[used], weights[used]
     return float(xp.sum(values * weights) / xp.sum(weights))
@@ -382,7 +382,7 @@ def log_score_values(data: Forecasts) -> Array:
             "log score; use kcalib.crps, or fit a density to the samples"
         )
     prediction: Any = data.prediction
-    return -where_computed(prediction.log_density(_event(data)), np.float64)
+    return -_arrays.where_computed(prediction.log_density(_event(data)), np.float64)
 
 
 def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:
@@ -459,7 +459,7 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
 
 def means_of(data: Forecasts) -> Array:
     """Means of the predictions, shape (n, d)."""
-    return where_computed(data.prediction.expected_value(), np.float64)
+    return _arrays.where_computed(data.prediction.expected_value(), np.float64)
 
 
 def has_density(prediction: Distribution) -> bool:
@@ -494,11 +494,11 @@ def _cdf(data: Forecasts, x: Array) -> Array:
     """P(Z <= x) at one number for each sample, shape (n,)."""
     prediction: Any = data.prediction
     shape = (data.n, *prediction.event_shape)
-    return where_computed(prediction.cdf(_arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
+    return _arrays.where_computed(prediction.cdf(_arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
 
 
 def _targets(data: Forecasts) -> Array:
-    return where_computed(data.y, np.float64)
+    return _arrays.where_computed(data.y, np.float64)
 
 
 def _event(data: Forecasts) -> Any:
@@ -511,7 +511,7 @@ def _components(prediction: Distribution) -> Components | None:
     if c is None:
         return None
     arrays = (c.weights, c.locations, c.scales)
-    return Components(c.family, *(None if a is None else where_computed(a, np.float64) for a in arrays))
+    return Components(c.family, *(None if a is None else _arrays.where_computed(a, np.float64) for a in arrays))
 
 
 def _draws(data: Forecasts) -> Array:
@@ -524,7 +524,7 @@ def _draws(data: Forecasts) -> Array:
         data.y,
     )
     draws = data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED)
-    return where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
+    return _arrays.where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
 
 
 def _samples(data: Forecasts) -> Components | None:
@@ -538,7 +538,7 @@ def _samples(data: Forecasts) -> Components | None:
 def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
     """inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
-        return where_computed(data.prediction.quantile(levels), np.float64)
+        return _arrays.where_computed(data.prediction.quantile(levels), np.float64)
     draws = _draws(data)[:, :, 0]
     if not _arrays.is_host(draws):
         return Samples(draws).quantile(levels)
@@ -687,13 +687,13 @@ def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> 
     """
     y = _targets(data)[:, 0]
     xp = _arrays.namespace(y)
-    f = xp.exp(where_computed(prediction.log_density(data.y[:, 0])))
+    f = xp.exp(_arrays.where_computed(prediction.log_density(data.y[:, 0])))
     if isinstance(prediction, Poisson):
-        m = where_computed(prediction.rate)
+        m = _arrays.where_computed(prediction.rate)
         a = xp.zeros_like(m)
         half = m * (special(m).i0e(2 * m) + special(m).i1e(2 * m))
     else:
-        m, a = where_computed(prediction.mean), where_computed(prediction.dispersion)
+        m, a = _arrays.where_computed(prediction.mean), _arrays.where_computed(prediction.dispersion)
         half = _half_gap_of_negative_binomial(m, a)
     return (y - m) * (2 * _cdf(data, y) - 1) + 2 * m * (1 + a * y) * f - half
 

@@ -21,7 +21,6 @@ from kcalib._inputs import Classification, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._resampling import drawn_labels
-from kcalib._special import where_computed
 from kcalib._statistics import cumulative_sum, group_sums, sums_of_runs
 from kcalib.lenses import Lens, TopLabel
 
@@ -367,12 +366,12 @@ class Sample:
                 f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
                 "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
             )
-        second = where_computed(data.probabilities[:, 1], np.float64)
+        second = _arrays.where_computed(data.probabilities[:, 1], np.float64)
         xp = _arrays.namespace(second)
-        confidence, event = xp.minimum(second, 1.0), where_computed(data.labels, np.float64)
+        confidence, event = xp.minimum(second, 1.0), _arrays.where_computed(data.labels, np.float64)
         if data.sample_weight is None:
             return cls(confidence, event, xp.ones_like(second))
-        weight = where_computed(data.sample_weight, np.float64)
+        weight = _arrays.where_computed(data.sample_weight, np.float64)
         used = weight > 0
         return cls(confidence[used], event[used], weight[used])
 

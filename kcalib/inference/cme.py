@@ -207,7 +207,7 @@ def _predicted_covariance(
     table = np.append(table, np.zeros((len(table), 1)), axis=1)
     largest = np.max(np.abs(table), axis=1)
     covariance, size = np.zeros((len(table), len(table))), np.zeros(len(table))
-    probabilities = _arrays.computable(data.probabilities)
+    probabilities = _arrays.where_computed(data.probabilities)
     xp = _arrays.namespace(probabilities)
     values, members = (_arrays.like(a, probabilities) for a in (table, members))
     for rows, kernel in _blocks(_of_kernel_alone(packed, operator), table.shape[1]):
@@ -233,7 +233,7 @@ def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]
     step = max(1, BLOCK_ELEMENTS // (n_locations * width))
     for begin in range(0, n, step):
         rows = slice(begin, min(n, begin + step))
-        yield rows, _arrays.computable(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
+        yield rows, _arrays.where_computed(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
 
 
 def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:

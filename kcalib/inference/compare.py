@@ -535,7 +535,7 @@ def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
 
 def _moments(operator: Operator) -> Moments:
     m = operator.moments(second=True)
-    rows, diagonal = (_arrays.computable(a) for a in (m.row_sums, m.diagonal))
+    rows, diagonal = (_arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
     return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
 
 
@@ -576,7 +576,7 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
         tiles = []
         for operator in operators:
             points = operator.problem.left.points
-            tile = _arrays.computable(operator.tile(_arrays.like(some, points), _arrays.like(rows, points)))
+            tile = _arrays.where_computed(operator.tile(_arrays.like(some, points), _arrays.like(rows, points)))
             tiles.append(_without_own(tile.astype(np.float64), begin))
         for i, j in itertools.combinations(range(len(operators)), 2):
             sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
@@ -637,7 +637,7 @@ def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple
     for one in classes:
         points = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
         packed.append(replace(points, root=root))
-        rows = _arrays.computable(_packing.points_and_residuals(one, "float64")[1])
+        rows = _arrays.where_computed(_packing.points_and_residuals(one, "float64")[1])
         residuals.append(rows if root is None else rows @ _arrays.like(root, rows))
     return residuals, packed, _source(medians) or "given"
 
@@ -688,7 +688,7 @@ class _Gaps:
 
     @classmethod
     def of(cls, data: Classification, n_bins: int) -> _Gaps:
-        confidence, correct = (_arrays.computable(a).astype(np.float64) for a in top_label(data))
+        confidence, correct = (_arrays.where_computed(a).astype(np.float64) for a in top_label(data))
         xp = _arrays.namespace(confidence)
         bins, gaps, n = bin_numbers(confidence, n_bins), correct - confidence, data.n
         occupied, position = xp.unique(bins, return_inverse=True)
@@ -806,11 +806,11 @@ def _clipped(estimate: Estimate, low: float, high: float) -> Estimate:
 
 def _brier(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
-    return _means([scale * _arrays.computable(square_residuals(one)) for one in data], confidence_level)
+    return _means([scale * _arrays.where_computed(square_residuals(one)) for one in data], confidence_level)
 
 
 def _log_loss(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    return _means([_arrays.computable(log_losses(one)) for one in data], confidence_level)
+    return _means([_arrays.where_computed(log_losses(one)) for one in data], confidence_level)
 
 
 def _crps(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
@@ -833,7 +833,7 @@ def _means(losses: Sequence[Array], confidence_level: float) -> Measured:
         assert error is not None  # there are four samples
         return _symmetric(mean, error, confidence_level, len(values) - 1, resolution)
 
-    losses = [_arrays.computable(values).astype(np.float64, copy=False) for values in losses]
+    losses = [_arrays.where_computed(values).astype(np.float64, copy=False) for values in losses]
     pairs = itertools.combinations(losses, 2)
     return Measured(
         values=[estimate(values) for values in losses],

@@ -373,14 +373,14 @@ class _TopLabelECE:
     """`kcalib.top_label_ece`: the sum over bins of |sum of (correct - confidence)|, over n."""
 
     def __init__(self, data: Classification, n_bins: int) -> None:
-        p = _arrays.computable(data.probabilities).astype(np.float64, copy=False)
+        p = _arrays.where_computed(data.probabilities).astype(np.float64, copy=False)
         self._xp = xp = _arrays.namespace(p)
         everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
         cumulative = cumulative_sums(p)
         self._n_bins = n_bins
         self._confidence = p[everyone, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
-        self._correct = predicted == _arrays.computable(data.labels)
+        self._correct = predicted == _arrays.where_computed(data.labels)
         # A uniform number gives the predicted class from here to there.
         self._from = xp.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
         self._to, self._totals = cumulative[everyone, predicted], cumulative[:, -1]

@@ -97,8 +97,8 @@ class NullLaw:
 def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     """c^T H~ c - c^T diag H~ with counts c, where H~ is H minus its row and column means plus its mean."""
     n, moments = problem.n, problem.moments
-    own = _arrays.computable(moments.diagonal)
-    row_means = (_arrays.computable(moments.row_sums) + own) / n
+    own = _arrays.where_computed(moments.diagonal)
+    row_means = (_arrays.where_computed(moments.row_sums) + own) / n
     mean = float(row_means.mean())
     # c^T H~ c = c^T H c - 2 n c^T row_means + n^2 mean, because c sums to n.
     subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
@@ -117,7 +117,7 @@ def multiplier(problem: QuadraticProblem, n_resamples: int, seed: int, multiplie
     if multipliers == "rademacher":
         own = np.full(n_resamples, float(moments.trace))
     else:
-        squares = _arrays.computable(moments.diagonal)
+        squares = _arrays.where_computed(moments.diagonal)
         own = _products(squares, weights, problem.options.threads, lambda w: w**2)
     return _monte_carlo(problem, forms - own, f"{n_resamples} draws with {multipliers.capitalize()} multipliers")
 
@@ -135,8 +135,8 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     ones = _arrays.namespace(points).ones_like(points[:, :1])
     kernel = PairProblem(Side(points, ones), None, problem.packed.problem.kernel)
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
-    kernel_diagonal = _arrays.computable(diagonal(kernel, operator.threads or 1))
-    p = _arrays.computable(data.probabilities)
+    kernel_diagonal = _arrays.where_computed(diagonal(kernel, operator.threads or 1))
+    p = _arrays.where_computed(data.probabilities)
     root = _arrays.like(_root(problem, data.m), p)
     xp = _arrays.namespace(p)
     p = xp.where(p < NEGLIGIBLE, 0.0, p)
@@ -171,7 +171,7 @@ def _vector_draws(problem: QuadraticProblem, data: Forecasts, n_resamples: int, 
     ones = _arrays.namespace(points).ones_like(points[:, :1])
     kernel = replace(packed.problem, left=Side(points, ones))
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
-    kernel_diagonal = _arrays.computable(diagonal(kernel, operator.threads or 1))
+    kernel_diagonal = _arrays.where_computed(diagonal(kernel, operator.threads or 1))
     xp = _arrays.namespace(kernel_diagonal)
     rank = packed.problem.left.marks.shape[1]
     at_once = max(1, BATCH_BYTES // (8 * problem.n * rank))
@@ -179,7 +179,7 @@ def _vector_draws(problem: QuadraticProblem, data: Forecasts, n_resamples: int, 
     for begin in range(0, n_resamples, at_once):
         some = range(begin, min(n_resamples, begin + at_once))
         found = [packed.with_targets(data.drawn(seed, r)).problem.left.marks for r in some]
-        marks = xp.concatenate([xp.asarray(_arrays.computable(m), dtype=xp.float64) for m in found], axis=1)
+        marks = xp.concatenate([xp.asarray(_arrays.where_computed(m), dtype=xp.float64) for m in found], axis=1)
         own = _own_forms(kernel_diagonal, marks)
         draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return np.concatenate(draws)
@@ -250,7 +250,7 @@ def gamma(problem: QuadraticProblem) -> NullLaw:
 def _quadratic_forms(operator: Operator, weights: Weights | Array) -> Array:
     if not isinstance(weights, Weights):
         weights = _arrays.beside(weights, operator.problem.left.points)
-    return _arrays.computable(operator.quadratic_forms(weights, dtype="float32"))
+    return _arrays.where_computed(operator.quadratic_forms(weights, dtype="float32"))
 
 
 def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:

@@ -81,7 +81,7 @@ class Spectrum:
 
 def full_spectrum(operator: Operator, n: int) -> Spectrum:
     """All eigenvalues, of the stored matrix; 16 n^2 bytes."""
-    matrix = _arrays.computable(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
+    matrix = _arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
     _arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
     if _arrays.is_host(matrix):
         values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
@@ -98,7 +98,7 @@ def leading_spectrum(
     The space grows by a product with H until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
     assert moments.sum_of_squares is not None
-    diagonal = _arrays.computable(moments.diagonal)[:, None]
+    diagonal = _arrays.where_computed(moments.diagonal)[:, None]
     squares = moments.sum_of_squares / (n - 1) ** 2
     width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
     width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
@@ -115,7 +115,7 @@ def leading_spectrum(
             break
         blocks.append(new)
         products = operator.matmul(_arrays.beside(new, operator.problem.left.points), dtype="float32")
-        vectors = _arrays.computable(products)
+        vectors = _arrays.where_computed(products)
         if _arrays.is_host(vectors):
             vectors = np.require(vectors, requirements="W")
         rows.subtract_scaled(vectors, diagonal, new)

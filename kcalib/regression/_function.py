@@ -27,7 +27,6 @@ from kcalib._devices import on_their_gpu
 from kcalib._inputs import Classification, prepare
 from kcalib._linalg import row_products
 from kcalib._packing import points_and_residuals
-from kcalib._special import where_computed
 from kcalib.lenses import Canonical, Lens
 
 
@@ -56,8 +55,8 @@ class Problem:
     @classmethod
     def of(cls, data: Classification, lens: Lens) -> Problem:
         points, residuals = points_and_residuals(data)
-        simplex, residuals = (where_computed(a, np.float64) for a in (points, residuals))
-        labels = where_computed(data.labels, np.int64)
+        simplex, residuals = (_arrays.where_computed(a, np.float64) for a in (points, residuals))
+        labels = _arrays.where_computed(data.labels, np.int64)
         if lens.is_scalar:
             # 1 - c is the other probability: a difference would have lost its digits.
             right = _arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])

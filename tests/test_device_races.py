@@ -25,6 +25,7 @@ from kcalib._operators.sorted_scan_cuda import SortedPlaces, group_sums
 from kcalib._problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._resampling import KINDS, RandomNumbers, Weights, drawn_labels
 from kcalib._segments import Segments
+from kcalib.distributions import Poisson
 from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 
 ORDERS = (1, 2, 77)  # descending and two shuffles, beside the ascending one
@@ -118,6 +119,10 @@ def random_numbers(cupy: Any) -> Arrays:
     return [integers, *drawn_labels(cupy.asarray(p), 4, 3, at_once=3)]
 
 
+def poisson_draws(cupy: Any) -> Arrays:
+    return [Poisson(cupy.asarray(np.array([0.5, 3.0, 40.0]))).sample(30, seed=1)]
+
+
 def weights(cupy: Any) -> Arrays:
     return [
         drawn_weights(Weights(kind, 300, 5, 3), 1, 4, 4, dtype) for kind in KINDS for dtype in ("float64", "float32")
@@ -168,6 +173,7 @@ OTHERS = {
     "mixtures": mixtures,
     "line": line,
     "random numbers": random_numbers,
+    "Poisson draws": poisson_draws,
     "weights": weights,
     "dirichlet of many classes": dirichlet(70),
     "dirichlet, float32": dirichlet(5, "float32"),

@@ -210,7 +210,7 @@ class TestTable:
 
     def test_too_large_for_the_device(self, emulation):
         with (
-            emulated_cupy.memory_limit(40_000),
+            emulated_cupy.memory_limit(emulated_cupy.used_bytes(0) + 40_000),
             pytest.raises(MemoryError, match=r"distances of 80 and 80 predictions take .* on GPU 0.*metric='mmd'"),
         ):
             CudaOperator(self.problem(emulation, self.table(), np.arange(80)))

@@ -92,7 +92,7 @@ TABLE = (
     Capability(
         "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy; not "
         f"predictions that are normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
-        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
+        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), rectangles of H",
     ),
     Capability(
         "generic", "any array API namespace, on its device",

@@ -17,6 +17,7 @@ import numpy as np
 from kcalib import _arrays
 from kcalib._arrays import Array
 from kcalib._problem import Moments
+from kcalib._segments import Segments
 
 _HASH_SEED = 0
 
@@ -141,41 +142,11 @@ def cumulative_sum(values: Array) -> Array:
 
 
 def group_sums(group: Array, n_groups: int, *values: Array) -> list[Array]:
-    """Sums of `values`, shapes (n,) or (n, k), within the groups 0..n_groups-1 that `group`, shape (n,), names.
-
-    On a device numbers of a group are added in a binary tree, over the samples in order; time O(n log n).
-    """
+    """Sums of `values`, shapes (n,) or (n, k), within the groups 0..n_groups-1 that `group`, shape (n,), names."""
     if _arrays.is_host(group):
         return [_host_sums(group, n_groups, one) for one in values]
-    xp = _arrays.namespace(group)
-    if group.shape[0] == 0:
-        return [xp.zeros((n_groups, *one.shape[1:]), device=_arrays.device(one)) for one in values]
-    order = xp.argsort(xp.astype(group, xp.int32) if n_groups < 2**31 else group)  # faster, of shorter integers
-    sizes = xp.bincount(group, minlength=n_groups)
-    ordered, columns = xp.take(group, order, axis=0), [xp.take(one, order, axis=0) for one in values]
-    return sums_of_runs(ordered, sizes, *columns)
-
-
-def sums_of_runs(ordered: Array, sizes: Array, *values: Array) -> list[Array]:
-    """`group_sums` on a device of samples whose groups ascend, and have these sizes."""
-    xp, step = _arrays.namespace(ordered), 1
-    largest = int(xp.max(sizes))
-    sums = [xp.astype(one, xp.float64) for one in values]
-    while step < largest:  # the sum over up to `step` numbers of the group, up to this one
-        same = ordered[step:] == ordered[:-step]
-        sums = [_extended(xp, one, same, step) for one in sums]
-        step *= 2
-    last = xp.cumsum(sizes) - 1  # of integers: exact in any order
-    return [_where_rows(xp, sizes > 0, xp.take(one, xp.where(sizes > 0, last, 0), axis=0)) for one in sums]
-
-
-def _extended(xp: Any, sums: Array, same: Array, step: int) -> Array:
-    return xp.concat((sums[:step], sums[step:] + _where_rows(xp, same, sums[:-step])))
-
-
-def _where_rows(xp: Any, rows: Array, values: Array) -> Array:
-    """`values`, but 0 in other rows."""
-    return xp.where(rows[:, None] if values.ndim == 2 else rows, values, 0.0)
+    segments = Segments.of(group, n_groups)
+    return [segments.sums(one) for one in values]
 
 
 def _host_sums(group: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarray:

@@ -112,11 +112,11 @@ def test_segment_sums(cupy, width):
     rng = np.random.default_rng(width)
     numbers = rng.choice([0, 2, 2, 2, 5], size=700)
     values, scales = rng.normal(size=(700, width)), rng.normal(size=700)
-    found = Segments(cupy.asarray(numbers), 7).sums(cupy.asarray(values), cupy.asarray(scales)).get()
+    found = Segments.of(cupy.asarray(numbers), 7).sums(cupy.asarray(values), cupy.asarray(scales)).get()
     for segment in range(7):
         terms = scales[numbers == segment, None] * values[numbers == segment]
         np.testing.assert_allclose(found[segment], terms.sum(axis=0), rtol=0, atol=700 * 2e-16 * 20)
-    again = Segments(cupy.asarray(numbers), 7).sums(cupy.asarray(values), cupy.asarray(scales)).get()
+    again = Segments.of(cupy.asarray(numbers), 7).sums(cupy.asarray(values), cupy.asarray(scales)).get()
     np.testing.assert_array_equal(found, again)
 
 

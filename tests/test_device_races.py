@@ -133,7 +133,7 @@ def segments(cupy: Any) -> Arrays:
     numbers = rng().integers(0, 9, 700)
     numbers[numbers == 4] = 5  # an empty one
     values = [cupy.asarray(rng().normal(size=shape)) for shape in ((700, 19), (700, 1), (700,))]
-    found = Segments(cupy.asarray(numbers), 9)
+    found = Segments.of(cupy.asarray(numbers), 9)
     return [found.sums(values[0], values[2]), found.sums(values[1], values[2])]
 
 

@@ -22,7 +22,8 @@ from kcalib._arrays import Array
 from kcalib._inputs import Classification, threads_for
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
-from kcalib._statistics import group_sums, row_groups, sums_of_runs, total
+from kcalib._segments import Segments
+from kcalib._statistics import group_sums, row_groups, total
 from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins"]
@@ -257,11 +258,8 @@ def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> Reliability
 
 def _sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
     """Sums of arrays on a device between these ends, on the host."""
-    xp = _arrays.namespace(values[0])
-    sizes = _arrays.like(np.diff(ends, prepend=0), values[0])
-    place = xp.arange(values[0].shape[0], device=_arrays.device(values[0]))
-    bins = xp.searchsorted(_arrays.like(ends, values[0]), place, side="right")
-    return [_arrays.to_host(sums) for sums in sums_of_runs(bins, sizes, *values)]
+    bins = Segments.of_runs(_arrays.like(np.diff(ends, prepend=0), values[0]))
+    return [_arrays.to_host(bins.sums(one)) for one in values]
 
 
 def _ends(ascending: Array, edges: np.ndarray) -> np.ndarray:

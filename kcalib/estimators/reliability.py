@@ -21,7 +21,8 @@ from kcalib._inputs import Classification, prepare
 from kcalib._memory import check_memory
 from kcalib._options import check_choice, check_integer
 from kcalib._resampling import drawn_labels
-from kcalib._statistics import cumulative_sum, group_sums, sums_of_runs
+from kcalib._segments import Segments
+from kcalib._statistics import cumulative_sum, group_sums
 from kcalib.lenses import Lens, TopLabel
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
@@ -592,5 +593,4 @@ def _summing(group: Array) -> Callable[[Array], Array]:
     if _arrays.is_host(group):
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         return lambda rows: np.add.reduceat(rows, starts)
-    sizes = _arrays.namespace(group).bincount(group)
-    return lambda rows: sums_of_runs(group, sizes, rows)[0]
+    return Segments.of_runs(_arrays.namespace(group).bincount(group)).sums

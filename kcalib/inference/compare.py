@@ -697,7 +697,7 @@ class _Gaps:
             matrix = scipy.sparse.csr_array((gaps / n, (position, np.arange(n))), shape=(len(occupied), n))
             sums = matrix.__matmul__
         else:
-            segments = Segments(position, len(occupied))
+            segments = Segments.of(position, len(occupied))
             powers = xp.stack((xp.ones_like(gaps), gaps), axis=1)
             means, squares = (segments.sums(powers, gaps) / n).T
             sums = functools.partial(segments.sums, scales=gaps / n)

@@ -410,5 +410,5 @@ class _TopLabelECE:
         if _arrays.is_host(bins):
             sums = np.bincount(bins, gaps, minlength=count * self._n_bins)
         else:
-            sums = Segments(bins, count * self._n_bins).sums(xp.ones_like(gaps)[:, None], gaps)
+            sums = Segments.of(bins, count * self._n_bins).sums(gaps)
         return _arrays.to_host(xp.sum(xp.abs(sums.reshape(count, self._n_bins)), axis=1) / n)

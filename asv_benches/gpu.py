@@ -1,6 +1,6 @@
 """All that wants an NVIDIA GPU, in one go: contract tests, accuracy beside the CPU, speed beside the device's limit.
 
-    python asv_benches/gpu.py [--steps tests accuracy sanitizer speed] [--quick] [--save docs/performance_gpu.txt]
+    python asv_benches/gpu.py [--steps tests accuracy sanitizer speed] [--quick] [--only TEXT] [--save FILE]
 
 prints a table with the card's name, and saves it. Exit code 1: a test failed, or a number is off; 2: there is no GPU.
 "yes" and "no" say whether a value is within its bar. `--rehearse` goes through all of it on the CPU, on few samples,
@@ -121,14 +121,14 @@ def calls(n: int, classes: tuple[int, ...]) -> Iterator[tuple[str, Callable[...,
     yield "skce of normal predictions", of_normal
 
 
-def accuracy(report: Report, n: int, classes: tuple[int, ...]) -> None:
+def accuracy(report: Report, n: int, classes: tuple[int, ...], only: str) -> None:
     cupy = bench_gpu.cupy_module()
     report.add(
         f"Accuracy: GPU beside CPU, n = {n:,}, float64 (bar: {TOLERANCE:g} relative; p-values of resampling equal;"
     )
     report.add(f"{SOLVED:g} of other p-values, and of what solves linear systems)")
     report.add(f"{'call':44} {'largest relative difference':>28}  within")
-    for name, function in calls(n, classes):
+    for name, function in (call for call in calls(n, classes) if only in call[0]):
         try:
             here, there = numbers_of(function(np.asarray)), numbers_of(function(cupy.asarray))
         except NotImplementedError as error:
@@ -170,7 +170,7 @@ def sanitizer(report: Report) -> None:
     report.add()
 
 
-def speed(report: Report, small: bool) -> None:
+def speed(report: Report, small: bool, only: str) -> None:
     report.add(
         "The device alone, 1e12 a second: multiply-adds of vector units and of cuBLAS, exponentials, square roots"
     )
@@ -186,7 +186,7 @@ def speed(report: Report, small: bool) -> None:
     cases += [(f"bootstrap, R = {bench_gpu.RESAMPLES}, n = {n:,}, m = 10", bench_gpu.BootstrapCase, n, 10, "float64")]
     cases += [(f"ckce, conjugate gradients, n = {n:,}, m = 10", bench_gpu.CkceCase, n, 10, "float64")]
     cases += [(f"Dirichlet kernels, n = {n:,}, m = 10", bench_gpu.KdeCase, n, 10, "float64")]
-    for name, kind, size, m, dtype in cases:
+    for name, kind, size, m, dtype in (case for case in cases if only in case[0]):
         case = kind(size, m, dtype)
         seconds = bench_gpu.seconds_of(case.run, 1 if small else 3)
         limit = case.limit()
@@ -212,6 +212,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--quick", action="store_true", help="accuracy and speed on few samples")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="accuracy and speed of calls with this in their names"
+    )
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, where CuPy is emulated")
     parser.add_argument("--save", type=Path, help="file that the table goes to, too")
     arguments = parser.parse_args()
@@ -237,11 +240,12 @@ def main() -> int:
         if "tests" in arguments.steps:
             tests(report, arguments.rehearse)
         if "accuracy" in arguments.steps:
-            accuracy(report, *((100, (2, 12)) if arguments.rehearse else (600 if small else 3000, (2, 10, 200))))
+            size = (100, (2, 12)) if arguments.rehearse else (600 if small else 3000, (2, 10, 200))
+            accuracy(report, *size, arguments.only)
         if "sanitizer" in arguments.steps and not arguments.rehearse:
             sanitizer(report)
         if "speed" in arguments.steps:
-            speed(report, small)
+            speed(report, small, arguments.only)
     if arguments.save is not None:
         arguments.save.write_text("\n".join(report.lines) + "\n", encoding="utf-8")
     return int(report.failed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import compile_kernels
@@ -325,3 +327,14 @@ def test_the_list_of_programs_has_every_text():
     compiled = {file for program in compile_kernels.named().values() for file in program.files}
     folder = Path(__file__).parents[1] / "src" / "cuda"
     assert {f"cuda/{path.name}" for path in folder.iterdir()} <= compiled
+
+
+@pytest.mark.slow
+def test_the_script_for_a_card_goes_through():
+    """On the CPU: every line of its tables that is about one call."""
+    script = Path(__file__).parents[1] / "asv_benches" / "gpu.py"
+    options = ["--rehearse", "--steps", "accuracy", "speed", "--only", "skce"]
+    found = subprocess.run([sys.executable, str(script), *options], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "skce, block, m = 12" in found.stdout
+    assert "fraction" in found.stdout

@@ -418,6 +418,8 @@ def test_a_cupy_that_cannot_be_imported(tmp_path, monkeypatch):
     text = "\n=====\nFailed to import CuPy.\n\nOriginal error:\n  ImportError: libcudart.so.12: cannot open it\n====="
     (folder / "__init__.py").write_text(f"raise ImportError({text!r})")
     monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cupy"]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
         ImportError, match=r"which cannot be imported \(ImportError: libcudart\.so\.12: cannot open it\); "
     ):

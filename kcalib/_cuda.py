@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,3 +67,8 @@ def _source(files: tuple[str, ...]) -> str:
         text = re.sub(r'^#(pragma once|include "[^"]*")$', "", text, flags=re.MULTILINE)
         parts.append(f'#line 1 "{file}"\n{text}\n')
     return "".join(parts)
+
+
+def tensor_float() -> bool:
+    """Whether CuPy is told to round factors of float32 products to the 3 digits of TF32."""
+    return os.environ.get("CUPY_TF32", "0") not in ("", "0")

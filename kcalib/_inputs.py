@@ -90,7 +90,7 @@ def prepare(
     dtype : {"float64", "float32"}, optional
         Arithmetic of the pairwise sweep; float64 by default.
     threads : int, optional
-        Threads of the checks, by default as many as `resolve_threads` allows.
+        Threads of the checks, by default as many as `resolve_threads` allows; refused where `y_pred` is on a GPU.
     lens : Lens, optional
         One of `kcalib.lenses`: what is returned is the problem it induces.
 
@@ -106,6 +106,7 @@ def prepare(
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
     true = _arrays.as_array(y_true, "y_true")
     pred = _arrays.as_array(y_pred, "y_pred")
+    _arrays.check_no_threads(pred, threads)
     _check_swapped(true, pred)
     _check_pred_type(pred)
     epsilon = _epsilon(y_pred, pred)

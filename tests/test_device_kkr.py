@@ -93,6 +93,23 @@ def test_many_classes(cupy, dtype, monkeypatch):
         check_sums(training, training, rng.normal(size=140).astype(dtype), labels, 70, leave_one_out)
 
 
+def test_costs_in_float32_are_not_rounded_to_tf32(emulation, monkeypatch):
+    """Where CuPy is told to use it, no product of matrices is asked of it."""
+
+    def refused(*arrays):
+        raise AssertionError("a product of matrices")
+
+    monkeypatch.setattr(emulation.ndarray, "__matmul__", refused)
+    rng = np.random.default_rng(0)
+    training = (rng.dirichlet(np.ones(70), size=80) / 0.05).astype(np.float32)
+    arguments = training, training, rng.normal(size=80).astype(np.float32)
+    labels = np.sort(rng.integers(0, 70, size=80)).astype(np.int32)
+    with pytest.raises(AssertionError, match="a product of matrices"):
+        check_sums(*arguments, labels, 70)
+    monkeypatch.setenv("CUPY_TF32", "1")
+    check_sums(*arguments, labels, 70)
+
+
 def test_several_tiles_in_a_group(cupy, monkeypatch):
     monkeypatch.setattr(dirichlet, "GROUPS", 2)
     rng = np.random.default_rng(3)

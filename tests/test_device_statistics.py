@@ -562,3 +562,11 @@ def test_every_public_name_is_expected_something_of():
     assert families | functions == set(D.__all__)
     assert {"TemperatureScaling", "TemperatureBoundWarning"} == set(kcalib.recalibration.__all__)
     assert {"Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
+
+
+@pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.canonical_ece, kcalib.skce])
+def test_threads_are_refused(cupy, function):
+    y, p = np.array([0, 1, 2, 1]), np.random.default_rng(0).dirichlet(np.ones(3), 4)
+    function(y, p, threads=1)
+    with pytest.raises(ValueError, match="`threads` has no effect on arrays on GPU 0; leave it out"):
+        function(cupy.asarray(y), cupy.asarray(p), threads=1)

@@ -12,7 +12,6 @@ it, as long as the memory suffices for the same rectangles.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +20,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._cuda import Program
+from kcalib._cuda import Program, tensor_float
 from kcalib._memory import available_memory_on_gpu
 from kcalib._operators.device_mixtures import (
     QUANTITIES,
@@ -130,7 +129,7 @@ class CudaOperator:
         vectors = problem.target is None and problem.predicted is None and problem.table is None
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
         many = max(marks, features if self._dots else 0) >= GRAM_FROM
-        self._gram = vectors and many and not (self._dtype == "float32" and _tensor_float())
+        self._gram = vectors and many and not (self._dtype == "float32" and tensor_float())
         quantities = {QUANTITIES[metric] for metric in metrics}
         self._options = (
             f"-DKCALIB_REAL={_real(self._dtype)}",
@@ -185,11 +184,11 @@ class CudaOperator:
         return within_memory(lambda shrink: self._small_block_sums(size, n), "sums over blocks", n)
 
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
-        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not _tensor_float()
+        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
         return within_memory(lambda shrink: self._product(vectors, single, shrink), "products with H", self._left.n)
 
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
-        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not _tensor_float()
+        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
         return within_memory(lambda shrink: self._forms(weights, single, shrink), "quadratic forms", self._left.n)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -614,11 +613,6 @@ def _padded(n: int, dtype: str) -> int:
 
 def _real(dtype: str) -> str:
     return "float" if dtype == "float32" else "double"
-
-
-def _tensor_float() -> bool:
-    """Whether CuPy is told to round factors of float32 products to the 3 digits of TF32."""
-    return os.environ.get("CUPY_TF32", "0") not in ("", "0")
 
 
 def _free_memory() -> int:

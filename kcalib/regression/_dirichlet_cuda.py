@@ -11,7 +11,7 @@ import numpy as np
 
 from kcalib import _arrays
 from kcalib._arrays import Array
-from kcalib._cuda import Program
+from kcalib._cuda import Program, tensor_float
 
 FILES = ("include/kcalib/math.h", "include/kcalib/log_gamma.h", "cuda/dirichlet.cu")
 TILE, LANES, THREADS = 64, 16, 256  # as in dirichlet.cu
@@ -59,6 +59,7 @@ def class_shares(
     places = n_classes + groups
     step = _rows(n_training, n_features, places)
     by_cublas = n_features >= PRODUCTS_FROM and TILE * n_training * queries.itemsize <= PRODUCTS_BYTES
+    by_cublas = by_cublas and not (queries.dtype == xp.float32 and tensor_float())
     if by_cublas:
         step = min(step, PRODUCTS_BYTES // (n_training * queries.itemsize * TILE) * TILE)
     shares, log_sums = xp.zeros((n, n_classes), dtype=xp.float64), xp.empty(n, dtype=xp.float64)

@@ -147,7 +147,7 @@ def accuracy(report: Report, n: int, classes: tuple[int, ...], only: str) -> Non
 
 
 def tests(report: Report, rehearse: bool) -> None:
-    selected = ["tests/test_cuda.py", "-m", "not slow"] if rehearse else ["-m", "gpu"]
+    selected = ["tests/backend/test_cuda.py", "-m", "not slow"] if rehearse else ["-m", "gpu"]
     command = [sys.executable, "-P", "-m", "pytest", "-q", "--no-header", *selected]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     last = found.stdout.strip().splitlines()[-1] if found.stdout.strip() else found.stderr[-500:]

@@ -20,9 +20,10 @@ from benchmarks.bench_line import Line
 from benchmarks.common import cached_predictions, limited_blas
 
 import kcalib
-from kcalib import _packing, _resampling
-from kcalib._operators.openmp import OpenMPOperator
-from kcalib._operators.sorted_scan import SortedScanOperator
+from kcalib import _packing
+from kcalib._backend import random
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.operators.sorted_scan import SortedScanOperator
 from kcalib.inference import calibration_test, quadratic
 from kcalib.laws import ChiSquareMixture
 
@@ -34,7 +35,7 @@ STAGES = [
     *((operator, "moments", "sums over all pairs") for operator in (OpenMPOperator, SortedScanOperator)),
     *((operator, "matmul", "products with H") for operator in (OpenMPOperator, SortedScanOperator)),
     *((operator, "quadratic_forms", "quadratic forms") for operator in (OpenMPOperator, SortedScanOperator)),
-    (_resampling.Weights, "values", "random weights"),
+    (random.Weights, "values", "random weights"),
     (quadratic, "drawn_labels", "drawn labels"),
     (quadratic, "leading_spectrum", "algebra of blocks"),
     (ChiSquareMixture, "logsf", "law"),

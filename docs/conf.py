@@ -14,7 +14,8 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 import kcalib
-from kcalib import _dispatch, _files
+from kcalib._command import files
+from kcalib._pairs import dispatch
 
 project = "kcalib"
 author = "the kcalib developers"
@@ -70,32 +71,32 @@ def names(values: tuple[str, ...]) -> str:
 
 # The names that `kcalib evaluate` recognises in files, for user_guide/inputs.rst and scores.rst.
 rst_epilog = f"""
-.. |probability_names| replace:: {names(_files.PROBABILITY_NAMES)}
-.. |logit_names| replace:: {names(_files.LOGIT_NAMES)}
-.. |label_names| replace:: {names(_files.LABEL_NAMES)}
-.. |mean_names| replace:: {names(_files.MEAN_NAMES)}
-.. |std_names| replace:: {names(_files.STD_NAMES)}
-.. |samples_names| replace:: {names(_files.SAMPLES_NAMES)}
-.. |rate_names| replace:: {names(_files.RATE_NAMES)}
+.. |probability_names| replace:: {names(files.PROBABILITY_NAMES)}
+.. |logit_names| replace:: {names(files.LOGIT_NAMES)}
+.. |label_names| replace:: {names(files.LABEL_NAMES)}
+.. |mean_names| replace:: {names(files.MEAN_NAMES)}
+.. |std_names| replace:: {names(files.STD_NAMES)}
+.. |samples_names| replace:: {names(files.SAMPLES_NAMES)}
+.. |rate_names| replace:: {names(files.RATE_NAMES)}
 """
 
 
 class CapabilityTable(SphinxDirective):
-    """`kcalib._dispatch.TABLE`, a column for each operator and a row for each field."""
+    """`kcalib._pairs.dispatch.TABLE`, a column for each operator and a row for each field."""
 
     state: RSTState
 
     def run(self) -> list[nodes.Node]:
-        rows = [["", *(f"``{row.name}``" for row in _dispatch.TABLE)]]
-        for field in dataclasses.fields(_dispatch.Capability):
+        rows = [["", *(f"``{row.name}``" for row in dispatch.TABLE)]]
+        for field in dataclasses.fields(dispatch.Capability):
             if field.name != "name":
-                cells = [self.text(getattr(row, field.name)) for row in _dispatch.TABLE]
+                cells = [self.text(getattr(row, field.name)) for row in dispatch.TABLE]
                 rows.append([field.name, *cells])
         lines = [".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", ""]
         for row in rows:
             lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
         parent = nodes.Element()
-        self.state.nested_parse(StringList(lines, source="kcalib._dispatch.TABLE"), self.content_offset, parent)
+        self.state.nested_parse(StringList(lines, source="kcalib._pairs.dispatch.TABLE"), self.content_offset, parent)
         return parent.children
 
     @staticmethod

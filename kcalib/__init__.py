@@ -25,9 +25,9 @@
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
 
-The way of the data, down once and up once: a public function checks its input (`_inputs`),
-packs it into a pair problem (`_packing`, `_problem`), asks `_dispatch` for an operator
-(`_operators/`), and turns the sums it returns into a result (`_statistics`, `results`).
+The way of the data, down once and up once: a public function checks its input (`_input.labels`),
+packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for an operator
+(`_pairs.operators/`), and turns the sums it returns into a result (`_pairs.statistics`, `results`).
 """
 
 from kcalib import (
@@ -41,8 +41,8 @@ from kcalib import (
     solvers,
     target_kernels,
 )
+from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._version import __version__
-from kcalib._warnings import IndefiniteKernelWarning
 from kcalib.definiteness import smallest_eigenvalue
 from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition

@@ -2,7 +2,7 @@
 
 import sys
 
-from kcalib._cli import main
+from kcalib._command.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

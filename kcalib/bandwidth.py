@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _native
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import check_points
-from kcalib._operators.sorted_scan import ON_THE_LINE, off_line
-from kcalib._operators.sorted_scan_cuda import SortedPlaces
-from kcalib._options import check_choice, check_integer
-from kcalib._problem import Factor, PairProblem, Side, Term
-from kcalib._threads import resolve_threads, terminal_progress
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._input.checks import check_points
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
+from kcalib._pairs.operators.sorted_scan_cuda import SortedPlaces
+from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import METRICS
 
 __all__ = ["MedianDistance", "median_distance"]
@@ -101,7 +102,7 @@ def median_distance(
     check_choice("metric", metric, METRICS)
     if max_samples is not None:
         max_samples = check_integer("max_samples", max_samples, 2)
-    points = check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
+    points = check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
     return median_of_points(points, metric, max_samples=max_samples, seed=seed, threads=threads)
 
 
@@ -112,13 +113,13 @@ def median_of_points(
     n = int(points.shape[0])
     if n < 2:
         raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
-    _arrays.check_no_threads(points, threads)
+    arrays.check_no_threads(points, threads)
     if _is_on_a_line(points):
         return MedianDistance(_median_on_a_line(points, metric, threads), metric, n, True, None)
     subset = max_samples is not None and n > max_samples
     if subset:
         chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
-        points = _arrays.namespace(points).take(points, _arrays.like(chosen, points), axis=0)
+        points = arrays.namespace(points).take(points, arrays.like(chosen, points), axis=0)
         n = len(chosen)
     median = PairDistances.between(points, metric, threads).median()
     return MedianDistance(median, metric, n, not subset, seed if subset else None)
@@ -136,26 +137,26 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     rows = np.arange(n)
     if subset:
         rows = np.sort(np.random.default_rng(0).choice(n, MAX_SAMPLES, replace=False))
-    rows = _arrays.like(rows, problem.left.points)
+    rows = arrays.like(rows, problem.left.points)
     distances = _above_diagonal(operator_for(problem).tile(rows, rows))
-    if _arrays.is_cuda(distances):
-        value = _middle(_arrays.namespace(distances).sort(distances))
+    if arrays.is_cuda(distances):
+        value = _middle(arrays.namespace(distances).sort(distances))
     else:
-        distances = np.asarray(_arrays.to_host(distances), dtype=np.float64)
+        distances = np.asarray(arrays.to_host(distances), dtype=np.float64)
         value = float(np.median(distances))
     if value == 0:
         distances = distances[distances > 0]
         if distances.size == 0:
             raise ValueError(NO_DISTANCE)
-        value = _middle(_arrays.namespace(distances).sort(distances))
+        value = _middle(arrays.namespace(distances).sort(distances))
     return MedianDistance(value, name, int(rows.shape[0]), not subset, 0 if subset else None)
 
 
 def _above_diagonal(entries: Array) -> Array:
     """The entries H_ij, i < j, of a square of them; float64 of CuPy arrays, which stay on their device."""
-    if not _arrays.is_cuda(entries):
-        return _arrays.to_host(entries)[np.triu_indices(len(entries), 1)]
-    xp = _arrays.namespace(entries)
+    if not arrays.is_cuda(entries):
+        return arrays.to_host(entries)[np.triu_indices(len(entries), 1)]
+    xp = arrays.namespace(entries)
     number = xp.arange(len(entries))
     return xp.astype(entries[number[:, None] < number[None, :]], xp.float64, copy=False)
 
@@ -167,14 +168,14 @@ def _middle(ascending: Array) -> float:
 
 
 def _is_on_a_line(points: Array) -> bool:
-    if not (_arrays.is_host(points) or _arrays.is_cuda(points)) or points.shape[1] > 2:
+    if not (arrays.is_host(points) or arrays.is_cuda(points)) or points.shape[1] > 2:
         return False
     return points.shape[1] == 1 or off_line(points) <= ON_THE_LINE
 
 
 def _median_on_a_line(points: Array, metric: str, threads: int | None) -> float:
     """As `Distances.median`."""
-    if _arrays.is_host(points):
+    if arrays.is_host(points):
         places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
         places[:-1].sort()
         with terminal_progress() as progress:
@@ -263,7 +264,7 @@ class Distances(ABC):
         start, values = some._around(int(fraction * some.pairs))
         ranks = (fraction + math.sqrt(SAMPLE / some.n) * OFFSETS) * some.pairs - start
         ranks = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
-        return np.unique(_arrays.to_host(values[_arrays.like(ranks, values)]))
+        return np.unique(arrays.to_host(values[arrays.like(ranks, values)]))
 
 
 class PairDistances(Distances):
@@ -271,7 +272,7 @@ class PairDistances(Distances):
 
     def __init__(self, operator: Operator, n: int, highest: float) -> None:
         self.operator, self.n, self.highest = operator, n, highest
-        self._on_device = _arrays.is_cuda(operator.problem.left.points)
+        self._on_device = arrays.is_cuda(operator.problem.left.points)
         self.room = COLLECTED + 32 * n
         if self._on_device:  # all or none: what is collected is sorted there
             self.room = COLLECTED if self.pairs <= COLLECTED else 0
@@ -280,9 +281,9 @@ class PairDistances(Distances):
     def between(cls, points: Array, metric: str, threads: int | None) -> PairDistances:
         scale = 0.5 if metric == "total_variation" else 1.0
         kernel = (Term(scale, (Factor("identity", "euclidean" if metric == "euclidean" else "cityblock"),)),)
-        xp = _arrays.namespace(points)
+        xp = arrays.namespace(points)
         marks = xp.ones_like(points[:, :1])
-        if _arrays.is_host(points):
+        if arrays.is_host(points):
             points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
         operator = operator_for(PairProblem(Side(points, marks), None, kernel), threads=threads)
         widths = xp.max(points, axis=0) - xp.min(points, axis=0)
@@ -298,13 +299,13 @@ class PairDistances(Distances):
     def _sorted(self) -> Array:
         """All of them, on their device."""
         entries = _above_diagonal(self.operator.tile(slice(None), slice(None)))
-        return _arrays.namespace(entries).sort(entries)
+        return arrays.namespace(entries).sort(entries)
 
     def some(self) -> PairDistances:
         size = SAMPLE if self._on_device else min(max(SAMPLE, self.n // 8), self.n // 4)
         side = self.operator.problem.left
         rows = np.sort(np.random.default_rng(0).choice(self.n, size, replace=False))
-        problem = PairProblem(side.take(_arrays.like(rows, side.points)), None, self.operator.problem.kernel)
+        problem = PairProblem(side.take(arrays.like(rows, side.points)), None, self.operator.problem.kernel)
         return PairDistances(operator_for(problem, threads=self.operator.threads), size, self.highest)
 
 

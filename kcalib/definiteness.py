@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg, _packing
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import operator_for
-from kcalib._forecast_packing import prediction_kernel_problem
-from kcalib._inputs import check_points
-from kcalib._memory import check_memory
-from kcalib._warnings import IndefiniteKernelWarning
+from kcalib import _packing
+from kcalib._backend import arrays, linalg
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import check_memory
+from kcalib._backend.warnings import IndefiniteKernelWarning
+from kcalib._input.checks import check_points
+from kcalib._packing.forecasts import prediction_kernel_problem
+from kcalib._pairs.dispatch import operator_for
 from kcalib.distributions import Categorical, Distribution
 from kcalib.kernels import Kernel
 
@@ -78,7 +79,7 @@ def smallest_eigenvalue(
     if isinstance(y_pred, Categorical):
         y_pred = y_pred.parameters()
     distributed = isinstance(y_pred, Distribution)
-    points = None if distributed else check_points(_arrays.as_array(y_pred, "y_pred"), "y_pred")
+    points = None if distributed else check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
     n = y_pred.n if points is None else int(points.shape[0])
     if n == 0:
         raise ValueError("`y_pred` has no rows, expected at least one")
@@ -91,8 +92,8 @@ def smallest_eigenvalue(
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     operator = operator_for(problem, threads=threads)
-    matrix = _arrays.where_computed(operator.tile(slice(0, n), slice(0, n)))
-    if not _arrays.is_host(matrix):
-        return float(_linalg.eigvalsh(matrix)[0])
+    matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n)))
+    if not arrays.is_host(matrix):
+        return float(linalg.eigvalsh(matrix)[0])
     matrix = np.array(matrix, dtype=np.float64)
     return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0), overwrite_a=True)[0])

@@ -13,12 +13,12 @@ from typing import Any, overload
 import numpy as np
 import scipy
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._inputs import Classification
-from kcalib._options import check_integer
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_integer
+from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators import forecast_scores
 from kcalib.estimators.ece import MAX_BINS, reliability_bins
@@ -250,7 +250,7 @@ def forecast_evaluation_of(
     """`evaluate` of checked data."""
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     miscalibrated = test.pvalue < alpha
-    errors = _arrays.where_computed(data.y) - forecast_scores.means_of(data)
+    errors = arrays.where_computed(data.y) - forecast_scores.means_of(data)
     has_density = forecast_scores.has_density(data.prediction)
     numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
     # Where the SKCE finds nothing, a reason has to stand by itself: level alpha over two of them.
@@ -266,7 +266,7 @@ def forecast_evaluation_of(
         n_samples=data.n,
         n_dims=data.n_dims,
         prediction=type(data.prediction).__name__,
-        rmse=math.sqrt(float(_arrays.namespace(errors).mean(errors**2))),
+        rmse=math.sqrt(float(arrays.namespace(errors).mean(errors**2))),
         crps=forecast_scores.mean_of(data, forecast_scores.crps_values(data)),
         log_score=forecast_scores.mean_of(data, forecast_scores.log_score_values(data)) if has_density else None,
         pinball_loss=numbers.get("pinball_loss"),
@@ -286,7 +286,7 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     """What predictions of numbers have, and those of vectors have not."""
     levels, tail = np.asarray(forecast_scores.LEVELS), (1 - INTERVAL) / 2
     pit = forecast_scores.pit_of(data, seed)
-    limits, xp = forecast_scores.quantiles_of(data, np.array([tail, 1 - tail])), _arrays.namespace(pit)
+    limits, xp = forecast_scores.quantiles_of(data, np.array([tail, 1 - tail])), arrays.namespace(pit)
     curve = forecast_scores.curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=seed)
     return {
         "pinball_loss": forecast_scores.mean_of(data, forecast_scores.pinball_values(data, levels)),
@@ -311,7 +311,7 @@ def _reasons(n: int, numbers: dict[str, float], quantile: float) -> list[str]:
 
 def _spread(data: Forecasts, errors: Array, quantile: float) -> list[str]:
     """Whether squared errors of vectors are on average their variances, up to so many standard errors."""
-    std, xp = _arrays.where_computed(data.prediction.standard_deviation()), _arrays.namespace(errors)
+    std, xp = arrays.where_computed(data.prediction.standard_deviation()), arrays.namespace(errors)
     if data.n < 2 or not xp.all(std > 0):
         return []
     squares = xp.mean((errors / std) ** 2, axis=1)

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from kcalib._problem import Factor, Metric, Profile, Term
+from kcalib._pairs.problem import Factor, Metric, Profile, Term
 
 __all__ = [
     "MMD",

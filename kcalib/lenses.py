@@ -41,13 +41,13 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._options import check_integer
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_integer
 
 __all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
 
-Data = TypeVar("Data", bound=Any)  # _inputs.Classification
+Data = TypeVar("Data", bound=Any)  # _input.labels.Classification
 Seen = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m), of the induced problem
 
 STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are mapped at once
@@ -60,7 +60,7 @@ class Lens:
     is_scalar: ClassVar[bool] = False  # whether it looks at one probability, of which the other is the complement
 
     def induced(self, data: Data) -> Data:
-        """The checked data seen through the lens; `_inputs.prepare` calls it, so that what follows knows of no lens."""
+        """The checked data seen through the lens; `_input.labels` calls it, so that what follows knows of no lens."""
         self._check(data.m)
         strips = [self._seen(*strip) for strip in _strips(data)]
         labels, probabilities = (data.xp.concat(parts) for parts in zip(*strips, strict=True))
@@ -116,7 +116,7 @@ class TopLabel(Lens):
     is_scalar: ClassVar[bool] = True
 
     def _seen(self, labels: Array, p: Array) -> Seen:
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         return _one_against_others(labels, p, xp.astype(xp.argmax(p, axis=1), xp.int64))
 
 
@@ -158,7 +158,7 @@ class ClassWise(Lens):
         check_integer("index", self.index, 0, m - 1, ": the column of a class of `y_pred`")
 
     def _seen(self, labels: Array, p: Array) -> Seen:
-        return _one_against_others(labels, p, _arrays.namespace(p).full_like(labels, self.index))
+        return _one_against_others(labels, p, arrays.namespace(p).full_like(labels, self.index))
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ class TopK(Lens):
         check_integer("k", self.k, 1, m - 1, f": `y_pred` has {m} classes, and at least one must be among the rest")
 
     def _seen(self, labels: Array, p: Array) -> Seen:
-        xp, rest = _arrays.namespace(p), p.shape[1] - self.k
-        columns = xp.arange(p.shape[1], device=_arrays.device(p))[None, :]
+        xp, rest = arrays.namespace(p), p.shape[1] - self.k
+        columns = xp.arange(p.shape[1], device=arrays.device(p))[None, :]
         own = xp.take_along_axis(p, labels[:, None], axis=1)
         before = (p > own) | ((p == own) & (columns < labels[:, None]))
         place = xp.sum(xp.astype(before, xp.int64), axis=1)
@@ -271,18 +271,18 @@ class Groups(Lens):
             )
 
     def _seen(self, labels: Array, p: Array) -> Seen:
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         number = np.empty(p.shape[1], dtype=np.int64)
         sums = []
         for g, members in enumerate(self.groups):
             number[list(members)] = g
-            sums.append(xp.sum(xp.take(p, _arrays.like(members, labels, dtype=labels.dtype), axis=1), axis=1))
-        return xp.take(_arrays.like(number, labels), labels, axis=0), xp.stack(sums, axis=1)
+            sums.append(xp.sum(xp.take(p, arrays.like(members, labels, dtype=labels.dtype), axis=1), axis=1))
+        return xp.take(arrays.like(number, labels), labels, axis=0), xp.stack(sums, axis=1)
 
 
 def _strips(data: Any) -> Iterator[Seen]:
     """Labels and probabilities, some samples at a time: what a lens needs beside its result stays small."""
-    step = max(1, (DEVICE_STRIP if _arrays.is_cuda(data.probabilities) else STRIP) // data.m)
+    step = max(1, (DEVICE_STRIP if arrays.is_cuda(data.probabilities) else STRIP) // data.m)
     for begin in range(0, data.n, step):
         end = min(begin + step, data.n)
         yield data.labels[begin:end], data.probabilities[begin:end, :]
@@ -299,9 +299,9 @@ def _one_against_others(labels: Array, p: Array, chosen: Array) -> Seen:
 
     The others' probabilities are added up, since 1 - p has lost the digits of a confidence near 1.
     """
-    xp = _arrays.namespace(p)
-    columns = xp.arange(p.shape[1], device=_arrays.device(p))
-    zero = xp.zeros((), dtype=p.dtype, device=_arrays.device(p))
+    xp = arrays.namespace(p)
+    columns = xp.arange(p.shape[1], device=arrays.device(p))
+    zero = xp.zeros((), dtype=p.dtype, device=arrays.device(p))
     others = xp.sum(xp.where(chosen[:, None] == columns[None, :], zero, p), axis=1)
     confidence = xp.take_along_axis(p, chosen[:, None], axis=1)[:, 0]
     return xp.astype(chosen == labels, xp.int64), xp.stack((others, confidence), axis=1)

@@ -18,17 +18,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _packing, _statistics
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import Operator, operator_for
-from kcalib._forecast_packing import side_of, target_factor
-from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._inputs import Classification, cast, kind_of, reject
-from kcalib._options import check_choice
-from kcalib._problem import Side
-from kcalib._special import special
-from kcalib._warnings import warn
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array, cast, kind_of
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice
+from kcalib._backend.special import special
+from kcalib._backend.warnings import warn
+from kcalib._input.checks import reject
+from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.labels import Classification
+from kcalib._packing.forecasts import side_of, target_factor
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Side
 from kcalib.distributions import (
     Beta,
     Categorical,
@@ -435,7 +438,7 @@ class Likelihood:
     def at(self, beta: float) -> tuple[float, float, float]:
         """The weighted mean and its derivatives."""
         value, slope, curvature = self.cumulant(beta)
-        xp = _arrays.namespace(self.weight)
+        xp = arrays.namespace(self.weight)
         total = xp.sum(self.weight)
         terms = (self.constant - beta * self.observed + value, slope - self.observed, curvature)
         mean, first, second = (float(xp.sum(one * self.weight) / total) for one in terms)
@@ -449,20 +452,20 @@ class Likelihood:
 
 
 def _likelihood(data: Data, logits: Array | None) -> Likelihood:
-    targets = _arrays.where_computed(
+    targets = arrays.where_computed(
         data.y[:, 0] if isinstance(data, Forecasts) else data.probabilities[:, 0], np.float64
     )
-    weight = _arrays.namespace(targets).ones_like(targets)
+    weight = arrays.namespace(targets).ones_like(targets)
     if data.sample_weight is not None:
-        weight = _arrays.where_computed(data.sample_weight, np.float64)
+        weight = arrays.where_computed(data.sample_weight, np.float64)
     if isinstance(data, Forecasts):
         return likelihood_of(data.prediction, data.y, weight)
     assert logits is not None
-    return _of_labels(_arrays.where_computed(logits, np.float64), _arrays.where_computed(data.labels), weight)
+    return _of_labels(arrays.where_computed(logits, np.float64), arrays.where_computed(data.labels), weight)
 
 
 def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
-    xp = _arrays.namespace(logits)
+    xp = arrays.namespace(logits)
     observed = logits[xp.arange(len(labels)), labels]
     impossible = (observed == -np.inf) & (weight > 0)
     if impossible.any():
@@ -474,7 +477,7 @@ def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
         )
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
-        rows = max(1, (STRIP if _arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
+        rows = max(1, (STRIP if arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
         parts = [_log_partition(logits[i : i + rows], beta) for i in range(0, len(logits), rows)]
         value, slope, curvature = (xp.concat(part) for part in zip(*parts, strict=True))
         return value, slope, curvature
@@ -486,7 +489,7 @@ def _of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
 
 def _log_partition(logits: Array, beta: float) -> tuple[Array, Array, Array]:
     """log sum exp(beta l), and mean and variance of l under the softmax; the highest l of each row is 0."""
-    xp = _arrays.namespace(logits)
+    xp = arrays.namespace(logits)
     with np.errstate(over="ignore"):
         powers = xp.exp(beta * logits)
     sums = powers.sum(axis=1)
@@ -498,7 +501,7 @@ def _log_partition(logits: Array, beta: float) -> tuple[Array, Array, Array]:
 
 def _row_sums(*factors: Array) -> Array:
     """Sums of products along the rows, shape (n,)."""
-    if _arrays.is_host(factors[0]):
+    if arrays.is_host(factors[0]):
         return np.einsum(",".join(["ij"] * len(factors)) + "->i", *factors)
     return functools.reduce(operator.mul, factors).sum(axis=1)
 
@@ -511,27 +514,27 @@ def likelihood_of(prediction: Distribution, y: Array, weight: Array) -> Likeliho
 
 @likelihood_of.register
 def _(prediction: Normal, y: Array, weight: np.ndarray) -> Likelihood:
-    r = _arrays.where_computed((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
+    r = arrays.where_computed((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
     return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: MultivariateNormal, y: Array, weight: np.ndarray) -> Likelihood:
-    factors, gaps = (_arrays.where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
-    r = _arrays.namespace(factors).linalg.solve(factors, gaps[:, :, None])[:, :, 0]
+    factors, gaps = (arrays.where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
+    r = arrays.namespace(factors).linalg.solve(factors, gaps[:, :, None])[:, :, 0]
     return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: Laplace, y: Array, weight: np.ndarray) -> Likelihood:
-    energy = _arrays.where_computed(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    energy = arrays.where_computed(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
     return _of_energies(prediction, y, energy, 1.0, weight)
 
 
 @likelihood_of.register
 def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
-    z = _arrays.where_computed((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
-    xp, shape = _arrays.namespace(z), _arrays.where_computed(prediction.shape, np.float64)
+    z = arrays.where_computed((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    xp, shape = arrays.namespace(z), arrays.where_computed(prediction.shape, np.float64)
     with np.errstate(over="ignore"):
         energy = 0.5 * abs(z) ** (2 * shape)
     reject(
@@ -544,28 +547,28 @@ def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
 
 @likelihood_of.register
 def _(prediction: Beta, y: Array, weight: np.ndarray) -> Likelihood:
-    first, a, b = (_arrays.where_computed(one, np.float64) for one in (y[:, 0], prediction.a, prediction.b))
-    xp = _arrays.namespace(a)
+    first, a, b = (arrays.where_computed(one, np.float64) for one in (y[:, 0], prediction.a, prediction.b))
+    xp = arrays.namespace(a)
     return _of_shares(xp.stack([a, b], axis=1), xp.stack([first, 1 - first], axis=1), weight)
 
 
 @likelihood_of.register
 def _(prediction: Dirichlet, y: Array, weight: np.ndarray) -> Likelihood:
-    shares = _arrays.where_computed(y, np.float64)
-    alpha = _arrays.where_computed(prediction.alpha, np.float64)
+    shares = arrays.where_computed(y, np.float64)
+    alpha = arrays.where_computed(prediction.alpha, np.float64)
     return _of_shares(alpha, shares / shares.sum(axis=1, keepdims=True), weight)
 
 
 def _of_energies(prediction: Any, y: Array, energy: Array, shape: Any, weight: Array) -> Likelihood:
     """Densities proportional to beta^shape exp(-beta energy) with respect to Lebesgue measure."""
-    xp = _arrays.namespace(energy)
+    xp = arrays.namespace(energy)
     shape = xp.zeros_like(energy) + shape
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
         return -shape * math.log(beta), -shape / beta, shape / beta**2
 
-    targets = _arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
-    at_one = xp.where(weight > 0, -_arrays.where_computed(prediction.log_density(targets), np.float64), 0.0)
+    targets = arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
+    at_one = xp.where(weight > 0, -arrays.where_computed(prediction.log_density(targets), np.float64), 0.0)
     return Likelihood(-energy, at_one - energy, cumulant, weight, shape)
 
 
@@ -590,12 +593,12 @@ def _of_shares(alpha: Array, y: Array, weight: Array) -> Likelihood:
         )
         return values, slopes / beta, curvatures / beta**2
 
-    return Likelihood(observed, _arrays.namespace(y).log(y).sum(axis=1), cumulant, weight)
+    return Likelihood(observed, arrays.namespace(y).log(y).sum(axis=1), cumulant, weight)
 
 
 def _log_gamma(x: Array) -> tuple[Array, Array, Array]:
     """g(x) = log Gamma(x) - x log(x) + x, x g'(x) and x^2 g''(x)."""
-    xp = _arrays.namespace(x)
+    xp = arrays.namespace(x)
     r = 1 / xp.maximum(x, 30.0)
     s = r * r
     slope = -0.5 - r * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s / 240)))
@@ -723,22 +726,22 @@ class SKCECriterion:
 
     def value(self, log_temperature: float) -> float:
         moments = self._operator(log_temperature).moments(rows=False)
-        return _statistics.biased(moments, self.data.n, self.data.sample_weight)
+        return statistics.biased(moments, self.data.n, self.data.sample_weight)
 
     def _standard_error(self, place: float) -> float | None:
         """Of log(T): 2 sd(g) / (sqrt(n) U''), with U' the mean of 2 g_i, the derivatives of row means."""
         n = self.data.n
         moments = [self._operator(place + step).moments() for step in (-STEP, 0.0, STEP)]
-        values = [_statistics.biased(m, n) for m in moments]
+        values = [statistics.biased(m, n) for m in moments]
         curvature = (values[0] - 2 * values[1] + values[2]) / STEP**2
         if n < 2 or curvature <= 0:
             return None
         below, _, above = (
-            _arrays.where_computed(m.row_sums, np.float64) + _arrays.where_computed(m.diagonal, np.float64)
+            arrays.where_computed(m.row_sums, np.float64) + arrays.where_computed(m.diagonal, np.float64)
             for m in moments
         )
         slopes = (above - below) / (2 * STEP * n)
-        deviation = float(_arrays.namespace(slopes).std(slopes, correction=1))
+        deviation = float(arrays.namespace(slopes).std(slopes, correction=1))
         return 2 * deviation / math.sqrt(n) / curvature
 
     def _operator(self, log_temperature: float) -> Operator:
@@ -780,7 +783,7 @@ def _unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Ar
 
 
 def _unlabelled(y_pred: Any, from_logits: bool) -> Classification:
-    array = _arrays.as_array(y_pred, "y_pred")
+    array = arrays.as_array(y_pred, "y_pred")
     data = prepare(np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64), y_pred, from_logits=from_logits)
     assert isinstance(data, Classification)
     return data
@@ -789,7 +792,7 @@ def _unlabelled(y_pred: Any, from_logits: bool) -> Classification:
 def logits_given(data: Classification, y_pred: Any) -> Array:
     """Logits as they are, without the rounding of a softmax, shape (n, m), the highest of each row 0."""
     xp = data.xp
-    logits = cast(xp, _arrays.as_array(y_pred, "y_pred"), "float64", or_else="float32")
+    logits = cast(xp, arrays.as_array(y_pred, "y_pred"), "float64", or_else="float32")
     if logits.ndim == 1 or logits.shape[1] == 1:
         second = xp.reshape(logits, (-1,))
         logits = xp.stack((xp.zeros_like(second), second), axis=1)
@@ -803,12 +806,12 @@ def _raised(data: Classification, smallest: float) -> Array:
 
 def _returned(q: Array, y_pred: Any) -> Array:
     """Probabilities in the shape, the floating point type and the library of `y_pred`."""
-    array = _arrays.as_array(y_pred, "y_pred")
+    array = arrays.as_array(y_pred, "y_pred")
     if array.ndim == 1 or array.shape[1] == 1:
-        q = _arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
+        q = arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
     if kind_of(array) == "f":
-        q = _arrays.namespace(q).astype(q, array.dtype, copy=False)
-    return _arrays.restored(q, y_pred)
+        q = arrays.namespace(q).astype(q, array.dtype, copy=False)
+    return arrays.restored(q, y_pred)
 
 
 def _checked_bounds(bounds: Any) -> tuple[float, float] | None:

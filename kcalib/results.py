@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import scipy
 
-from kcalib._options import check_choice
-from kcalib._statistics import ScoreVariance, disjoint_pairs
+from kcalib._backend.options import check_choice
+from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib.lenses import Canonical
 
 __all__ = [

@@ -7,7 +7,7 @@ product of e R for M = R R^T. `_packing` multiplies the residuals by R. A kernel
 such a matrix for classes that are numbers; `_packing` makes it.
 
 For predicted distributions (`kcalib.distributions`) a target kernel is one of `kcalib.kernels`, with targets for
-points, or one of those here. `_forecast_packing` looks for a way to its expectations.
+points, or one of those here. `_packing.forecasts` looks for a way to its expectations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._arrays import as_array, to_host
-from kcalib._options import check_integer
+from kcalib._backend.arrays import as_array, to_host
+from kcalib._backend.options import check_integer
 from kcalib.kernels import Kernel
 
 __all__ = ["Draws", "MahalanobisGaussian"]

@@ -1,6 +1,6 @@
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy.
-# Called by kcalib/_operators (the sweeps), kcalib/_threads.py, and kcalib/_inputs.py and
-# kcalib/_packing.py (the passes over the samples).
+# Called by kcalib/_operators (the sweeps), kcalib/_backend/threads.py, and kcalib/_input/labels.py and
+# kcalib/_packing/labels.py (the passes over the samples).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree; labels (both or
 # neither) as int32, for kernels of Euclidean distances only.
 """The compiled core: sweeps over all pairs on the CPU."""

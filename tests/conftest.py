@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import emulated_cupy
 import numpy as np
 import pytest
+from libraries import GPU_LIBRARIES, LIBRARIES, Library, MakeProblem, library
 
 # Before JAX starts: a second CPU device, to have arrays that lie on several.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
@@ -47,77 +47,6 @@ def why_no_gpu() -> str | None:
         return "CuPy is not installed"
     except RuntimeError as error:  # of the driver
         return f"no GPU: {error}"
-
-
-MakeProblem = Callable[..., tuple[np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True)
-class Library:
-    """An array library and a device of it."""
-
-    name: str
-    operator: str  # the operator that its arrays go to
-    convert: Callable[[np.ndarray], Any]
-
-    @property
-    def on_host(self) -> bool:
-        """Whether kcalib computes with NumPy arrays."""
-        return self.operator == "openmp"
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether its arrays are on an NVIDIA GPU, which nothing is copied off."""
-        return self.operator == "cuda"
-
-    def asarray(self, values: Any, dtype: Any = None) -> Any:
-        """`values` as an array of the library, on the device, of the same dtype."""
-        return self.convert(np.array(values, dtype=dtype))
-
-
-GPU_LIBRARIES = ("cupy", "torch-cuda", "jax-cuda")
-# NumPy cannot read arrays on the fake device of array-api-strict, which stands for whatever is no NVIDIA GPU.
-DEVICE_LIBRARIES = ("array_api_strict-device1", "cupy-emulated", *GPU_LIBRARIES)
-LIBRARIES = ("numpy", "array_api_strict", "torch", "jax", "dask", *DEVICE_LIBRARIES)
-
-
-def library(name: str) -> Library:
-    """The array library called `name`; skips the test where it, or its device, is absent.
-
-    "cupy-emulated" is for what is done inside `emulated_cupy.installed()`.
-    """
-    if name == "cupy-emulated":
-        return Library(name, "cuda", emulated_cupy.asarray)
-    module = pytest.importorskip(name.partition("-")[0])
-    operator = "cuda" if name in GPU_LIBRARIES else "generic" if name in DEVICE_LIBRARIES else "openmp"
-    if name in ("jax", "jax-cuda", "dask"):
-        convert = _dask_array if name == "dask" else functools.partial(_jax_array, platform=name.partition("-")[2])
-        return Library(name, operator, convert)
-    options = {}
-    if name == "array_api_strict-device1":
-        options["device"] = module.Device("device1")
-    elif name == "torch-cuda":
-        if not module.cuda.is_available():
-            pytest.skip("no GPU")
-        options["device"] = "cuda"
-    return Library(name, operator, functools.partial(module.asarray, **options))
-
-
-def _jax_array(values: np.ndarray, platform: str = "") -> Any:
-    import jax
-
-    try:
-        device = jax.devices(platform or "cpu")[0]
-    except RuntimeError:
-        pytest.skip(f"JAX has no device for {platform}")
-    with jax.enable_x64(True):
-        return jax.numpy.asarray(values, device=device)
-
-
-def _dask_array(values: np.ndarray) -> Any:
-    import dask.array
-
-    return dask.array.from_array(values, chunks=-1 if values.ndim == 0 else max(1, len(values) // 3))
 
 
 @pytest.fixture(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcalib._cli import main
+from kcalib._command.cli import main
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

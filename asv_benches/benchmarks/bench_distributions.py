@@ -39,9 +39,9 @@ cached_normals = cache(Normals)
 
 
 def problem_of(family, n, d, k, dtype="float64"):
-    """A pair problem of mixtures of k components, all alike (`kcalib._problem.Mixtures` has the columns)."""
+    """A pair problem of mixtures of k components, all alike (`kcalib._pairs.problem.Mixtures` has the columns)."""
     kcalib = require("_problem.Mixtures", "_native.MAX_FULL_DIMS")
-    problem, data = kcalib._problem, cached_normals(n, d)
+    problem, data = kcalib._pairs.problem, cached_normals(n, d)
     ones = np.ones((n, 1))
     if family == "normal":
         h = 0.5 + 2 * data.variance

@@ -49,7 +49,7 @@ def vector_rate(operation, dtype):
     """Operations per second of all vector units: "fma", "exp" or "sqrt"."""
     cupy, kcalib = cupy_module(), require("_cuda.Program")
     text = Path(__file__).with_name("probes.cu").read_text(encoding="utf-8")
-    program = kcalib._cuda.Program(("include/kcalib/math.h",), ())
+    program = kcalib._backend.cuda.Program(("include/kcalib/math.h",), ())
     real = "float" if dtype == "float32" else "double"
     options = (*program.every_option, f"-DPROBE_REAL={real}", f"-DPROBE_OPERATION={operation.upper()}")
     probe = cupy.RawModule(code=program.source + text, options=options).get_function("probe")

@@ -68,8 +68,8 @@ def require(*names):
 def pair_problem(labels, p, dtype="float64"):
     """The pair problem of `kcalib.skce` with the exponential kernel, for operators."""
     kcalib = require("kernels.Exponential", "_inputs.prepare", "_packing.pack")
-    data = kcalib._inputs.prepare(labels, p, dtype=dtype)
-    return kcalib._packing.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
+    data = kcalib._input.labels.prepare(labels, p, dtype=dtype)
+    return kcalib._packing.labels.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
 
 
 def operator_of(name, problem, threads):

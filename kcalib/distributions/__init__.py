@@ -30,7 +30,8 @@ objects of SciPy, PyTorch, NumPyro and TensorFlow Probability. `wasserstein_dist
 the distances between predictions.
 """
 
-from kcalib.distributions._distribution import Components, Distribution
+from kcalib._pairs.problem import Components
+from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.adapters import as_distribution
 from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._inputs import cast, kind_of, reject
-from kcalib._special import beside_computed, brought
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array, cast, kind_of
+from kcalib._backend.special import beside_computed, brought
+from kcalib._input.checks import reject
 
 # Squares, products of two and sums of these must stay in the range of numbers, in float32 too where that is asked for.
 LARGEST = 1e15
@@ -17,10 +17,10 @@ LARGEST = 1e15
 
 def real_array(value: Any, name: str) -> Array:
     """`value` as float64 numbers, finite and at most `LARGEST` in size."""
-    array = _arrays.as_array(value, name)
+    array = arrays.as_array(value, name)
     if kind_of(array) not in "biuf":
         raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
-    xp = _arrays.namespace(array)
+    xp = arrays.namespace(array)
     array = cast(xp, array, "float64", or_else="float32")
     if array.ndim and array.shape[0] == 0:
         raise ValueError(f"`{name}` is empty, expected at least one prediction")
@@ -36,7 +36,7 @@ def real_array(value: Any, name: str) -> Array:
             f"`{name}{at}` is {x:.3g}, expected at most {LARGEST:.0e} in size; rescale targets and predictions"
         ),
     )
-    return _arrays.compact(array, array.dtype) if _arrays.is_host(array) else array
+    return arrays.compact(array, array.dtype) if arrays.is_host(array) else array
 
 
 def positive_array(value: Any, name: str, what: str) -> Array:
@@ -53,18 +53,18 @@ def positive_array(value: Any, name: str, what: str) -> Array:
     return array
 
 
-def parameters_of(**arrays: Array) -> tuple[Array, ...]:
+def parameters_of(**given: Array) -> tuple[Array, ...]:
     """Arrays of the same shape, in the first one's library; a number stands for as many as the others have.
 
     What was brought to NumPy comes back as views that cannot be written to.
     """
-    largest = max(arrays.values(), key=lambda array: array.ndim)
-    name = next(name for name, array in arrays.items() if array is largest)
+    largest = max(given.values(), key=lambda array: array.ndim)
+    name = next(name for name, array in given.items() if array is largest)
     found = []
-    for other, array in arrays.items():
-        array = _arrays.beside(array, largest)
+    for other, array in given.items():
+        array = arrays.beside(array, largest)
         if array.ndim == 0 and largest.ndim:
-            array = _arrays.namespace(largest).zeros_like(largest) + array
+            array = arrays.namespace(largest).zeros_like(largest) + array
         if tuple(array.shape) != tuple(largest.shape):
             raise ValueError(
                 f"`{name}` has shape {tuple(largest.shape)} and `{other}` {tuple(array.shape)}, expected the same "
@@ -75,7 +75,7 @@ def parameters_of(**arrays: Array) -> tuple[Array, ...]:
 
 
 def read_only(array: Array) -> Array:
-    if _arrays.is_host(array):
+    if arrays.is_host(array):
         array = array.view()
         array.flags.writeable = False
     return array
@@ -102,12 +102,12 @@ def weight_rows(weights: Any, name: str, shape: tuple[int, ...], what: str) -> A
     """Weights >= 0 of this shape whose rows sum to 1; what rounding has left is divided out."""
     array = real_array(weights, name)
     if array.ndim == 1 and tuple(array.shape) == shape[1:]:
-        array = _arrays.namespace(array).zeros((shape[0], 1), dtype=array.dtype, **_device(array)) + array[None, :]
+        array = arrays.namespace(array).zeros((shape[0], 1), dtype=array.dtype, **_device(array)) + array[None, :]
     if tuple(array.shape) != shape:
         raise ValueError(
             f"`{name}` has shape {tuple(array.shape)}, expected {shape} or {shape[1:]}: one weight for each {what}"
         )
-    xp = _arrays.namespace(array)
+    xp = arrays.namespace(array)
     reject(
         array,
         array < 0,
@@ -123,7 +123,7 @@ def weight_rows(weights: Any, name: str, shape: tuple[int, ...], what: str) -> A
 
 
 def _device(array: Array) -> dict[str, Any]:
-    return {} if _arrays.is_host(array) else {"device": _arrays.device(array)}
+    return {} if arrays.is_host(array) else {"device": arrays.device(array)}
 
 
 def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name: str = "y") -> Array:
@@ -131,10 +131,10 @@ def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name:
     array = real_array(y, name)
     shape = (n, *event_shape)
     if event_shape in ((), (1,)) and tuple(array.shape) in ((n,), (n, 1)):
-        array = _arrays.namespace(array).reshape(array, shape)
+        array = arrays.namespace(array).reshape(array, shape)
     if tuple(array.shape) != shape:
         raise ValueError(f"`{name}` has shape {tuple(array.shape)}, expected {shape}: one target for each prediction")
-    return _arrays.beside(array, reference)
+    return arrays.beside(array, reference)
 
 
 def numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], method: str) -> Array:
@@ -157,7 +157,7 @@ def probability_row(probability: Any, reference: Array, event_shape: tuple[int, 
             f"`quantile` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
             "make a distribution of each entry"
         )
-    array = np.atleast_1d(_arrays.to_host(real_array(probability, "probability")))
+    array = np.atleast_1d(arrays.to_host(real_array(probability, "probability")))
     if array.ndim != 1:
         raise ValueError(f"`probability` has shape {array.shape}, expected a number or (m,)")
     reject(
@@ -170,7 +170,7 @@ def probability_row(probability: Any, reference: Array, event_shape: tuple[int, 
 
 def column_for(array: Array, y: Array) -> Array:
     """A parameter of shape (n,) or (n, 1) as it meets numbers y of shape (n,) or (n, k)."""
-    column = _arrays.where_computed(array).reshape(-1)
+    column = arrays.where_computed(array).reshape(-1)
     return column[:, None] if y.ndim == 2 else column
 
 
@@ -184,7 +184,7 @@ def check_size(size: Any) -> int:
 
 def check_support(y: Array, support: str, name: str = "y") -> None:
     """Refuse targets where no prediction of this `Distribution.support` can have any."""
-    xp = _arrays.namespace(y)
+    xp = arrays.namespace(y)
     if support == "count":
         reject(
             y,

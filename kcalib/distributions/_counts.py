@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._memory import check_memory
-from kcalib._special import brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._backend.special import brought, special
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
 from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
@@ -51,7 +51,7 @@ class Counts(Density, Quantiles):
 
     def parameters(self) -> Array:
         """Means and standard deviations side by side."""
-        return _arrays.namespace(self._array()).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        return arrays.namespace(self._array()).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def wasserstein_points(self) -> Array:
         """Quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
@@ -86,7 +86,7 @@ class Counts(Density, Quantiles):
         if not (isinstance(tolerance, (float, np.floating)) and 0 < tolerance < 1):
             raise ValueError(f"`tolerance` is {tolerance!r}, expected a number above 0 and below 1")
         mean, dispersion = self._shapes()
-        xp = _arrays.namespace(mean)
+        xp = arrays.namespace(mean)
         level = xp.full((self.n, 1), -float(scipy.special.ndtri(tolerance)))
         last = smallest(lambda k, at: self._upper(k, at) <= tolerance, self._guess(level, xp.arange(self.n)))
         n_counts = int(xp.max(last)) + 1
@@ -103,14 +103,14 @@ class Counts(Density, Quantiles):
         return self._like(table)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.where_computed(events(y, self._array(), self.n, ()))
+        y = arrays.where_computed(events(y, self._array(), self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
 
     def cdf(self, y: Any) -> Array:
         y = numbers(y, self._array(), self.n, (), "cdf")
-        xp = _arrays.namespace(y)
+        xp = arrays.namespace(y)
         columns = xp.floor(y.reshape(self.n, -1))
         rows = xp.broadcast_to(xp.arange(self.n)[:, None], columns.shape)
         return xp.where(columns < 0, 0.0, self._lower(xp.maximum(columns, 0.0), rows)).reshape(y.shape)
@@ -125,12 +125,12 @@ class Counts(Density, Quantiles):
 
     def quantile(self, probability: Any) -> Array:
         row = probability_row(probability, self._array(), ())
-        xp = _arrays.namespace(row)
+        xp = arrays.namespace(row)
         return self._searched(xp.broadcast_to(row, (self.n, row.shape[1])), xp.arange(self.n))
 
     def _searched(self, p: Array, rows: Array) -> Array:
         """Quantiles of these rows, as the tails have them; p: (n rows, m)."""
-        flat, at_rows = p.reshape(-1), _arrays.namespace(p).repeat(rows, p.shape[1])
+        flat, at_rows = p.reshape(-1), arrays.namespace(p).repeat(rows, p.shape[1])
 
         def reached(k: Array, at: Array) -> Array:
             level, row = flat[at], at_rows[at]
@@ -148,9 +148,9 @@ class Counts(Density, Quantiles):
 
         From sums of probabilities in order, where these are not too many; that is many times faster than a search.
         """
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         p, rows = xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n)
-        if not _arrays.is_host(p):
+        if not arrays.is_host(p):
             return self._searched(p, rows)
         # What uniform numbers of 53 bits cannot reach has mass 1e-20 at either end.
         bounds = self._guess(np.full((self.n, 1), -9.3), rows), self._guess(np.full((self.n, 1), 9.3), rows)
@@ -184,14 +184,14 @@ class Counts(Density, Quantiles):
         mean, dispersion = (shape[rows] for shape in self._shapes())
         variance = mean * (1 + dispersion * mean)
         skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
-        xp = _arrays.namespace(z)
+        xp = arrays.namespace(z)
         return xp.maximum(xp.floor(mean + xp.sqrt(variance) * z + skewed), 0.0).reshape(-1)
 
     def _draws(self, uniforms: Array) -> Array:
         return self._like(self._inverse_cdf(brought(uniforms, self._array())[:, :, 0]))
 
     def _like(self, values: Array) -> Array:
-        return _arrays.like(values, self._array(), dtype=self._array().dtype)
+        return arrays.like(values, self._array(), dtype=self._array().dtype)
 
 
 def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
@@ -199,7 +199,7 @@ def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
 
     By doubling steps away from the guess, then bisection.
     """
-    xp = _arrays.namespace(guess)
+    xp = arrays.namespace(guess)
     low, high = xp.full(guess.shape, -1.0), xp.full(guess.shape, np.inf)
     bracketed = xp.zeros(guess.shape, dtype=bool)  # below as well as above
     at, active, step = guess.copy(), xp.arange(guess.size), 1.0
@@ -219,7 +219,7 @@ def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
 
 def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
     """log P(Z = k) for counts k."""
-    xp = _arrays.namespace(mean)
+    xp = arrays.namespace(mean)
     k, mean, dispersion = xp.broadcast_arrays(k, mean, dispersion)
     # With size = 1 / dispersion: P(k) = size / total * Binomial(size; total, 1 / spread), total = size + k.
     spread = 1 + dispersion * mean

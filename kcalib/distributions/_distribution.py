@@ -3,7 +3,7 @@
 A `Distribution` holds n distributions of one family, one for each sample, as arrays of parameters. What
 kcalib needs of them is little: mixture `components` that a target kernel has closed forms for, or draws
 (`sample`, `quasi_sample`); and points whose distances are those of the distributions (`parameters`,
-`wasserstein_points`). `kcalib._forecasts` takes targets and a distribution as input, `kcalib._packing` asks
+`wasserstein_points`). `kcalib._input.forecasts` takes targets and a distribution as input, `kcalib._packing` asks
 for the rest.
 """
 
@@ -12,14 +12,12 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import kind_of
-from kcalib._problem import Family
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array, kind_of
+from kcalib._backend.devices import on_their_gpu
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._quasi import sobol_points
 
@@ -32,35 +30,6 @@ _COMPUTING = (
     *("__init__", "take", "sample", "quasi_sample", "components", "parameters", "wasserstein_points"),
     *("expected_value", "standard_deviation", "log_density", "cdf", "quantile", "pmf_table"),
 )
-
-
-@dataclass(frozen=True)
-class Components:
-    """Distributions as mixtures of K components of one family, for target kernels with closed forms.
-
-    Parameters
-    ----------
-    family : {"normal", "normal_full", "laplace", "atoms"}
-        Normal with independent entries, normal with covariances, Laplace, or points.
-    weights : array, shape (n, K)
-        Weights of the components; rows sum to 1.
-    locations : array, shape (n, K, d)
-        Means, medians or points.
-    scales : array or None
-        Of "normal" variances (n, K, d), of "normal_full" covariances (n, K, d, d), of "laplace" scales (n, K, 1), of
-        "atoms" None.
-
-    Examples
-    --------
-    >>> from kcalib.distributions import Normal
-    >>> Normal([0.0, 1.0], 2.0).components().scales.tolist()
-    [[[4.0]], [[4.0]]]
-    """
-
-    family: Family
-    weights: Array
-    locations: Array
-    scales: Array | None
 
 
 class Distribution:
@@ -252,7 +221,7 @@ class Distribution:
         for rows in row_blocks(self.n, _MOMENT_DRAWS * self.n_dims):
             part = self.take(rows)
             draws = part.quasi_sample(_MOMENT_DRAWS)
-            xp = _arrays.namespace(draws)
+            xp = arrays.namespace(draws)
             draws = xp.reshape(xp.astype(draws, xp.float64), (part.n, _MOMENT_DRAWS, self.n_dims))
             means.append(xp.mean(draws, axis=1))
             deviations.append(xp.std(draws, axis=1))
@@ -341,19 +310,19 @@ def take_rows(array: Array, rows: Any) -> Array:
     """`array[rows]` along the first axis, for a slice or an integer array, in any array library."""
     if isinstance(rows, slice):
         return array[rows, ...]
-    rows = _arrays.as_array(rows, "rows")
+    rows = arrays.as_array(rows, "rows")
     if kind_of(rows) not in "iu" or rows.ndim != 1:
         raise TypeError(
             f"`rows` has dtype {rows.dtype} and {rows.ndim} dimensions, expected a slice or a row of integers; "
             "for a mask pass numpy.flatnonzero(mask)"
         )
-    taken = _arrays.namespace(array).take(array, _arrays.beside(rows, array), axis=0)
+    taken = arrays.namespace(array).take(array, arrays.beside(rows, array), axis=0)
     return read_only(taken)
 
 
 def choose(mask: Array, first: Callable[[Any], Array], second: Callable[[Any], Array]) -> Array:
     """first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
-    xp = _arrays.namespace(mask)
+    xp = arrays.namespace(mask)
     if xp.all(mask):
         return first(...)
     if not xp.any(mask):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib._memory import check_memory
+from kcalib._backend.memory import check_memory
 
 _BITS = 30  # of scipy.stats.qmc.Sobol's points
 

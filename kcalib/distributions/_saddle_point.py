@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import special
 
 
 def log_dirichlet(alpha: Array, x: Array) -> Array:
@@ -18,7 +18,7 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
 
     Where x has zeros the limit: -inf if any alpha there is above 1, else inf if any is below 1.
     """
-    xp = _arrays.namespace(x)
+    xp = arrays.namespace(x)
     total = xp.sum(alpha, axis=1, keepdims=True)
     inside = xp.where(x > 0, x, 1.0)
     terms = -xp.log(inside) - deviance(alpha, total * inside, alpha - total * inside)
@@ -32,7 +32,7 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
 
 def deviance(x: Array, m: Array, difference: Array) -> Array:
     """x log(x / m) - x + m, where x - m is `difference`."""
-    xp = _arrays.namespace(difference)
+    xp = arrays.namespace(difference)
     t = difference / m
     small = xp.where(xp.abs(t) < 0.1, t, 0.0)
     series = xp.zeros_like(small)
@@ -47,7 +47,7 @@ def deviance(x: Array, m: Array, difference: Array) -> Array:
 
 def stirling_error(x: Array) -> Array:
     """log Gamma(x + 1) less Stirling's approximation, for x > 0."""
-    xp = _arrays.namespace(x)
+    xp = arrays.namespace(x)
     large = xp.maximum(x, 16.0)
     r = 1 / (large * large)
     series = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / large

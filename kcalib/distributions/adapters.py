@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical
@@ -108,20 +108,20 @@ class _Parameters:
 
 def _broadcast(build: Callable[..., Distribution], event_dims: int = 0, **values: Any) -> _Parameters:
     """Parameters of the same shape, whose last dimensions are those of events."""
-    arrays = {name: _arrays.as_array(value, name) for name, value in values.items()}
-    reference = max(arrays.values(), key=lambda array: (not _arrays.is_host(array), array.ndim))
-    xp = _arrays.namespace(reference)
-    shared = xp.broadcast_arrays(*(_arrays.beside(array, reference) for array in arrays.values()))
-    return _Parameters(build, dict(zip(arrays, shared, strict=True)), dict.fromkeys(arrays, event_dims))
+    given = {name: arrays.as_array(value, name) for name, value in values.items()}
+    reference = max(given.values(), key=lambda array: (not arrays.is_host(array), array.ndim))
+    xp = arrays.namespace(reference)
+    shared = xp.broadcast_arrays(*(arrays.beside(array, reference) for array in given.values()))
+    return _Parameters(build, dict(zip(given, shared, strict=True)), dict.fromkeys(given, event_dims))
 
 
 def _covariances(mean: Any, cov: Any) -> _Parameters:
-    mean, cov = _arrays.as_array(mean, "mean"), _arrays.as_array(cov, "cov")
-    cov = _arrays.beside(cov, mean)
-    d, xp = mean.shape[-1], _arrays.namespace(mean)
+    mean, cov = arrays.as_array(mean, "mean"), arrays.as_array(cov, "cov")
+    cov = arrays.beside(cov, mean)
+    d, xp = mean.shape[-1], arrays.namespace(mean)
     batch = np.broadcast_shapes(tuple(mean.shape[:-1]), tuple(cov.shape[:-2]))
-    arrays = {"mean": xp.broadcast_to(mean, (*batch, d)), "cov": xp.broadcast_to(cov, (*batch, d, d))}
-    return _Parameters(MultivariateNormal, arrays, {"mean": 1, "cov": 2})
+    given = {"mean": xp.broadcast_to(mean, (*batch, d)), "cov": xp.broadcast_to(cov, (*batch, d, d))}
+    return _Parameters(MultivariateNormal, given, {"mean": 1, "cov": 2})
 
 
 # SciPy
@@ -169,17 +169,17 @@ def _poisson(d: Any) -> _Parameters:
 
 
 def _exponentials(value: Any, name: str) -> Array:
-    array = _arrays.where_computed(_arrays.as_array(value, name), np.float64)
-    return _arrays.namespace(array).exp(array)
+    array = arrays.where_computed(arrays.as_array(value, name), np.float64)
+    return arrays.namespace(array).exp(array)
 
 
 def _negative_binomial(d: Any) -> _Parameters:
     """Counts of successes of odds exp(logits) before `total_count` failures."""
-    count = _arrays.where_computed(_arrays.as_array(d.total_count, "total_count"), np.float64)
+    count = arrays.where_computed(arrays.as_array(d.total_count, "total_count"), np.float64)
     if getattr(d, "logits", None) is not None:
         odds = _exponentials(d.logits, "logits")
     else:
-        probs = _arrays.where_computed(_arrays.as_array(d.probs, "probs"), np.float64)
+        probs = arrays.where_computed(arrays.as_array(d.probs, "probs"), np.float64)
         odds = probs / (1 - probs)
     return _broadcast(NegativeBinomial, mean=count * odds, dispersion=1 / count)
 
@@ -187,8 +187,7 @@ def _negative_binomial(d: Any) -> _Parameters:
 def _gamma_poisson(d: Any) -> _Parameters:
     """NumPyro's: Poisson with a Gamma(concentration, rate) distributed rate."""
     concentration, rate = (
-        _arrays.where_computed(_arrays.as_array(getattr(d, name), name), np.float64)
-        for name in ("concentration", "rate")
+        arrays.where_computed(arrays.as_array(getattr(d, name), name), np.float64) for name in ("concentration", "rate")
     )
     return _broadcast(NegativeBinomial, mean=concentration / rate, dispersion=1 / concentration)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import brought, special
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
@@ -85,7 +85,7 @@ class Beta(Density, Quantiles):
 
     def parameters(self) -> Array:
         """Means and standard deviations side by side."""
-        return _arrays.namespace(self.a).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        return arrays.namespace(self.a).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def expected_value(self) -> Array:
         return (self.a / (self.a + self.b))[:, None]
@@ -93,30 +93,30 @@ class Beta(Density, Quantiles):
     def standard_deviation(self) -> Array:
         total = self.a + self.b
         variance = (self.a / total) * (self.b / total) / (total + 1)
-        return _arrays.namespace(self.a).sqrt(variance)[:, None]
+        return arrays.namespace(self.a).sqrt(variance)[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        _arrays.check_not_cuda(self.a, "independent draws from Beta distributions")
+        arrays.check_not_cuda(self.a, "independent draws from Beta distributions")
         rng = np.random.default_rng(seed)
-        a, b = (_arrays.to_host(array)[:, None] for array in (self.a, self.b))
+        a, b = (arrays.to_host(array)[:, None] for array in (self.a, self.b))
         return self._like(rng.beta(a, b, size=(self.n, check_size(size))))
 
     def _draws(self, uniforms: Array) -> Array:
         return self._like(self._inverse_cdf(brought(uniforms, self.a)[:, :, 0]))
 
     def _like(self, values: Array) -> Array:
-        return _arrays.like(values, self.a, dtype=self.a.dtype)
+        return arrays.like(values, self.a, dtype=self.a.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.where_computed(events(y, self.a, self.n, ()))
+        y = arrays.where_computed(events(y, self.a, self.n, ()))
         check_support(y, "unit")
-        xp = _arrays.namespace(y)
-        shapes = xp.stack([_arrays.where_computed(self.a), _arrays.where_computed(self.b)], axis=1)
+        xp = arrays.namespace(y)
+        shapes = xp.stack([arrays.where_computed(self.a), arrays.where_computed(self.b)], axis=1)
         return self._like(log_dirichlet(shapes, xp.stack([y, 1 - y], axis=1)))
 
     def cdf(self, y: Any) -> Array:
         y = numbers(y, self.a, self.n, (), "cdf")
-        inside = _arrays.namespace(y).clip(y, 0.0, 1.0)
+        inside = arrays.namespace(y).clip(y, 0.0, 1.0)
         return special(y).betainc(column_for(self.a, y), column_for(self.b, y), inside)
 
     def quantile(self, probability: Any) -> Array:

@@ -9,13 +9,13 @@ differences. Called by `distances`.
 
 from __future__ import annotations
 
-from kcalib import _arrays
-from kcalib._arrays import Array
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 
 
 def covariance_roots(covariances: Array) -> Array:
     """Symmetric roots of positive semidefinite matrices, shape (..., d, d)."""
-    xp = _arrays.namespace(covariances)
+    xp = arrays.namespace(covariances)
     if covariances.shape[-1] == 1:
         return xp.sqrt(covariances)
     values, vectors = xp.linalg.eigh(covariances)
@@ -25,7 +25,7 @@ def covariance_roots(covariances: Array) -> Array:
 
 def squared_distances(roots: Array, others: Array) -> Array:
     """Squared distances, shape (...), of matrices with these roots, shapes (..., d, d), broadcast."""
-    xp, d = _arrays.namespace(roots), roots.shape[-1]
+    xp, d = arrays.namespace(roots), roots.shape[-1]
     if d == 1:
         return ((roots - others) ** 2)[..., 0, 0]
     products = xp.swapaxes(roots, -1, -2) @ others
@@ -39,7 +39,7 @@ def squared_distances(roots: Array, others: Array) -> Array:
 
 def _squared_of_two(roots: Array, others: Array, products: Array) -> Array:
     """The same for 2 x 2 matrices: U is a rotation, as the roots' determinants are not negative."""
-    xp = _arrays.namespace(products)
+    xp = arrays.namespace(products)
     cosine = products[..., 0, 0] + products[..., 1, 1]
     sine = products[..., 0, 1] - products[..., 1, 0]
     size = xp.hypot(cosine, sine)

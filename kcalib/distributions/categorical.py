@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _inputs
-from kcalib._arrays import Array
-from kcalib._special import beside_computed, brought
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import beside_computed, brought
+from kcalib._input.checks import reject
+from kcalib._input.labels import prepare
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._distribution import Distribution, take_rows
 from kcalib.distributions._quasi import random_points
@@ -53,12 +55,12 @@ class Categorical(Distribution):
     _uniforms = 1
 
     def __init__(self, probabilities: Any, classes: Any = None) -> None:
-        array = _arrays.as_array(probabilities, "probabilities")
-        names = None if classes is None else _arrays.to_host(_arrays.as_array(classes, "classes"))
+        array = arrays.as_array(probabilities, "probabilities")
+        names = None if classes is None else arrays.to_host(arrays.as_array(classes, "classes"))
         n = array.shape[0] if array.ndim else 0
         labels = np.zeros(n, dtype=np.int64) if names is None or names.size == 0 else np.resize(names, n)
         try:
-            found = _inputs.prepare(labels, array, classes=names)
+            found = prepare(labels, array, classes=names)
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("`y_pred", "`probabilities")) from None
         object.__setattr__(self, "probabilities", read_only(array))
@@ -85,8 +87,8 @@ class Categorical(Distribution):
     def parameters(self) -> Array:
         """The probabilities of all classes, shape (n, m), float64."""
         p = self.probabilities
-        xp = _arrays.namespace(p)
-        p = _inputs.cast(xp, p, "float64", or_else="float32")
+        xp = arrays.namespace(p)
+        p = arrays.cast(xp, p, "float64", or_else="float32")
         if p.ndim == 1 or p.shape[1] == 1:
             second = xp.reshape(p, (-1,))
             return xp.stack([1 - second, second], axis=1)
@@ -97,13 +99,13 @@ class Categorical(Distribution):
 
     def _draws(self, uniforms: Array) -> Array:
         uniforms = brought(uniforms, self.probabilities)
-        xp = _arrays.namespace(uniforms)
-        upper = xp.cumsum(_arrays.where_computed(self.parameters()), axis=1)
+        xp = arrays.namespace(uniforms)
+        upper = xp.cumsum(arrays.where_computed(self.parameters()), axis=1)
         upper[upper >= upper[:, -1:]] = np.inf  # rounding may leave the last sum below 1
         positions = xp.zeros(uniforms.shape[:2], dtype=np.int64)
         for k in range(self.n_classes - 1):
             positions += uniforms[:, :, 0] >= upper[:, k : k + 1]
-        return _arrays.like(positions, self.probabilities)
+        return arrays.like(positions, self.probabilities)
 
     def log_density(self, y: Any) -> Array:
         """Logarithm of the probability of one class for each sample.
@@ -123,20 +125,20 @@ class Categorical(Distribution):
         ValueError
             If the shape is wrong, or a number is not the position of a class.
         """
-        labels = _arrays.as_array(y, "y")
-        p = _arrays.where_computed(self.parameters())
-        if tuple(labels.shape) != (self.n,) or _inputs.kind_of(labels) not in "iu":
+        labels = arrays.as_array(y, "y")
+        p = arrays.where_computed(self.parameters())
+        if tuple(labels.shape) != (self.n,) or arrays.kind_of(labels) not in "iu":
             raise ValueError(
                 f"`y` has shape {tuple(labels.shape)} and dtype {labels.dtype}, expected integers of shape ({self.n},)"
                 ": the position of a class for each prediction"
             )
         labels = beside_computed(labels, p)
-        _inputs.reject(
+        reject(
             labels,
             (labels < 0) | (labels >= self.n_classes),
             lambda at, x: f"`y{at}` is {x}, expected the position of a class, 0 to {self.n_classes - 1}",
         )
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         chosen = p[xp.arange(self.n), labels]
         logs = xp.where(chosen > 0, xp.log(xp.where(chosen > 0, chosen, 1.0)), -np.inf)
-        return _arrays.like(logs, self.probabilities)
+        return arrays.like(logs, self.probabilities)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import betainccinv, brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import betainccinv, brought, special
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
 from kcalib.distributions._distribution import Density, choose
 from kcalib.distributions._quasi import random_points
@@ -78,13 +78,13 @@ class Dirichlet(Density):
 
     def parameters(self) -> Array:
         """Means and standard deviations of the entries side by side."""
-        return _arrays.namespace(self.alpha).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        return arrays.namespace(self.alpha).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def expected_value(self) -> Array:
-        return self.alpha / _arrays.namespace(self.alpha).sum(self.alpha, axis=1, keepdims=True)
+        return self.alpha / arrays.namespace(self.alpha).sum(self.alpha, axis=1, keepdims=True)
 
     def standard_deviation(self) -> Array:
-        xp = _arrays.namespace(self.alpha)
+        xp = arrays.namespace(self.alpha)
         total = xp.sum(self.alpha, axis=1, keepdims=True)
         mean = self.alpha / total
         return xp.sqrt(mean * ((total - self.alpha) / total) / (total + 1))
@@ -93,8 +93,8 @@ class Dirichlet(Density):
         return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
 
     def _draws(self, uniforms: Array) -> Array:
-        alpha, uniforms = _arrays.where_computed(self.alpha), brought(uniforms, self.alpha)
-        xp = _arrays.namespace(alpha)
+        alpha, uniforms = arrays.where_computed(self.alpha), brought(uniforms, self.alpha)
+        xp = arrays.namespace(alpha)
         after = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
         draws, left = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
         for i in range(self.n_dims - 1):
@@ -105,18 +105,18 @@ class Dirichlet(Density):
         return self._like(draws)
 
     def _like(self, values: Array) -> Array:
-        return _arrays.like(values, self.alpha, dtype=self.alpha.dtype)
+        return arrays.like(values, self.alpha, dtype=self.alpha.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.where_computed(events(y, self.alpha, self.n, self.event_shape))
+        y = arrays.where_computed(events(y, self.alpha, self.n, self.event_shape))
         check_support(y, "simplex")
-        shares = y / _arrays.namespace(y).sum(y, axis=1, keepdims=True)
-        return self._like(log_dirichlet(_arrays.where_computed(self.alpha), shares))
+        shares = y / arrays.namespace(y).sum(y, axis=1, keepdims=True)
+        return self._like(log_dirichlet(arrays.where_computed(self.alpha), shares))
 
 
 def _shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:
     """Quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
-    xp = _arrays.namespace(u)
+    xp = arrays.namespace(u)
     first, others = xp.broadcast_to(first, u.shape), xp.broadcast_to(others, u.shape)
     share = special(u).betaincinv(first, others, u)
     rest = choose(

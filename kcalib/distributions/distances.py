@@ -3,7 +3,7 @@ r"""Tables of distances between predicted distributions: Wasserstein ones, of mi
     wasserstein_distance   of a `Distribution`, for users
     mmd_distance           the same, under a Gaussian kernel
     wasserstein_table      of mixture `Components`: where there are no points whose Euclidean distance it is, for the
-                           metric "table" of `_problem.PairProblem`
+                           metric "table" of `_pairs.problem.PairProblem`
 
 A table takes n^2 numbers. Components are compared by differences of points, or by `bures`; mixtures by `transport`
 between their components, many pairs at once.
@@ -23,15 +23,16 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _mixtures
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import reject
-from kcalib._memory import check_memory
-from kcalib._problem import Mixtures
-from kcalib._special import beside_computed
-from kcalib._threads import resolve_threads, terminal_progress
-from kcalib.distributions._distribution import Components, Distribution
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import check_memory
+from kcalib._backend.special import beside_computed
+from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._input.checks import reject
+from kcalib._pairs import mixtures
+from kcalib._pairs.problem import Components, Mixtures
+from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.bures import covariance_roots, squared_distances
 from kcalib.distributions.transport import Way, cheapest, line_costs, way
 from kcalib.kernels import Gaussian
@@ -216,7 +217,7 @@ def mmd_distance(
     others = None if other is None else _needed_components("other", other)
     sides = _sides(_needed_components("prediction", prediction), others)
     terms = Gaussian(bandwidth=float(bandwidth)).terms()
-    scale = _mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
+    scale = mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
     if scale is None:
         raise TypeError(
             f"`prediction` is {type(prediction).__name__}, for which the Gaussian kernel has no closed form; "
@@ -225,12 +226,12 @@ def mmd_distance(
     n, n_others = (int(side.weights.shape[0]) for side in (sides[0], sides[-1]))
     _check_table(n, n_others, max_memory, sides[0].locations, copies=2)
     count = max(int(side.weights.shape[1]) for side in sides)
-    sides = [_mixtures.padded(side, count) for side in sides]
+    sides = [mixtures.padded(side, count) for side in sides]
     family, d = sides[0].family, int(sides[0].locations.shape[2])
-    mixtures = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
-    rows = [_mixtures.point_columns(side, scale) for side in sides]
-    squares = _arrays.where_computed(_mixtures.squared_mmd(mixtures, rows[0], _arrays.beside(rows[-1], rows[0])))
-    return _arrays.namespace(squares).sqrt(squares)
+    described = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
+    rows = [mixtures.point_columns(side, scale) for side in sides]
+    squares = arrays.where_computed(mixtures.squared_mmd(described, rows[0], arrays.beside(rows[-1], rows[0])))
+    return arrays.namespace(squares).sqrt(squares)
 
 
 def wasserstein_table(
@@ -244,7 +245,7 @@ def wasserstein_table(
     """As `wasserstein_distance`, of mixtures: W_2 of single components, MW_order of others; shape (n, n')."""
     sides = [_Mixtures.of(side, components.locations) for side in _sides(components, other)]
     _check_table(sides[0].n, sides[-1].n, max_memory, sides[0].points)
-    if not _arrays.is_host(sides[0].points):
+    if not arrays.is_host(sides[0].points):
         return _device_table(sides[0], sides[-1], order)
     table = np.zeros((sides[0].n, sides[-1].n))
     left, right = sides[0].groups(), None if other is None else sides[1].groups()
@@ -318,8 +319,8 @@ def _full(components: Components) -> Components:
     if components.family != "normal":
         return components
     assert components.scales is not None
-    xp, d = _arrays.namespace(components.scales), components.locations.shape[2]
-    identity = _arrays.like(np.eye(d), components.scales, dtype=components.scales.dtype)
+    xp, d = arrays.namespace(components.scales), components.locations.shape[2]
+    identity = arrays.like(np.eye(d), components.scales, dtype=components.scales.dtype)
     covariances = xp.expand_dims(components.scales, axis=-1) * identity
     return Components("normal_full", components.weights, components.locations, covariances)
 
@@ -334,11 +335,11 @@ def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, 
 
 
 def _euclidean_table(points: Any, others: Any, max_memory: Any, threads: int | None) -> Array:
-    left = _arrays.where_computed(points, np.float64)
-    right = _arrays.where_computed(beside_computed(others, left), np.float64)
+    left = arrays.where_computed(points, np.float64)
+    right = arrays.where_computed(beside_computed(others, left), np.float64)
     _check_table(len(left), len(right), max_memory, left)
-    if not _arrays.is_host(left):
-        xp = _arrays.namespace(left)
+    if not arrays.is_host(left):
+        xp = arrays.namespace(left)
         norms = partial(xp.linalg.norm, axis=2)
         size = len(left), len(right), left.shape[1]
         return _in_rows(*size, xp, lambda rows: norms(left[rows, None, :] - right[None, :, :]))
@@ -371,7 +372,7 @@ def _in_rows(n: int, n_others: int, width: int, xp: Any, distances: Callable[[sl
 
 def _device_table(left: _Mixtures, right: _Mixtures, order: float) -> Array:
     """What has closed forms: single components, and as many points of equal weights on a line."""
-    xp, K = _arrays.namespace(left.points), left.weights.shape[1]
+    xp, K = arrays.namespace(left.points), left.weights.shape[1]
     alike = right.weights.shape[1] == K
     equal = alike and all(bool(xp.all(xp.abs(side.weights * K - 1) <= EQUAL)) for side in (left, right))
     if equal and left.on_a_line:
@@ -385,7 +386,7 @@ def _device_table(left: _Mixtures, right: _Mixtures, order: float) -> Array:
 
         return _in_rows(left.n, right.n, K, xp, between_lines)
     if not (alike and K == 1):
-        _arrays.check_not_cuda(left.points, "optimal transport between mixtures of several components")
+        arrays.check_not_cuda(left.points, "optimal transport between mixtures of several components")
 
     def between_components(rows: slice) -> Array:
         squares = xp.sum((left.points[rows, None, 0, :] - right.points[None, :, 0, :]) ** 2, axis=2)
@@ -438,16 +439,16 @@ class _Mixtures:
         """Beside the reference."""
 
         def checked(name: str) -> Array:
-            array = _arrays.where_computed(beside_computed(getattr(components, name), reference), np.float64)
+            array = arrays.where_computed(beside_computed(getattr(components, name), reference), np.float64)
             reject(
                 array,
-                ~_arrays.namespace(array).isfinite(array),
+                ~arrays.namespace(array).isfinite(array),
                 lambda at, x: f"`{name}{at}` of components is {x}, expected it finite",
             )
             return array
 
         weights, locations = checked("weights"), checked("locations")
-        xp = _arrays.namespace(weights)
+        xp = arrays.namespace(weights)
         reject(weights, weights < 0, lambda at, x: f"`weights{at}` of components is {x}, expected at least 0")
         sums = xp.sum(weights, axis=1)
         reject(
@@ -491,7 +492,7 @@ class _Mixtures:
 
 
 def _roots(covariances: Array) -> Array:
-    xp = _arrays.namespace(covariances)
+    xp = arrays.namespace(covariances)
     symmetric = (covariances + xp.swapaxes(covariances, -1, -2)) / 2
     values = xp.linalg.eigvalsh(symmetric)
     lowest = values[..., 0]

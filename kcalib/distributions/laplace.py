@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import brought
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import brought
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
@@ -20,7 +21,7 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Components, Density, Quantiles
+from kcalib.distributions._distribution import Density, Quantiles
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Laplace"]
@@ -76,18 +77,18 @@ class Laplace(Density, Quantiles):
         return self._taken(rows, "loc", "scale")
 
     def components(self) -> Components:
-        xp = _arrays.namespace(self.loc)
+        xp = arrays.namespace(self.loc)
         return Components(
             "laplace", xp.ones_like(self.loc)[:, None], self.loc[:, None, None], self.scale[:, None, None]
         )
 
     def parameters(self) -> Array:
         """Medians and scales side by side."""
-        return _arrays.namespace(self.loc).stack([self.loc, self.scale], axis=1)
+        return arrays.namespace(self.loc).stack([self.loc, self.scale], axis=1)
 
     def wasserstein_points(self) -> Array:
         """Medians and standard deviations: W2 of two is the distance of these (Widmann et al. 2021, appendix D.2)."""
-        return _arrays.namespace(self.loc).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        return arrays.namespace(self.loc).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def expected_value(self) -> Array:
         return self.loc[:, None]
@@ -100,10 +101,10 @@ class Laplace(Density, Quantiles):
 
     def _draws(self, uniforms: Array) -> Array:
         draws = self._inverse_cdf(brought(uniforms, self.loc)[:, :, 0])
-        return _arrays.like(draws, self.loc, dtype=self.loc.dtype)
+        return arrays.like(draws, self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
-        xp = _arrays.namespace(self.loc)
+        xp = arrays.namespace(self.loc)
         y = events(y, self.loc, self.n, ())
         return -xp.abs(y - self.loc) / self.scale - xp.log(2 * self.scale)
 
@@ -112,7 +113,7 @@ class Laplace(Density, Quantiles):
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
         """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        xp, z = _arrays.namespace(y), (y - column_for(self.loc, y)) / column_for(self.scale, y)
+        xp, z = arrays.namespace(y), (y - column_for(self.loc, y)) / column_for(self.scale, y)
         nearer = 0.5 * xp.exp(-xp.abs(z))
         return xp.where(z < 0, nearer, 1 - nearer), xp.where(z < 0, 1 - nearer, nearer)
 
@@ -120,6 +121,6 @@ class Laplace(Density, Quantiles):
         return self._inverse_cdf(probability_row(probability, self.loc, ()))
 
     def _inverse_cdf(self, p: Array) -> Array:
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         z = xp.log(2 * xp.minimum(p, 1 - p))
         return column_for(self.loc, p) + column_for(self.scale, p) * xp.where(p < 0.5, z, -z)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import brought
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import brought
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
     check_size,
     events,
@@ -19,7 +20,7 @@ from kcalib.distributions._checks import (
     read_only,
     weight_rows,
 )
-from kcalib.distributions._distribution import Components, Density, Distribution, Quantiles, row_blocks
+from kcalib.distributions._distribution import Density, Distribution, Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.multivariate_normal import MultivariateNormal
@@ -79,7 +80,7 @@ class Mixture(Density, Quantiles):
         members = _members(components, "components")
         first = members[0].expected_value()
         weights = weight_rows(weights, "weights", (members[0].n, len(members)), "component")
-        object.__setattr__(self, "weights", read_only(_arrays.beside(weights, first)))
+        object.__setattr__(self, "weights", read_only(arrays.beside(weights, first)))
         object.__setattr__(self, "members", members)
 
     @property
@@ -99,7 +100,7 @@ class Mixture(Density, Quantiles):
 
     def components(self) -> Components:
         parts = [_components(member) for member in self.members]
-        xp = _arrays.namespace(self.weights)
+        xp = arrays.namespace(self.weights)
         weights = [self.weights[:, k : k + 1] * part.weights for k, part in enumerate(parts)]
         return Components(
             parts[0].family,
@@ -115,7 +116,7 @@ class Mixture(Density, Quantiles):
         return self._moments()[1]
 
     def _moments(self) -> tuple[Array, Array]:
-        xp = _arrays.namespace(self.weights)
+        xp = arrays.namespace(self.weights)
         means = xp.stack([member.expected_value() for member in self.members], axis=1)
         stds = xp.stack([member.standard_deviation() for member in self.members], axis=1)
         weights = self.weights[:, :, None]
@@ -127,22 +128,22 @@ class Mixture(Density, Quantiles):
 
     def _draws(self, uniforms: Array) -> Array:
         """The first number chooses the component, the others make the draw from it."""
-        xp, uniforms = _arrays.namespace(self.weights), brought(uniforms, self.weights)
-        upper = _arrays.namespace(uniforms).cumsum(_arrays.where_computed(self.weights), axis=1)
+        xp, uniforms = arrays.namespace(self.weights), brought(uniforms, self.weights)
+        upper = arrays.namespace(uniforms).cumsum(arrays.where_computed(self.weights), axis=1)
         # Rounding may leave the last sum below 1, or components of weight 0 after it.
         upper[upper >= upper[:, -1:]] = np.inf
         found: Any = None
         for k in reversed(range(len(self.members))):
             member = self.members[k]
             draws = member._draws(uniforms[:, :, 1 : 1 + (member._uniforms or 0)])
-            below = _arrays.like(uniforms[:, :, 0] < upper[:, k : k + 1], self.weights)
+            below = arrays.like(uniforms[:, :, 0] < upper[:, k : k + 1], self.weights)
             for _ in self.event_shape:
                 below = below[..., None]
             found = draws if found is None else xp.where(below, draws, found)
         return found
 
     def log_density(self, y: Any) -> Array:
-        xp = _arrays.namespace(self.weights)
+        xp = arrays.namespace(self.weights)
         y = events(y, self.weights, self.n, self.event_shape)
         logs = xp.stack([member.log_density(y) for member in self.members], axis=1)  # type: ignore[attr-defined]
         highest = xp.max(xp.where(self.weights > 0, logs, xp.zeros_like(logs) - xp.inf), axis=1, keepdims=True)
@@ -154,7 +155,7 @@ class Mixture(Density, Quantiles):
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
         """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        weights, xp = _arrays.where_computed(self.weights), _arrays.namespace(y)
+        weights, xp = arrays.where_computed(self.weights), arrays.namespace(y)
         lower, upper = xp.zeros(y.shape), xp.zeros(y.shape)
         for k, member in enumerate(self.members):
             weight = weights[:, k : k + 1] if y.ndim == 2 else weights[:, k]
@@ -165,17 +166,17 @@ class Mixture(Density, Quantiles):
 
     def quantile(self, probability: Any) -> Array:
         p = probability_row(probability, self.weights, self.event_shape)
-        return _arrays.namespace(p).concat([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
+        return arrays.namespace(p).concat([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
 
     def _inverse_cdf(self, p: Array) -> Array:
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         # The quantile lies between those of the components that have weight.
         bounds = xp.stack([member._inverse_cdf(p) for member in self.members])  # type: ignore[attr-defined]
-        weighted = _arrays.where_computed(self.weights).T[:, :, None] > 0
+        weighted = arrays.where_computed(self.weights).T[:, :, None] > 0
         low = xp.min(xp.where(weighted, bounds, np.inf), axis=0)
         high = xp.max(xp.where(weighted, bounds, -np.inf), axis=0)
-        scales = xp.stack([_arrays.where_computed(member.standard_deviation()) for member in self.members])
+        scales = xp.stack([arrays.where_computed(member.standard_deviation()) for member in self.members])
         finest = 1e-15 * xp.min(xp.where(weighted, scales, np.inf), axis=0)
         while True:
             tolerance = xp.maximum(1e-12 * xp.maximum(xp.abs(low), xp.abs(high)), finest)
@@ -258,7 +259,7 @@ def _family(member: Distribution) -> type:
 
 def _place(member: Distribution) -> str:
     array = member.expected_value()
-    return f"{_arrays.library(array)} arrays on {_arrays.describe_device(array)}"
+    return f"{arrays.library(array)} arrays on {arrays.describe_device(array)}"
 
 
 def _components(member: Distribution) -> Components:

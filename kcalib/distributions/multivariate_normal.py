@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._inputs import reject
-from kcalib._special import beside_computed, brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import beside_computed, brought, special
+from kcalib._input.checks import reject
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import LARGEST, check_size, events, read_only, real_array
-from kcalib.distributions._distribution import Components, Density
+from kcalib.distributions._distribution import Density
 
 __all__ = ["MultivariateNormal"]
 
@@ -80,9 +81,9 @@ class MultivariateNormal(Density):
             matrices = factors @ factors.swapaxes(-1, -2)
         n, d = mean.shape
         for name, array in (("cov", matrices), ("scale_tril", factors)):
-            xp = _arrays.namespace(array)
+            xp = arrays.namespace(array)
             array = xp.broadcast_to(array, (n, d, d)) if array.ndim == 2 else array
-            array = _arrays.like(xp.ascontiguousarray(array), mean, dtype=mean.dtype)
+            array = arrays.like(xp.ascontiguousarray(array), mean, dtype=mean.dtype)
             object.__setattr__(self, name, read_only(array))
         object.__setattr__(self, "mean", read_only(mean))
 
@@ -102,7 +103,7 @@ class MultivariateNormal(Density):
         return self._taken(rows, "mean", "cov", "scale_tril")
 
     def components(self) -> Components:
-        xp = _arrays.namespace(self.mean)
+        xp = arrays.namespace(self.mean)
         weights = xp.ones_like(self.mean[:, :1])
         return Components("normal_full", weights, self.mean[:, None, :], self.cov[:, None, :, :])
 
@@ -114,13 +115,13 @@ class MultivariateNormal(Density):
         columns = [self.mean]
         for i in range(self.n_dims):
             columns += [self.cov[:, i, :i] * math.sqrt(2), self.cov[:, i, i : i + 1]]
-        return _arrays.namespace(self.mean).concat(columns, axis=1)
+        return arrays.namespace(self.mean).concat(columns, axis=1)
 
     def expected_value(self) -> Array:
         return self.mean
 
     def standard_deviation(self) -> Array:
-        xp = _arrays.namespace(self.mean)
+        xp = arrays.namespace(self.mean)
         return xp.stack([xp.sqrt(self.cov[:, i, i]) for i in range(self.n_dims)], axis=1)
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
@@ -131,12 +132,12 @@ class MultivariateNormal(Density):
         return self._scaled(special(u).ndtri(u))
 
     def _scaled(self, z: Array) -> Array:
-        xp = _arrays.namespace(self.mean)
-        z = _arrays.like(z, self.mean, dtype=self.mean.dtype)
+        xp = arrays.namespace(self.mean)
+        z = arrays.like(z, self.mean, dtype=self.mean.dtype)
         return self.mean[:, None, :] + xp.matmul(z, xp.matrix_transpose(self.scale_tril))
 
     def log_density(self, y: Any) -> Array:
-        xp, factors = _arrays.namespace(self.mean), self.scale_tril
+        xp, factors = arrays.namespace(self.mean), self.scale_tril
         centred = events(y, self.mean, self.n, self.event_shape) - self.mean
         solved: list[Array] = []
         total: Any = -0.5 * math.log(2 * math.pi) * self.n_dims
@@ -152,7 +153,7 @@ class MultivariateNormal(Density):
 def _matrices(value: Any, name: str, mean: Array) -> Array:
     """Matrices of shape (n, d, d), or (d, d) for all, where those means are computed with."""
     n, d = mean.shape
-    array = _arrays.where_computed(beside_computed(real_array(value, name), mean), np.float64)
+    array = arrays.where_computed(beside_computed(real_array(value, name), mean), np.float64)
     if tuple(array.shape) not in ((n, d, d), (d, d)):
         remedy = (
             "; for variances of independent entries use Normal(mean, numpy.sqrt(variances)) with vectors"
@@ -166,7 +167,7 @@ def _matrices(value: Any, name: str, mean: Array) -> Array:
 
 def _factorised(cov: Array) -> tuple[Array, Array]:
     """The symmetric parts and their Cholesky factors."""
-    xp = _arrays.namespace(cov)
+    xp = arrays.namespace(cov)
     largest = xp.max(xp.abs(cov), axis=(-2, -1), keepdims=True)
     asymmetry = xp.abs(cov - cov.swapaxes(-1, -2))
     reject(
@@ -184,7 +185,7 @@ def _factorised(cov: Array) -> tuple[Array, Array]:
     reject(smallest, smallest <= limit, lambda at, x: f"`cov{at}` has the smallest eigenvalue {x:.6g}, {remedy}")
     try:
         factors = xp.linalg.cholesky(cov)
-        is_found = _arrays.is_host(cov) or bool(xp.all(xp.isfinite(factors)))  # cuSOLVER reports by NaN
+        is_found = arrays.is_host(cov) or bool(xp.all(xp.isfinite(factors)))  # cuSOLVER reports by NaN
     except np.linalg.LinAlgError:
         is_found = False
     if is_found:

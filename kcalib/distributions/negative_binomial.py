@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import reject
-from kcalib._special import betaincc, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.special import betaincc, special
+from kcalib._input.checks import reject
 from kcalib.distributions._checks import (
     LARGEST,
     check_numbers,
@@ -114,10 +114,10 @@ class NegativeBinomial(Counts):
         return self.mean[:, None]
 
     def standard_deviation(self) -> Array:
-        return _arrays.namespace(self.mean).sqrt(self.mean * (1 + self.dispersion * self.mean))[:, None]
+        return arrays.namespace(self.mean).sqrt(self.mean * (1 + self.dispersion * self.mean))[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        _arrays.check_not_cuda(self.mean, "independent draws from negative binomial distributions")
+        arrays.check_not_cuda(self.mean, "independent draws from negative binomial distributions")
         rng = np.random.default_rng(seed)
         mean, dispersion = self._shapes()
         rates = rng.gamma(1 / dispersion, dispersion * mean, size=(self.n, check_size(size)))
@@ -127,7 +127,7 @@ class NegativeBinomial(Counts):
         return self.mean
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        mean, dispersion = (_arrays.where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
+        mean, dispersion = (arrays.where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
         return mean, dispersion
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -137,7 +137,7 @@ class NegativeBinomial(Counts):
         return self._tail(k, rows, _betainc, betaincc)
 
     def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
-        mean, dispersion = _arrays.where_computed(self.mean)[rows], _arrays.where_computed(self.dispersion)[rows]
+        mean, dispersion = arrays.where_computed(self.mean)[rows], arrays.where_computed(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
         # The smaller of the two probabilities is the one that is known to relative accuracy.
         return choose(

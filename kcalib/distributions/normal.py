@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import brought, special
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
     check_rows,
     check_size,
@@ -22,7 +23,7 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Components, Density, Quantiles
+from kcalib.distributions._distribution import Density, Quantiles
 
 __all__ = ["Normal"]
 
@@ -84,23 +85,23 @@ class Normal(Density, Quantiles):
         return self._taken(rows, "mean", "std")
 
     def components(self) -> Components:
-        xp, shape = _arrays.namespace(self.mean), (self.n, 1, self.n_dims)
+        xp, shape = arrays.namespace(self.mean), (self.n, 1, self.n_dims)
         mean, std = xp.reshape(self.mean, shape), xp.reshape(self.std, shape)
         return Components("normal", xp.ones_like(mean[:, :, 0]), mean, std * std)
 
     def parameters(self) -> Array:
         """Means and standard deviations side by side."""
-        return _arrays.namespace(self.mean).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        return arrays.namespace(self.mean).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def wasserstein_points(self) -> Array:
         """The `parameters`: W2 of two is the distance of these (Widmann et al. 2021, appendix D.1)."""
         return self.parameters()
 
     def expected_value(self) -> Array:
-        return _arrays.namespace(self.mean).reshape(self.mean, (self.n, self.n_dims))
+        return arrays.namespace(self.mean).reshape(self.mean, (self.n, self.n_dims))
 
     def standard_deviation(self) -> Array:
-        return _arrays.namespace(self.std).reshape(self.std, (self.n, self.n_dims))
+        return arrays.namespace(self.std).reshape(self.std, (self.n, self.n_dims))
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
         rng = np.random.default_rng(seed)
@@ -111,10 +112,10 @@ class Normal(Density, Quantiles):
         return self._scaled(special(u).ndtri(u).reshape(*u.shape[:2], *self.event_shape))
 
     def _scaled(self, z: Array) -> Array:
-        return self.mean[:, None, ...] + self.std[:, None, ...] * _arrays.like(z, self.mean, dtype=self.mean.dtype)
+        return self.mean[:, None, ...] + self.std[:, None, ...] * arrays.like(z, self.mean, dtype=self.mean.dtype)
 
     def log_density(self, y: Any) -> Array:
-        xp = _arrays.namespace(self.mean)
+        xp = arrays.namespace(self.mean)
         r = (events(y, self.mean, self.n, self.event_shape) - self.mean) / self.std
         terms = -0.5 * r * r - xp.log(self.std) - 0.5 * math.log(2 * math.pi)
         return terms if terms.ndim == 1 else xp.sum(terms, axis=1)

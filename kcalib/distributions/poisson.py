@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._cuda import Program
-from kcalib._special import special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.cuda import Program
+from kcalib._backend.special import special
 from kcalib.distributions._checks import check_numbers, check_size, parameters_of, positive_array
 from kcalib.distributions._counts import Counts
 
@@ -68,17 +68,17 @@ class Poisson(Counts):
         return self.rate[:, None]
 
     def standard_deviation(self) -> Array:
-        return _arrays.namespace(self.rate).sqrt(self.rate)[:, None]
+        return arrays.namespace(self.rate).sqrt(self.rate)[:, None]
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
         size, rng = check_size(size), np.random.default_rng(seed)
-        if _arrays.is_cuda(self.rate):
+        if arrays.is_cuda(self.rate):
             return self._drawn(size, rng)
-        return self._like(rng.poisson(_arrays.to_host(self.rate)[:, None], size=(self.n, size)))
+        return self._like(rng.poisson(arrays.to_host(self.rate)[:, None], size=(self.n, size)))
 
     def _drawn(self, size: int, rng: np.random.Generator) -> Array:
         """As NumPy's generator, on a GPU: from its uniform numbers, of which many are brought there at a time."""
-        xp, n_draws = _arrays.namespace(self.rate), self.n * size
+        xp, n_draws = arrays.namespace(self.rate), self.n * size
         # On average a draw takes 1 more than its rate below 10, and less than 3 from there on.
         each = float(xp.mean(xp.where(self.rate < 10, self.rate + 1, 3.0)))
         out, progress, left, done = xp.empty((self.n, size)), xp.zeros(2, dtype=np.int64), np.empty(0), 0
@@ -89,13 +89,13 @@ class Poisson(Counts):
                 xp.ascontiguousarray(self.rate),
                 np.int64(n_draws),
                 np.int64(size),
-                _arrays.like(uniforms, self.rate),
+                arrays.like(uniforms, self.rate),
                 np.int64(len(uniforms)),
                 progress,
                 out,
             )
             poisson_program().launch("kcalib_poisson", (1, 1), 1, arguments)
-            done, used = (int(number) for number in _arrays.to_host(progress))
+            done, used = (int(number) for number in arrays.to_host(progress))
             left = uniforms[used:]
         return out
 
@@ -103,11 +103,11 @@ class Poisson(Counts):
         return self.rate
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        rate = _arrays.where_computed(self.rate, np.float64)[:, None]
-        return rate, _arrays.namespace(rate).zeros_like(rate)
+        rate = arrays.where_computed(self.rate, np.float64)[:, None]
+        return rate, arrays.namespace(rate).zeros_like(rate)
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return special(k).gammaincc(k + 1, _arrays.where_computed(self.rate)[rows])
+        return special(k).gammaincc(k + 1, arrays.where_computed(self.rate)[rows])
 
     def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return special(k).gammainc(k + 1, _arrays.where_computed(self.rate)[rows])
+        return special(k).gammainc(k + 1, arrays.where_computed(self.rate)[rows])

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._inputs import reject
-from kcalib._special import brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import brought, special
+from kcalib._input.checks import reject
 from kcalib.distributions._checks import (
     check_numbers,
     check_size,
@@ -107,14 +107,14 @@ class PowerExponential(Density, Quantiles):
     def parameters(self) -> Array:
         """Means, standard deviations and shapes side by side."""
         parts = [self.expected_value(), self.standard_deviation(), self.shape[:, None]]
-        return _arrays.namespace(self.loc).concat(parts, axis=1)
+        return arrays.namespace(self.loc).concat(parts, axis=1)
 
     def expected_value(self) -> Array:
         return self.loc[:, None]
 
     def standard_deviation(self) -> Array:
-        inverse = 1 / _arrays.where_computed(self.shape)
-        xp, gammaln = _arrays.namespace(inverse), special(inverse).gammaln
+        inverse = 1 / arrays.where_computed(self.shape)
+        xp, gammaln = arrays.namespace(inverse), special(inverse).gammaln
         log_variance = inverse * math.log(2) + gammaln(1.5 * inverse) - gammaln(0.5 * inverse)
         return (self.scale * self._like(xp.exp(0.5 * log_variance)))[:, None]
 
@@ -125,11 +125,11 @@ class PowerExponential(Density, Quantiles):
         return self._like(self._inverse_cdf(brought(uniforms, self.loc)[:, :, 0]))
 
     def _like(self, values: Array) -> Array:
-        return _arrays.like(values, self.loc, dtype=self.loc.dtype)
+        return arrays.like(values, self.loc, dtype=self.loc.dtype)
 
     def log_density(self, y: Any) -> Array:
-        y = _arrays.where_computed(events(y, self.loc, self.n, ()))
-        xp, scale, shape = _arrays.namespace(y), _arrays.where_computed(self.scale), _arrays.where_computed(self.shape)
+        y = arrays.where_computed(events(y, self.loc, self.n, ()))
+        xp, scale, shape = arrays.namespace(y), arrays.where_computed(self.scale), arrays.where_computed(self.shape)
         k = 0.5 / shape
         constant = xp.log(shape) - xp.log(scale) - k * math.log(2) - special(k).gammaln(k)
         return self._like(constant - self._exponents(y)[1])
@@ -138,19 +138,19 @@ class PowerExponential(Density, Quantiles):
         y = numbers(y, self.loc, self.n, (), "cdf")
         z, exponents = self._exponents(y)
         nearer = 0.5 * special(y).gammaincc(0.5 / column_for(self.shape, y), exponents)
-        return _arrays.namespace(y).where(z < 0, nearer, 1 - nearer)
+        return arrays.namespace(y).where(z < 0, nearer, 1 - nearer)
 
     def _exponents(self, y: Array) -> tuple[Array, Array]:
         """Standardised targets z and |z|^(2 shape) / 2."""
         z = (y - column_for(self.loc, y)) / column_for(self.scale, y)
         with np.errstate(over="ignore"):  # to inf: the density is 0
-            return z, 0.5 * _arrays.namespace(y).abs(z) ** (2 * column_for(self.shape, y))
+            return z, 0.5 * arrays.namespace(y).abs(z) ** (2 * column_for(self.shape, y))
 
     def quantile(self, probability: Any) -> Array:
         return self._inverse_cdf(probability_row(probability, self.loc, ()))
 
     def _inverse_cdf(self, p: Array) -> Array:
-        xp, functions = _arrays.namespace(p), special(p)
+        xp, functions = arrays.namespace(p), special(p)
         k = xp.broadcast_to(0.5 / column_for(self.shape, p), (self.n, p.shape[1]))
         tails = xp.broadcast_to(2 * xp.minimum(p, 1 - p), k.shape)
         # 1 - tails is exact where it is small.

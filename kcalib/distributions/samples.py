@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._special import brought
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import brought
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
     check_size,
     numbers,
@@ -18,7 +19,7 @@ from kcalib.distributions._checks import (
     real_array,
     weight_rows,
 )
-from kcalib.distributions._distribution import Components, Quantiles, row_blocks
+from kcalib.distributions._distribution import Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Samples"]
@@ -72,7 +73,7 @@ class Samples(Quantiles):
             )
         if weights is not None:
             weights = weight_rows(weights, "weights", tuple(samples.shape[:2]), "sample")
-            weights = read_only(_arrays.beside(weights, samples))
+            weights = read_only(arrays.beside(weights, samples))
         object.__setattr__(self, "samples", read_only(samples))
         object.__setattr__(self, "weights", weights)
 
@@ -93,31 +94,31 @@ class Samples(Quantiles):
         return self._taken(rows, "samples", *(() if self.weights is None else ("weights",)))
 
     def components(self) -> Components:
-        xp = _arrays.namespace(self.samples)
+        xp = arrays.namespace(self.samples)
         atoms = xp.reshape(self.samples, (self.n, self.size, self.n_dims))
         return Components("atoms", self._weight_rows(), atoms, None)
 
     def _weight_rows(self) -> Array:
         if self.weights is not None:
             return self.weights
-        xp = _arrays.namespace(self.samples)
+        xp = arrays.namespace(self.samples)
         return xp.ones_like(self.samples if self.samples.ndim == 2 else self.samples[:, :, 0]) / self.size
 
     def wasserstein_points(self) -> Array | None:
         """Sorted values over the root of S for numbers with equal weights; else None."""
         if self.n_dims > 1 or self.weights is not None:
             return None
-        xp = _arrays.namespace(self.samples)
+        xp = arrays.namespace(self.samples)
         return xp.sort(xp.reshape(self.samples, (self.n, self.size)), axis=1) / self.size**0.5
 
     def expected_value(self) -> Array:
         components = self.components()
-        xp = _arrays.namespace(self.samples)
+        xp = arrays.namespace(self.samples)
         return xp.sum(components.weights[:, :, None] * components.locations, axis=1)
 
     def standard_deviation(self) -> Array:
         components = self.components()
-        xp = _arrays.namespace(self.samples)
+        xp = arrays.namespace(self.samples)
         centred = components.locations - self.expected_value()[:, None, :]
         return xp.sqrt(xp.sum(components.weights[:, :, None] * centred**2, axis=1))
 
@@ -125,8 +126,8 @@ class Samples(Quantiles):
         return self._draws(random_points(self.n, check_size(size), 1, seed))
 
     def _draws(self, uniforms: Array) -> Array:
-        u, values = brought(uniforms, self.samples)[:, :, 0], _arrays.where_computed(self.samples)
-        xp = _arrays.namespace(values)
+        u, values = brought(uniforms, self.samples)[:, :, 0], arrays.where_computed(self.samples)
+        xp = arrays.namespace(values)
         if self.weights is None:
             # Along the sorted values, so that points spread evenly over (0, 1) are spread over them.
             positions = xp.minimum((u * self.size).astype(np.int64), self.size - 1)
@@ -135,26 +136,26 @@ class Samples(Quantiles):
             order, cumulative = self._cumulative()
             positions = xp.take_along_axis(order, _first_above(cumulative, u), axis=1)
         chosen = values[xp.arange(self.n)[:, None], positions, ...]
-        return _arrays.like(chosen, self.samples, dtype=self.samples.dtype)
+        return arrays.like(chosen, self.samples, dtype=self.samples.dtype)
 
     def _order(self, values: Array) -> Array:
         """Positions of the values (of vectors: of their first entries) in ascending order."""
         first = values if values.ndim == 2 else values[:, :, 0]
-        if _arrays.is_host(first):
+        if arrays.is_host(first):
             return np.argsort(first, axis=1, kind="stable")
-        return _arrays.namespace(first).argsort(first, axis=1)
+        return arrays.namespace(first).argsort(first, axis=1)
 
     def _cumulative(self) -> tuple[Array, Array]:
         """Order of the values and cumulative weights in it, as `where_computed` has the values."""
-        order = self._order(_arrays.where_computed(self.samples))
-        xp = _arrays.namespace(order)
-        cumulative = xp.cumsum(xp.take_along_axis(_arrays.where_computed(self._weight_rows()), order, axis=1), axis=1)
+        order = self._order(arrays.where_computed(self.samples))
+        xp = arrays.namespace(order)
+        cumulative = xp.cumsum(xp.take_along_axis(arrays.where_computed(self._weight_rows()), order, axis=1), axis=1)
         return order, cumulative
 
     def cdf(self, y: Any) -> Array:
         y = numbers(y, self.samples, self.n, self.event_shape, "cdf")
-        xp, columns = _arrays.namespace(y), y.reshape(self.n, -1)
-        samples = _arrays.where_computed(self.samples).reshape(self.n, self.size)
+        xp, columns = arrays.namespace(y), y.reshape(self.n, -1)
+        samples = arrays.where_computed(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             return (_ranks(xp.sort(samples, axis=1), columns, "right") / self.size).reshape(y.shape)
         order, cumulative = self._cumulative()
@@ -165,8 +166,8 @@ class Samples(Quantiles):
 
     def quantile(self, probability: Any) -> Array:
         row = probability_row(probability, self.samples, self.event_shape)
-        xp, p = _arrays.namespace(row), _arrays.namespace(row).broadcast_to(row, (self.n, row.shape[1]))
-        samples = _arrays.where_computed(self.samples).reshape(self.n, self.size)
+        xp, p = arrays.namespace(row), arrays.namespace(row).broadcast_to(row, (self.n, row.shape[1]))
+        samples = arrays.where_computed(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             # k / S >= p: the first k for which this holds as it is computed in `cdf`.
             k = xp.ceil(p * self.size).astype(np.int64)
@@ -179,7 +180,7 @@ class Samples(Quantiles):
 
 def _first_above(cumulative: Array, u: Array) -> Array:
     """The first position in each row where it reaches u; the last of positive weight where rounding keeps it below."""
-    xp = _arrays.namespace(cumulative)
+    xp = arrays.namespace(cumulative)
     cumulative = cumulative.copy()
     last = xp.argmax(cumulative, axis=1)  # the first of the largest: no weight comes after it
     cumulative[xp.arange(len(last)), last] = 1.0
@@ -189,9 +190,9 @@ def _first_above(cumulative: Array, u: Array) -> Array:
 
 def _ranks(ordered: Array, at: Array, side: Literal["left", "right"]) -> Array:
     """Where each number of a row belongs in the same row of `ordered`, as by `numpy.searchsorted`."""
-    if _arrays.is_host(ordered):
+    if arrays.is_host(ordered):
         return np.array([np.searchsorted(row, some, side=side) for row, some in zip(ordered, at, strict=True)])
-    xp, parts = _arrays.namespace(ordered), []
+    xp, parts = arrays.namespace(ordered), []
     for rows in row_blocks(len(ordered), ordered.shape[1] * at.shape[1]):
         values, bounds = ordered[rows, :, None], at[rows, None, :]
         parts.append(xp.sum(values < bounds if side == "left" else values <= bounds, axis=1))

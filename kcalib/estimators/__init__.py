@@ -7,6 +7,6 @@
     forecast_scores   CRPS, log score, pinball loss, PIT values of predicted distributions
     brier    calibration and sharpness in the Brier score
 
-Each public function checks its input once (`kcalib._inputs.prepare`) and calls functions of
+Each public function checks its input once (`kcalib._input.labels.prepare`) and calls functions of
 checked data, which `kcalib.evaluation` calls too.
 """

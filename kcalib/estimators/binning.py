@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib import _arrays, _native
-from kcalib._arrays import Array
-from kcalib._inputs import Classification, threads_for
-from kcalib._memory import check_memory
-from kcalib._options import check_choice, check_integer
-from kcalib._segments import Segments
-from kcalib._statistics import group_sums, row_groups, total
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.segments import Segments
+from kcalib._backend.threads import threads_for
+from kcalib._input.labels import Classification
+from kcalib._pairs.statistics import group_sums, row_groups, total
 from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins"]
@@ -74,7 +76,7 @@ class ReliabilityBins:
 
 def norm_of(gaps: Array, weight: Array, norm: str) -> float:
     """Of the gaps of bins over the samples, of which a bin holds `weight`."""
-    xp = _arrays.namespace(gaps)
+    xp = arrays.namespace(gaps)
     if norm == "max":
         return float(xp.max(gaps[weight > 0]))
     total = float(xp.sum(weight))
@@ -127,11 +129,11 @@ class Binning:
 
     def _equal_mass(self, ascending: Array) -> np.ndarray:
         below = (len(ascending) - 1) * np.arange(1, self.n_bins) // self.n_bins
-        return np.unique(_arrays.to_host(ascending[_arrays.like(below, ascending)]))
+        return np.unique(arrays.to_host(ascending[arrays.like(below, ascending)]))
 
     def _median_variance(self, ascending: Array) -> np.ndarray:
         """The recursion of `median_variance_cells` in src/cpu/bins.h; here every cell is a slice."""
-        xp, made = _arrays.namespace(ascending), itertools.count()
+        xp, made = arrays.namespace(ascending), itertools.count()
 
         def cell(begin: int, end: int) -> tuple[float, int, int, int]:
             return -float(xp.var(ascending[begin:end], correction=1)), next(made), begin, end
@@ -164,25 +166,25 @@ class Columns(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        return _arrays.is_host(self.values)
+        return arrays.is_host(self.values)
 
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
-    confidence, correct = (_arrays.where_computed(a, np.float64) for a in top_label(data, threads))
+    confidence, correct = (arrays.where_computed(a, np.float64) for a in top_label(data, threads))
     labels = (correct > 0).astype(np.int64) - 1
     return Columns(confidence[:, None], labels, _weight(data))
 
 
 def class_columns(data: Classification) -> Columns:
     return Columns(
-        _arrays.where_computed(data.probabilities, np.float64),
-        _arrays.where_computed(data.labels, np.int64),
+        arrays.where_computed(data.probabilities, np.float64),
+        arrays.where_computed(data.labels, np.int64),
         _weight(data),
     )
 
 
 def _weight(data: Classification) -> Array | None:
-    return None if data.sample_weight is None else _arrays.where_computed(data.sample_weight, np.float64)
+    return None if data.sample_weight is None else arrays.where_computed(data.sample_weight, np.float64)
 
 
 def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
@@ -192,8 +194,8 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
 
 def bin_numbers(confidence: Array, n_bins: int) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
-    xp = _arrays.namespace(confidence)
-    edges = _arrays.like(np.linspace(0.0, 1.0, n_bins + 1), confidence)
+    xp = arrays.namespace(confidence)
+    edges = arrays.like(np.linspace(0.0, 1.0, n_bins + 1), confidence)
     return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
@@ -201,7 +203,7 @@ def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tupl
     """The bins of each column."""
     if binning.rule == "uniform":
         return bins_of_width(columns, binning, threads)
-    xp, hits = _arrays.namespace(columns.values), _hits(columns)
+    xp, hits = arrays.namespace(columns.values), _hits(columns)
     return tuple(_over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
 
 
@@ -224,14 +226,14 @@ def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[Rel
 def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
     """What `_native.uniform_bins` computes on the host, shape (3, columns, n_bins), on the host."""
     values, labels, weight = columns
-    xp, (n, n_columns) = _arrays.namespace(values), values.shape
+    xp, (n, n_columns) = arrays.namespace(values), values.shape
     w = xp.ones_like(values[:, 0]) if weight is None else weight
     parts: list[Any] = []
     step = max(1, DEVICE_ELEMENTS // n)
     for begin in range(0, n_columns, step):
         some = xp.permute_dims(values[:, begin : begin + step], (1, 0))
         width = some.shape[0]
-        offsets = xp.arange(width, device=_arrays.device(values))[:, None] * n_bins
+        offsets = xp.arange(width, device=arrays.device(values))[:, None] * n_bins
         group = xp.reshape(bin_numbers(some, n_bins) + offsets, (-1,))
         entries = xp.reshape(some * w[None, :], (-1,))
         parts.append(group_sums(group, width * n_bins, entries, xp.reshape(xp.zeros_like(some) + w, (-1,))))
@@ -241,32 +243,32 @@ def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
     group = hit * n_bins + bin_numbers(confidence, n_bins)
     (hits,) = group_sums(group, n_columns * n_bins, xp.take(w, hitting, axis=0))
     entries, weights = (xp.concat([part[i] for part in parts]) for i in (0, 1))
-    sums = _arrays.to_host(xp.stack((entries, weights, hits)))
+    sums = arrays.to_host(xp.stack((entries, weights, hits)))
     return sums.reshape(3, n_columns, n_bins)
 
 
 def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> ReliabilityBins:
     """Of a sorted column, and its values of the samples that hit."""
-    xp, edges = _arrays.namespace(ascending), binning.edges(ascending)
+    xp, edges = arrays.namespace(ascending), binning.edges(ascending)
     ends = _ends(ascending, edges)
     begins = np.concatenate([[0], ends[:-1]])
     count = ends - begins
-    sums = np.add.reduceat(ascending, begins) if _arrays.is_host(ascending) else _sums_up_to(ends, ascending)[0]
-    hit = xp.bincount(xp.searchsorted(_arrays.like(edges[1:-1], hits), hits), minlength=len(count))
-    return ReliabilityBins(edges, count.astype(np.float64), sums / count, _arrays.to_host(hit) / count)
+    sums = np.add.reduceat(ascending, begins) if arrays.is_host(ascending) else _sums_up_to(ends, ascending)[0]
+    hit = xp.bincount(xp.searchsorted(arrays.like(edges[1:-1], hits), hits), minlength=len(count))
+    return ReliabilityBins(edges, count.astype(np.float64), sums / count, arrays.to_host(hit) / count)
 
 
 def _sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
     """Sums of arrays on a device between these ends, on the host."""
-    bins = Segments.of_runs(_arrays.like(np.diff(ends, prepend=0), values[0]))
-    return [_arrays.to_host(bins.sums(one)) for one in values]
+    bins = Segments.of_runs(arrays.like(np.diff(ends, prepend=0), values[0]))
+    return [arrays.to_host(bins.sums(one)) for one in values]
 
 
 def _ends(ascending: Array, edges: np.ndarray) -> np.ndarray:
     """Where in a sorted column the bins end, shape (n_bins,)."""
-    xp = _arrays.namespace(ascending)
-    ends = xp.searchsorted(ascending, _arrays.like(edges[1:-1], ascending), side="right")
-    return np.append(_arrays.to_host(ends), len(ascending))
+    xp = arrays.namespace(ascending)
+    ends = xp.searchsorted(ascending, arrays.like(edges[1:-1], ascending), side="right")
+    return np.append(arrays.to_host(ends), len(ascending))
 
 
 def _hits(columns: Columns) -> Callable[[int], Array]:
@@ -322,11 +324,11 @@ def simplex_bins(columns: Columns, binning: Binning, norm: str, threads: Any = N
 def _device_simplex_bins(columns: Columns, binning: Binning, norm: str) -> SimplexBins:
     values, labels, weight = columns
     if binning.rule != "uniform":
-        _arrays.check_not_cuda(values, "median-variance bins of whole predictions")
-    xp, (n, m) = _arrays.namespace(values), values.shape
+        arrays.check_not_cuda(values, "median-variance bins of whole predictions")
+    xp, (n, m) = arrays.namespace(values), values.shape
     check_memory(64 * n * m, None, f"bins of {n} x {m} probabilities", "use fewer samples at a time", values)
     number, n_groups = row_groups(bin_numbers(values, binning.n_bins))
-    classes = xp.arange(m, device=_arrays.device(values))
+    classes = xp.arange(m, device=arrays.device(values))
     residuals = values - xp.astype(labels[:, None] == classes[None, :], xp.float64)
     w = xp.ones_like(values[:, 0]) if weight is None else weight
     weights, sums = group_sums(number, n_groups, w, residuals * w[:, None])
@@ -358,7 +360,7 @@ def n_bins_by_risk(
     smallest = n - int(np.max(np.bincount(fold)))
     grid = [b for b in RISK_GRID if rule != "equal_mass" or b <= smallest]
 
-    xp, fold = _arrays.namespace(columns.values), _arrays.like(fold, columns.values)
+    xp, fold = arrays.namespace(columns.values), arrays.like(fold, columns.values)
 
     def risks(j: int, values: Array) -> list[float]:
         order = np.argsort(values, kind="stable") if columns.on_host else xp.argsort(values)
@@ -391,7 +393,7 @@ class _Sorted(NamedTuple):
     @classmethod
     def of(cls, values: Array, residuals: Array) -> _Sorted:
         squares = residuals**2
-        if not _arrays.is_host(values):
+        if not arrays.is_host(values):
             totals = total(residuals), total(squares)
             return cls(values, residuals, squares, totals, total(squares * squares))
         cumulative, of_squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (residuals, squares))
@@ -410,7 +412,7 @@ class _Sorted(NamedTuple):
 
     def _in_bins(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ends = np.concatenate([[0], _ends(self.values, edges)])
-        if not _arrays.is_host(self.values):
+        if not arrays.is_host(self.values):
             sums, squares = _sums_up_to(ends[1:], self.sums, self.squares)
             return np.diff(ends), sums, squares
         return np.diff(ends), np.diff(self.sums[ends]), np.diff(self.squares[ends])

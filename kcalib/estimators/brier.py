@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import Classification, prepare
-from kcalib._options import check_choice
-from kcalib._statistics import group_sums, row_groups
-from kcalib._warnings import warn
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice
+from kcalib._backend.warnings import warn
+from kcalib._input.labels import Classification, prepare
+from kcalib._pairs.statistics import group_sums, row_groups
 from kcalib.estimators.reliability import Sample, check_binning, cut
 from kcalib.estimators.scores import brier_score_of, is_halved
 from kcalib.lenses import Lens
@@ -235,14 +235,14 @@ class _Part(NamedTuple):
 
 
 def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None) -> Iterator[_Part]:
-    p, labels = _arrays.where_computed(data.probabilities, np.float64), _arrays.where_computed(data.labels, np.int64)
-    xp = _arrays.namespace(p)
+    p, labels = arrays.where_computed(data.probabilities, np.float64), arrays.where_computed(data.labels, np.int64)
+    xp = arrays.namespace(p)
     weight = xp.ones_like(p[:, 0])
     if data.sample_weight is not None:
-        weight = _arrays.where_computed(data.sample_weight, np.float64)
+        weight = arrays.where_computed(data.sample_weight, np.float64)
         used = weight > 0
         p, labels, weight = p[used], labels[used], weight[used]
-    events = xp.astype(labels[:, None] == _arrays.like(np.arange(data.m), labels), p.dtype)
+    events = xp.astype(labels[:, None] == arrays.like(np.arange(data.m), labels), p.dtype)
 
     def groups(k: int) -> Array:
         return cut(Sample(p[:, k], events[:, k], weight), binning, n_bins)[1]
@@ -251,7 +251,7 @@ def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None
         yield _Part(p, events, weight, groups(1))
     elif grouping == "canonical":
         bins = xp.stack([groups(k) for k in range(data.m)], axis=1)
-        cells = np.unique(bins, axis=0, return_inverse=True)[1] if _arrays.is_host(bins) else row_groups(bins)[0]
+        cells = np.unique(bins, axis=0, return_inverse=True)[1] if arrays.is_host(bins) else row_groups(bins)[0]
         yield _Part(p, events, weight, cells)
     else:
         for k in range(data.m):
@@ -259,7 +259,7 @@ def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None
 
 
 def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
-    xp = _arrays.namespace(p)
+    xp = arrays.namespace(p)
     group = xp.unique(group, return_inverse=True)[1]  # without empty ones
     size = xp.bincount(group)
     total, n_groups = xp.sum(weight), len(size)
@@ -281,6 +281,6 @@ def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
             2 * xp.sum(weight * within_e * within_p) / total,
             xp.sum(sums * mean_e * (1 - mean_e) * loss) / total,
         )
-        terms += found if _arrays.is_host(p) else _arrays.to_host(xp.stack(found))
+        terms += found if arrays.is_host(p) else arrays.to_host(xp.stack(found))
     rel, res, unc, variance, covariance, noise = (float(term) for term in terms)
     return _Terms(rel, res, unc, variance, covariance, noise, n_groups, int(xp.sum(size == 1)))

@@ -20,15 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg, _packing
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._forecasts import Forecasts, prepare
-from kcalib._inputs import Classification
-from kcalib._memory import check_max_memory, check_memory
-from kcalib._options import check_choice, check_integer
-from kcalib._packing import Packed
-from kcalib._warnings import warn
+from kcalib import _packing
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import check_max_memory, check_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.warnings import warn
+from kcalib._input.forecasts import Forecasts, prepare
+from kcalib._input.labels import Classification
+from kcalib._packing.labels import Packed
 from kcalib.estimators.forecast_residuals import Residuals, kernel_alone, residuals_of
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
@@ -400,21 +401,21 @@ class System:
             return self.distributed.rows[rows]
         assert self.data is not None
         e = -self.data.probabilities[rows]
-        e[_arrays.namespace(e).arange(len(e)), self.data.labels[rows]] += 1
-        return e if self.packed.root is None else e @ _arrays.like(self.packed.root, e)
+        e[arrays.namespace(e).arange(len(e)), self.data.labels[rows]] += 1
+        return e if self.packed.root is None else e @ arrays.like(self.packed.root, e)
 
     @property
     def rounding_of_target(self) -> float:
         """What the rounding of a matrix on the labels, relative to its norm, changes the value by."""
         if self.distributed is not None:
             # The value is tr(B G) with a psd B of norm at most 1 / (4 shift).
-            rounding = 4 * 2.0**-52 * _linalg.squared_norm(self.distributed.rows)
+            rounding = 4 * 2.0**-52 * linalg.squared_norm(self.distributed.rows)
             return (self.distributed.lost + rounding) / (4 * self.shift)
         root = self.packed.root
         if root is None or self.data is None:
             return 0.0
         p, labels = self.data.probabilities, self.data.labels
-        xp = _arrays.namespace(p)
+        xp = arrays.namespace(p)
         squares = float(xp.sum(p * p)) + float(xp.sum(1 - 2 * p[xp.arange(self.n), labels]))
         return 4 * 2.0**-52 * float(np.linalg.norm(root, 2)) ** 2 * squares / (4 * self.shift)
 
@@ -520,8 +521,8 @@ class Certificate:
         rounding_of_value: float = 0.0,
     ) -> None:
         self._matrix, self._right, self._shift, self._tol = matrix, right, shift, tol
-        self._right_norm = _linalg.norm(right)
-        self._xp = _arrays.namespace(right)
+        self._right_norm = linalg.norm(right)
+        self._xp = arrays.namespace(right)
         # Entries of K are at most max K_ii. Their errors, some epsilon, and those of sums add up like random numbers.
         self._rounding = 4 * epsilon * math.sqrt(len(right)) * float(self._xp.max(matrix.diagonal()))
         self._epsilon = epsilon
@@ -534,8 +535,8 @@ class Certificate:
         for part in self._parts():
             products = self._right[:, part] - self._shift * z[:, part] - residual[:, part]
             value += float(self._xp.sum(z[:, part] * products))
-            squares += _linalg.squared_norm(residual[:, part])
-        norm, size = _linalg.norm(z), math.sqrt(squares)
+            squares += linalg.squared_norm(residual[:, part])
+        norm, size = linalg.norm(z), math.sqrt(squares)
         rounding = self._of_residual(norm)
         # E - s Z - R is K Z with the errors of R.
         bound = self._bound(value, norm, (1 + KNOWN) * size) + (rounding + KNOWN * size) * norm
@@ -560,8 +561,8 @@ class Certificate:
         for part in self._parts():
             product = self._matrix.matmul(z[:, part])
             value += float(self._xp.sum(z[:, part] * product))
-            squares += _linalg.squared_norm(self._right[:, part] - self._shift * z[:, part] - product)
-        norm = _linalg.norm(z)
+            squares += linalg.squared_norm(self._right[:, part] - self._shift * z[:, part] - product)
+        norm = linalg.norm(z)
         return value, self._bound(value, norm, math.sqrt(squares)) + self._rounding * norm**2
 
     def _parts(self) -> Iterator[slice]:
@@ -591,8 +592,8 @@ def _fourier(system: System) -> Found:
             "method='fourier' needs points with a Euclidean distance, which these distributions do not have; use "
             "method='nystrom' or 'pivoted_cholesky', or an exact method"
         )
-    points = problem.left.points if _arrays.is_cuda(problem.left.points) else _arrays.to_host(problem.left.points)
-    points = _arrays.namespace(points).asarray(points, dtype=np.float64)
+    points = problem.left.points if arrays.is_cuda(problem.left.points) else arrays.to_host(problem.left.points)
+    points = arrays.namespace(points).asarray(points, dtype=np.float64)
     width_of_points = points.shape[1]
     count = FEATURES if options.n_features is None else options.n_features
     features = FourierFeatures.drawn(problem.kernel, width_of_points, count, options.seed, points)
@@ -602,7 +603,7 @@ def _fourier(system: System) -> Found:
         (features(points[rows]), system.residuals(rows))
         for rows in row_blocks(system.n, width + system.columns, points)
     )
-    value = _linalg.squared_norm(equations.solution(system.shift))
+    value = linalg.squared_norm(equations.solution(system.shift))
     bound = _monte_carlo_error(features, equations, system.shift, value)
     kind = "estimated" if bound is not None else "none: a single frequency has no spread"
     return Found(value, bound, kind, "fourier", "asked for by name", memory, n_features=count, seed=options.seed)
@@ -619,7 +620,7 @@ def _monte_carlo_error(
         return None
     dimension = features.frequencies[0].shape[0]
     without = [
-        _linalg.squared_norm(equations.scaled(features.without_group(g, groups, dimension)).solution(shift))
+        linalg.squared_norm(equations.scaled(features.without_group(g, groups, dimension)).solution(shift))
         for g in range(groups)
     ]
     bias, error = jackknife(value, np.array(without))
@@ -636,16 +637,16 @@ def _nystrom(system: System) -> Found:
     def blocks() -> Iterator[tuple[Array, Array]]:
         for rows in row_blocks(system.n, 2 * rank + system.columns, system.matrix.reference):
             block = features(rows)
-            kept[0] += _linalg.squared_norm(block)
+            kept[0] += linalg.squared_norm(block)
             yield block, system.residuals(rows)
 
     equations = NormalEquations.summed(blocks())
     diagonal = system.matrix.diagonal()
-    xp = _arrays.namespace(diagonal)
+    xp = arrays.namespace(diagonal)
     trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
     lost = trace - kept[0]
     # A pivot is a difference of entries of K, and divides its column of F F^T.
-    of_columns = _arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / _arrays.to_host(features.pivots))
+    of_columns = arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / arrays.to_host(features.pivots))
     rounding = ROUNDINGS * _epsilon(system) * (trace + float(np.sum(of_columns)))
     return _from_factor(system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), "nystrom", memory)
 
@@ -660,10 +661,10 @@ def _pivoted_cholesky(system: System, tol: float = 0.0) -> Found:
     )
     factor = pivoted_cholesky(system.matrix, rank, tol=tol, seed=system.options.seed)
     equations = NormalEquations.summed([(factor.factor, system.residuals())])
-    at = (_arrays.like(i, factor.factor) for i in (factor.pivots, np.arange(factor.rank)))
-    pivots = _arrays.to_host(factor.factor[tuple(at)]) ** 2
+    at = (arrays.like(i, factor.factor) for i in (factor.pivots, np.arange(factor.rank)))
+    pivots = arrays.to_host(factor.factor[tuple(at)]) ** 2
     diagonal = system.matrix.diagonal()
-    entry = ROUNDINGS * _epsilon(system) * float(_arrays.namespace(diagonal).max(diagonal))
+    entry = ROUNDINGS * _epsilon(system) * float(arrays.namespace(diagonal).max(diagonal))
     rounding = rounding_bound(equations, system.shift, entry, pivots)
     lost = factor.trace_residual + math.sqrt(system.n) * entry
     return _from_factor(system, equations, lost, rounding, factor.rank, "pivoted_cholesky", memory)
@@ -680,7 +681,7 @@ def _from_factor(
         bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
         kind = "trace"
     return Found(
-        _linalg.squared_norm(solution),
+        linalg.squared_norm(solution),
         bound,
         kind,
         method,
@@ -714,15 +715,15 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
     smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
-    sizes = 3 * _linalg.column_norms(solution.T) + 2 * _linalg.column_norms(smoothed.T)
+    sizes = 3 * linalg.column_norms(solution.T) + 2 * linalg.column_norms(smoothed.T)
     first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
-    return first + 4 * np.finfo(np.float64).eps * _linalg.squared_norm(solution)
+    return first + 4 * np.finfo(np.float64).eps * linalg.squared_norm(solution)
 
 
 def _z_squares(equations: NormalEquations, solution: Array, shift: float) -> float:
     """||Z||_F^2 of Z = (F F^T + shift I)^{-1} E."""
-    products = float(_arrays.namespace(solution).sum(equations.cross * solution))
-    squares = equations.squares - products - shift * _linalg.squared_norm(solution)
+    products = float(arrays.namespace(solution).sum(equations.cross * solution))
+    squares = equations.squares - products - shift * linalg.squared_norm(solution)
     return max(squares, 2.0**-50 * equations.squares) / shift**2
 
 
@@ -791,12 +792,12 @@ def _check_low_rank_memory(system: System, width: int, option: str) -> int:
 
 def _where_solved(data: Classification) -> Classification:
     """The data as NumPy arrays unless they are on an NVIDIA GPU: residuals and features go to SciPy, or to CuPy."""
-    if _arrays.is_host(data.probabilities) or _arrays.is_cuda(data.probabilities):
+    if arrays.is_host(data.probabilities) or arrays.is_cuda(data.probabilities):
         return data
     return dataclasses.replace(
         data,
-        labels=np.ascontiguousarray(_arrays.to_host(data.labels), dtype=np.int64),
-        probabilities=np.ascontiguousarray(_arrays.to_host(data.probabilities), dtype=np.float64),
+        labels=np.ascontiguousarray(arrays.to_host(data.labels), dtype=np.int64),
+        probabilities=np.ascontiguousarray(arrays.to_host(data.probabilities), dtype=np.float64),
     )
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import Classification, prepare
-from kcalib._options import check_choice
-from kcalib._threads import resolve_threads
+from kcalib._backend import arrays
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice
+from kcalib._backend.threads import resolve_threads
+from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.binning import (
     MAX_BINS,
     Binning,
@@ -568,9 +568,9 @@ def canonical_ece(
         bins=(),
         class_values=None,
         class_weight=None,
-        bin_number=_arrays.restored(bins.number, y_pred),
-        bin_weight=_arrays.restored(bins.weight, y_pred),
-        bin_distance=_arrays.restored(gaps, y_pred),
+        bin_number=arrays.restored(bins.number, y_pred),
+        bin_weight=arrays.restored(bins.weight, y_pred),
+        bin_distance=arrays.restored(gaps, y_pred),
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),
@@ -672,7 +672,7 @@ def _class_weights(class_weight: Any, m: int, norm: str) -> np.ndarray:
         return np.full(m, 1 / m)
     if norm == "max":
         raise ValueError("`class_weight` is given, but norm='max' has no weights; leave it out")
-    weights = _arrays.to_host(_arrays.as_array(class_weight, "class_weight"))
+    weights = arrays.to_host(arrays.as_array(class_weight, "class_weight"))
     if weights.dtype.kind not in "biuf":
         raise TypeError(f"`class_weight` has dtype {weights.dtype}, expected numbers")
     if weights.shape != (m,):

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._memory import check_memory
-from kcalib._packing import Packed
-from kcalib._problem import Factor, Side, Term
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._packing.labels import Packed
+from kcalib._pairs.problem import Factor, Side, Term
 from kcalib.solvers import KernelOperator, pivoted_cholesky
 
 FIRST_RANK = 128
@@ -53,13 +53,13 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
     if problem.target is None:
-        return Residuals(_arrays.where_computed(problem.left.marks, np.float64), 0.0)
+        return Residuals(arrays.where_computed(problem.left.marks, np.float64), 0.0)
     one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
     gram = KernelOperator(replace(packed, problem=alone), threads=threads, operator=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
-    xp = _arrays.namespace(gram.reference)
+    xp = arrays.namespace(gram.reference)
     trace = float(xp.sum(gram.diagonal()))
     if trace <= 0:
         return Residuals(xp.zeros((n, 1)), 0.0)
@@ -80,5 +80,5 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
 def kernel_alone(packed: Packed) -> Packed:
     """K_ij = k(P_i, P_j): the same problem with marks of 1."""
     points = packed.problem.left.points
-    ones = _arrays.namespace(points).ones_like(points[:, :1])
+    ones = arrays.namespace(points).ones_like(points[:, :1])
     return replace(packed, problem=replace(packed.problem, left=Side(points, ones), target=None))

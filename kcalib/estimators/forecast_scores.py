@@ -1,12 +1,12 @@
 """The familiar numbers about predicted distributions: CRPS, log score, pinball loss, PIT values, quantile calibration.
 
-Public functions check their input (`kcalib._forecasts`) and call functions of checked data, which
+Public functions check their input (`kcalib._input.forecasts`) and call functions of checked data, which
 `kcalib.evaluation` and `kcalib.inference.compare` call too: `crps_values`, `log_score_values`, `pinball_values`,
 `pit_of`, `curve_of`. All is computed in float64, on a GPU for CuPy arrays, otherwise on the host.
 
 The CRPS has closed forms for mixtures of normals and of Laplace laws, for samples and for counts; otherwise it is
 an integral over quantiles. A distribution of the user's own, of which nothing but draws is known, is taken as
-`N_DRAWS` of them (`_draws`).
+`N_DRAWS` of them (`_backend.draws`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _plot
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._forecasts import FOREIGN, Forecasts, prepare
-from kcalib._memory import check_memory
-from kcalib._options import check_integer
-from kcalib._special import brought, special
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import check_memory
+from kcalib._backend.options import check_integer
+from kcalib._backend.special import brought, special
+from kcalib._input.forecasts import FOREIGN, Forecasts, prepare
+from kcalib._pairs.problem import Components
 from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Samples, as_distribution
-from kcalib.distributions._distribution import Components
 from kcalib.estimators.reliability import Band
+from kcalib.report import figures
 
 __all__ = ["QuantileCalibration", "crps", "log_score", "pinball_loss", "pit_values", "quantile_calibration"]
 
@@ -231,7 +232,7 @@ class QuantileCalibration:
         )
 
     def plot(
-        self, ax: Any = None, *, color: str = _plot.CALIBRATED, histogram: bool = True, legend: bool = True
+        self, ax: Any = None, *, color: str = figures.CALIBRATED, histogram: bool = True, legend: bool = True
     ) -> Any:
         """Draw the curve: observed against predicted coverage, the band, the diagonal, a histogram of PIT values.
 
@@ -257,7 +258,7 @@ class QuantileCalibration:
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         """
-        return _plot.plot_quantiles(self, ax, color, histogram, legend)
+        return figures.plot_quantiles(self, ax, color, histogram, legend)
 
 
 @on_their_gpu
@@ -343,10 +344,10 @@ def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecas
 
 
 def mean_of(data: Forecasts, values: Array) -> float:
-    xp = _arrays.namespace(values)
+    xp = arrays.namespace(values)
     if data.sample_weight is None:
         return float(xp.mean(values))
-    weights = _arrays.where_computed(data.sample_weight)
+    weights = arrays.where_computed(data.sample_weight)
     used = weights > 0  # a score may be infinite
     values, weights = values[used], weights[used]
     return float(xp.sum(values * weights) / xp.sum(weights))
@@ -382,20 +383,20 @@ def log_score_values(data: Forecasts) -> Array:
             "log score; use kcalib.crps, or fit a density to the samples"
         )
     prediction: Any = data.prediction
-    return -_arrays.where_computed(prediction.log_density(_event(data)), np.float64)
+    return -arrays.where_computed(prediction.log_density(_event(data)), np.float64)
 
 
 def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:
     """Pinball loss of each sample, averaged over levels, shape (n,)."""
     y = _numbers(data, "the pinball loss is")[:, None]
-    gap, levels, xp = y - quantiles_of(data, levels), brought(levels, y), _arrays.namespace(y)
+    gap, levels, xp = y - quantiles_of(data, levels), brought(levels, y), arrays.namespace(y)
     return xp.mean(xp.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)
 
 
 def pit_of(data: Forecasts, seed: int) -> Array:
     """PIT values, shape (n,)."""
     y, prediction = _numbers(data, "PIT values are"), data.prediction
-    xp, uniform = _arrays.namespace(y), brought(np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n), y)
+    xp, uniform = arrays.namespace(y), brought(np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n), y)
     atoms = _samples(data)
     if atoms is not None:
         size = 1 / xp.sum(atoms.weights**2, axis=1)  # S for equal weights
@@ -419,9 +420,9 @@ def curve_of(
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
     pit, n = pit_of(data, seed), data.n
-    xp = _arrays.namespace(pit)
+    xp = arrays.namespace(pit)
     ascending = xp.sort(pit)
-    coverage = _arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n
+    coverage = arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n
     if simultaneous:
         width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
         band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
@@ -444,10 +445,10 @@ def curve_of(
 
 def _histogram(ascending: Array) -> np.ndarray:
     """Numbers of PIT values, in order, in bins of equal width."""
-    if _arrays.is_host(ascending):
+    if arrays.is_host(ascending):
         return np.histogram(ascending, HISTOGRAM_BINS, (0, 1))[0]
-    inner = _arrays.like(np.linspace(0, 1, HISTOGRAM_BINS + 1)[1:-1], ascending)
-    below = _arrays.to_host(_arrays.namespace(ascending).searchsorted(ascending, inner, side="left"))
+    inner = arrays.like(np.linspace(0, 1, HISTOGRAM_BINS + 1)[1:-1], ascending)
+    below = arrays.to_host(arrays.namespace(ascending).searchsorted(ascending, inner, side="left"))
     return np.diff(below, prepend=0, append=len(ascending))
 
 
@@ -459,7 +460,7 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
 
 def means_of(data: Forecasts) -> Array:
     """Means of the predictions, shape (n, d)."""
-    return _arrays.where_computed(data.prediction.expected_value(), np.float64)
+    return arrays.where_computed(data.prediction.expected_value(), np.float64)
 
 
 def has_density(prediction: Distribution) -> bool:
@@ -494,11 +495,11 @@ def _cdf(data: Forecasts, x: Array) -> Array:
     """P(Z <= x) at one number for each sample, shape (n,)."""
     prediction: Any = data.prediction
     shape = (data.n, *prediction.event_shape)
-    return _arrays.where_computed(prediction.cdf(_arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
+    return arrays.where_computed(prediction.cdf(arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
 
 
 def _targets(data: Forecasts) -> Array:
-    return _arrays.where_computed(data.y, np.float64)
+    return arrays.where_computed(data.y, np.float64)
 
 
 def _event(data: Forecasts) -> Any:
@@ -510,8 +511,8 @@ def _components(prediction: Distribution) -> Components | None:
     c = prediction.components()
     if c is None:
         return None
-    arrays = (c.weights, c.locations, c.scales)
-    return Components(c.family, *(None if a is None else _arrays.where_computed(a, np.float64) for a in arrays))
+    fields = (c.weights, c.locations, c.scales)
+    return Components(c.family, *(None if a is None else arrays.where_computed(a, np.float64) for a in fields))
 
 
 def _draws(data: Forecasts) -> Array:
@@ -524,7 +525,7 @@ def _draws(data: Forecasts) -> Array:
         data.y,
     )
     draws = data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED)
-    return _arrays.where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
+    return arrays.where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
 
 
 def _samples(data: Forecasts) -> Components | None:
@@ -538,9 +539,9 @@ def _samples(data: Forecasts) -> Components | None:
 def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
     """inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
-        return _arrays.where_computed(data.prediction.quantile(levels), np.float64)
+        return arrays.where_computed(data.prediction.quantile(levels), np.float64)
     draws = _draws(data)[:, :, 0]
-    if not _arrays.is_host(draws):
+    if not arrays.is_host(draws):
         return Samples(draws).quantile(levels)
     return np.quantile(draws, levels, axis=1, method="inverted_cdf").T
 
@@ -550,7 +551,7 @@ def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
 
 def _atoms(samples: Array) -> Components:
     """Samples, shape (n, S, d), of equal weight."""
-    equal = _arrays.namespace(samples).full(samples.shape[:2], 1 / samples.shape[1])
+    equal = arrays.namespace(samples).full(samples.shape[:2], 1 / samples.shape[1])
     return Components("atoms", equal, samples, None)
 
 
@@ -564,12 +565,12 @@ def _in_batches(c: Components, y: Array, score: Callable[[Components, Array], Ar
         rows = slice(start, start + step)
         some = Components(c.family, c.weights[rows], c.locations[rows], None if c.scales is None else c.scales[rows])
         parts.append(score(some, y[rows]))
-    return _arrays.namespace(y).concat(parts)
+    return arrays.namespace(y).concat(parts)
 
 
 def _score_of_atoms(c: Components, y: Array, fair: bool) -> Array:
     """E|Z - y| - E|Z - Z'| / 2; `fair` leaves the pairs of an atom with itself out of the mean."""
-    xp, w, z = _arrays.namespace(y), c.weights, c.locations
+    xp, w, z = arrays.namespace(y), c.weights, c.locations
     near = xp.sum(w * xp.linalg.norm(z - y[:, None, :], axis=2), axis=1)
     if z.shape[2] == 1:
         order = xp.argsort(z[:, :, 0], axis=1)
@@ -590,22 +591,22 @@ def _crps_of_normals(c: Components, y: Array) -> Array:
     """Mixtures of normal distributions of numbers (Grimit et al. 2006)."""
     assert c.scales is not None
     w, m, v = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
-    near = _arrays.namespace(w).sum(w * _mean_size_of_normal(m - y, v), axis=1)
+    near = arrays.namespace(w).sum(w * _mean_size_of_normal(m - y, v), axis=1)
     pairs = _mean_size_of_normal(m[:, :, None] - m[:, None, :], v[:, :, None] + v[:, None, :])
     return near - 0.5 * _weighted_pairs(w, pairs)
 
 
 def _weighted_pairs(w: Array, pairs: Array) -> Array:
     """sum_kl w_nk w_nl pairs_nkl, shape (n,)."""
-    if _arrays.is_host(w):
+    if arrays.is_host(w):
         return np.einsum("nk,nl,nkl->n", w, w, pairs)
-    xp = _arrays.namespace(w)
+    xp = arrays.namespace(w)
     return xp.sum(w * xp.sum(w[:, None, :] * pairs, axis=2), axis=1)
 
 
 def _mean_size_of_normal(m: Array, v: Array) -> Array:
     """E|X| of X ~ N(m, v)."""
-    xp = _arrays.namespace(v)
+    xp = arrays.namespace(v)
     s = xp.sqrt(v)
     z = m / s
     return s * (math.sqrt(2 / math.pi) * xp.exp(-0.5 * z * z) + z * special(z).erf(z / math.sqrt(2)))
@@ -615,7 +616,7 @@ def _crps_of_laplace(c: Components, y: Array) -> Array:
     """Mixtures of Laplace distributions."""
     assert c.scales is not None
     w, m, b = c.weights, c.locations[:, :, 0], c.scales.reshape(c.weights.shape)
-    xp, gap = _arrays.namespace(y), abs(m - y)
+    xp, gap = arrays.namespace(y), abs(m - y)
     near = xp.sum(w * (gap + b * xp.exp(-gap / b)), axis=1)
     pairs = _mean_gap_of_laplace(abs(m[:, :, None] - m[:, None, :]), b[:, :, None], b[:, None, :])
     return near - 0.5 * _weighted_pairs(w, pairs)
@@ -627,7 +628,7 @@ def _mean_gap_of_laplace(gap: Array, b: Array, c: Array) -> Array:
     gap + (G(b^2) - G(c^2)) / (b^2 - c^2) with G(s) = s^(3/2) exp(-gap / sqrt(s)). The divided difference is the mean of
     G' over the interval, by quadrature where the scales are near each other.
     """
-    xp = _arrays.namespace(gap)
+    xp = arrays.namespace(gap)
     s, t = xp.broadcast_arrays(b * b, c * c)
     near = abs(s - t) < 0.3 * xp.maximum(s, t)
     difference = xp.where(near, 1.0, s - t)
@@ -643,7 +644,7 @@ def _mean_gap_of_laplace(gap: Array, b: Array, c: Array) -> Array:
 def _energy_of_normals(c: Components, y: Array) -> Array:
     """Energy score of mixtures of normal distributions of vectors, with diagonal or full covariances."""
     assert c.scales is not None
-    xp, w, m, v = _arrays.namespace(y), c.weights, c.locations, c.scales
+    xp, w, m, v = arrays.namespace(y), c.weights, c.locations, c.scales
     near = xp.sum(w * _mean_norm_of_normal(m - y[:, None, :], v), axis=1)
     half = 0.5 * xp.sum(w * w * _mean_norm_of_normal(xp.zeros_like(m), 2 * v), axis=1)
     for k in range(1, w.shape[1]):
@@ -662,7 +663,7 @@ def _mean_norm_of_normal(m: Array, v: Array) -> Array:
     In log t the integrand is analytic in a strip and decays exponentially: the trapezoidal rule has an error of
     exp(-pi^2 / step), and the ends are where 1e-15 of the integral is left.
     """
-    xp = _arrays.namespace(m)
+    xp = arrays.namespace(m)
     if v.ndim == m.ndim + 1:
         v, axes = xp.linalg.eigh(v)
         m, v = xp.einsum("...ij,...i->...j", axes, m), xp.maximum(v, 0)
@@ -686,14 +687,14 @@ def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> 
     From k f(k) = m (1 + a (k - 1)) f(k - 1) / (1 + a m), summed by parts.
     """
     y = _targets(data)[:, 0]
-    xp = _arrays.namespace(y)
-    f = xp.exp(_arrays.where_computed(prediction.log_density(data.y[:, 0])))
+    xp = arrays.namespace(y)
+    f = xp.exp(arrays.where_computed(prediction.log_density(data.y[:, 0])))
     if isinstance(prediction, Poisson):
-        m = _arrays.where_computed(prediction.rate)
+        m = arrays.where_computed(prediction.rate)
         a = xp.zeros_like(m)
         half = m * (special(m).i0e(2 * m) + special(m).i1e(2 * m))
     else:
-        m, a = _arrays.where_computed(prediction.mean), _arrays.where_computed(prediction.dispersion)
+        m, a = arrays.where_computed(prediction.mean), arrays.where_computed(prediction.dispersion)
         half = _half_gap_of_negative_binomial(m, a)
     return (y - m) * (2 * _cdf(data, y) - 1) + 2 * m * (1 + a * y) * f - half
 
@@ -709,7 +710,7 @@ def _half_gap_of_negative_binomial(m: Array, a: Array) -> Array:
     With v = sinh(w) the integrand is bounded for |Im w| < pi/4 and falls as exp(-|w|): the trapezoidal rule has an
     error of exp(-pi^2 / (2 step)).
     """
-    xp, s = _arrays.namespace(m), 1 + a * m
+    xp, s = arrays.namespace(m), 1 + a * m
     # Up to where 1e-16 of the integral is left, which is at least about the smaller of m and its root.
     last = math.log(8e16 * float(xp.max(m * s / xp.minimum(m, xp.sqrt(m)))))
     step = 0.13
@@ -724,7 +725,7 @@ def _half_gap_of_negative_binomial(m: Array, a: Array) -> Array:
 def _crps_by_quadrature(data: Forecasts) -> Array:
     """int (F(x) - 1{y <= x})^2 dx by Gauss and Legendre's rule between quantiles, cut at the target."""
     y = _targets(data)[:, 0]
-    xp, knots = _arrays.namespace(y), quantiles_of(data, np.asarray(KNOTS))
+    xp, knots = arrays.namespace(y), quantiles_of(data, np.asarray(KNOTS))
     knots = xp.column_stack((xp.minimum(knots[:, 0], y), knots, xp.maximum(knots[:, -1], y)))
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     total = xp.zeros(data.n)

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from kcalib import _packing, _statistics
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import operator_for
-from kcalib._inputs import Classification, prepare
-from kcalib._options import check_choice
-from kcalib._problem import PairProblem, Side
+from kcalib import _packing
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice
+from kcalib._input.labels import Classification, prepare
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.scores import top_label
 from kcalib.kernels import Exponential, Kernel
 from kcalib.lenses import Lens
@@ -135,7 +136,7 @@ def mmce(
     if estimator == "weighted":
         square = float(moments.total + moments.trace)
     else:
-        average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
+        average = statistics.unbiased if estimator == "unbiased" else statistics.biased
         square = average(moments, data.n, data.sample_weight)
     value = math.sqrt(max(0.0, square))
     if not full_output:

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _plot
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import Classification, prepare
-from kcalib._memory import check_memory
-from kcalib._options import check_choice, check_integer
-from kcalib._resampling import drawn_labels
-from kcalib._segments import Segments
-from kcalib._statistics import cumulative_sum, group_sums
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import check_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.random import drawn_labels
+from kcalib._backend.segments import Segments
+from kcalib._input.labels import Classification, prepare
+from kcalib._pairs.statistics import cumulative_sum, group_sums
 from kcalib.lenses import Lens, TopLabel
+from kcalib.report import figures
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
@@ -84,7 +85,7 @@ class ReliabilityDiagram:
         )
 
     def plot(
-        self, ax: Any = None, *, color: str = _plot.CALIBRATED, histogram: bool = True, legend: bool = True
+        self, ax: Any = None, *, color: str = figures.CALIBRATED, histogram: bool = True, legend: bool = True
     ) -> Any:
         """Draw the diagram: points and confidence intervals, consistency bands, the diagonal, a histogram.
 
@@ -112,7 +113,7 @@ class ReliabilityDiagram:
         """
         top_label = self.lens == str(TopLabel())
         labels = ("confidence", "accuracy") if top_label else ("predicted probability", "observed frequency")
-        return _plot.plot_diagram(self, ax, labels, color, histogram, legend)
+        return figures.plot_diagram(self, ax, labels, color, histogram, legend)
 
 
 @on_their_gpu
@@ -271,7 +272,7 @@ def diagram_of(
     elif has_consistency:
         if is_drawn:
             draws = _Draws.checked(n_resamples, seed, tail, len(filled), index)
-            position = _arrays.namespace(index).searchsorted(_arrays.like(filled, index), index)
+            position = arrays.namespace(index).searchsorted(arrays.like(filled, index), index)
             limits = _drawn_band(sample, position, draws)
         else:
             limits = _exact_band(sample, index, filled, bins.count, tail)
@@ -279,7 +280,7 @@ def diagram_of(
         for whole, part in zip(consistency, limits, strict=True):
             whole[filled] = part
     shown = edges if binning == "uniform" else np.linspace(0, 1, HISTOGRAM_BINS + 1)
-    in_histogram = _arrays.to_host(group_sums(numbers(sample.confidence, shown), len(shown) - 1, sample.weight)[0])
+    in_histogram = arrays.to_host(group_sums(numbers(sample.confidence, shown), len(shown) - 1, sample.weight)[0])
     return ReliabilityDiagram(
         edges=edges,
         count=bins.count,
@@ -367,12 +368,12 @@ class Sample:
                 f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
                 "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
             )
-        second = _arrays.where_computed(data.probabilities[:, 1], np.float64)
-        xp = _arrays.namespace(second)
-        confidence, event = xp.minimum(second, 1.0), _arrays.where_computed(data.labels, np.float64)
+        second = arrays.where_computed(data.probabilities[:, 1], np.float64)
+        xp = arrays.namespace(second)
+        confidence, event = xp.minimum(second, 1.0), arrays.where_computed(data.labels, np.float64)
         if data.sample_weight is None:
             return cls(confidence, event, xp.ones_like(second))
-        weight = _arrays.where_computed(data.sample_weight, np.float64)
+        weight = arrays.where_computed(data.sample_weight, np.float64)
         used = weight > 0
         return cls(confidence[used], event[used], weight[used])
 
@@ -380,7 +381,7 @@ class Sample:
 def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:
     """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), where the samples are."""
     if binning == "isotonic":
-        _arrays.check_not_cuda(sample.confidence, "isotonic regression")
+        arrays.check_not_cuda(sample.confidence, "isotonic regression")
         distinct = _by_confidence(sample)
         blocks = scipy.optimize.isotonic_regression(distinct.frequency, weights=distinct.weight).blocks
         inner = distinct.confidence[blocks[1:-1] - 1]
@@ -396,8 +397,8 @@ def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, A
 
 def numbers(confidence: Array, edges: np.ndarray) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
-    inner = _arrays.like(edges[1:-1], confidence)
-    return _arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
+    inner = arrays.like(edges[1:-1], confidence)
+    return arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
 
 
 def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
@@ -405,16 +406,16 @@ def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
 
     Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
     """
-    xp = _arrays.namespace(confidence)
+    xp = arrays.namespace(confidence)
     # With weights the order of ties matters, and must be the same everywhere; NumPy is faster where it may choose it.
-    is_host, is_weighted = _arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
+    is_host, is_weighted = arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
     order = np.argsort(confidence, kind="stable" if is_weighted else None) if is_host else xp.argsort(confidence)
     weight = weight[order]
     before = cumulative_sum(weight) - weight
     # Products, not quotients: exact for samples without weights.
-    shares = before[-1] * _arrays.like(np.arange(1, n_bins), before)
+    shares = before[-1] * arrays.like(np.arange(1, n_bins), before)
     at = xp.searchsorted(before * n_bins, shares, side="right") - 1
-    inner = np.unique(_arrays.to_host(confidence[order][at]))
+    inner = np.unique(arrays.to_host(confidence[order][at]))
     return inner[inner < float(confidence[order[-1]])]
 
 
@@ -446,19 +447,19 @@ class _Bins:
     @classmethod
     def of(cls, sample: Sample, index: Array, n_bins: int) -> _Bins:
         w = sample.weight
-        count = _arrays.to_host(_arrays.namespace(index).bincount(index, minlength=n_bins))
+        count = arrays.to_host(arrays.namespace(index).bincount(index, minlength=n_bins))
         terms = (w, w * w, w * sample.confidence, w * sample.event)
-        sums = [_arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
+        sums = [arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
         share = np.where(count > 0, sums[0], np.nan)
         lowest, highest = np.full(n_bins, np.nan), np.full(n_bins, np.nan)
-        if _arrays.is_host(index):
+        if arrays.is_host(index):
             np.fmin.at(lowest, index, sample.confidence)
             np.fmax.at(highest, index, sample.confidence)
         else:  # bins follow each other in the order of confidences
             filled, ends = count > 0, np.cumsum(count)
-            ascending = _arrays.namespace(index).sort(sample.confidence)
-            first, last = (_arrays.like(at[filled], index) for at in (ends - count, ends - 1))
-            lowest[filled], highest[filled] = (_arrays.to_host(ascending[at]) for at in (first, last))
+            ascending = arrays.namespace(index).sort(sample.confidence)
+            first, last = (arrays.like(at[filled], index) for at in (ends - count, ends - 1))
+            lowest[filled], highest[filled] = (arrays.to_host(ascending[at]) for at in (first, last))
         return cls(count, sums[0], sums[1], sums[2] / share, sums[3] / share, lowest, highest)
 
 
@@ -476,8 +477,8 @@ def _clopper_pearson(bins: _Bins, tail: float) -> Band:
 
 def _exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarray, tail: float) -> Band:
     """Quantiles of each bin's frequency if events are independent with the predicted probabilities."""
-    xp = _arrays.namespace(index)
-    order = np.argsort(index, kind="stable") if _arrays.is_host(index) else xp.argsort(index)
+    xp = arrays.namespace(index)
+    order = np.argsort(index, kind="stable") if arrays.is_host(index) else xp.argsort(index)
     ordered, ends = sample.confidence[order], np.cumsum(count[filled]).tolist()
     parts = [ordered[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
     limits = np.array([_count_limits(part, tail) / len(part) for part in parts])
@@ -486,7 +487,7 @@ def _exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndar
 
 def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
     """Lowest and highest count that at most `tail` of the law lies below and above."""
-    law, xp = count_law(probabilities), _arrays.namespace(probabilities)
+    law, xp = count_law(probabilities), arrays.namespace(probabilities)
     low, high = (xp.searchsorted(cumulative_sum(part), tail, side="right") for part in (law, xp.flip(law)))
     return np.array([int(low), len(probabilities) - int(high)])
 
@@ -496,25 +497,25 @@ def count_law(probabilities: Array) -> Array:
 
     The product of the polynomials 1 - p + p z, pair by pair: O(n log^2 n), absolute error of sums about 4e-18 n.
     """
-    xp = _arrays.namespace(probabilities)
+    xp = arrays.namespace(probabilities)
     laws = xp.stack((1 - probabilities, probabilities), axis=1)
     while len(laws) > 1:
         if len(laws) % 2:
-            laws = xp.concat((laws, _arrays.like(np.eye(1, laws.shape[1]), laws)))  # the law of no event
+            laws = xp.concat((laws, arrays.like(np.eye(1, laws.shape[1]), laws)))  # the law of no event
         laws = _products(laws[::2], laws[1::2])
     return laws[0, : len(probabilities) + 1]
 
 
 def _products(left: Array, right: Array) -> Array:
     """Products of polynomials, row by row."""
-    xp = _arrays.namespace(left)
+    xp = arrays.namespace(left)
     size = left.shape[1] + right.shape[1] - 1
     if size >= SHORT:
         length = scipy.fft.next_fast_len(size, real=True)
-        fft = scipy.fft if _arrays.is_host(left) else xp.fft
+        fft = scipy.fft if arrays.is_host(left) else xp.fft
         spectrum = fft.rfft(left, n=length) * fft.rfft(right, n=length)
         return xp.maximum(fft.irfft(spectrum, n=length)[:, :size], 0.0)
-    result = xp.zeros((len(left), size), **({} if _arrays.is_host(left) else {"device": _arrays.device(left)}))
+    result = xp.zeros((len(left), size), **({} if arrays.is_host(left) else {"device": arrays.device(left)}))
     for power in range(left.shape[1]):
         result[:, power : power + right.shape[1]] += left[:, power, None] * right
     return result
@@ -567,7 +568,7 @@ def _drawn_band(
     With the frequencies of a calibrated model there are R + 1 of them, in random order: those below the value of a
     rank r, among the R that are drawn, have the rank r at most among all, which has a probability of r / (R + 1).
     """
-    xp, is_host = _arrays.namespace(group), _arrays.is_host(group)
+    xp, is_host = arrays.namespace(group), arrays.is_host(group)
     # On a device groups are bins, which ascend with the confidence.
     order = np.lexsort((sample.confidence, group)) if is_host else xp.argsort(sample.confidence)
     confidence, weight = sample.confidence[order], sample.weight[order][:, None]
@@ -585,12 +586,12 @@ def _drawn_band(
         values.partition((lowest, highest), axis=1)
     else:
         values = xp.sort(values, axis=1)
-    return Band(*(np.array(_arrays.to_host(values[:, rank])) for rank in (lowest, highest)))
+    return Band(*(np.array(arrays.to_host(values[:, rank])) for rank in (lowest, highest)))
 
 
 def _summing(group: Array) -> Callable[[Array], Array]:
     """A function that sums the rows of an array within groups 0, 1, ... that ascend and hold samples."""
-    if _arrays.is_host(group):
+    if arrays.is_host(group):
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         return lambda rows: np.add.reduceat(rows, starts)
-    return Segments.of_runs(_arrays.namespace(group).bincount(group)).sums
+    return Segments.of_runs(arrays.namespace(group).bincount(group)).sums

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcalib import _arrays, _native
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import Classification, prepare, threads_for
-from kcalib._packing import points_and_residuals
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.threads import threads_for
+from kcalib._input.labels import Classification, prepare
+from kcalib._packing.labels import points_and_residuals
 from kcalib.lenses import Lens
 
 __all__ = ["brier_score", "log_loss"]
@@ -140,14 +142,14 @@ def accuracy_of(data: Classification) -> float:
 def top_label(data: Classification, threads: Any = None) -> tuple[Array, Array]:
     """Confidence (probability of the predicted class) and correctness (0 or 1), both (n,)."""
     xp, p = data.xp, data.probabilities
-    if _arrays.is_host(p):
+    if arrays.is_host(p):
         return _native.top_labels(p, data.labels, threads_for(p.size, threads))
     predicted = xp.argmax(p, axis=1)
     return xp.max(p, axis=1), xp.astype(xp.astype(predicted, xp.int64) == data.labels, p.dtype)
 
 
 def weighted_mean(data: Classification, values: Array) -> float:
-    xp = _arrays.namespace(values)
+    xp = arrays.namespace(values)
     if data.sample_weight is None:
         return float(xp.mean(values))
     return float(xp.sum(data.sample_weight * values) / xp.sum(data.sample_weight))

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib import _forecast_packing, _packing, _statistics
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import Operator, operator_for
-from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._options import check_choice, check_integer
-from kcalib._packing import Packed
+from kcalib import _packing
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._packing.forecasts import redrawn
+from kcalib._packing.labels import Packed
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
@@ -255,7 +257,7 @@ def draws_standard_error(
     if packed.forecast is None or packed.forecast.target.draws is None or not isinstance(data, Forecasts):
         return None
     values = []
-    for target in _forecast_packing.redrawn(data, packed.forecast.target, N_GROUPS):
+    for target in redrawn(data, packed.forecast.target, N_GROUPS):
         forecast = dataclasses.replace(packed.forecast, target=target)
         problem = dataclasses.replace(packed.problem, target=target.mixtures)
         other = dataclasses.replace(packed, forecast=forecast, problem=problem).with_targets(data)
@@ -277,11 +279,11 @@ def value_and_error(
 ) -> tuple[float, float | None]:
     """The estimate; its standard error costs a sum of squares more."""
     if block_size is not None:
-        return _statistics.mean_and_standard_error(block_estimates(operator, block_size))
+        return statistics.mean_and_standard_error(block_estimates(operator, block_size))
     with_error = with_error and data.sample_weight is None
     moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
-    average = _statistics.unbiased if estimator == "unbiased" else _statistics.biased
-    return average(moments, data.n, data.sample_weight), _statistics.standard_error(moments)
+    average = statistics.unbiased if estimator == "unbiased" else statistics.biased
+    return average(moments, data.n, data.sample_weight), statistics.standard_error(moments)
 
 
 def block_estimates(operator: Operator, block_size: int) -> Array:

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _inputs, _packing
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import Operator, operator_for
-from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._inputs import Classification
-from kcalib._options import check_integer
-from kcalib._packing import Packed
-from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_integer
+from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels
+from kcalib._input import labels as label_checks
+from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.labels import Classification
+from kcalib._packing.labels import Packed
+from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -181,18 +183,18 @@ class Locations:
     def described(self) -> dict[str, Any]:
         """The fields of a result that say where the locations are."""
         if isinstance(self.data, Forecasts):
-            parameters, y = self.data.prediction.parameters(), _arrays.to_host(self.data.y)
-            shown = np.empty((self.data.n, 0)) if parameters is None else _arrays.to_host(parameters)
+            parameters, y = self.data.prediction.parameters(), arrays.to_host(self.data.y)
+            shown = np.empty((self.data.n, 0)) if parameters is None else arrays.to_host(parameters)
             return {
                 "n_locations": self.data.n,
                 "test_predictions": tuple(map(tuple, shown.tolist())),
                 "test_labels": tuple(y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())),
                 "seed": self.seed,
             }
-        labels, names = _arrays.to_host(self.data.labels).tolist(), self.data.classes
+        labels, names = arrays.to_host(self.data.labels).tolist(), self.data.classes
         return {
             "n_locations": self.data.n,
-            "test_predictions": tuple(map(tuple, _arrays.to_host(self.data.probabilities).tolist())),
+            "test_predictions": tuple(map(tuple, arrays.to_host(self.data.probabilities).tolist())),
             "test_labels": tuple(labels if names is None else (names[label] for label in labels)),
             "seed": self.seed,
         }
@@ -228,7 +230,7 @@ def locations_for(
 def _random_forecasts(data: Forecasts, count: int, seed: int) -> Forecasts:
     rng = np.random.default_rng(seed)
     rows = rng.choice(data.n, count, replace=count > data.n)
-    chosen = dataclasses.replace(data, sample_weight=None).take(_arrays.like(rows, data.y))
+    chosen = dataclasses.replace(data, sample_weight=None).take(arrays.like(rows, data.y))
     draws = chosen.prediction.sample(1, seed=int(rng.integers(2**63)))
     return chosen.with_targets(data.xp.reshape(draws, (count, data.n_dims)))
 
@@ -252,14 +254,14 @@ def _random_locations(data: Classification, count: int, seed: int) -> Classifica
     """Predictions of samples, each with a label drawn from it."""
     rng = np.random.default_rng(seed)
     rows = rng.choice(data.n, count, replace=count > data.n)
-    probabilities = data.xp.take(data.probabilities, _arrays.like(rows, data.probabilities), axis=0)
+    probabilities = data.xp.take(data.probabilities, arrays.like(rows, data.probabilities), axis=0)
     cumulative = cumulative_sums(probabilities)
     uniform = RandomNumbers(rng, cumulative).uniform(count)
     return _beside(data, probabilities, draw_labels(cumulative, uniform))
 
 
 def _given_locations(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Classification:
-    shape = _arrays.as_array(predictions, "test_predictions").shape
+    shape = arrays.as_array(predictions, "test_predictions").shape
     columns = 2 if len(shape) == 1 or tuple(shape[1:]) == (1,) else int(shape[1]) if len(shape) == 2 else None
     seen = "" if data.lens == Canonical() else f" through {data.lens}"
     if columns is not None and columns != data.m:
@@ -272,7 +274,9 @@ def _given_locations(data: Classification, predictions: Any, labels: Any, from_l
             "pass probabilities for `y_pred`, too"
         )
     try:
-        given = _inputs.prepare(labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype)
+        given = label_checks.prepare(
+            labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype
+        )
     except (TypeError, ValueError) as error:
         message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
         raise type(error)(message) from None
@@ -281,7 +285,7 @@ def _given_locations(data: Classification, predictions: Any, labels: Any, from_l
 
 def _beside(data: Classification, probabilities: Array, labels: Array) -> Classification:
     """Locations in the array library and on the device of the samples."""
-    probabilities, labels = (_arrays.beside(a, data.probabilities) for a in (probabilities, labels))
+    probabilities, labels = (arrays.beside(a, data.probabilities) for a in (probabilities, labels))
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
     return Classification(labels, probabilities, None, data.classes, data.input_epsilon, data.dtype)
 
@@ -303,4 +307,4 @@ def differences_at(data: Data, options: PairOptions, locations: Locations) -> tu
 def mean_differences(operator: Operator) -> np.ndarray:
     """Row means of H, locations against samples."""
     sums = operator.moments().row_sums
-    return _arrays.to_host(sums).astype(np.float64) / operator.problem.columns.points.shape[0]
+    return arrays.to_host(sums).astype(np.float64) / operator.problem.columns.points.shape[0]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import scipy
 
-from kcalib import _statistics
-from kcalib._dispatch import Operator
-from kcalib._options import check_choice, check_integer
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.skce import block_estimates
 
 VARIANCES = ("sample", "second_moment")
@@ -33,13 +33,13 @@ class BlockOutcome:
 
 def block_test(operator: Operator, n: int, block_size: int, variance: str) -> BlockOutcome:
     """The block test; with equal block estimates the p-value is its limit, 0 or 1."""
-    estimate, error = _statistics.mean_and_standard_error(block_estimates(operator, block_size))
+    estimate, error = statistics.mean_and_standard_error(block_estimates(operator, block_size))
     assert error is not None  # there are two blocks
     spread, law = error, f"normal law with the spread of {n // block_size} block estimates"
     if variance == "second_moment":
         # Var of a block under calibration is 2 E h^2 / (B (B - 1)); disjoint pairs estimate E h^2 in O(n).
         pairs = block_estimates(operator, 2)
-        second_moment = _statistics.total(pairs * pairs) / pairs.shape[0]
+        second_moment = statistics.total(pairs * pairs) / pairs.shape[0]
         spread = math.sqrt(2 * second_moment / (n // block_size * block_size * (block_size - 1)))
         law = f"normal law with the second moment of {n // 2} pairs"
     if spread == 0:

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kcalib import _packing, _statistics
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import operator_for
-from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._memory import check_max_memory
-from kcalib._options import check_choice, check_integer
+from kcalib import _packing
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import check_max_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import operator_for
 from kcalib.estimators.skce import ESTIMATORS, PairOptions, compute, describe
 from kcalib.inference import blocks, distribution_free, quadratic
 from kcalib.inference.cme import cme_test
@@ -443,13 +444,13 @@ def _quadratic(
     if data.n < 2:
         raise ValueError(f"method={task.method!r} needs at least 2 samples, `y_true` has {data.n}")
     found = law(problem)
-    variance = _statistics.score_variance(problem.moments) if data.n >= 4 else None
+    variance = statistics.score_variance(problem.moments) if data.n >= 4 else None
     return task.result(
         statistic=data.n * problem.estimate,
         log_pvalue=found.log_pvalue,
         pvalue=found.pvalue,
         estimate=problem.estimate,
-        standard_error=_statistics.standard_error(problem.moments),
+        standard_error=statistics.standard_error(problem.moments),
         variance_slope=None if variance is None else variance.slope,
         variance_constant=None if variance is None else variance.constant,
         null_law=found.description,

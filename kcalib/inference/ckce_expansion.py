@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._memory import check_memory
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
 from kcalib.estimators.ckce import TOLERANCES, Certificate, trace_bound
 from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
 from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
@@ -67,7 +67,7 @@ class Expansion:
         solved = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
-        xp = _arrays.namespace(residuals)
+        xp = arrays.namespace(residuals)
         own = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
         without = shift * solved.z / own[:, None]
         others = solved.b - diagonal[:, None] * without
@@ -76,8 +76,8 @@ class Expansion:
             value=solved.value - float(bias),
             plug_in=solved.value,
             error_bound=solved.bound,
-            scores=2 * _linalg.row_products(without, others),
-            influences=2 * shift * _linalg.row_products(solved.z, solved.b),
+            scores=2 * linalg.row_products(without, others),
+            influences=2 * shift * linalg.row_products(solved.z, solved.b),
             residuals=without,
             factor=factor,
         )
@@ -85,7 +85,7 @@ class Expansion:
     def pairs(self, rows: np.ndarray, columns: np.ndarray) -> Array:
         """B_ij <r_i, r_j>, shape (rows, columns)."""
         r = self.residuals
-        return self.factor.tile(2, rows, columns) * (r[_arrays.like(rows, r)] @ r[_arrays.like(columns, r)].T)
+        return self.factor.tile(2, rows, columns) * (r[arrays.like(rows, r)] @ r[arrays.like(columns, r)].T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +122,13 @@ class Factor:
     @classmethod
     def _of_rank(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
         found = pivoted_cholesky(matrix, rank, seed=seed)
-        values, rotation = _linalg.eigh(found.factor.T @ found.factor)
-        eigenvalues = _arrays.to_host(values)
+        values, rotation = linalg.eigh(found.factor.T @ found.factor)
+        eigenvalues = arrays.to_host(values)
         kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
-        vectors, eigenvalues = found.factor @ rotation[:, _arrays.like(kept, rotation)], eigenvalues[kept]
+        vectors, eigenvalues = found.factor @ rotation[:, arrays.like(kept, rotation)], eigenvalues[kept]
         diagonal = matrix.diagonal()
-        xp = _arrays.namespace(diagonal)
-        rest = xp.maximum(diagonal - _linalg.row_products(vectors, vectors), 0.0)
+        xp = arrays.namespace(diagonal)
+        rest = xp.maximum(diagonal - linalg.row_products(vectors, vectors), 0.0)
         trace = float(xp.sum(diagonal))
         exact = found.trace_residual <= 2 * matrix.n * EPSILON * trace and shift >= SMALLEST_SHIFT * trace
         inside, mean_eigenvalue = np.zeros(len(eigenvalues)), 0.0
@@ -138,18 +138,18 @@ class Factor:
 
     def diagonal(self, power: int) -> Array:
         """Of K (K + s I)^{-power}, shape (n,)."""
-        scales = _arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
+        scales = arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
         return self.vectors**2 @ scales + self._weight(power) * self.rest
 
     def tile(self, power: int, rows: np.ndarray, columns: np.ndarray) -> Array:
         """Of K (K + s I)^{-power}, shape (rows, columns)."""
         weight, vectors = self._weight(power), self.vectors
-        scales = _arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
-        tile = (vectors[_arrays.like(rows, vectors)] * scales) @ vectors[_arrays.like(columns, vectors)].T
+        scales = arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
+        tile = (vectors[arrays.like(rows, vectors)] * scales) @ vectors[arrays.like(columns, vectors)].T
         return tile + weight * self.matrix.tile(rows, columns)
 
     def _weight(self, power: int) -> float:
-        trace = float(_arrays.namespace(self.rest).sum(self.rest))
+        trace = float(arrays.namespace(self.rest).sum(self.rest))
         if trace == 0:
             return 0.0
         shifted = self.eigenvalues + self.shift
@@ -162,9 +162,9 @@ def _of_rest(
     matrix: KernelOperator, vectors: Array, eigenvalues: np.ndarray, rest: Array, rows: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """<u_k, D u_k>, and the mean eigenvalue, from the pairs of `rows`."""
-    n, k, xp = matrix.n, len(rows), _arrays.namespace(vectors)
+    n, k, xp = matrix.n, len(rows), arrays.namespace(vectors)
     of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
-    at = _arrays.like(rows, vectors)
+    at = arrays.like(rows, vectors)
     own = vectors[at]
     products, squares = np.zeros(len(eigenvalues)), 0.0
     for begin in range(0, k, STRIP):
@@ -173,11 +173,11 @@ def _of_rest(
         tile = matrix.tile(some, rows) - left @ own.T
         i = xp.arange(len(some))
         tile[i, begin + i] = 0.0
-        products += _arrays.to_host(_linalg.row_products(left.T, (tile @ own).T))
-        squares += _linalg.squared_norm(tile)
+        products += arrays.to_host(linalg.row_products(left.T, (tile @ own).T))
+        squares += linalg.squared_norm(tile)
     own_rest = rest[at]
-    inside = (of_pairs * products + of_samples * _arrays.to_host(own_rest @ own**2)) / eigenvalues
-    total = of_pairs * squares + of_samples * _linalg.squared_norm(own_rest)
+    inside = (of_pairs * products + of_samples * arrays.to_host(own_rest @ own**2)) / eigenvalues
+    total = of_pairs * squares + of_samples * linalg.squared_norm(own_rest)
     trace = float(xp.sum(rest))
     return inside, total / trace if trace > 0 else 0.0
 
@@ -191,18 +191,18 @@ class _Solved:
 
 
 def _by_factor(factor: Factor, residuals: Array) -> _Solved:
-    vectors, eigenvalues = factor.vectors, _arrays.like(factor.eigenvalues, factor.vectors)
+    vectors, eigenvalues = factor.vectors, arrays.like(factor.eigenvalues, factor.vectors)
     shifted = (eigenvalues + factor.shift)[:, None]
     cross = vectors.T @ residuals
     solution = cross / shifted
     z = (residuals - vectors @ solution) / factor.shift
     b = vectors @ (solution / shifted)
-    gram = _arrays.namespace(vectors).diag(eigenvalues)
-    equations = NormalEquations(gram, cross, _linalg.squared_norm(residuals))
+    gram = arrays.namespace(vectors).diag(eigenvalues)
+    equations = NormalEquations(gram, cross, linalg.squared_norm(residuals))
     diagonal = factor.matrix.diagonal()
-    xp = _arrays.namespace(diagonal)
+    xp = arrays.namespace(diagonal)
     lost = float(xp.sum(factor.rest)) + EPSILON * float(xp.sum(diagonal))
-    value = _linalg.squared_norm(solution)
+    value = linalg.squared_norm(solution)
     return _Solved(z, b, value, trace_bound(equations, solution, factor.shift, lost))
 
 

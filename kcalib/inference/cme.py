@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _packing
-from kcalib._arrays import Array
-from kcalib._dispatch import Operator, operator_for
-from kcalib._forecasts import Data, Forecasts
-from kcalib._inputs import Classification
-from kcalib._options import check_choice
-from kcalib._packing import Packed
-from kcalib._problem import PairProblem, Side
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_choice
+from kcalib._input.forecasts import Data, Forecasts
+from kcalib._input.labels import Classification
+from kcalib._packing.labels import Packed
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import locations_for, mean_differences, mean_square
 
@@ -167,10 +168,10 @@ class Covariance(NamedTuple):
 def _sample_covariance(n: int, operator: Operator) -> Covariance:
     """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
     blocks = [block for _, block in _blocks(operator)]
-    xp = _arrays.namespace(blocks[0])
+    xp = arrays.namespace(blocks[0])
     z = xp.concatenate(blocks, axis=1)
     deviations = z - xp.mean(z, axis=1, keepdims=True)
-    return Covariance(_arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
+    return Covariance(arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
 
 
 def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed: int) -> Covariance:
@@ -179,14 +180,14 @@ def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed:
     count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
-    rows = _arrays.like(np.tile(np.arange(data.n), at_once), data.y)
+    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.y)
     repeated = data.take(rows)
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
         drawn = _packing.repack(packed, repeated.drawn(seed, r), rows=rows)
         again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
         for _, z in _blocks(again):
-            matrix += _arrays.to_host(z @ z.T)
+            matrix += arrays.to_host(z @ z.T)
             size = np.maximum(size, _largest(z))
     return Covariance(matrix / (count * data.n), size)
 
@@ -198,7 +199,7 @@ def _predicted_covariance(
 
     Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
     """
-    table = (_arrays.to_host(locations.labels)[:, None] == np.arange(data.m)).astype(np.float64)
+    table = (arrays.to_host(locations.labels)[:, None] == np.arange(data.m)).astype(np.float64)
     if packed.root is not None:
         table = table @ packed.root @ packed.root.T
     # Classes that no location tells apart count as one: at most J + 1 of them for the Kronecker delta.
@@ -207,24 +208,24 @@ def _predicted_covariance(
     table = np.append(table, np.zeros((len(table), 1)), axis=1)
     largest = np.max(np.abs(table), axis=1)
     covariance, size = np.zeros((len(table), len(table))), np.zeros(len(table))
-    probabilities = _arrays.where_computed(data.probabilities)
-    xp = _arrays.namespace(probabilities)
-    values, members = (_arrays.like(a, probabilities) for a in (table, members))
+    probabilities = arrays.where_computed(data.probabilities)
+    xp = arrays.namespace(probabilities)
+    values, members = (arrays.like(a, probabilities) for a in (table, members))
     for rows, kernel in _blocks(_of_kernel_alone(packed, operator), table.shape[1]):
         p = probabilities[rows, :].astype(np.float64) @ members
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
         p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
         deviations = kernel[:, :, None] * (values[:, None, :] - (values @ p.T)[:, :, None])
         weighted = (deviations * xp.sqrt(p)).reshape(len(table), -1)
-        covariance += _arrays.to_host(weighted @ weighted.T)
+        covariance += arrays.to_host(weighted @ weighted.T)
         size = np.maximum(size, _largest(kernel) * largest)
     return Covariance(covariance / data.n, size)
 
 
 def _largest(z: Array) -> np.ndarray:
     """Absolute value of each row, shape (J,)."""
-    xp = _arrays.namespace(z)
-    return _arrays.to_host(xp.max(xp.abs(z), axis=1))
+    xp = arrays.namespace(z)
+    return arrays.to_host(xp.max(xp.abs(z), axis=1))
 
 
 def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]:
@@ -233,7 +234,7 @@ def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]
     step = max(1, BLOCK_ELEMENTS // (n_locations * width))
     for begin in range(0, n, step):
         rows = slice(begin, min(n, begin + step))
-        yield rows, _arrays.where_computed(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
+        yield rows, arrays.where_computed(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
 
 
 def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
@@ -244,8 +245,8 @@ def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
 
 
 def _ones(points: Array) -> Array:
-    xp = _arrays.namespace(points)
-    return xp.ones((points.shape[0], 1), dtype=points.dtype, device=_arrays.device(points))
+    xp = arrays.namespace(points)
+    return xp.ones((points.shape[0], 1), dtype=points.dtype, device=arrays.device(points))
 
 
 class Form(NamedTuple):

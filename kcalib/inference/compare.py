@@ -14,29 +14,30 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from statistics import median
 from typing import Any
 
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _packing, _statistics
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import Operator, operator_for
-from kcalib._draws import batches
-from kcalib._forecast_packing import packed_with, resolve
-from kcalib._forecasts import Data, Forecasts, prepare
-from kcalib._inputs import Classification
-from kcalib._options import check_choice, check_integer
-from kcalib._packing import Packed
-from kcalib._problem import Moments
-from kcalib._resampling import Weights
-from kcalib._segments import Segments
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.random import Weights, batches
+from kcalib._backend.segments import Segments
+from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.labels import Classification
+from kcalib._packing.forecasts import packed_with, resolve
+from kcalib._packing.labels import Packed
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
@@ -504,7 +505,7 @@ def _common_kernel(
     def bandwidth(metric: str) -> float:
         if metric not in medians:
             medians[metric] = list(_medians(data, metric, options.threads))
-        return max(statistics.median(m.value for m in medians[metric]), SMALLEST)
+        return max(median(m.value for m in medians[metric]), SMALLEST)
 
     kernel = default if options.kernel is None else options.kernel
     if isinstance(kernel, Kernel):  # what is none is told so by `pack`
@@ -535,7 +536,7 @@ def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
 
 def _moments(operator: Operator) -> Moments:
     m = operator.moments(second=True)
-    rows, diagonal = (_arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
+    rows, diagonal = (arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
     return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
 
 
@@ -547,18 +548,18 @@ def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
 
 def _skce_value(moments: Moments, confidence_level: float) -> Estimate:
     assert moments.row_sums is not None
-    error = _statistics.standard_error(moments)
+    error = statistics.standard_error(moments)
     assert error is not None  # there are four samples
-    value = _statistics.unbiased(moments, moments.row_sums.shape[0])
+    value = statistics.unbiased(moments, moments.row_sums.shape[0])
     quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
-    high = _statistics.score_variance(moments).upper_limit(value, quantile)
+    high = statistics.score_variance(moments).upper_limit(value, quantile)
     return Estimate(value, error, ConfidenceInterval(value - quantile * error, high))
 
 
 def _skce_difference(moments: Moments, confidence_level: float, resolution: float) -> Estimate:
     assert moments.row_sums is not None
-    error = _statistics.generous_standard_error(moments)
-    value = _statistics.unbiased(moments, moments.row_sums.shape[0])
+    error = statistics.generous_standard_error(moments)
+    value = statistics.unbiased(moments, moments.row_sums.shape[0])
     return _symmetric(value, error, confidence_level, resolution=resolution)
 
 
@@ -576,7 +577,7 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
         tiles = []
         for operator in operators:
             points = operator.problem.left.points
-            tile = _arrays.where_computed(operator.tile(_arrays.like(some, points), _arrays.like(rows, points)))
+            tile = arrays.where_computed(operator.tile(arrays.like(some, points), arrays.like(rows, points)))
             tiles.append(_without_own(tile.astype(np.float64), begin))
         for i, j in itertools.combinations(range(len(operators)), 2):
             sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
@@ -585,7 +586,7 @@ def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.n
 
 def _without_own(tile: Array, begin: int) -> Array:
     """The tile of rows `begin` and further, with zeros for pairs of a sample with itself."""
-    own = _arrays.namespace(tile).arange(tile.shape[0])
+    own = arrays.namespace(tile).arange(tile.shape[0])
     tile[own, begin + own] = 0.0
     return tile
 
@@ -637,8 +638,8 @@ def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple
     for one in classes:
         points = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
         packed.append(replace(points, root=root))
-        rows = _arrays.where_computed(_packing.points_and_residuals(one, "float64")[1])
-        residuals.append(rows if root is None else rows @ _arrays.like(root, rows))
+        rows = arrays.where_computed(_packing.points_and_residuals(one, "float64")[1])
+        residuals.append(rows if root is None else rows @ arrays.like(root, rows))
     return residuals, packed, _source(medians) or "given"
 
 
@@ -649,7 +650,7 @@ def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float
     error = math.sqrt(linear + degenerate)
     slope = n * float(expansion.influences.var(ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
     quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
-    high = _statistics.ScoreVariance(slope, degenerate).upper_limit(expansion.value, quantile)
+    high = statistics.ScoreVariance(slope, degenerate).upper_limit(expansion.value, quantile)
     return Estimate(expansion.value, error, ConfidenceInterval(expansion.value - quantile * error, high))
 
 
@@ -688,11 +689,11 @@ class _Gaps:
 
     @classmethod
     def of(cls, data: Classification, n_bins: int) -> _Gaps:
-        confidence, correct = (_arrays.where_computed(a).astype(np.float64) for a in top_label(data))
-        xp = _arrays.namespace(confidence)
+        confidence, correct = (arrays.where_computed(a).astype(np.float64) for a in top_label(data))
+        xp = arrays.namespace(confidence)
         bins, gaps, n = bin_numbers(confidence, n_bins), correct - confidence, data.n
         occupied, position = xp.unique(bins, return_inverse=True)
-        if _arrays.is_host(gaps):
+        if arrays.is_host(gaps):
             means, squares = np.bincount(position, gaps) / n, np.bincount(position, gaps**2) / n
             matrix = scipy.sparse.csr_array((gaps / n, (position, np.arange(n))), shape=(len(occupied), n))
             sums = matrix.__matmul__
@@ -707,7 +708,7 @@ class _Gaps:
 
     @property
     def xp(self) -> Any:
-        return _arrays.namespace(self.gaps)
+        return arrays.namespace(self.gaps)
 
     @property
     def signs(self) -> Array:
@@ -777,11 +778,11 @@ def _replicates(
         bounds = {}
         for k, model in enumerate(models):
             bounds[id(model)] = model.bounds(model.sums(counts) - model.means[:, None])
-            out[k, :, begin:end] = [_arrays.to_host(bound.sum(axis=0)) for bound in bounds[id(model)]]
+            out[k, :, begin:end] = [arrays.to_host(bound.sum(axis=0)) for bound in bounds[id(model)]]
         for k, ((a, b), (in_a, in_b)) in enumerate(zip(pairs, differing, strict=True), len(models)):
             (low_a, high_a), (low_b, high_b) = bounds[id(a)], bounds[id(b)]
-            out[k, 0, begin:end] = _arrays.to_host(in_a @ low_a - in_b @ high_b)
-            out[k, 1, begin:end] = _arrays.to_host(in_a @ high_a - in_b @ low_b)
+            out[k, 0, begin:end] = arrays.to_host(in_a @ low_a - in_b @ high_b)
+            out[k, 1, begin:end] = arrays.to_host(in_a @ high_a - in_b @ low_b)
     return out
 
 
@@ -806,11 +807,11 @@ def _clipped(estimate: Estimate, low: float, high: float) -> Estimate:
 
 def _brier(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
-    return _means([scale * _arrays.where_computed(square_residuals(one)) for one in data], confidence_level)
+    return _means([scale * arrays.where_computed(square_residuals(one)) for one in data], confidence_level)
 
 
 def _log_loss(data: Sequence[Classification], confidence_level: float, options: Options) -> Measured:
-    return _means([_arrays.where_computed(log_losses(one)) for one in data], confidence_level)
+    return _means([arrays.where_computed(log_losses(one)) for one in data], confidence_level)
 
 
 def _crps(data: Sequence[Forecasts], confidence_level: float, options: Options) -> Measured:
@@ -829,11 +830,11 @@ def _scores(data: Sequence[Forecasts], score: Callable[[Forecasts], Array], conf
 
 def _means(losses: Sequence[Array], confidence_level: float) -> Measured:
     def estimate(values: Array, resolution: float = 0.0) -> Estimate:
-        mean, error = _statistics.mean_and_standard_error(values)
+        mean, error = statistics.mean_and_standard_error(values)
         assert error is not None  # there are four samples
         return _symmetric(mean, error, confidence_level, len(values) - 1, resolution)
 
-    losses = [_arrays.where_computed(values).astype(np.float64, copy=False) for values in losses]
+    losses = [arrays.where_computed(values).astype(np.float64, copy=False) for values in losses]
     pairs = itertools.combinations(losses, 2)
     return Measured(
         values=[estimate(values) for values in losses],

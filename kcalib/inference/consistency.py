@@ -14,16 +14,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kcalib import _arrays, _packing
-from kcalib._arrays import Array
-from kcalib._dispatch import Operator, operator_for
-from kcalib._forecasts import Data, Forecasts
-from kcalib._inputs import Classification
-from kcalib._options import check_choice, check_integer
-from kcalib._packing import Packed
-from kcalib._resampling import RandomNumbers, cumulative_sums, draw_labels, thresholds
-from kcalib._segments import Segments
-from kcalib._warnings import warn
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, thresholds
+from kcalib._backend.segments import Segments
+from kcalib._backend.warnings import warn
+from kcalib._input.forecasts import Data, Forecasts
+from kcalib._input.labels import Classification
+from kcalib._packing.labels import Packed
+from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.estimators.ece import MAX_BINS, bin_numbers
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator, describe, value_and_error
@@ -261,7 +262,7 @@ class Draws:
         """The samples of which a replicate takes the predictions; None for all in their order."""
         if not self._resample:
             return None
-        return _arrays.beside(self._numbers(replicate).integers(self._data.n, self._data.n), self._reference)
+        return arrays.beside(self._numbers(replicate).integers(self._data.n, self._data.n), self._reference)
 
     def sample(self, replicate: int) -> Data:
         data = self._data
@@ -274,8 +275,8 @@ class Draws:
         labels = draw_labels(self._cumulative, uniform, rows)
         probabilities = data.probabilities
         if rows is not None:
-            probabilities = data.xp.take(probabilities, _arrays.beside(rows, probabilities), axis=0)
-        labels = data.xp.astype(_arrays.beside(labels, data.labels), data.labels.dtype, copy=False)
+            probabilities = data.xp.take(probabilities, arrays.beside(rows, probabilities), axis=0)
+        labels = data.xp.astype(arrays.beside(labels, data.labels), data.labels.dtype, copy=False)
         return replace(data, labels=labels, probabilities=probabilities)
 
 
@@ -373,14 +374,14 @@ class _TopLabelECE:
     """`kcalib.top_label_ece`: the sum over bins of |sum of (correct - confidence)|, over n."""
 
     def __init__(self, data: Classification, n_bins: int) -> None:
-        p = _arrays.where_computed(data.probabilities).astype(np.float64, copy=False)
-        self._xp = xp = _arrays.namespace(p)
+        p = arrays.where_computed(data.probabilities).astype(np.float64, copy=False)
+        self._xp = xp = arrays.namespace(p)
         everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
         cumulative = cumulative_sums(p)
         self._n_bins = n_bins
         self._confidence = p[everyone, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
-        self._correct = predicted == _arrays.where_computed(data.labels)
+        self._correct = predicted == arrays.where_computed(data.labels)
         # A uniform number gives the predicted class from here to there.
         self._from = xp.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
         self._to, self._totals = cumulative[everyone, predicted], cumulative[:, -1]
@@ -389,7 +390,7 @@ class _TopLabelECE:
         return float(self._values(self._xp.arange(len(self._bin))[None, :], self._correct[None, :])[0])
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
-        elements = BATCH_ELEMENTS if _arrays.is_host(self._bin) else DEVICE_BATCH_ELEMENTS
+        elements = BATCH_ELEMENTS if arrays.is_host(self._bin) else DEVICE_BATCH_ELEMENTS
         batch = max(1, elements // max(len(self._bin), self._n_bins))
         return np.concatenate([self._batch(draws, b, min(count, b + batch)) for b in range(0, count, batch)])
 
@@ -407,8 +408,8 @@ class _TopLabelECE:
         xp, (count, n) = self._xp, rows.shape
         bins = (self._bin[rows] + self._n_bins * xp.arange(count)[:, None]).ravel()
         gaps = (correct - self._confidence[rows]).ravel()
-        if _arrays.is_host(bins):
+        if arrays.is_host(bins):
             sums = np.bincount(bins, gaps, minlength=count * self._n_bins)
         else:
             sums = Segments.of(bins, count * self._n_bins).sums(gaps)
-        return _arrays.to_host(xp.sum(xp.abs(sums.reshape(count, self._n_bins)), axis=1) / n)
+        return arrays.to_host(xp.sum(xp.abs(sums.reshape(count, self._n_bins)), axis=1) / n)

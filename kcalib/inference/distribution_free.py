@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._packing import Packed
-from kcalib._problem import PairProblem
-from kcalib._statistics import disjoint_pairs
+from kcalib._packing.labels import Packed
+from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.statistics import disjoint_pairs
 
 NORMS = (1.0, 2.0, math.inf)
 

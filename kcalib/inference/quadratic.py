@@ -22,16 +22,17 @@ from functools import cached_property
 
 import numpy as np
 
-from kcalib import _arrays, _packing, _statistics
-from kcalib._arrays import Array
-from kcalib._dispatch import Operator, operator_for
-from kcalib._draws import batches
-from kcalib._forecasts import Data, Forecasts
-from kcalib._memory import check_memory
-from kcalib._operators.diagonal import diagonal
-from kcalib._packing import Packed
-from kcalib._problem import Moments, PairProblem, Side
-from kcalib._resampling import Weights, drawn_labels
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._backend.random import Weights, batches, drawn_labels
+from kcalib._input.forecasts import Data, Forecasts
+from kcalib._packing.labels import Packed
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.spectrum import Spectrum, full_spectrum, leading_spectrum
 from kcalib.laws import PearsonCurve
@@ -74,7 +75,7 @@ class QuadraticProblem:
     @cached_property
     def estimate(self) -> float:
         """The unbiased SKCE."""
-        return _statistics.unbiased(self.moments, self.n)
+        return statistics.unbiased(self.moments, self.n)
 
     @property
     def null_variance(self) -> float:
@@ -97,13 +98,13 @@ class NullLaw:
 def bootstrap(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     """c^T H~ c - c^T diag H~ with counts c, where H~ is H minus its row and column means plus its mean."""
     n, moments = problem.n, problem.moments
-    own = _arrays.where_computed(moments.diagonal)
-    row_means = (_arrays.where_computed(moments.row_sums) + own) / n
+    own = arrays.where_computed(moments.diagonal)
+    row_means = (arrays.where_computed(moments.row_sums) + own) / n
     mean = float(row_means.mean())
     # c^T H~ c = c^T H c - 2 n c^T row_means + n^2 mean, because c sums to n.
     subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
     weights = Weights("multinomial", n, n_resamples, seed)
-    forms = _arrays.to_host(_quadratic_forms(problem.operator, weights))
+    forms = arrays.to_host(_quadratic_forms(problem.operator, weights))
     linear = _products(subtracted, weights, problem.options.threads, lambda counts: counts)
     draws = forms - linear + n**2 * mean
     return _monte_carlo(problem, draws, f"{n_resamples} Arcones-Gine bootstrap resamples")
@@ -113,11 +114,11 @@ def multiplier(problem: QuadraticProblem, n_resamples: int, seed: int, multiplie
     """sum_{i != j} w_i w_j H_ij with independent multipliers w of mean 0 and variance 1."""
     n, moments = problem.n, problem.moments
     weights = Weights(multipliers, n, n_resamples, seed)
-    forms = _arrays.to_host(_quadratic_forms(problem.operator, weights))
+    forms = arrays.to_host(_quadratic_forms(problem.operator, weights))
     if multipliers == "rademacher":
         own = np.full(n_resamples, float(moments.trace))
     else:
-        squares = _arrays.where_computed(moments.diagonal)
+        squares = arrays.where_computed(moments.diagonal)
         own = _products(squares, weights, problem.options.threads, lambda w: w**2)
     return _monte_carlo(problem, forms - own, f"{n_resamples} draws with {multipliers.capitalize()} multipliers")
 
@@ -132,13 +133,13 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
     if isinstance(data, Forecasts):
         return _exact_by_sweeps(problem, data, n_resamples, seed)
     points = problem.packed.problem.left.points
-    ones = _arrays.namespace(points).ones_like(points[:, :1])
+    ones = arrays.namespace(points).ones_like(points[:, :1])
     kernel = PairProblem(Side(points, ones), None, problem.packed.problem.kernel)
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
-    kernel_diagonal = _arrays.where_computed(diagonal(kernel, operator.threads or 1))
-    p = _arrays.where_computed(data.probabilities)
-    root = _arrays.like(_root(problem, data.m), p)
-    xp = _arrays.namespace(p)
+    kernel_diagonal = arrays.where_computed(diagonal(kernel, operator.threads or 1))
+    p = arrays.where_computed(data.probabilities)
+    root = arrays.like(_root(problem, data.m), p)
+    xp = arrays.namespace(p)
     p = xp.where(p < NEGLIGIBLE, 0.0, p)
     n, rank, means = problem.n, root.shape[1], p @ root
     draws = []
@@ -147,7 +148,7 @@ def exact(problem: QuadraticProblem, n_resamples: int, seed: int) -> NullLaw:
         marks -= means[:, None, :]
         marks = marks.reshape(n, -1)
         own = _own_forms(kernel_diagonal, marks)
-        draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
+        draws.append(arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return _monte_carlo(problem, np.concatenate(draws), f"{n_resamples} draws of the labels from the predictions")
 
 
@@ -168,20 +169,20 @@ def _vector_draws(problem: QuadraticProblem, data: Forecasts, n_resamples: int, 
     """Sums of quadratic forms of K, one for each column of the drawn marks."""
     packed = problem.packed
     points = packed.problem.left.points
-    ones = _arrays.namespace(points).ones_like(points[:, :1])
+    ones = arrays.namespace(points).ones_like(points[:, :1])
     kernel = replace(packed.problem, left=Side(points, ones))
     operator = operator_for(kernel, operator=problem.operator.name, threads=problem.options.threads)
-    kernel_diagonal = _arrays.where_computed(diagonal(kernel, operator.threads or 1))
-    xp = _arrays.namespace(kernel_diagonal)
+    kernel_diagonal = arrays.where_computed(diagonal(kernel, operator.threads or 1))
+    xp = arrays.namespace(kernel_diagonal)
     rank = packed.problem.left.marks.shape[1]
     at_once = max(1, BATCH_BYTES // (8 * problem.n * rank))
     draws = []
     for begin in range(0, n_resamples, at_once):
         some = range(begin, min(n_resamples, begin + at_once))
         found = [packed.with_targets(data.drawn(seed, r)).problem.left.marks for r in some]
-        marks = xp.concatenate([xp.asarray(_arrays.where_computed(m), dtype=xp.float64) for m in found], axis=1)
+        marks = xp.concatenate([xp.asarray(arrays.where_computed(m), dtype=xp.float64) for m in found], axis=1)
         own = _own_forms(kernel_diagonal, marks)
-        draws.append(_arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
+        draws.append(arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))
     return np.concatenate(draws)
 
 
@@ -249,13 +250,13 @@ def gamma(problem: QuadraticProblem) -> NullLaw:
 
 def _quadratic_forms(operator: Operator, weights: Weights | Array) -> Array:
     if not isinstance(weights, Weights):
-        weights = _arrays.beside(weights, operator.problem.left.points)
-    return _arrays.where_computed(operator.quadratic_forms(weights, dtype="float32"))
+        weights = arrays.beside(weights, operator.problem.left.points)
+    return arrays.where_computed(operator.quadratic_forms(weights, dtype="float32"))
 
 
 def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:
     """sum_i K_ii w_i^2 for each column w of the marks."""
-    if _arrays.is_host(marks):
+    if arrays.is_host(marks):
         return np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
     return (kernel_diagonal[:, None] * marks * marks).sum(axis=0)
 
@@ -263,7 +264,7 @@ def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:
     """`vector` times `of` the weights, one for each replicate."""
     drawn = batches(vector, weights, BATCH_BYTES, threads=threads)
-    return np.concatenate([_arrays.to_host(vector @ of(values)) for _, _, values in drawn])
+    return np.concatenate([arrays.to_host(vector @ of(values)) for _, _, values in drawn])
 
 
 def _monte_carlo(problem: QuadraticProblem, totals: np.ndarray, description: str) -> NullLaw:

@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._dispatch import Operator, operator_for
-from kcalib._draws import weights_beside
-from kcalib._problem import Moments, Side
-from kcalib._resampling import Weights
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import Weights, weights_beside
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Moments, Side
 from kcalib.laws import ChiSquareMixture
 
 BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
@@ -81,12 +80,12 @@ class Spectrum:
 
 def full_spectrum(operator: Operator, n: int) -> Spectrum:
     """All eigenvalues, of the stored matrix; 16 n^2 bytes."""
-    matrix = _arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
-    _arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
-    if _arrays.is_host(matrix):
+    matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
+    arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
+    if arrays.is_host(matrix):
         values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
     else:
-        values = _arrays.to_host(_linalg.eigvalsh(matrix))
+        values = arrays.to_host(linalg.eigvalsh(matrix))
     return Spectrum(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
@@ -98,7 +97,7 @@ def leading_spectrum(
     The space grows by a product with H until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
     assert moments.sum_of_squares is not None
-    diagonal = _arrays.where_computed(moments.diagonal)[:, None]
+    diagonal = arrays.where_computed(moments.diagonal)[:, None]
     squares = moments.sum_of_squares / (n - 1) ** 2
     width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
     width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
@@ -114,9 +113,9 @@ def leading_spectrum(
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        products = operator.matmul(_arrays.beside(new, operator.problem.left.points), dtype="float32")
-        vectors = _arrays.where_computed(products)
-        if _arrays.is_host(vectors):
+        products = operator.matmul(arrays.beside(new, operator.problem.left.points), dtype="float32")
+        vectors = arrays.where_computed(products)
+        if arrays.is_host(vectors):
             vectors = np.require(vectors, requirements="W")
         rows.subtract_scaled(vectors, diagonal, new)
         inside, gram = rows.inner(blocks, vectors)
@@ -136,7 +135,7 @@ def _in_single_precision(operator: Operator) -> Operator:
     a rounding times `scale` for the kernel.
     """
     problem = operator.problem
-    side, xp = problem.left, _arrays.namespace(problem.left.points)
+    side, xp = problem.left, arrays.namespace(problem.left.points)
     rounding = float(np.finfo(np.float32).eps)
     change = max(
         (rounding * f.scale) ** (min(1.0, f.shape) if f.profile == "gamma_exponential" else 1.0)
@@ -191,8 +190,8 @@ class Rows:
 
     def inner(self, blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
         """Inner products of the columns of `blocks` with `vectors`, and of these with each other."""
-        if not _arrays.is_host(vectors):
-            *found, own = (_arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
+        if not arrays.is_host(vectors):
+            *found, own = (arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
             return np.concatenate([np.empty((0, vectors.shape[1])), *found]), own
 
         def chunk(begin: int) -> list[np.ndarray]:
@@ -208,10 +207,10 @@ class Rows:
 
     def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
         """sum_k blocks[k] @ coefficients[k]."""
-        if not _arrays.is_host(blocks[0]):
+        if not arrays.is_host(blocks[0]):
             total: Any = 0.0
             for block, matrix in zip(blocks, coefficients, strict=True):
-                total = total + block @ _arrays.like(matrix, block)
+                total = total + block @ arrays.like(matrix, block)
             return total
         out = np.empty((self.n, coefficients[0].shape[1]))
 
@@ -226,7 +225,7 @@ class Rows:
 
     def subtract_scaled(self, out: Array, scales: Array, vectors: Array) -> None:
         """out -= scales * vectors."""
-        if not _arrays.is_host(out):
+        if not arrays.is_host(out):
             out -= scales * vectors
             return
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._cuda import Program, tensor_float
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.cuda import Program, tensor_float
 
 FILES = ("include/kcalib/math.h", "include/kcalib/log_gamma.h", "cuda/dirichlet.cu")
 TILE, LANES, THREADS = 64, 16, 256  # as in dirichlet.cu
@@ -49,7 +49,7 @@ def class_shares(
     """
     import cupy
 
-    xp = _arrays.namespace(queries)
+    xp = arrays.namespace(queries)
     compiled = PROGRAMS[str(queries.dtype)]
     (n, n_features), n_training = queries.shape, len(training)
     queries, training = xp.ascontiguousarray(queries), xp.ascontiguousarray(training)
@@ -87,7 +87,7 @@ def class_shares(
 
 def log_normalisers(x: Array) -> Array:
     """log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for each row of float64 x >= 0, shape (n, m)."""
-    xp = _arrays.namespace(x)
+    xp = arrays.namespace(x)
     (n, m), out = x.shape, xp.empty(len(x), dtype=xp.float64)
     arguments = (xp.ascontiguousarray(x), np.int64(n), np.int64(m), out)
     PROGRAMS["float64"].launch("kcalib_log_normalisers", (-(-n // LANES), 1), THREADS, arguments)

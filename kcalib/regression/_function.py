@@ -21,12 +21,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import Classification, prepare
-from kcalib._linalg import row_products
-from kcalib._packing import points_and_residuals
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.linalg import row_products
+from kcalib._input.labels import Classification, prepare
+from kcalib._packing.labels import points_and_residuals
 from kcalib.lenses import Canonical, Lens
 
 
@@ -55,23 +55,23 @@ class Problem:
     @classmethod
     def of(cls, data: Classification, lens: Lens) -> Problem:
         points, residuals = points_and_residuals(data)
-        simplex, residuals = (_arrays.where_computed(a, np.float64) for a in (points, residuals))
-        labels = _arrays.where_computed(data.labels, np.int64)
+        simplex, residuals = (arrays.where_computed(a, np.float64) for a in (points, residuals))
+        labels = arrays.where_computed(data.labels, np.int64)
         if lens.is_scalar:
             # 1 - c is the other probability: a difference would have lost its digits.
-            right = _arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])
+            right = arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])
             residuals = right[:, None]
         return cls(simplex, residuals, labels, lens.is_scalar)
 
     def take(self, rows: np.ndarray) -> Problem:
-        rows = _arrays.beside(rows, self.simplex)
+        rows = arrays.beside(rows, self.simplex)
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
     def beside(self, other: Array) -> Problem:
         """The same, on the GPU if `other` is there."""
-        if _arrays.is_host(other):
+        if arrays.is_host(other):
             return self
-        simplex, residuals, labels = (_arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
+        simplex, residuals, labels = (arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
         return Problem(simplex, residuals, labels, self.is_scalar)
 
 
@@ -277,24 +277,24 @@ class CalibrationFunction(Parametrised):
 
     def _core_beside(self, features: Array) -> Array | None:
         core = self._core()
-        return None if core is None else _arrays.beside(core, features)
+        return None if core is None else arrays.beside(core, features)
 
     def _squared_error(self, problem: Problem) -> float:
         features = self._evaluated(problem)
         own = diagonal(features, self._core_beside(features))
-        return float(_arrays.namespace(own).mean(own))
+        return float(arrays.namespace(own).mean(own))
 
     def _risk(self, problem: Problem) -> float:
         features = self._evaluated(problem)
-        return risk_of(_arrays.beside(problem.residuals, features), features, self._core_beside(features))
+        return risk_of(arrays.beside(problem.residuals, features), features, self._core_beside(features))
 
     def _problem(self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool) -> Problem:
         lens = self._lens()
         return Problem.of(prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens), lens)
 
     def _points(self, y_pred: Any, from_logits: bool, name: str) -> Problem:
-        pred = _arrays.as_array(y_pred, name)
-        xp = _arrays.namespace(pred) if _arrays.is_cuda(pred) else np
+        pred = arrays.as_array(y_pred, name)
+        xp = arrays.namespace(pred) if arrays.is_cuda(pred) else np
         return self._problem(xp.zeros(pred.shape[0], dtype=xp.int64), pred, None, from_logits)
 
     def _lens(self) -> Lens:
@@ -307,7 +307,7 @@ class CalibrationFunction(Parametrised):
 
 def as_given(values: Array, original: Any) -> Array:
     """Values on a GPU in the library of the predictions that they are of; NumPy arrays on the host."""
-    return values if _arrays.is_host(values) else _arrays.restored(values, original)
+    return values if arrays.is_host(values) else arrays.restored(values, original)
 
 
 def diagonal(features: Array, core: Array | None) -> Array:
@@ -317,7 +317,7 @@ def diagonal(features: Array, core: Array | None) -> Array:
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
     """Mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2, in O(n (m + r)^2): norms of sums over samples."""
-    n, xp = len(residuals), _arrays.namespace(residuals)
+    n, xp = len(residuals), arrays.namespace(residuals)
     if n < 2:
         raise ValueError(f"the risk needs at least 2 samples, there are {n}")
     images = features if core is None else features @ core

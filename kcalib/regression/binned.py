@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._options import check_choice, check_integer
-from kcalib._statistics import group_sums
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.binning import MAX_BINS, Binning
 from kcalib.lenses import Lens, TopLabel
 from kcalib.regression._function import CalibrationFunction, Problem
@@ -102,19 +102,19 @@ class BinnedCalibration(CalibrationFunction):
                 f"`n_bins` is {n_bins}, there are {problem.n} samples to fit; bins of equal mass need at least one "
                 "each: pass fewer bins, or binning='uniform'"
             )
-        xp = _arrays.namespace(problem.points)
+        xp = arrays.namespace(problem.points)
         self.edges_ = Binning(self.binning, n_bins).edges(xp.sort(problem.points[:, -1]))[1:-1]
         self.n_bins_ = len(self.edges_) + 1
         index = self._bins(problem)
-        self.counts_ = _arrays.to_host(xp.bincount(index, minlength=self.n_bins_))
+        self.counts_ = arrays.to_host(xp.bincount(index, minlength=self.n_bins_))
         gaps = -problem.residuals
         (sums,) = group_sums(index, self.n_bins_, gaps)
-        means = _arrays.to_host(sums) / np.maximum(self.counts_[:, None], 1)
-        self.gaps_ = np.where(self.counts_[:, None] > 0, means, _arrays.to_host(gaps.mean(axis=0)))
+        means = arrays.to_host(sums) / np.maximum(self.counts_[:, None], 1)
+        self.gaps_ = np.where(self.counts_[:, None] > 0, means, arrays.to_host(gaps.mean(axis=0)))
 
     def _features(self, problem: Problem) -> Array:
-        return _arrays.beside(self.gaps_, problem.points)[self._bins(problem)]
+        return arrays.beside(self.gaps_, problem.points)[self._bins(problem)]
 
     def _bins(self, problem: Problem) -> Array:
-        edges = _arrays.beside(self.edges_, problem.points)
-        return _arrays.namespace(edges).searchsorted(edges, problem.points[:, -1], side="left")
+        edges = arrays.beside(self.edges_, problem.points)
+        return arrays.namespace(edges).searchsorted(edges, problem.points[:, -1], side="left")

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import prepare
-from kcalib._options import check_integer
-from kcalib._threads import terminal_progress
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_integer
+from kcalib._backend.threads import terminal_progress
+from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, ClassWise, Lens
 from kcalib.regression._candidates import Candidate, candidates_of
 from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, as_given, null_risk_of
@@ -355,7 +355,7 @@ class CalibrationErrorCV(Parametrised):
         split = self._split(problem.n)
         candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
         searches = _searched(candidates, problem, split, progress)
-        folds = [_arrays.beside(fold, problem.residuals) for fold in split.folds]
+        folds = [arrays.beside(fold, problem.residuals) for fold in split.folds]
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in folds])
         winner = min(searches, key=lambda search: search.risk)
         # Only now, so that an interrupted fit changes nothing.

@@ -23,12 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _native
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._inputs import DTYPES, prepare
-from kcalib._options import check_choice, check_integer
-from kcalib._threads import resolve_threads, terminal_progress
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._input.checks import DTYPES
+from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, Lens
 from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
@@ -60,16 +62,16 @@ class Ratio:
     @classmethod
     def of(cls, problem: Problem, orientation: str, dtype: str, threads: int | None) -> Ratio:
         resolve_threads(threads)
-        _arrays.check_no_threads(problem.simplex, threads)
-        order = _arrays.namespace(problem.labels).argsort(problem.labels, stable=True)
+        arrays.check_no_threads(problem.simplex, threads)
+        order = arrays.namespace(problem.labels).argsort(problem.labels, stable=True)
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
 
     def beside(self, other: Array) -> Ratio:
         """The same, on the GPU if `other` is there."""
-        if _arrays.is_host(other) or not _arrays.is_host(self.simplex):
+        if arrays.is_host(other) or not arrays.is_host(self.simplex):
             return self
-        simplex, labels, order = (_arrays.beside(a, other) for a in (self.simplex, self.labels, self.order))
+        simplex, labels, order = (arrays.beside(a, other) for a in (self.simplex, self.labels, self.order))
         return Ratio(simplex, labels, order, self.orientation, self.dtype, self.threads)
 
     def shares(self, simplex: Array, bandwidth: float) -> Array:
@@ -79,7 +81,7 @@ class Ratio:
 
     def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[Array, float]:
         """Shares at the training samples from all others, in the order given, and the mean of their log densities."""
-        n, xp = len(self.simplex), _arrays.namespace(self.simplex)
+        n, xp = len(self.simplex), arrays.namespace(self.simplex)
         if n < 2:
             raise ValueError(f"leave-one-out needs at least 2 samples, there are {n}; pass a number as `bandwidth`")
         shares, log_sums = self._shares(self.simplex, bandwidth, True, progress)
@@ -93,7 +95,7 @@ class Ratio:
         self, queries: Array, bandwidth: float, leave_one_out: bool, progress: Progress | None
     ) -> tuple[Array, Array]:
         """The shares, and the logarithms of the sums of weights."""
-        offsets = _arrays.namespace(queries).zeros(len(self.simplex), dtype=self.dtype)
+        offsets = arrays.namespace(queries).zeros(len(self.simplex), dtype=self.dtype)
         if self.orientation == "training":
             powers = self.simplex / bandwidth
             offsets[:] = -self._log_normalisers(powers)
@@ -101,17 +103,17 @@ class Ratio:
         else:
             left, right = queries / bandwidth, _information(self.simplex)
         problem = self._packed(left), self._packed(right), offsets, self.labels, self.simplex.shape[1], leave_one_out
-        if _arrays.is_host(left):
+        if arrays.is_host(left):
             return _native.class_shares(*problem, self._sweep(progress))
         return class_shares(*problem, progress)
 
     def _packed(self, values: Array) -> Array:
-        if _arrays.is_host(values):  # denormals take long there, and their products vanish
+        if arrays.is_host(values):  # denormals take long there, and their products vanish
             values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0
         return values.astype(self.dtype, copy=False)
 
     def _log_normalisers(self, powers: Array) -> Array:
-        if _arrays.is_host(powers):
+        if arrays.is_host(powers):
             return _native.log_normalisers(powers, self._sweep(None))
         return log_normalisers(powers)
 
@@ -121,7 +123,7 @@ class Ratio:
 
 def _information(simplex: Array) -> Array:
     """-log p."""
-    xp = _arrays.namespace(simplex)
+    xp = arrays.namespace(simplex)
     return -xp.log(xp.maximum(simplex, SMALLEST))
 
 
@@ -176,7 +178,7 @@ def _phi(problem: Problem, shares: Array) -> Array:
     difference = problem.simplex - shares
     if not problem.is_scalar:
         return difference
-    where = _arrays.namespace(shares).where
+    where = arrays.namespace(shares).where
     return where(problem.simplex[:, 1:] > 0.5, -difference[:, :1], difference[:, 1:])
 
 
@@ -375,7 +377,7 @@ def kde_calibration_error(
     found = Bandwidth.found(ratio, problem, bandwidth)
     with terminal_progress() as progress:
         shares, log_likelihood = ratio.leave_one_out(found.value, progress)
-    xp = _arrays.namespace(shares)
+    xp = arrays.namespace(shares)
     value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** norm, axis=1)))
     if not full_output:
         return value
@@ -390,6 +392,6 @@ def kde_calibration_error(
         n_samples=problem.n,
         n_classes=problem.simplex.shape[1],
         dtype=data.dtype,
-        threads=resolve_threads(threads) if _arrays.is_host(shares) else None,
+        threads=resolve_threads(threads) if arrays.is_host(shares) else None,
         seconds=time.perf_counter() - start,
     )

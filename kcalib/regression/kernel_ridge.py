@@ -23,14 +23,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._dispatch import operator_for
-from kcalib._memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
-from kcalib._options import check_choice, check_integer
-from kcalib._packing import pack_points
-from kcalib._problem import PairProblem, Side
-from kcalib._warnings import warn
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.warnings import warn
+from kcalib._packing.labels import pack_points
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Gaussian, Kernel
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, Tried, risk_of
@@ -82,17 +82,17 @@ class Expansion:
         MemoryError
             If neither way fits in memory.
         """
-        points = _arrays.namespace(problem.points).ascontiguousarray(problem.points)
+        points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
         operator = KernelOperator(pack_points(points, kernel, "float64"), threads=None, operator=None)
         most = _largest_rank(points, max_memory)
-        found = _factor(operator, most, _arrays.is_host(points))
+        found = _factor(operator, most, arrays.is_host(points))
         if found.rank < most:
             reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
             return cls._of_factor(problem, operator, found.factor, found.pivots, reason)
         del found
         reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
         check_memory(
-            (24 if _arrays.is_host(points) else 40) * problem.n**2,
+            (24 if arrays.is_host(points) else 40) * problem.n**2,
             max_memory,
             f"{reason}, and its eigendecomposition and workspace",
             "fit fewer samples, or take a smoother kernel, such as Gaussian() with a larger bandwidth",
@@ -107,13 +107,13 @@ class Expansion:
         """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
         spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
         kept, vectors = _kept(spectrum)
-        pivots = _arrays.beside(pivots, factor)
-        root = _arrays.namespace(factor).tril(factor[pivots])
+        pivots = arrays.beside(pivots, factor)
+        root = arrays.namespace(factor).tril(factor[pivots])
         return cls(
             n_samples=problem.n,
             kernel=operator.kernel,
             landmarks=problem.points[pivots],
-            map=_linalg.solve_triangular(root, vectors, transposed=True),
+            map=linalg.solve_triangular(root, vectors, transposed=True),
             eigenvalues=kept,
             cross=vectors.T @ (factor.T @ problem.residuals),
             rounding=spectrum.rounding,
@@ -136,7 +136,7 @@ class Expansion:
                 "such as Gaussian() with metric='euclidean'"
             )
         kept, vectors = _kept(spectrum)
-        roots = _arrays.namespace(kept).sqrt(kept)
+        roots = arrays.namespace(kept).sqrt(kept)
         return cls(
             n_samples=problem.n,
             kernel=operator.kernel,
@@ -153,7 +153,7 @@ class Expansion:
 
 def _kept(spectrum: Spectrum) -> tuple[Array, Array]:
     """Eigenvalues above rounding, and their eigenvectors."""
-    first = int(_arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
+    first = int(arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
     return spectrum.values[first:], spectrum.vectors[:, first:]
 
 
@@ -178,16 +178,16 @@ def _largest_rank(points: Array, max_memory: float | None) -> int:
     if max_memory is not None:
         limit: int | None = check_max_memory(max_memory)
     else:
-        limit = available_memory() if _arrays.is_host(points) else available_memory_on_gpu(points.device)
+        limit = available_memory() if arrays.is_host(points) else available_memory_on_gpu(points.device)
     return most if limit is None else min(most, limit // (32 * n))
 
 
 def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Array) -> Array:
     """k(points, landmarks) @ vectors, where the points are; the matrix is not stored."""
-    xp = _arrays.namespace(points)
+    xp = arrays.namespace(points)
     if len(landmarks) == 0:
         return xp.zeros((len(points), vectors.shape[1]))
-    landmarks, vectors = (_arrays.beside(a, points) for a in (landmarks, vectors))
+    landmarks, vectors = (arrays.beside(a, points) for a in (landmarks, vectors))
     left, right = (Side(xp.ascontiguousarray(a), xp.ones((len(a), 1))) for a in (points, landmarks))
     return operator_for(PairProblem(left, right, kernel.terms())).matmul(xp.ascontiguousarray(vectors))
 
@@ -550,12 +550,12 @@ class KKR(KernelRidge):
         if self._factors_ is None:
             return beginning
         vectors = self._factors_.columns[:, :, None] * self._expansion_.cross[:, None, :]
-        return beginning @ _arrays.beside(vectors.reshape(len(vectors), -1), beginning)
+        return beginning @ arrays.beside(vectors.reshape(len(vectors), -1), beginning)
 
     def _core(self) -> Array:
         expansion, factors = self._expansion_, self._factors_
         if factors is not None:
-            xp = _arrays.namespace(factors.signs)
+            xp = arrays.namespace(factors.signs)
             return xp.diag(xp.repeat(factors.signs, expansion.cross.shape[1]))
         products = expansion.cross @ expansion.cross.T
         return quotients(products, expansion.eigenvalues, expansion.eigenvalues, self.shift_)

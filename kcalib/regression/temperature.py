@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays
-from kcalib._arrays import Array
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 
@@ -111,19 +111,19 @@ def _gaps(problem: Problem, temperature: float) -> Array:
     if not problem.is_scalar:
         return p - q
     # The difference of the smaller probabilities has lost fewer digits.
-    return _arrays.namespace(p).where(p[:, 1] > p[:, 0], q[:, 0] - p[:, 0], p[:, 1] - q[:, 1])[:, None]
+    return arrays.namespace(p).where(p[:, 1] > p[:, 0], q[:, 0] - p[:, 0], p[:, 1] - q[:, 1])[:, None]
 
 
 def logits_of(p: Array) -> Array:
     """Logarithms of probabilities, shape (n, m), the highest of each row 0."""
-    xp = _arrays.namespace(p)
+    xp = arrays.namespace(p)
     with np.errstate(divide="ignore"):
         return xp.log(p / xp.max(p, axis=1, keepdims=True))
 
 
 def at_temperature(logits: Array, temperature: float) -> Array:
     """softmax(logits / T) of the rows; the highest logit of each is 0."""
-    xp = _arrays.namespace(logits)
+    xp = arrays.namespace(logits)
     q = xp.exp(logits / temperature)
     return q / xp.sum(q, axis=1, keepdims=True)
 

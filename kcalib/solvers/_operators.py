@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kcalib import _arrays
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._dispatch import Operator, operator_for
-from kcalib._inputs import check_points
-from kcalib._operators.diagonal import diagonal
-from kcalib._options import check_choice
-from kcalib._packing import Packed, pack_points
-from kcalib._problem import Side
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice
+from kcalib._input.checks import check_points
+from kcalib._packing.labels import Packed, pack_points
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import Side
 from kcalib.kernels import Kernel
 
 MEMBERS = ("n", "matmul", "tile", "diagonal")
@@ -91,21 +91,21 @@ class KernelOperator:
         if self._on_gpu:
             check_beside(vectors, self._points, "the vectors to multiply", self)
             return operator.matmul(vectors, dtype=dtype)
-        return _arrays.to_host(operator.matmul(_arrays.like(vectors, self._points), dtype=dtype))
+        return arrays.to_host(operator.matmul(arrays.like(vectors, self._points), dtype=dtype))
 
     @on_their_gpu
     def tile(self, rows: Any, columns: Any) -> Array:
-        rows, columns = (i if isinstance(i, slice) else _arrays.like(i, self._points) for i in (rows, columns))
+        rows, columns = (i if isinstance(i, slice) else arrays.like(i, self._points) for i in (rows, columns))
         tile = self._operator.tile(rows, columns)
         if self._on_gpu:
-            return _arrays.namespace(tile).astype(tile, np.float64, copy=False)
-        return np.asarray(_arrays.to_host(tile), dtype=np.float64)
+            return arrays.namespace(tile).astype(tile, np.float64, copy=False)
+        return np.asarray(arrays.to_host(tile), dtype=np.float64)
 
     @on_their_gpu
     def diagonal(self) -> Array:
         own = diagonal(self._operator.problem, self.threads or 1)
-        own = own if self._on_gpu else _arrays.to_host(own)
-        return _arrays.namespace(own).broadcast_to(own, (self.n,))
+        own = own if self._on_gpu else arrays.to_host(own)
+        return arrays.namespace(own).broadcast_to(own, (self.n,))
 
     @property
     def reference(self) -> Array:
@@ -114,7 +114,7 @@ class KernelOperator:
 
     @property
     def _on_gpu(self) -> bool:
-        return _arrays.is_cuda(self._points)
+        return arrays.is_cuda(self._points)
 
     @property
     def _points(self) -> Any:
@@ -124,7 +124,7 @@ class KernelOperator:
     def _single(self) -> Operator:
         """The same in float32, points and kernel too, where that is faster."""
         points = self._points
-        xp = _arrays.namespace(points)
+        xp = arrays.namespace(points)
         problem = self._operator.problem
         if self.name == "sorted_scan" or points.dtype == xp.float32 or problem.predicted is not None:
             return self._operator  # distances of mixtures are roots of differences: too few digits in float32
@@ -155,11 +155,11 @@ class DenseOperator:
         return self.matrix @ vectors
 
     def tile(self, rows: Any, columns: Any) -> Array:
-        rows, columns = (i if isinstance(i, slice) else _arrays.like(i, self.matrix) for i in (rows, columns))
+        rows, columns = (i if isinstance(i, slice) else arrays.like(i, self.matrix) for i in (rows, columns))
         return self.matrix[rows][:, columns]
 
     def diagonal(self) -> Array:
-        return _arrays.namespace(self.matrix).linalg.diagonal(self.matrix)
+        return arrays.namespace(self.matrix).linalg.diagonal(self.matrix)
 
     def __repr__(self) -> str:
         return f"the dense matrix of shape {self.matrix.shape}"
@@ -224,7 +224,7 @@ def kernel_operator(
            [0.3679, 2.    ]])
     """
     name = check_choice("dtype", "float64" if dtype is None else dtype, ("float64", "float32"))
-    checked = check_points(_arrays.as_array(points, "points"), "points")
+    checked = check_points(arrays.as_array(points, "points"), "points")
     if checked.shape[0] == 0:
         raise ValueError("`points` has no rows, expected at least one")
     return KernelOperator(pack_points(checked, kernel, name, threads=threads), threads=threads, operator=operator)
@@ -240,8 +240,8 @@ def as_operator(operator: Any) -> SymmetricOperator:
     """
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
     if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
-        matrix = _arrays.as_array(operator, "operator")
-        return DenseOperator(_checked_matrix(matrix if _arrays.is_cuda(matrix) else _arrays.to_host(matrix)))
+        matrix = arrays.as_array(operator, "operator")
+        return DenseOperator(_checked_matrix(matrix if arrays.is_cuda(matrix) else arrays.to_host(matrix)))
     if missing:
         raise TypeError(
             f"`operator` is of {type(operator)}, which lacks {', '.join(missing)}; pass a dense symmetric array, "
@@ -263,10 +263,10 @@ def check_beside(array: Array, reference: Array, what: str, operator: SymmetricO
     TypeError
         If one is on a GPU and the other is not.
     """
-    if _arrays.is_cuda(array) != _arrays.is_cuda(reference):
-        expected = f"a CuPy array on {_arrays.describe_device(reference)}"
+    if arrays.is_cuda(array) != arrays.is_cuda(reference):
+        expected = f"a CuPy array on {arrays.describe_device(reference)}"
         raise TypeError(
-            f"{what} is of {type(array)}, expected {expected if _arrays.is_cuda(reference) else 'a NumPy array'}: K is "
+            f"{what} is of {type(array)}, expected {expected if arrays.is_cuda(reference) else 'a NumPy array'}: K is "
             f"{operator!r}, and right sides and products are on one device"
         )
 
@@ -276,9 +276,9 @@ def _checked_matrix(matrix: Array) -> Array:
         raise TypeError(f"`operator` has dtype {matrix.dtype}, expected real numbers")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"`operator` has shape {matrix.shape}, expected (n, n) with n >= 1")
-    xp = _arrays.namespace(matrix)
+    xp = arrays.namespace(matrix)
     matrix = xp.asarray(matrix, dtype=xp.float64)
-    at_once = 2**24 if _arrays.is_cuda(matrix) else 2**20  # entries, so that nothing of the matrix's size is made
+    at_once = 2**24 if arrays.is_cuda(matrix) else 2**20  # entries, so that nothing of the matrix's size is made
     rows = max(1, at_once // len(matrix))
     bound = 0.0
     for begin in range(0, len(matrix), rows):

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
-from kcalib._options import check_choice, check_integer
-from kcalib._warnings import warn
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.warnings import warn
 from kcalib.solvers._operators import SymmetricOperator, as_operator, where_vectors_lie
 from kcalib.solvers.cholesky import cholesky_solve, memory_of_cholesky
 from kcalib.solvers.conjugate_gradient import (
@@ -236,8 +236,8 @@ class _Task:
         found, rank, memory = self._by_cholesky() if method == "cholesky" else self._by_conjugate_gradients()
         return Solution(
             values=found.values,
-            residual=_linalg.norm(found.residuals),
-            relative_residual=relative_residual(found.residuals, _linalg.column_norms(self.right_sides)),
+            residual=linalg.norm(found.residuals),
+            relative_residual=relative_residual(found.residuals, linalg.column_norms(self.right_sides)),
             iterations=found.iterations,
             rank=rank,
             method=method,
@@ -249,12 +249,12 @@ class _Task:
     @property
     def _available_memory(self) -> int | None:
         right = self.right_sides
-        return available_memory_on_gpu(right.device) if _arrays.is_cuda(right) else available_memory()
+        return available_memory_on_gpu(right.device) if arrays.is_cuda(right) else available_memory()
 
     @property
     def _memory_of_cholesky(self) -> int:
         right = self.right_sides
-        return memory_of_cholesky(self.operator.n, right.shape[1], on_gpu=_arrays.is_cuda(right))
+        return memory_of_cholesky(self.operator.n, right.shape[1], on_gpu=arrays.is_cuda(right))
 
     def _by_cholesky(self) -> tuple[Solved, int, int]:
         what = f"K + shift I and its Cholesky factor of n = {self.operator.n} samples"
@@ -262,7 +262,7 @@ class _Task:
         check_memory(memory, self.max_memory, what, remedy, self.right_sides)
         values = cholesky_solve(self.operator, self.right_sides, self.shift)
         residuals = self.right_sides - shifted_product(self.operator, values, self.shift)
-        relative = relative_residual(residuals, _linalg.column_norms(self.right_sides))
+        relative = relative_residual(residuals, linalg.column_norms(self.right_sides))
         small = self.tol is not None and relative <= self.tol
         accepted = small or (self.accept is not None and bool(self.accept(values, residuals)))
         return Solved(values, residuals, 0, accepted), 0, memory
@@ -292,7 +292,7 @@ class _Task:
             return None
         tol = 0.0
         if self.rank is None:
-            trace = float(_arrays.namespace(self.right_sides).sum(self.operator.diagonal()))
+            trace = float(arrays.namespace(self.right_sides).sum(self.operator.diagonal()))
             tol = min(0.5, SMALL_REMAINDER * self.shift / trace) if trace > 0 else 0.0
         return Preconditioner.of(self.operator, self.shift, most, tol, self.seed)
 
@@ -307,12 +307,12 @@ def _check_options(method: str, rank: int | None, products: str) -> None:
 
 def _checked_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) -> Array:
     """NumPy or CuPy array, float64, where the operator's vectors lie."""
-    array = _arrays.as_array(right_sides, "right_sides")
-    if not _arrays.is_cuda(array):
-        array = _arrays.to_host(array)
+    array = arrays.as_array(right_sides, "right_sides")
+    if not arrays.is_cuda(array):
+        array = arrays.to_host(array)
     wanted = where_vectors_lie(operator)
-    if wanted is not None and _arrays.is_cuda(wanted) != _arrays.is_cuda(array):
-        remedy = "pass cupy.asarray(right_sides)" if _arrays.is_cuda(wanted) else "pass cupy.asnumpy(right_sides)"
+    if wanted is not None and arrays.is_cuda(wanted) != arrays.is_cuda(array):
+        remedy = "pass cupy.asarray(right_sides)" if arrays.is_cuda(wanted) else "pass cupy.asnumpy(right_sides)"
         raise ValueError(
             f"`right_sides` are {_where(array)}, but K, {operator!r}, is {_where(wanted)}; {remedy}, or bring K there"
         )
@@ -320,13 +320,13 @@ def _checked_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) 
         raise TypeError(f"`right_sides` has dtype {array.dtype}, expected real numbers")
     if array.ndim not in (1, 2) or len(array) != n:
         raise ValueError(f"`right_sides` has shape {array.shape}, expected ({n},) or ({n}, c), as K has {n} rows")
-    xp = _arrays.namespace(array)
+    xp = arrays.namespace(array)
     array = xp.ascontiguousarray(array, dtype=xp.float64)
     finite = xp.isfinite(array)
     if not bool(xp.all(finite)):
         flat = int(xp.argmin(xp.reshape(finite, (-1,))))
         at = tuple(int(i) for i in np.unravel_index(flat, array.shape))
-        raise ValueError(f"`right_sides{_arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
+        raise ValueError(f"`right_sides{arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
     return array
 
 
@@ -337,11 +337,11 @@ def _restoring(accept: Stop, right_sides: Any) -> Stop:
 
 def _returned(array: Array, right_sides: Any) -> Array:
     """A NumPy array as it is, one on a GPU in the library of the right sides."""
-    return array if _arrays.is_host(array) else _arrays.restored(array, right_sides)
+    return array if arrays.is_host(array) else arrays.restored(array, right_sides)
 
 
 def _where(array: Array) -> str:
-    return f"on {_arrays.describe_device(array)}" if _arrays.is_cuda(array) else "in host memory"
+    return f"on {arrays.describe_device(array)}" if arrays.is_cuda(array) else "in host memory"
 
 
 def _tolerance(tol: Any, accept: Any) -> float | None:

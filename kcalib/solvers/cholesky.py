@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
 from kcalib.solvers._operators import SymmetricOperator
 
 STRIP = 256  # rows of the matrix that are computed at a time
@@ -30,26 +30,26 @@ def cholesky_solve(operator: SymmetricOperator, right_sides: Array, shift: float
         If K + shift I is not positive definite.
     """
     matrix = _lower_triangle(operator, right_sides, shift)
-    if _arrays.is_host(matrix):
+    if arrays.is_host(matrix):
         factor, info = scipy.linalg.lapack.dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
         if info > 0:
             raise _not_definite(operator, f" at row {info - 1}")
         return scipy.linalg.cho_solve((factor, False), right_sides, check_finite=False)
     try:
-        matrix = _linalg.cholesky(matrix)
+        matrix = linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         raise _not_definite(operator, "") from None
-    return _linalg.cholesky_solve(matrix, right_sides)
+    return linalg.cholesky_solve(matrix, right_sides)
 
 
 def _lower_triangle(operator: SymmetricOperator, right_sides: Array, shift: float) -> Array:
     """K + shift I, row after row; what is above the diagonal blocks is never read, nor set."""
     n = operator.n
-    matrix = _arrays.namespace(right_sides).empty((n, n))
+    matrix = arrays.namespace(right_sides).empty((n, n))
     for begin in range(0, n, STRIP):
         end = min(n, begin + STRIP)
         matrix[begin:end, :end] = operator.tile(slice(begin, end), slice(0, end))
-    _linalg.add_to_diagonal(matrix, shift)
+    linalg.add_to_diagonal(matrix, shift)
     return matrix
 
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
 from kcalib.solvers._operators import SymmetricOperator, check_beside
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
 
@@ -54,15 +54,15 @@ class Preconditioner:
     def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
         gram = factor.T @ factor
-        _linalg.add_to_diagonal(gram, shift)
-        return cls(factor, _linalg.cholesky(gram), shift)
+        linalg.add_to_diagonal(gram, shift)
+        return cls(factor, linalg.cholesky(gram), shift)
 
     @property
     def rank(self) -> int:
         return self.factor.shape[1]
 
     def __call__(self, vectors: Array) -> Array:
-        inner = _linalg.cholesky_solve(self.root, self.factor.T @ vectors)
+        inner = linalg.cholesky_solve(self.root, self.factor.T @ vectors)
         return (vectors - self.factor @ inner) / self.shift
 
 
@@ -78,7 +78,7 @@ class Solved:
 
 def relative_residual(residuals: Array, scales: np.ndarray) -> float:
     """Largest residual of a column, relative to its right side, whose length is in `scales`; 0 for zeros."""
-    return _largest_ratio(_linalg.column_norms(residuals), scales)
+    return _largest_ratio(linalg.column_norms(residuals), scales)
 
 
 def _largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
@@ -89,7 +89,7 @@ def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, d
     """(K + shift I) vectors."""
     found = operator.matmul(vectors, dtype)
     check_beside(found, vectors, "a product with K", operator)
-    if not math.isfinite(float(_arrays.namespace(vectors).sum(found))):
+    if not math.isfinite(float(arrays.namespace(vectors).sum(found))):
         raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
     return found + shift * vectors
 
@@ -129,7 +129,7 @@ def conjugate_gradient_solve(
     """
     n, c = right_sides.shape
     at_once = max(1, c if accept is not None else columns_at_once(n))
-    xp = _arrays.namespace(right_sides)
+    xp = arrays.namespace(right_sides)
     solved = Solved(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
     for begin in range(0, c, at_once):
         columns = slice(begin, min(c, begin + at_once))
@@ -161,11 +161,11 @@ class _Iteration:
     """Columns that are solved together."""
 
     def __init__(self, system: _System, right_sides: Array) -> None:
-        xp = _arrays.namespace(right_sides)
+        xp = arrays.namespace(right_sides)
         self.system = system
         self.products = system.products
         self.right_sides = right_sides
-        self.scales = _linalg.column_norms(right_sides)
+        self.scales = linalg.column_norms(right_sides)
         self.values = xp.zeros_like(right_sides)
         self.residuals = xp.asarray(right_sides, copy=True)
         self.relative = _largest_ratio(self.scales, self.scales)
@@ -205,7 +205,7 @@ class _Iteration:
         if self.last is not None:
             directions, images, curvature = self.last
             lengths = _solved(curvature, images.T @ news)
-            news = news - directions @ _arrays.beside(lengths, news)
+            news = news - directions @ arrays.beside(lengths, news)
         return _orthonormal(news)
 
     def _step(self, directions: Array) -> None:
@@ -224,11 +224,11 @@ class _Iteration:
             self.history += STALLED * self.history[-1:]
             return
         lengths = _solved(curvature, directions.T @ self.residuals)
-        steps = _arrays.beside(lengths, directions)
+        steps = arrays.beside(lengths, directions)
         self.values += directions @ steps
         self.residuals -= images @ steps
         self.largest = max(self.largest, _spectral_norm(matrix))
-        self.errors += ROUNDING[dtype] * self.largest * _linalg.column_norms(lengths)
+        self.errors += ROUNDING[dtype] * self.largest * linalg.column_norms(lengths)
         self.last = directions, images, curvature
         self._measure()
 
@@ -236,9 +236,9 @@ class _Iteration:
         """Cholesky root of P^T (K + s I) P; None where rounding hides that it is positive."""
         matrix = (matrix + matrix.T) / 2
         try:
-            return _linalg.cholesky(matrix)
+            return linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
-            values = _arrays.to_host(_linalg.eigvalsh(matrix))
+            values = arrays.to_host(linalg.eigvalsh(matrix))
         tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.system.shift)
         if values[0] > -tolerance or self.products != "float64":
             return None
@@ -255,7 +255,7 @@ class _Iteration:
     def _recompute(self) -> bool:
         """The residual in float64; whether it has fallen enough since it was so computed before."""
         self.residuals = self.right_sides - self.system.product(self.values)
-        sizes = self.largest * _linalg.column_norms(self.values)
+        sizes = self.largest * linalg.column_norms(self.values)
         self.errors = ROUNDING["float64"] * (sizes + self.scales)
         self._measure()
         gains = self.relative < self.last_relative * GAIN[self.products]
@@ -287,37 +287,37 @@ class _Iteration:
 def _orthonormal(vectors: Array) -> Array | None:
     """An orthonormal basis of the space of the columns, twice by their Gram matrix; None of zeros."""
     for threshold in (DEPENDENT, 0.5):
-        sizes = _linalg.column_norms(vectors)
+        sizes = linalg.column_norms(vectors)
         some = np.flatnonzero(sizes > 0)
         if len(some) == 0:
             return None
-        vectors = vectors[:, _arrays.like(some, vectors)] / _arrays.like(sizes[some], vectors)
+        vectors = vectors[:, arrays.like(some, vectors)] / arrays.like(sizes[some], vectors)
         found, rotation = _eigh(_small(vectors.T @ vectors))
-        values = _arrays.to_host(found)
+        values = arrays.to_host(found)
         kept = np.flatnonzero(values > threshold**2 * values[-1])
-        rotation = rotation[:, _arrays.like(kept, rotation)] / _arrays.like(np.sqrt(values[kept]), rotation)
-        vectors = vectors @ _arrays.beside(rotation, vectors)
+        rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
+        vectors = vectors @ arrays.beside(rotation, vectors)
     return vectors
 
 
 def _small(matrix: Array) -> Array:
     """A matrix of the size of a block: on the host, unless it is large and on a GPU."""
-    return _arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
+    return arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
 
 
 def _solved(root: Array, right: Array) -> Array:
     """(L L^T)^-1 right where L is, of the size of a block."""
-    return _linalg.cholesky_solve(root, _arrays.to_host(right) if _arrays.is_host(root) else right)
+    return linalg.cholesky_solve(root, arrays.to_host(right) if arrays.is_host(root) else right)
 
 
 def _eigh(matrix: Array) -> tuple[Array, Array]:
-    if _arrays.is_host(matrix):
+    if arrays.is_host(matrix):
         return scipy.linalg.eigh(matrix, check_finite=False, driver="ev")
-    return _linalg.eigh(matrix)
+    return linalg.eigh(matrix)
 
 
 def _spectral_norm(matrix: Array) -> float:
     """Of a matrix that is symmetric to rounding."""
-    if _arrays.is_host(matrix):
+    if arrays.is_host(matrix):
         return float(np.linalg.norm(matrix, 2))
-    return float(np.max(np.abs(_arrays.to_host(_linalg.eigvalsh((matrix + matrix.T) / 2)))))
+    return float(np.max(np.abs(arrays.to_host(linalg.eigvalsh((matrix + matrix.T) / 2)))))

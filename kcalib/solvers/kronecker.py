@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -53,7 +53,7 @@ class Spectrum(NamedTuple):
     @property
     def rounding(self) -> float:
         """n eps l_max: eigenvalues of this size may be nothing but rounding."""
-        return len(self.values) * EPSILON * largest(_arrays.namespace(self.values).abs(self.values))
+        return len(self.values) * EPSILON * largest(arrays.namespace(self.values).abs(self.values))
 
 
 class _Form(NamedTuple):
@@ -66,7 +66,7 @@ class _Form(NamedTuple):
 
     def beside(self, other: Array) -> _Form:
         """The same of a symmetric matrix, on the GPU if `other` is there."""
-        return self._replace(values=_arrays.beside(self.values, other), vectors=_arrays.beside(self.vectors, other))
+        return self._replace(values=arrays.beside(self.values, other), vectors=arrays.beside(self.vectors, other))
 
 
 class Kronecker:
@@ -77,7 +77,7 @@ class Kronecker:
         is_symmetric = _is_symmetric(left) and _is_symmetric(self._right)
         self.method = "eigendecompositions" if is_symmetric else "schur"  #: which decompositions
         if not is_symmetric:
-            _arrays.check_not_cuda(left, "the Schur form of a matrix that is not symmetric")
+            arrays.check_not_cuda(left, "the Schur form of a matrix that is not symmetric")
         decompose = _diagonal_form if is_symmetric else _triangular_form
         one = decompose(left)
         self._forms = one, one if right is None else decompose(right)
@@ -132,24 +132,24 @@ class Kronecker:
                 f"`right_sides` has shape {given.shape}, expected ({n_a * n_b},), ({n_a * n_b}, c) or ({n_a}, {n_b}), "
                 f"as A has {n_a} rows and B {n_b}"
             )
-        if _arrays.is_host(given):
-            given = _arrays.beside(given, self._left)
+        if arrays.is_host(given):
+            given = arrays.beside(given, self._left)
         return self._beside(given)._path(original, given, shift)
 
     def _beside(self, array: Array) -> Kronecker:
         """The same, on the GPU if the array is there."""
-        if _arrays.is_host(array) or not _arrays.is_host(self._left):
+        if arrays.is_host(array) or not arrays.is_host(self._left):
             return self
         if self.method == "schur":
-            _arrays.check_not_cuda(array, "a system with a matrix that is not symmetric")
+            arrays.check_not_cuda(array, "a system with a matrix that is not symmetric")
         moved = copy.copy(self)
-        moved._left, moved._right = (_arrays.beside(matrix, array) for matrix in (self._left, self._right))
+        moved._left, moved._right = (arrays.beside(matrix, array) for matrix in (self._left, self._right))
         moved._forms = self._forms[0].beside(array), self._forms[1].beside(array)
         return moved
 
     def _path(self, original: Any, given: Array, shift: Any) -> KroneckerSolution:
         """Of right sides that are where the matrices are."""
-        n_a, n_b, xp = len(self._left), len(self._right), _arrays.namespace(given)
+        n_a, n_b, xp = len(self._left), len(self._right), arrays.namespace(given)
         is_one = given.shape in ((n_a * n_b,), (n_a, n_b))
         b = given.reshape(1, n_a, n_b) if is_one else given.T.reshape(given.shape[1], n_a, n_b)
         shifts = _checked_shifts(shift)
@@ -164,8 +164,8 @@ class Kronecker:
             path[k] = (x if is_one else x.reshape(given.shape[::-1]).T).reshape(given.shape)
         is_path = not isinstance(shift, Real)
         values = path if is_path else path[0]
-        if not _arrays.is_host(values):
-            values = _arrays.restored(values, original)
+        if not arrays.is_host(values):
+            values = arrays.restored(values, original)
         if is_path:
             return KroneckerSolution(values, shifts, residuals, self.method, self.truncated)
         return KroneckerSolution(values, float(shifts[0]), float(residuals[0]), self.method, self.truncated)
@@ -187,7 +187,7 @@ class Kronecker:
 
     def _check_regular(self, shift: float) -> None:
         left, right = (form.values for form in self._forms)
-        xp = _arrays.namespace(left)
+        xp = arrays.namespace(left)
         products = left[:, None] * right[None, :]
         sums = xp.abs(products + shift)
         # The error of an eigenvalue is some n eps times the norm, and matters where product and shift cancel.
@@ -260,23 +260,23 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
     if right is None:
         return Kronecker(a, None)
     b = _checked_square(right, "right")
-    if _arrays.is_host(a):
-        return Kronecker(_arrays.beside(a, b), b)
-    return Kronecker(a, _arrays.beside(b, a))
+    if arrays.is_host(a):
+        return Kronecker(arrays.beside(a, b), b)
+    return Kronecker(a, arrays.beside(b, a))
 
 
 def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Spectrum:
     """Of a symmetric matrix, by divide and conquer (LAPACK's or cuSOLVER's syevd): 3 n^2 numbers in all, on the host if
     `overwrite`."""
-    if not _arrays.is_host(matrix):
-        return Spectrum(*_linalg.eigh(matrix))
+    if not arrays.is_host(matrix):
+        return Spectrum(*linalg.eigh(matrix))
     values, vectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False, overwrite_a=overwrite)
     return Spectrum(values, vectors)
 
 
 def largest(values: Array) -> float:
     """Of numbers >= 0; 0 if there are none."""
-    return float(_arrays.namespace(values).max(values)) if values.size else 0.0
+    return float(arrays.namespace(values).max(values)) if values.size else 0.0
 
 
 def quotients(values: Array, left: Array, right: Array, shift: float) -> Array:
@@ -311,7 +311,7 @@ def signed_factors(values: Array, shift: float) -> SignedFactors:
     the terms small. The end is where :math:`l_i l_j` times the last term is below epsilon times the largest
     :math:`l_i l_j / (l_i l_j + s)`, for all i, j.
     """
-    xp = _arrays.namespace(values)
+    xp = arrays.namespace(values)
     root, most = math.sqrt(shift), float(values[-1]) ** 2 / (float(values[-1]) ** 2 + shift)
     # xy / (xy + s) is at most 1 and xy / s, the first of which is less for y from s / x on.
     crossing = xp.searchsorted(values, shift / values)
@@ -329,14 +329,14 @@ def signed_factors(values: Array, shift: float) -> SignedFactors:
         divisor = node * values + shift
         columns.append(rest * (math.hypot(node, root) / divisor))
         rest = rest * (root * (values - node) / divisor)
-    return SignedFactors(xp.stack(columns, axis=1), _arrays.like((-1.0) ** np.arange(len(columns)), values))
+    return SignedFactors(xp.stack(columns, axis=1), arrays.like((-1.0) ** np.arange(len(columns)), values))
 
 
 def _running_maximum(values: Array) -> Array:
     """The largest of the first 1, 2, ... numbers."""
-    if _arrays.is_host(values):
+    if arrays.is_host(values):
         return np.maximum.accumulate(values)
-    xp, step = _arrays.namespace(values), 1
+    xp, step = arrays.namespace(values), 1
     while step < len(values):
         values = xp.concatenate((values[:step], xp.maximum(values[step:], values[:-step])))
         step *= 2
@@ -345,7 +345,7 @@ def _running_maximum(values: Array) -> Array:
 
 def _diagonal_form(matrix: Array) -> _Form:
     spectrum = eigendecomposition(matrix)
-    xp = _arrays.namespace(matrix)
+    xp = arrays.namespace(matrix)
     kept = xp.abs(spectrum.values) > spectrum.rounding
     return _Form(xp.where(kept, spectrum.values, 0.0), spectrum.vectors, n_truncated=int(xp.sum(~kept)))
 
@@ -371,20 +371,20 @@ def _solved_triangles(d: np.ndarray, left: np.ndarray, right: np.ndarray, shift:
 
 
 def _is_symmetric(matrix: Array) -> bool:
-    xp = _arrays.namespace(matrix)
+    xp = arrays.namespace(matrix)
     return float(xp.max(xp.abs(matrix - matrix.T))) <= EPSILON * float(xp.max(xp.abs(matrix)))
 
 
 def _relative(residuals: Array, b: Array) -> float:
     """Largest norm of a residual relative to its right side, those that are 0 aside."""
-    xp = _arrays.namespace(b)
+    xp = arrays.namespace(b)
     sizes, given = (xp.sqrt(xp.sum(a * a, axis=(1, 2))) for a in (residuals, b))
     return largest(sizes / xp.where(given > 0, given, 1.0))
 
 
 def _first(mask: Array) -> tuple[int, ...]:
     """Where the mask, true somewhere, is so first."""
-    places = _arrays.namespace(mask).nonzero(mask)
+    places = arrays.namespace(mask).nonzero(mask)
     return tuple(int(at[0]) for at in places)
 
 
@@ -394,17 +394,17 @@ def _shown(value: complex) -> str:
 
 def _checked(values: Any, name: str) -> Array:
     """Real numbers as float64: a CuPy array, or on the host."""
-    array = _arrays.as_array(values, name)
-    if not _arrays.is_cuda(array):
-        array = np.asarray(_arrays.to_host(array))
+    array = arrays.as_array(values, name)
+    if not arrays.is_cuda(array):
+        array = np.asarray(arrays.to_host(array))
     if array.dtype.kind not in "biuf":
         raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
-    xp = _arrays.namespace(array)
+    xp = arrays.namespace(array)
     array = xp.asarray(array, dtype=xp.float64)
     bad = ~xp.isfinite(array)
     if bool(xp.any(bad)):
         at = _first(bad) if array.ndim else ()
-        raise ValueError(f"`{name}{_arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
+        raise ValueError(f"`{name}{arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
     return array
 
 
@@ -422,7 +422,7 @@ def _checked_shifts(shift: Any) -> np.ndarray:
         return np.array([float(shift)])
     if isinstance(shift, (bool, np.bool_, str)) or shift is None:
         raise TypeError(f"`shift` is {shift!r}, expected a number or several")
-    shifts = _arrays.to_host(_checked(shift, "shift"))
+    shifts = arrays.to_host(_checked(shift, "shift"))
     if shifts.ndim != 1 or len(shifts) == 0:
         raise ValueError(f"`shift` has shape {shifts.shape}, expected a number, or (k,) with k >= 1")
     return shifts

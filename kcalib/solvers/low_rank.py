@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._problem import Term
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._pairs.problem import Term
 
 BLOCK_BYTES = 2**20  # of a block of rows: stays in the second-level cache
 DEVICE_BLOCK_BYTES = 2**27  # on a GPU: keeps it busy
@@ -46,7 +46,7 @@ class NormalEquations:
         for features, right in blocks:
             gram = gram + features.T @ features
             cross = cross + features.T @ right
-            squares += _linalg.squared_norm(right)
+            squares += linalg.squared_norm(right)
         return cls(gram, cross, squares)
 
     def solution(self, shift: float) -> Array:
@@ -61,7 +61,7 @@ class NormalEquations:
 
     def solved(self, right_sides: Array, shift: float) -> Array:
         """(F^T F + shift I)^{-1} right_sides, of r rows; raises as `solution` does."""
-        xp = _arrays.namespace(self.gram)
+        xp = arrays.namespace(self.gram)
         trace = float(xp.trace(self.gram))
         if shift < SMALLEST_SHIFT * trace:
             raise ValueError(
@@ -70,19 +70,19 @@ class NormalEquations:
                 "method='cholesky'"
             )
         shifted = self.gram + shift * xp.eye(len(self.gram))
-        return _linalg.cholesky_solve(_linalg.cholesky(shifted), right_sides)
+        return linalg.cholesky_solve(linalg.cholesky(shifted), right_sides)
 
     def scaled(self, scales: np.ndarray) -> NormalEquations:
         """Of the features times `scales`, which are on the host; those at scale 0 are left out."""
         kept = np.flatnonzero(scales)
-        factors, kept = _arrays.like(scales[kept], self.gram), _arrays.like(kept, self.gram)
+        factors, kept = arrays.like(scales[kept], self.gram), arrays.like(kept, self.gram)
         gram = self.gram[kept[:, None], kept] * (factors[:, None] * factors)
         return NormalEquations(gram, self.cross[kept] * factors[:, None], self.squares)
 
 
 def row_blocks(n: int, width: int, array: Array | None = None) -> Iterator[slice]:
     """Slices of 0..n-1, each of a megabyte for `width` numbers in a row; larger ones beside an `array` on a GPU."""
-    size = BLOCK_BYTES if array is None or _arrays.is_host(array) else DEVICE_BLOCK_BYTES
+    size = BLOCK_BYTES if array is None or arrays.is_host(array) else DEVICE_BLOCK_BYTES
     step = max(1, size // (8 * width))
     for begin in range(0, n, step):
         yield slice(begin, min(n, begin + step))
@@ -120,7 +120,7 @@ class FourierFeatures:
                 scale = sum(f.scale for f in term.factors)
                 normal = random.standard_normal((dimension, n_frequencies))
                 frequency = np.sqrt(2 * scale) * normal
-                frequencies.append(frequency if points is None else _arrays.beside(frequency, points))
+                frequencies.append(frequency if points is None else arrays.beside(frequency, points))
                 amplitudes.append(float(np.sqrt(term.coefficient)))
             elif kinds == {("identity", "dot")} and len(term.factors) == 1:
                 linear += term.coefficient
@@ -141,7 +141,7 @@ class FourierFeatures:
 
     def __call__(self, points: Array) -> Array:
         """Features of each point, shape (n, width)."""
-        xp, (n, dimension) = _arrays.namespace(points), points.shape
+        xp, (n, dimension) = arrays.namespace(points), points.shape
         out = xp.empty((n, self.width(dimension)))
         begin = 0
         if self.linear:
@@ -149,7 +149,7 @@ class FourierFeatures:
             xp.multiply(points, self.linear, out=out[:, :begin])
         for w, amplitude in zip(self.frequencies, self.amplitudes, strict=True):
             middle, end = begin + w.shape[1], begin + 2 * w.shape[1]
-            angles = points @ _arrays.beside(w, points)
+            angles = points @ arrays.beside(w, points)
             _cos_and_sin(angles, amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
             begin = end
         return out
@@ -168,7 +168,7 @@ def _cos_and_sin(angles: Array, amplitude: float, cos: Array, sin: Array) -> Non
     Both are rational in t, the tangent of half the angle, which NumPy computes in a sixth of the time of one of them:
     sin = 2 t / (1 + t^2), cos = 2 / (1 + t^2) - 1. An error of a few epsilon, relative to 1.
     """
-    xp = _arrays.namespace(angles)
+    xp = arrays.namespace(angles)
     angles *= 0.5
     t = xp.tan(angles, out=angles)
     xp.multiply(t, t, out=cos)
@@ -197,13 +197,13 @@ class NystromFeatures:
         random = np.random.Generator(np.random.Philox(seed))
         drawn = np.sort(random.choice(operator.n, n_landmarks, replace=False))
         tile = operator.tile(drawn, drawn)
-        matrix = _arrays.to_host(tile)
+        matrix = arrays.to_host(tile)
         smallest = SMALLEST_PIVOT * float(np.max(np.diagonal(matrix)))
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
         self.landmarks = drawn[pivots[:rank] - 1]
-        self.pivots = _arrays.beside(np.diagonal(factor)[:rank] ** 2, tile)
+        self.pivots = arrays.beside(np.diagonal(factor)[:rank] ** 2, tile)
         self._operator = operator
-        self._factor = _arrays.beside(factor[:rank, :rank], tile)
+        self._factor = arrays.beside(factor[:rank, :rank], tile)
 
     @property
     def rank(self) -> int:
@@ -212,4 +212,4 @@ class NystromFeatures:
     def __call__(self, rows: slice) -> Array:
         """Features of these samples, shape (rows, rank)."""
         entries = self._operator.tile(rows, self.landmarks)
-        return _linalg.solve_triangular(self._factor, entries.T).T
+        return linalg.solve_triangular(self._factor, entries.T).T

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import _arrays, _linalg
-from kcalib._arrays import Array
-from kcalib._devices import on_their_gpu
-from kcalib._options import check_choice, check_integer
-from kcalib._statistics import cumulative_sum
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._pairs.statistics import cumulative_sum
 from kcalib.solvers._operators import SymmetricOperator, as_operator
 
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
@@ -120,9 +120,9 @@ def pivoted_cholesky(
         if pivoting == "greedy" and block_size > 1:
             raise ValueError(f"`block_size` is {block_size}, but greedy pivots come one at a time; leave it out")
     found = partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
-    if _arrays.is_host(found.factor):
+    if arrays.is_host(found.factor):
         return found
-    return replace(found, factor=_arrays.restored(found.factor, operator))
+    return replace(found, factor=arrays.restored(found.factor, operator))
 
 
 def partial_cholesky(
@@ -143,7 +143,7 @@ def partial_cholesky(
     slowly that is far less than the trace.
     """
     own = _diagonal(operator)
-    xp = _arrays.namespace(own)
+    xp = arrays.namespace(own)
     trace, largest = float(xp.sum(own)), float(xp.max(own))
     epsilon = getattr(operator, "epsilon", EPSILON)
     rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
@@ -153,31 +153,31 @@ def partial_cholesky(
     while len(pivots) < rank and float(xp.sum(rest)) > least:
         count, size = len(pivots), min(block, rank - len(pivots))
         proposed = np.array([int(xp.argmax(rest))]) if greedy else _drawn(rest, size, random)
-        known, rows = factor[:, :count], _arrays.like(proposed, own)
+        known, rows = factor[:, :count], arrays.like(proposed, own)
         square = operator.tile(proposed, proposed)
         if count:
             square = square - known[rows] @ known[rows].T
-        accepted, root = _accepted(_arrays.to_host(square), epsilon * largest, random)
+        accepted, root = _accepted(arrays.to_host(square), epsilon * largest, random)
         if not accepted:  # of these rows rounding is left
             rest[rows] = 0.0
             continue
         new = proposed[accepted]
-        rows = _arrays.like(new, own)
+        rows = arrays.like(new, own)
         columns = operator.tile(new, slice(0, operator.n)).T
         if count:
             columns = columns - known @ known[rows].T
-        columns = _linalg.solve_triangular(_arrays.like(root, own), columns.T).T
+        columns = linalg.solve_triangular(arrays.like(root, own), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
-        rest -= _linalg.row_products(columns, columns)
+        rest -= linalg.row_products(columns, columns)
         rest[rows] = 0.0
         _check_rest(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
         xp.maximum(rest, 0.0, out=rest)
         newest = factor[:, max(0, len(pivots) - NEWEST) : len(pivots)]
-        if to_rounding and _linalg.squared_norm(newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
+        if to_rounding and linalg.squared_norm(newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
             break
     factor = factor[:, : len(pivots)]
-    left = math.fsum(rest) if _arrays.is_host(rest) else float(xp.sum(rest))
+    left = math.fsum(rest) if arrays.is_host(rest) else float(xp.sum(rest))
     return LowRank(factor, pivots, left, len(pivots))
 
 
@@ -188,7 +188,7 @@ def automatic_block(rank: int) -> int:
 
 def _diagonal(operator: SymmetricOperator) -> Array:
     own = operator.diagonal()
-    xp = _arrays.namespace(own) if _arrays.is_cuda(own) else np
+    xp = arrays.namespace(own) if arrays.is_cuda(own) else np
     own = xp.array(own, dtype=xp.float64)
     good = (own >= 0) & xp.isfinite(own)
     if not bool(xp.all(good)):
@@ -202,10 +202,10 @@ def _diagonal(operator: SymmetricOperator) -> Array:
 
 def _drawn(weights: Array, count: int, random: np.random.Generator) -> np.ndarray:
     """Rows drawn with probability proportional to `weights`, with replacement."""
-    xp = _arrays.namespace(weights)
+    xp = arrays.namespace(weights)
     ladder = cumulative_sum(weights)
-    places = xp.searchsorted(ladder, _arrays.like(random.random(count), ladder) * ladder[-1], side="right")
-    return np.minimum(_arrays.to_host(places), int(xp.flatnonzero(weights)[-1]))
+    places = xp.searchsorted(ladder, arrays.like(random.random(count), ladder) * ladder[-1], side="right")
+    return np.minimum(arrays.to_host(places), int(xp.flatnonzero(weights)[-1]))
 
 
 def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
@@ -227,7 +227,7 @@ def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) 
 
 
 def _check_rest(rest: Array, tolerance: float, operator: SymmetricOperator) -> None:
-    worst = int(_arrays.namespace(rest).argmin(rest))
+    worst = int(arrays.namespace(rest).argmin(rest))
     value = float(rest[worst])
     if value < -tolerance:
         raise ValueError(

@@ -31,7 +31,7 @@ template <class T, int N> struct ColumnPart {
   }
 };
 
-// Mixtures as kcalib/_operators/device_mixtures.py passes them: the numbers beside the family.
+// Mixtures as kcalib/_pairs/operators/device_mixtures.py passes them: the numbers beside the family.
 struct MixtureNumbers {
   const long long* at;
   KCALIB_FN Mixtures mixtures(int family, int dims) const {

@@ -1,6 +1,6 @@
 // The pair engine on a GPU: tiles of H in registers. The functions that reduce them are in pair_*.cu, pasted behind this.
 //
-// kcalib/_operators/cuda.py compiles this text by NVRTC with the function that is wanted, once for each combination of
+// kcalib/_pairs/operators/cuda.py compiles this text by NVRTC with the function that is wanted, once for each combination of
 // what it defines:
 //
 //   KCALIB_REAL          double or float: the type of points, marks and entries
@@ -10,7 +10,7 @@
 //   KCALIB_RESIDUALS     marks are residuals onehot(label) - point: one product gives distance and target factor (1: of
 //                        FEATURES classes at most; 2: of any number)
 //   KCALIB_GRAM          inner products are not computed here, but read from matrices that cuBLAS has filled
-//   KCALIB_TARGET        marks are rows of mixtures (kcalib/_problem.py) of this family, of KCALIB_TARGET_DIMS dimensions
+//   KCALIB_TARGET        marks are rows of mixtures (kcalib/_pairs/problem.py) of this family, of KCALIB_TARGET_DIMS dimensions
 //                        (0: any); the atoms' kernel is KCALIB_TARGET_EXPRESSION. mixtures.cuh is pasted before then
 //   KCALIB_PREDICTED     the same for points, whose squared MMD distances are the squares of the kernel
 //   KCALIB_TABLE         points are positions in a table, whose numbers are the cityblock distances of the kernel
@@ -24,7 +24,7 @@
 // The scalar maths is that of the compiled core (include/kcalib), which this file is pasted after.
 
 #ifndef KCALIB_REAL
-#error "kcalib/_operators/cuda.py says what to define"
+#error "kcalib/_pairs/operators/cuda.py says what to define"
 #endif
 
 namespace kcalib {

@@ -1,6 +1,6 @@
 // Random labels on a GPU: the bits of numpy.random.Generator(numpy.random.Philox(...)), and of numpy.cumsum.
 //
-// kcalib/_resampling.py compiles this text. NumPy's generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw: Parallel
+// kcalib/_backend/random.py compiles this text. NumPy's generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw: Parallel
 // random numbers: as easy as 1, 2, 3, SC 2011): word w of its stream is word w mod 4 of the block whose counter is
 // w / 4 + 1, so that every thread has its number without those before it.
 

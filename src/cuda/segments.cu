@@ -1,6 +1,6 @@
 // Sums over segments of rows on a GPU, with the same bits from run to run.
 //
-// kcalib/_segments.py compiles this text. A block of THREADS threads has a segment and `span` columns (a power of two):
+// kcalib/_backend/segments.py compiles this text. A block of THREADS threads has a segment and `span` columns (a power of two):
 // THREADS / span threads share the rows of each column, and their sums are added up as a tree.
 
 namespace kcalib {

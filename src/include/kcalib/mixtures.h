@@ -1,6 +1,6 @@
 // Inner products of embedded mixtures: target factors of predictions that are distributions, and their MMD distances.
 //
-// A row of columns (kcalib/_problem.py, `Mixtures`, says which) is a signed measure, "observed minus predicted". The
+// A row of columns (kcalib/_pairs/problem.py, `Mixtures`, says which) is a signed measure, "observed minus predicted". The
 // functions give one product f of two of its parts, for one row and N packs of columns: a(k) is column k of the row's
 // part, a number, b(k, v) that of the columns' in pack v. All are sums of positive terms: nothing cancels but between
 // the parts. cpu/mixture_kernels.cpp and cuda/mixtures.cuh add the parts up.
@@ -9,7 +9,7 @@
 // and for single numbers cuda/scalars.cuh.
 //
 // Columns of zeros alone, which fill up panels, give finite numbers. Numbers that enter squares and products are within
-// Bounds, others finite: kcalib/_operators/mixture_rows.py sees to it.
+// Bounds, others finite: kcalib/_pairs/operators/mixture_rows.py sees to it.
 #pragma once
 
 #include "kcalib/profiles.h"

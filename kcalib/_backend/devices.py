@@ -1,0 +1,202 @@
+"""The current GPU: public functions and methods run where their arrays are, whatever was current before.
+
+`on_their_gpu` looks for arrays on NVIDIA GPUs among the arguments, of CuPy, PyTorch or JAX, also in dictionaries, lists
+and objects of kcalib. With one it makes its GPU the current one for the call and lets `faults` say what goes wrong
+there; CuPy's current stream on that GPU stays the caller's. Without one it calls the function, nothing else. Applied
+to everything public that computes with arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.faults import check_gpu, explained, imported_cupy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What holds no array on a GPU, of the arguments that come most often.
+_PLAIN = frozenset({np.ndarray, np.float64, np.int64, np.bool_, int, float, str, bool, type(None)})
+_DEPTH, _ENTRIES = 4, 64  # how far to look into objects, and how many entries of a list
+
+
+class Place(NamedTuple):
+    """An array on a GPU among the arguments."""
+
+    argument: str  # parameter
+    label: str  # as messages call it
+    gpu: int
+    array: Any
+
+
+def on_their_gpu(function: F) -> F:
+    """Run `function` with the GPU of its array arguments as the current one; the caller's is current again after.
+
+    Raises
+    ------
+    ValueError
+        If arguments are on two GPUs, or others on a GPU while `y_pred` is not.
+    ImportError, RuntimeError, MemoryError
+        As `_backend.faults` has them.
+    """
+    code: Any = function
+    names = code.__code__.co_varnames[: code.__code__.co_argcount]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        modules = sys.modules
+        if "cupy" in modules or "torch" in modules or "jax" in modules:
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                if type(value) not in _PLAIN and _has_array(value, _DEPTH):
+                    given = dict(zip(names, args, strict=False)) | kwargs
+                    places = [place for name, value in given.items() for place in _places(value, name, name, _DEPTH)]
+                    if places:
+                        _check_places(places, given)
+                        return _run(function, places[0], args, kwargs)
+                    break
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _run(function: Callable[..., Any], place: Place, args: Any, kwargs: Any) -> Any:
+    gpu = place.gpu
+    remedy = f"pass {place.label}.cpu()" if arrays.library(place.array) == "torch" else "bring the arrays to the CPU"
+    cupy = imported_cupy(f"`{place.label}` is on cuda:{gpu}", remedy)
+    try:
+        with cupy.cuda.Device(gpu):
+            check_gpu(gpu)
+            return function(*args, **kwargs)
+    except Exception as error:
+        fault = explained(error, gpu)
+        if fault is None:
+            raise
+        _let_go(error, cupy, gpu)
+        raise fault from error
+
+
+def _let_go(error: BaseException | None, cupy: Any, gpu: int) -> None:
+    """Free what the failed call had on the GPU, though the error is kept, as it is in interactive Python."""
+    out_of_memory = isinstance(error, MemoryError)
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+    if out_of_memory:
+        with cupy.cuda.Device(gpu):
+            cupy.get_default_memory_pool().free_all_blocks()
+
+
+def _check_places(places: list[Place], given: dict[str, Any]) -> None:
+    first = next((place for place in places if place.argument in ("y_pred", "y_preds")), places[0])
+    for place in places:
+        if place.gpu != first.gpu:
+            raise ValueError(
+                f"{_named(place)} is on GPU {place.gpu}, {_named(first)} on GPU {first.gpu}; bring them to one GPU, "
+                f"such as by {_moved(place, first)}"
+            )
+    others = [place for place in places if place.argument != "self"]
+    for name in ("y_pred", "y_preds"):
+        for label, value in _entries(given.get(name), name):
+            kind: Any = type(value)
+            if others and _what(kind) != "object" and not any(p.label.startswith(label) for p in places):
+                raise ValueError(
+                    f"{_named(others[0])} is on GPU {others[0].gpu}, but `{label}` is not; bring both to one place: "
+                    f"cupy.asarray({label}) computes on the GPU, {_fetched(others[0])} on the CPU"
+                )
+
+
+def _entries(value: Any, name: str) -> list[tuple[str, Any]]:
+    if value is None:
+        return []
+    return [(f"{name}[{k!r}]", v) for k, v in value.items()] if isinstance(value, Mapping) else [(name, value)]
+
+
+def _named(place: Place) -> str:
+    return f"this {place.label}" if place.argument == "self" else f"`{place.label}`"
+
+
+def _moved(place: Place, to: Place) -> str:
+    name = arrays.library(place.array)
+    if name == "torch":
+        return f"{place.label}.to('cuda:{to.gpu}')"
+    if name == "jax":
+        return f"jax.device_put({place.label}, {to.label}.device)"
+    return f"cupy.asarray({place.label}) inside `with cupy.cuda.Device({to.gpu}):`"
+
+
+def _fetched(place: Place) -> str:
+    name = arrays.library(place.array)
+    if name == "torch":
+        return f"{place.label}.cpu()"
+    return f"numpy.asarray({place.label})" if name == "jax" else f"cupy.asnumpy({place.label})"
+
+
+def _has_array(value: Any, depth: int) -> bool:
+    """Whether there is an array of a library that has arrays on GPUs: quickly, as most calls have none."""
+    kind: Any = type(value)
+    what = _what(kind)
+    if what is None or depth == 0:
+        return False
+    if what == "array":
+        return True
+    if what == "sequence":
+        if not value or type(value[0]) in _PLAIN:
+            return False
+        entries = value[:1] if type(value[0]) is list else value[:_ENTRIES]  # rows of numbers, or objects
+        return any(_has_array(entry, depth - 1) for entry in entries)
+    named = value if what == "mapping" else getattr(value, "__dict__", None)
+    if named:
+        for entry in named.values():
+            if type(entry) not in _PLAIN and _has_array(entry, depth - 1):
+                return True
+    return False
+
+
+def _places(value: Any, argument: str, label: str, depth: int) -> Iterator[Place]:
+    kind: Any = type(value)
+    what = _what(kind)
+    if what is None or depth == 0:
+        return
+    if what == "array":
+        gpu = arrays.gpu_of(value)
+        if gpu is not None:
+            yield Place(argument, label, gpu, value)
+    elif what == "mapping":
+        for key, entry in value.items():
+            yield from _places(entry, argument, f"{label}[{key!r}]", depth - 1)
+    elif what == "sequence":
+        for position, entry in enumerate(value[:_ENTRIES]):
+            yield from _places(entry, argument, f"{label}[{position}]", depth - 1)
+    else:
+        own = type(value).__name__ if label == "self" else label
+        for name, entry in getattr(value, "__dict__", {}).items():
+            inner = own if argument == "self" or name.startswith("_") else f"{label}.{name}"
+            yield from _places(entry, argument, inner, depth - 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def _what(kind: Any) -> str | None:
+    """What a type is; it is asked by names, as the libraries need not be there.
+
+    "array": of a library that has arrays on GPUs; "object": of kcalib, derived from one of its classes, or a
+    distribution of another library; "mapping"; "sequence": a list or tuple; None: holds no arrays.
+    """
+    if kind in _PLAIN:
+        return None
+    names = {(base.__module__.partition(".")[0], base.__name__.rpartition(".")[2]) for base in kind.__mro__}
+    if names & {("cupy", "ndarray"), ("torch", "Tensor"), ("jaxlib", "ArrayImpl"), ("jax", "Array")}:
+        return "array"
+    if issubclass(kind, Mapping):
+        return "mapping"
+    if issubclass(kind, (list, tuple)):
+        return "sequence"
+    modules = {base.__module__ for base in kind.__mro__}
+    if any(m.partition(".")[0] in ("kcalib", "numpyro") or m.startswith("torch.distributions") for m in modules):
+        return "object"
+    return None

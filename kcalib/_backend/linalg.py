@@ -1,0 +1,100 @@
+"""Dense linear algebra of NumPy arrays (LAPACK, by SciPy) and of CuPy arrays (cuSOLVER, cuBLAS), on the array's device.
+
+Matrices are float64, finite, and small enough: whoever calls has asked `_backend.memory.check_memory`. On the host each
+function is the SciPy or NumPy call that it stands for, to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+
+
+def cholesky(matrix: Array) -> Array:
+    """The lower root L of a symmetric matrix L L^T, shape (n, n); only the lower triangle is read.
+
+    A copy, beside the matrix, is made of it.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the matrix is not positive definite.
+    """
+    if arrays.is_host(matrix):
+        return scipy.linalg.cholesky(matrix, lower=True, check_finite=False)
+    import cupyx
+
+    xp = arrays.namespace(matrix)
+    with cupyx.errstate(linalg="raise"):  # unasked it does not look at what cuSOLVER reports
+        root = xp.linalg.cholesky(matrix)
+    if not bool(xp.all(xp.isfinite(xp.linalg.diagonal(root)))):
+        raise np.linalg.LinAlgError("the matrix is not positive definite")
+    return root
+
+
+def solve_triangular(root: Array, right: Array, *, transposed: bool = False, lower: bool = True) -> Array:
+    """root^-1 right, or root^-T right, for a triangular `root`."""
+    if arrays.is_host(root):
+        return scipy.linalg.solve_triangular(root, right, trans=int(transposed), lower=lower, check_finite=False)
+    if right.size == 0:  # cuBLAS refuses matrices of no size
+        return arrays.namespace(right).zeros_like(right)
+    import cupyx.scipy.linalg
+
+    if root.flags.c_contiguous:  # as it is, where cuBLAS would have a copy in columns
+        root, transposed, lower = root.T, not transposed, not lower
+    return cupyx.scipy.linalg.solve_triangular(root, right, trans=int(transposed), lower=lower)
+
+
+def cholesky_solve(root: Array, right: Array) -> Array:
+    """(L L^T)^-1 right, of the root L that `cholesky` returns."""
+    if arrays.is_host(root):
+        return scipy.linalg.cho_solve((root, True), right, check_finite=False)
+    return solve_triangular(root, solve_triangular(root, right), transposed=True)
+
+
+def eigh(matrix: Array) -> tuple[Array, Array]:
+    """Eigenvalues in ascending order, and eigenvectors in columns, of a symmetric matrix."""
+    if arrays.is_host(matrix):
+        return scipy.linalg.eigh(matrix, check_finite=False)
+    found: Any = arrays.namespace(matrix).linalg.eigh(matrix)
+    return found[0], found[1]
+
+
+def eigvalsh(matrix: Array) -> Array:
+    """Eigenvalues, in ascending order, of a symmetric matrix."""
+    if arrays.is_host(matrix):
+        return scipy.linalg.eigvalsh(matrix, check_finite=False)
+    return arrays.namespace(matrix).linalg.eigvalsh(matrix)
+
+
+def add_to_diagonal(matrix: Array, value: float) -> None:
+    """matrix + value I, in its place."""
+    i = arrays.namespace(matrix).arange(len(matrix))
+    matrix[i, i] += value
+
+
+def row_products(left: Array, right: Array) -> Array:
+    """<l_i, r_i> of the rows, shape (n,)."""
+    if arrays.is_host(left):
+        return np.einsum("ij,ij->i", left, right)
+    return arrays.namespace(left).sum(left * right, axis=1)  # einsum would be n products of two vectors
+
+
+def norm(values: Array) -> float:
+    """The Euclidean (Frobenius) norm."""
+    return float(arrays.namespace(values).linalg.norm(values))
+
+
+def column_norms(values: Array) -> np.ndarray:
+    """The norm of each column of (n, c), on the host."""
+    return arrays.to_host(arrays.namespace(values).linalg.norm(values, axis=0))
+
+
+def squared_norm(values: Array) -> float:
+    """The sum of squares."""
+    return float(arrays.namespace(values).sum(values * values))

@@ -1,0 +1,74 @@
+"""Memory that a dense method needs: said before it is taken, and refused where it is not there.
+
+Arrays on a GPU take the memory of that GPU. Called by the dense methods.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.faults import shown_size
+
+
+def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
+    """Refuse `needed` bytes above `max_memory`, or by default above what the machine has available.
+
+    Beside an `array` on a GPU that is what this GPU has free, and what CuPy holds there for further arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `max_memory` is not a positive number of bytes.
+    MemoryError
+        If `needed` is more than that; the message says how much, and the remedy.
+    """
+    on_gpu = array is not None and arrays.is_cuda(array)
+    if max_memory is not None:
+        limit: int | None = check_max_memory(max_memory)
+    else:
+        limit = available_memory_on_gpu(array.device) if on_gpu else available_memory()
+    if limit is not None and needed > limit:
+        where = f" on GPU {array.device.id}" if on_gpu else ""
+        source = "available" if max_memory is None else "allowed by `max_memory`"
+        raise MemoryError(
+            f"{what} take {shown_size(needed)} of memory{where}, {shown_size(limit)} are {source}; {remedy}"
+        )
+
+
+def check_max_memory(max_memory: Any) -> int:
+    """`max_memory` in bytes."""
+    if isinstance(max_memory, (bool, np.bool_)) or not isinstance(max_memory, (int, float, np.integer, np.floating)):
+        raise TypeError(f"`max_memory` is {max_memory!r}, expected a number of bytes")
+    if not 0 < max_memory < float("inf"):
+        raise ValueError(f"`max_memory` is {max_memory}, expected a positive number of bytes")
+    return int(max_memory)
+
+
+def available_memory() -> int | None:
+    """Bytes that can be taken without swapping; None where the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def available_memory_on_gpu(device: Any) -> int:
+    """Bytes that arrays on the GPU can take: free ones, and those that CuPy's memory pool keeps for further arrays."""
+    import cupy
+
+    with device:
+        pool = cupy.get_default_memory_pool()
+        available = int(device.mem_info[0]) + int(pool.free_bytes())
+        limit = int(pool.get_limit())  # 0: none
+        return min(available, max(0, limit - int(pool.used_bytes()))) if limit else available

@@ -1,0 +1,256 @@
+"""Resampling weights: matrices of numbers that depend on seed, replicate and row alone.
+
+A replicate of a statistic weighs every row of the data by a random number: how often the row is
+drawn (the bootstrap) or a multiplier of mean 0 (the multiplier bootstrap). The compiled core
+computes the weights (src/include/kcalib/resampling.h says how); any range of replicates can be
+had by itself, in any order, and is the same bit for bit on every machine.
+
+Labels drawn from predictions are those of NumPy's Philox generator, which is counter-based, too: on a GPU
+src/cuda/philox.cu makes them there, with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.cuda import Program
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.threads import resolve_threads, terminal_progress
+
+# The enum WeightKind of src/include/kcalib/resampling.h.
+KINDS = {"multinomial": 0, "rademacher": 1, "gaussian": 2}
+THREADS = 256  # of a block, as in philox.cu and weights.cu
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of `n` rows in `n_replicates` replicates.
+
+    Parameters
+    ----------
+    kind : {"multinomial", "rademacher", "gaussian"}
+        Counts of `n` draws with replacement (mean 1, each replicate sums to `n`); 1 or -1; standard normal.
+    n : int
+        Number of rows, at most 2**40.
+    n_replicates : int
+        Number of replicates, at most 2**32.
+    seed : int
+        From 0 to 2**64 - 1.
+    """
+
+    kind: str
+    n: int
+    n_replicates: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, tuple(KINDS))
+        for name, low, high in (("n", 1, 2**40), ("n_replicates", 0, 2**32), ("seed", 0, 2**64 - 1)):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), low, high))
+
+    def values(self, begin: int = 0, end: int | None = None, dtype: Any = "float64", threads: Any = None) -> np.ndarray:
+        """The weights in replicates [begin, end), of shape (n, end - begin); float32: the float64 ones, rounded."""
+        end = check_integer("end", self.n_replicates if end is None else end, 0, self.n_replicates)
+        begin = check_integer("begin", begin, 0, end)
+        out = np.empty((self.n, end - begin), dtype=check_choice("dtype", dtype, ("float64", "float32")))
+        if out.size:
+            with terminal_progress() as progress:
+                sweep = _native.Sweep(resolve_threads(threads), None, progress)
+                _native.fill_weights(KINDS[self.kind], self.seed, begin, out, sweep)
+        return out
+
+
+def weights_beside(
+    reference: Array, weights: Weights, begin: int = 0, end: int | None = None, *, threads: Any = None
+) -> Array:
+    """`weights.values(begin, end)`, float64, shape (n, end - begin): a CuPy array if `reference` is one, or NumPy's."""
+    end = weights.n_replicates if end is None else end
+    if arrays.is_cuda(reference):
+        return drawn_weights(weights, begin, end, end - begin, "float64")
+    return weights.values(begin, end, threads=threads)
+
+
+def batches(
+    reference: Array, weights: Weights, n_bytes: int, *, threads: Any = None
+) -> Iterator[tuple[int, int, Array]]:
+    """(begin, end, weights of the replicates in between), each of at most about `n_bytes`."""
+    step = max(1, n_bytes // (8 * weights.n))
+    for begin in range(0, weights.n_replicates, step):
+        end = min(begin + step, weights.n_replicates)
+        yield begin, end, weights_beside(reference, weights, begin, end, threads=threads)
+
+
+def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str, rows: int | None = None) -> Array:
+    """Weights of replicates [begin, end), made on the current device, shape (n, width): the last columns are zeros.
+
+    With `rows` >= n the shape is (rows, width), and the last rows are zeros, too.
+    """
+    import cupy
+
+    n, count = weights.n, np.int64(end - begin)
+    program = weights_program(dtype)
+    panel = cupy.empty((n if rows is None else rows, width), dtype=dtype)
+    panel[n:] = 0
+    if width == 0:
+        return panel
+    seed, sizes = np.uint64(weights.seed), (np.int64(n), np.int64(width))
+    every = (-(-n * width // THREADS), 1)
+    if weights.kind == "multinomial":
+        counts = cupy.zeros((n, width), dtype=cupy.uint32)
+        program.launch("kcalib_draws", every, THREADS, (seed, np.int64(begin), count, *sizes, counts))
+        program.launch("kcalib_as_reals", every, THREADS, (counts, np.int64(counts.size), panel))
+    else:
+        arguments = (np.int64(KINDS[weights.kind]), seed, np.int64(begin), count, *sizes, panel)
+        program.launch("kcalib_multipliers", every, THREADS, arguments)
+    return panel
+
+
+def weights_program(dtype: str) -> Program:
+    # Without fused products, for the bits of the compiled core.
+    options = ("-fmad=false", f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}")
+    return Program(("include/kcalib/math.h", "include/kcalib/resampling.h", "cuda/weights.cu"), options)
+
+
+class RandomNumbers:
+    """What NumPy's `generator` gives, one after the other, as NumPy arrays, or as CuPy arrays beside `reference`.
+
+    On a GPU the numbers of a Philox generator are made there, each from its place in the stream; those of others are
+    brought there.
+    """
+
+    def __init__(self, generator: np.random.Generator, reference: Array) -> None:
+        self._generator = generator
+        self._reference = reference
+        self._counted = arrays.is_cuda(reference) and isinstance(generator.bit_generator, np.random.Philox)
+        if self._counted:
+            state: Any = generator.bit_generator.state
+            counter, self._key = state["state"]["counter"], state["state"]["key"]
+            assert not counter[1:].any()
+            # Words come four at a time; the counter is that of the block in the buffer.
+            self._position = 4 * int(counter[0]) + int(state["buffer_pos"]) - 4
+            self._half_left = bool(state["has_uint32"])
+
+    def uniform(self, count: int) -> Array:
+        """``generator.random(count)``."""
+        if not self._counted:
+            return self._brought(self._generator.random(count))
+        import cupy
+
+        out = cupy.empty(count, dtype=cupy.float64)
+        self._launch("kcalib_uniforms", count, np.int64(count), out)
+        self._position += count
+        return out
+
+    def integers(self, high: int, count: int) -> Array:
+        """``generator.integers(high, size=count)``, for `high` from 1 to 2**32 - 1."""
+        if not self._counted:
+            return self._brought(self._generator.integers(high, size=count))
+        import cupy
+
+        assert not self._half_left
+        if high == 1:  # takes no numbers
+            return cupy.zeros(count, dtype=cupy.int64)
+        refused = count * ((2**32 - high) % high) / 2**32  # expected number of half words that give none
+        size = count + math.ceil(refused + 10 * math.sqrt(refused)) + 32
+        while True:
+            found = cupy.empty(size, dtype=cupy.int64)
+            self._launch("kcalib_integers", size, np.int64(size), np.uint64(high), found)
+            number = cupy.cumsum(found >= 0, dtype=cupy.int64)
+            taken = int(cupy.searchsorted(number, cupy.asarray([count]))[0]) + 1 if count else 0
+            if taken <= size:
+                break
+            size *= 2
+        self._position += (taken + 1) // 2
+        self._half_left = taken % 2 == 1
+        found = found[:taken]
+        return found[found >= 0]
+
+    def _brought(self, numbers: np.ndarray) -> Array:
+        return arrays.like(numbers, self._reference) if arrays.is_cuda(self._reference) else numbers
+
+    def _launch(self, name: str, count: int, *arguments: Any) -> None:
+        _launch(name, count, (*(np.uint64(k) for k in self._key), np.int64(self._position), *arguments))
+
+
+def cumulative_sums(probabilities: Array) -> Array:
+    """Those of the rows, shape (n, m), in float64, added one by one; on the host unless they are on a GPU."""
+    if not arrays.is_cuda(probabilities):
+        return np.cumsum(arrays.to_host(probabilities).astype(np.float64, copy=False), axis=1)
+    xp = arrays.namespace(probabilities)
+    p = xp.ascontiguousarray(probabilities, dtype=xp.float64)
+    out = xp.empty_like(p)
+    n, m = p.shape
+    _launch("kcalib_cumulative", n, (p, np.int64(n), np.int64(m), out))
+    return out
+
+
+def draw_labels(cumulative: Array, uniform: Array, rows: Array | None = None) -> Array:
+    """Labels drawn from rows of probabilities, shape (n,), by one uniform number in [0, 1) for each.
+
+    `cumulative` is the cumulative sum of the rows, shape (n, m), of which label i takes `rows[i]` (i, if they are not
+    given). A label of probability 0 is never drawn.
+    """
+    if arrays.is_cuda(cumulative):
+        return _labels_on_device(cumulative, uniform, rows, 1)[:, 0]
+    if rows is not None:
+        cumulative = cumulative[rows]
+    return np.asarray(np.sum(cumulative <= thresholds(cumulative[:, -1], uniform)[:, None], axis=1))
+
+
+def thresholds(totals: Array, uniform: Array) -> Array:
+    """`uniform` as shares of `totals`, always below them."""
+    xp = arrays.namespace(totals)
+    shares = uniform * totals
+    return xp.minimum(shares, xp.nextafter(totals, xp.zeros_like(totals)), out=shares)
+
+
+def drawn_labels(probabilities: Array, n_draws: int, seed: int, *, at_once: int) -> Iterator[Array]:
+    """Labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
+
+    By inversion of one uniform number a label, of NumPy's Philox generator: draw after draw, sample after
+    sample, so that neither `at_once` nor an array's library or device matters. Of NumPy or CuPy arrays, as those of
+    the labels are.
+    """
+    generator = np.random.Generator(np.random.Philox(seed))
+    cumulative = cumulative_sums(probabilities)
+    n = len(cumulative)
+    numbers = RandomNumbers(generator, cumulative)
+    for begin in range(0, n_draws, at_once):
+        count = min(at_once, n_draws - begin)
+        uniform = numbers.uniform(count * n)
+        if arrays.is_cuda(cumulative):
+            yield _labels_on_device(cumulative, uniform, None, count)
+            continue
+        shares = thresholds(cumulative[:, -1:], uniform.reshape(count, n).T)
+        labels = np.zeros(shares.shape, dtype=np.min_scalar_type(cumulative.shape[1]), order="F")  # as the shares
+        for column in cumulative.T[:-1]:
+            labels += column[:, None] <= shares
+        yield labels.astype(np.intp, order="C")
+
+
+def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, draws: int) -> Array:
+    """Shape (n, draws); `uniform` draw after draw."""
+    xp = arrays.namespace(cumulative)
+    n = len(cumulative) if rows is None else len(rows)
+    out = xp.empty((n, draws), dtype=xp.int64)
+    sizes = (np.int64(n), np.int64(cumulative.shape[1]), np.int64(draws))
+    _launch("kcalib_labels", n * draws, (cumulative, rows, uniform, *sizes, out))
+    return out
+
+
+def philox_program() -> Program:
+    """What makes uniform numbers and labels on a GPU; without fused products, for the bits of NumPy."""
+    return Program(("cuda/philox.cu",), ("-fmad=false",))
+
+
+def _launch(name: str, count: int, arguments: tuple[Any, ...]) -> None:
+    if count:
+        philox_program().launch(name, (-(-count // THREADS), 1), THREADS, arguments)

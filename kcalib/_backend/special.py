@@ -1,0 +1,53 @@
+"""Special functions where the numbers are: SciPy's on the host, on a GPU CuPy's, which has most of them.
+
+CuPy's are those of Cephes; SciPy has newer ones for some, so that results differ by more than rounding where the old
+ones have lost digits. Called by whatever computes densities, distribution functions and quantiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+
+
+def special(array: Array) -> Any:
+    """The module whose functions take the array."""
+    if not arrays.is_cuda(array):
+        return scipy.special
+    import cupyx.scipy.special
+
+    return cupyx.scipy.special
+
+
+def beside_computed(array: Array, reference: Array) -> Array:
+    """`array` where `where_computed` has the reference."""
+    return arrays.beside(array, reference if arrays.is_cuda(reference) else np.empty(0))
+
+
+def brought(values: Array, reference: Array) -> Array:
+    """Host `values`, such as random numbers, where `where_computed` has the reference."""
+    if arrays.is_cuda(reference) and arrays.is_host(values):
+        return arrays.like(values, reference)
+    return values
+
+
+def betaincc(a: Array, b: Array, x: Array, complement: Array) -> Array:
+    """1 - I_x(a, b), to relative accuracy; `complement` is 1 - x."""
+    functions = special(x)
+    if hasattr(functions, "betaincc"):
+        return functions.betaincc(a, b, x)
+    xp, lower = arrays.namespace(x), functions.betainc(a, b, x)
+    return xp.where(lower < 0.5, 1 - lower, functions.betainc(b, a, complement))
+
+
+def betainccinv(a: Array, b: Array, p: Array) -> Array:
+    """The x with 1 - I_x(a, b) = p."""
+    functions = special(p)
+    if hasattr(functions, "betainccinv"):
+        return functions.betainccinv(a, b, p)
+    return functions.betaincinv(a, b, 1 - p)

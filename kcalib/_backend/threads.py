@@ -1,0 +1,110 @@
+"""How many threads a CPU operator may use, and progress of long sweeps."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from kcalib import _native
+from kcalib._backend.options import check_integer
+
+
+def resolve_threads(threads: Any = None) -> int:
+    """The number of threads: `threads` if given, else OpenMP's (OMP_NUM_THREADS), capped by
+    the CPUs of the affinity mask and of the control group, shared with the sweeps that other
+    Python threads are running."""
+    if threads is not None:
+        return check_integer("threads", threads, 1)
+    available = min(_native.max_threads(), _affinity(), _cgroup_quota())
+    return max(1, available // (1 + _native.running_sweeps()))
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@functools.cache
+def _cgroup_quota(mounts: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """CPUs of the smallest quota of the process's control group and those above it, rounded up.
+
+    Read once in a process: the files take longer than a small sweep.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:  # no control groups
+        return sys.maxsize
+    quotas = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots = [mounts, mounts / "unified"]  # version 2; beside version 1
+        else:
+            roots = [mounts / "cpu"] if "cpu" in controllers.split(",") else []
+        for root in roots:
+            group = root / path.lstrip("/")
+            # Inside a container `path` may be the host's, with only the mount itself to be seen.
+            quotas += [_own_quota(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    quota = min(quotas)
+    return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
+
+
+def _own_quota(group: Path) -> float:
+    """CPUs of one control group's own quota; inf if it has none."""
+    for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):  # version 2, 1
+        try:
+            quota, period = " ".join((group / file).read_text() for file in files).split()
+            return int(quota) / int(period) if int(quota) > 0 else math.inf
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return math.inf
+
+
+class ProgressBar:
+    """A share of work done on a terminal, from two seconds on; silent anywhere else."""
+
+    def __init__(self, label: str = "kcalib", stream: TextIO | None = None, delay: float = 2.0):
+        self._label = label
+        self._stream = sys.stderr if stream is None else stream
+        self._start = time.monotonic()
+        self._delay = delay
+        self._shown = False
+
+    def __call__(self, done: float) -> None:
+        elapsed = time.monotonic() - self._start
+        if elapsed < self._delay:
+            return
+        remaining = elapsed * (1 - done) / done if done > 0 else 0.0
+        self._shown = True
+        self._stream.write(f"\r{self._label}: {100 * done:3.0f} %, {remaining:.0f} s left   ")
+        self._stream.flush()
+
+    def close(self) -> None:
+        if self._shown:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+
+@contextmanager
+def terminal_progress(label: str = "kcalib") -> Iterator[ProgressBar | None]:
+    """A progress bar if standard error is a terminal, else None; cleared at the end."""
+    stream = sys.stderr
+    bar = ProgressBar(label, stream) if stream is not None and stream.isatty() else None
+    try:
+        yield bar
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def threads_for(values: int, threads: Any) -> int:
+    """Threads for one pass over that many values: few are done before a second thread is awake."""
+    return resolve_threads(threads) if values > 100_000 else 1

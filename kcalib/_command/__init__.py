@@ -1,0 +1,1 @@
+"""The command ``kcalib``: its arguments (`cli`) and the files it reads (`files`)."""

@@ -1,0 +1,148 @@
+"""Targets and predicted distributions as checked input; the counterpart of `_input.labels` beyond class labels.
+
+`prepare` is what public functions call: it gives a `Forecasts` if the predictions are a `Distribution`, and leaves
+class probabilities to `_input.labels.prepare`, which gives a `Classification`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input import labels
+from kcalib._input.checks import dtype_name, weights_of
+from kcalib._input.labels import Classification
+from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib.distributions._checks import check_support, real_array
+from kcalib.distributions._distribution import take_rows
+from kcalib.lenses import Canonical, Lens
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Checked targets and predicted distributions, in one array library on one device."""
+
+    y: Array  # float64, shape: (n, d)
+    prediction: Distribution
+    sample_weight: Array | None  # float64, shape: (n,)
+    dtype: str = "float64"  # of the pairwise arithmetic
+    lens: Lens = field(default_factory=Canonical)
+
+    @property
+    def n(self) -> int:
+        return int(self.y.shape[0])
+
+    @property
+    def n_dims(self) -> int:
+        return int(self.y.shape[1])
+
+    @property
+    def xp(self) -> Any:
+        return arrays.namespace(self.y)
+
+    def take(self, rows: Any) -> Forecasts:
+        weights = None if self.sample_weight is None else take_rows(self.sample_weight, rows)
+        return dataclasses.replace(
+            self, y=take_rows(self.y, rows), prediction=self.prediction.take(rows), sample_weight=weights
+        )
+
+    def permuted(self, seed: int) -> Forecasts:
+        """The samples in the order of ``numpy.random.default_rng(seed).permutation(n)``."""
+        return self.take(self.order(seed))
+
+    def order(self, seed: int) -> Array:
+        return arrays.like(np.random.default_rng(seed).permutation(self.n), self.y)
+
+    def drawn(self, seed: int, replicate: int) -> Forecasts:
+        """The same predictions with a target drawn from each: a pure function of seed and replicate."""
+        return self.with_targets(self.xp.reshape(self._draws(seed, replicate), (self.n, self.n_dims)))
+
+    def _draws(self, seed: int, replicate: int) -> Array:
+        key = np.random.SeedSequence((seed, replicate)).generate_state(1, np.uint64)[0]
+        return self.prediction.sample(1, seed=int(key >> np.uint64(1)))
+
+    def with_targets(self, y: Array) -> Forecasts:
+        """The same predictions with other targets, shape (n, d): draws from the predictions, say."""
+        return dataclasses.replace(self, y=y)
+
+
+Data = Classification | Forecasts
+# Modules of other libraries whose distribution objects are predictions.
+FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
+
+
+def prepare(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    classes: Any = None,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    dtype: Any = None,
+    threads: Any = None,
+    lens: Any = None,
+) -> Data:
+    """Check and normalise what all public functions take.
+
+    `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for
+    `_input.labels.prepare`, whose parameters the others are, and so are class probabilities in a `Categorical`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `_input.labels.prepare`; if the targets' shape is not that of the distributions, if one is not finite or
+        outside their support, or for an option that distributions do not have.
+    """
+    if type(y_pred).__module__.startswith(FOREIGN):
+        y_pred = as_distribution(y_pred)
+    if isinstance(y_pred, Categorical):
+        classes = y_pred.classes if classes is None else classes
+        y_pred = y_pred.probabilities
+    if not isinstance(y_pred, Distribution):
+        return labels.prepare(
+            y_true,
+            y_pred,
+            classes=classes,
+            from_logits=from_logits,
+            sample_weight=sample_weight,
+            dtype=dtype,
+            threads=threads,
+            lens=lens,
+        )
+    for name, given in (("classes", classes is not None), ("from_logits", from_logits), ("lens", lens is not None)):
+        if given:
+            raise ValueError(
+                f"`{name}` is for class probabilities, but `y_pred` is {type(y_pred).__name__}; leave it out"
+            )
+    y = _targets(y_true, y_pred)
+    weights = None if sample_weight is None else weights_of(sample_weight, y_pred.n, y)
+    return Forecasts(y, y_pred, weights, dtype_name(dtype))
+
+
+def _targets(y_true: Any, prediction: Distribution) -> Array:
+    """Targets of shape (n, d), beside the predictions."""
+    y, shape = real_array(y_true, "y_true"), (prediction.n, *prediction.event_shape)
+    if prediction.event_shape == () and tuple(y.shape) == (prediction.n, 1):
+        shape = (prediction.n, 1)
+    if tuple(y.shape) != shape:
+        raise ValueError(
+            f"`y_true` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "
+            f"predictions of {type(prediction).__name__}"
+        )
+    y = arrays.beside(y, _array_of(prediction))
+    check_support(y, prediction.support, "y_true")
+    return arrays.namespace(y).reshape(y, (prediction.n, prediction.n_dims))
+
+
+def _array_of(prediction: Distribution) -> Array:
+    """An array in the library and on the device of the predictions."""
+    parameters = prediction.parameters()
+    if parameters is not None:
+        return parameters
+    components = prediction.components()
+    return prediction.sample(1) if components is None else components.locations

@@ -1,0 +1,386 @@
+"""From what users pass to checked arrays: every check on labels and predictions, every message.
+
+Each public metric calls `prepare` once and gets a `Classification`; nothing behind it
+checks again. `_backend.arrays` says which arrays come to the host. Their values are checked by one
+compiled pass (`_native`), which only says yes or no; the checks in the array's own library
+run for other arrays, and after a "no", to find the culprit and say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.threads import threads_for
+from kcalib._input.checks import dtype_name, reject, weights_of
+from kcalib.lenses import Canonical, Lens
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Checked labels and predictions, in one array library on one device."""
+
+    # On the host C-contiguous, as compiled code reads them.
+    labels: Array  # int64, values 0..m-1, shape: (n,)
+    probabilities: Array  # float64 (float32 where the library has no other), shape: (n, m)
+    sample_weight: Array | None  # float64, shape: (n,)
+    classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
+    input_epsilon: float  # machine epsilon of the dtype the predictions came in
+    dtype: str = "float64"  # of the pairwise arithmetic
+    lens: Lens = field(default_factory=Canonical)  # through which all of this is seen
+
+    @property
+    def n(self) -> int:
+        return int(self.probabilities.shape[0])
+
+    @property
+    def m(self) -> int:
+        return int(self.probabilities.shape[1])
+
+    @property
+    def xp(self) -> Any:
+        return arrays.namespace(self.probabilities)
+
+    def permuted(self, seed: int) -> Classification:
+        """The samples in the order of ``numpy.random.default_rng(seed).permutation(n)``."""
+        order = arrays.like(np.random.default_rng(seed).permutation(self.n), self.probabilities)
+        take = self.xp.take
+        return dataclasses.replace(
+            self,
+            labels=take(self.labels, order, axis=0),
+            probabilities=take(self.probabilities, order, axis=0),
+            sample_weight=None if self.sample_weight is None else take(self.sample_weight, order, axis=0),
+        )
+
+
+def prepare(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    classes: Any = None,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    dtype: Any = None,
+    threads: Any = None,
+    lens: Any = None,
+) -> Classification:
+    """Check and normalise the arguments that all metrics share.
+
+    Parameters
+    ----------
+    y_true : array_like, shape (n,), (n, 1) or one-hot (n, m)
+        Labels: integers 0..m-1, booleans, or whatever `classes` lists.
+    y_pred : array_like, shape (n, m), or (n,) or (n, 1) for binary problems
+        Probabilities of the classes, or of the second class; logits if `from_logits`.
+    classes : array_like of length m, optional
+        The label of each column of `y_pred`. Default: 0..m-1; for strings and booleans the
+        sorted distinct labels.
+    from_logits : bool
+        Apply a softmax (binary (n,): a sigmoid) to `y_pred`.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights.
+    dtype : {"float64", "float32"}, optional
+        Arithmetic of the pairwise sweep; float64 by default.
+    threads : int, optional
+        Threads of the checks, by default as many as `resolve_threads` allows; refused where `y_pred` is on a GPU.
+    lens : Lens, optional
+        One of `kcalib.lenses`: what is returned is the problem it induces.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not numeric or of a type that is never meant.
+    ValueError
+        If a value, a shape or a length is wrong; the message names it and the remedy.
+    """
+    target = dtype_name(dtype)
+    if not (lens is None or isinstance(lens, Lens)):
+        raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+    true = arrays.as_array(y_true, "y_true")
+    pred = arrays.as_array(y_pred, "y_pred")
+    arrays.check_no_threads(pred, threads)
+    _check_swapped(true, pred)
+    _check_pred_type(pred)
+    epsilon = _epsilon(y_pred, pred)
+    if not isinstance(from_logits, (bool, np.bool_)):
+        raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
+    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads)
+    n, m = (int(size) for size in probabilities.shape)
+    labels, names = _labels(true, n, m, classes, threads)
+    if classes is None:
+        _check_column_names(y_pred, names, m)
+    labels = arrays.beside(labels, probabilities)
+    if arrays.is_host(labels):
+        labels = arrays.compact(labels, np.int64)
+    else:
+        xp = arrays.namespace(probabilities)
+        labels = xp.astype(labels, xp.int64, copy=False)
+    weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
+    data = Classification(labels, probabilities, weights, names, epsilon, target)
+    return data if lens is None else lens.induced(data)
+
+
+def _epsilon(y_pred: Any, pred: Array) -> float:
+    """Machine epsilon of the dtype that the predictions came in; of float64 for integers."""
+    if arrays.is_host(pred) and pred.dtype == np.float64:
+        return _FLOAT64_EPSILON
+    if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 by now
+        return 2.0**-7
+    xp = arrays.namespace(pred)
+    return float(xp.finfo(pred.dtype if arrays.kind_of(pred) == "f" else xp.float64).eps)
+
+
+def _is_column(array: Array) -> bool:
+    return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+
+
+def _check_swapped(true: Array, pred: Array) -> None:
+    """The order is (y_true, y_pred); say so where the two are plainly the other way round."""
+    if arrays.kind_of(true) != "f" or arrays.kind_of(pred) not in "iubU" or not _is_column(pred):
+        return
+    if _is_column(true):
+        swapped = bool(arrays.namespace(true).any((true > 0) & (true < 1)))
+    else:
+        swapped = true.ndim == 2 and not _is_one_hot(true)
+    if swapped:
+        raise ValueError(
+            "`y_true` looks like probabilities and `y_pred` like labels: the arguments are swapped; "
+            "the order is (y_true, y_pred), as in scikit-learn"
+        )
+
+
+def _check_pred_type(pred: Array) -> None:
+    kind = arrays.kind_of(pred)
+    if kind == "c":
+        raise TypeError("`y_pred` is complex, expected real probabilities; pass y_pred.real if that is what you mean")
+    if kind == "U":
+        raise TypeError("`y_pred` holds strings, expected probabilities; pass the output of predict_proba")
+    if kind == "b" or (kind in "iu" and _is_column(pred) and pred.shape[0] > 0):
+        raise TypeError(
+            f"`y_pred` has dtype {pred.dtype} and looks like predicted labels, expected probabilities; pass the output "
+            "of predict_proba, or y_pred.astype(float) if 0 and 1 are meant as probabilities"
+        )
+    if kind not in "iuf":
+        raise TypeError(f"`y_pred` has dtype {pred.dtype}, expected floating point numbers")
+
+
+def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any) -> Array:
+    if pred.ndim not in (1, 2):
+        raise ValueError(
+            f"`y_pred` has shape {tuple(pred.shape)}, expected (n, m) probabilities, or (n,) for a binary problem"
+        )
+    if pred.shape[0] == 0:
+        raise ValueError("`y_pred` is empty, expected at least one prediction")
+    if pred.ndim == 2 and pred.shape[1] == 0:
+        raise ValueError(f"`y_pred` has shape {tuple(pred.shape)}, expected at least one column")
+    xp = arrays.namespace(pred)
+    if from_logits:
+        pred = _softmax(xp, arrays.cast(xp, pred, "float64", or_else=target))
+    binary = _is_column(pred)
+    # Rounding of the entries, and of sums of m of them in float32.
+    tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
+    if arrays.is_host(pred):
+        pred = arrays.compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
+        checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads))
+        if checked is not None:
+            return checked
+    pred = arrays.cast(xp, pred, "float64", or_else=target)
+    # Two passes without temporaries; a NaN fails them, too. Only then look for the culprit.
+    if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1 + tolerance):
+        reject(
+            pred,
+            ~xp.isfinite(pred),
+            lambda at, x: f"`y_pred{at}` is {x}, expected a finite probability; drop or repair such rows first",
+        )
+        reject(
+            pred,
+            (pred < 0) | (pred > 1 + tolerance),
+            lambda at, x: (
+                f"`y_pred{at}` is {x:.9g}, expected a probability between 0 and 1; "
+                "for logits pass from_logits=True, for rounding errors clip to [0, 1]"
+            ),
+        )
+    if binary:
+        second = xp.reshape(pred, (-1,))
+        pred = xp.stack((1 - second, second), axis=1)
+    else:
+        sums = xp.sum(pred, axis=1)
+        reject(
+            sums,
+            xp.abs(sums - 1) > tolerance,
+            lambda at, x: (
+                f"`y_pred{at}` sums to {x:.9g}, expected 1 within {tolerance:.0e}; "
+                "normalise the rows, or pass logits with from_logits=True"
+            ).replace("e-0", "e-"),
+        )
+    return pred
+
+
+_FLOAT32_EPSILON = 2.0**-23
+_FLOAT64_EPSILON = 2.0**-52
+
+
+def _softmax(xp: Any, logits: Array) -> Array:
+    """Softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
+    reject(
+        logits,
+        xp.isnan(logits) | (logits == xp.inf),
+        lambda at, x: f"`y_pred{at}` is {x}, expected a logit below infinity; drop or repair such rows first",
+    )
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        small = xp.exp(-xp.abs(logits))
+        return xp.where(logits < 0, small / (1 + small), 1 / (1 + small))
+    highest = xp.max(logits, axis=1, keepdims=True)
+    reject(
+        highest[:, 0],
+        highest[:, 0] == -xp.inf,
+        lambda at, x: f"`y_pred{at}` has only logits of -inf, expected at least one finite logit a row",
+    )
+    powers = xp.exp(logits - highest)
+    return powers / xp.sum(powers, axis=1, keepdims=True)
+
+
+def _labels(true: Array, n: int, m: int, classes: Any, threads: Any) -> tuple[Array, tuple[Any, ...] | None]:
+    """Labels as positions 0..m-1 of the classes, and the classes; None for 0..m-1."""
+    kind = arrays.kind_of(true)
+    if kind == "c":
+        raise TypeError("`y_true` is complex, expected class labels")
+    if kind not in "biufU":
+        raise TypeError(f"`y_true` has dtype {true.dtype}, expected integers, booleans or strings")
+    if true.ndim not in (1, 2):
+        raise ValueError(f"`y_true` has shape {tuple(true.shape)}, expected (n,) labels or one-hot rows (n, m)")
+    if true.shape[0] != n:
+        raise ValueError(
+            f"`y_true` has {true.shape[0]} labels, `y_pred` {n} predictions; pass one label for every prediction"
+        )
+    xp = arrays.namespace(true)
+    names = None if classes is None else _class_names(classes, m)
+    if not _is_column(true):
+        return _one_hot_labels(true, m), None if names is None else tuple(names.tolist())
+    true = xp.reshape(true, (-1,))
+    if names is None and kind == "U":
+        names = np.unique(true)
+        if len(names) != m:
+            raise ValueError(
+                f"`y_true` holds {len(names)} distinct strings, `y_pred` has {m} classes; "
+                "pass classes= with the label of each column"
+            )
+    if names is not None:
+        if not arrays.is_cuda(true):
+            true = arrays.to_host(true)
+        return _positions(true, names), tuple(names.tolist())
+    if kind == "b" and m != 2:
+        raise ValueError(f"`y_true` is boolean, `y_pred` has {m} classes; pass integer labels or classes=")
+    return _integer_labels(true, m, threads), None
+
+
+def _class_names(classes: Any, m: int) -> np.ndarray:
+    names = arrays.to_host(arrays.as_array(classes, "classes"))
+    if names.shape != (m,):
+        raise ValueError(f"`classes` has shape {names.shape}, expected ({m},): the label of each column of `y_pred`")
+    if len(np.unique(names)) != m:
+        raise ValueError(f"`classes` is {names.tolist()}, expected distinct labels")
+    return names
+
+
+def _one_hot_labels(true: Array, m: int) -> Array:
+    if true.shape[1] != m:
+        raise ValueError(
+            f"`y_true` has {true.shape[1]} columns, `y_pred` has {m} classes; one-hot labels need m columns"
+        )
+    if not _is_one_hot(true):
+        raise ValueError(
+            f"`y_true` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros elsewhere); "
+            "pass labels of shape (n,); if these are probabilities, the arguments are swapped"
+        )
+    xp = arrays.namespace(true)
+    return xp.argmax(xp.astype(true, xp.int8), axis=1)
+
+
+def _is_one_hot(array: Array) -> bool:
+    xp = arrays.namespace(array)
+    if arrays.kind_of(array) == "b":
+        array = xp.astype(array, xp.int8)
+    ones = array == 1
+    return bool(xp.all(ones | (array == 0))) and bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
+
+
+def _positions(true: Array, names: np.ndarray) -> Array:
+    """Where in `names` the labels are; beside the labels."""
+    if (names.dtype.kind == "U") != (arrays.kind_of(true) == "U"):
+        raise TypeError(f"`classes` holds {names.dtype} and `y_true` {true.dtype}, expected labels of one type")
+    order = np.argsort(names)
+    xp, ordered, values = arrays.namespace(true), names[order], true
+    if not arrays.is_host(true):  # search and comparison want numbers of one type
+        common = np.float64 if "f" in (names.dtype.kind, arrays.kind_of(true)) else np.int64
+        order, ordered = arrays.like(order, true), arrays.like(ordered, true, dtype=common)
+        values = xp.astype(true, common)
+    place = xp.minimum(xp.searchsorted(ordered, values), len(names) - 1)
+    found = order[place]
+    reject(
+        true,
+        ordered[place] != values,
+        lambda at, x: (
+            f"`y_true{at}` is {x!r}, expected one of classes={names.tolist()}; correct the label or `classes`"
+        ),
+    )
+    return found
+
+
+def _integer_labels(true: Array, m: int, threads: Any) -> Array:
+    """Labels that must be 0..m-1 as int64."""
+    if arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
+        exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
+        true = arrays.compact(true, exact)
+        checked = _native.classes(true, m, threads_for(true.size, threads))
+        if checked is not None:
+            return checked
+    xp = arrays.namespace(true)
+    if arrays.kind_of(true) == "f":
+        reject(
+            true,
+            ~xp.isfinite(true),
+            lambda at, x: f"`y_true{at}` is {x}, expected a class label; drop such rows first",
+        )
+        reject(
+            true,
+            xp.floor(true) != true,
+            lambda at, x: (
+                f"`y_true{at}` is {x:.6g}, expected a class label 0..{m - 1}; "
+                "if these are probabilities, the arguments are swapped: the order is (y_true, y_pred)"
+            ),
+        )
+    else:
+        true = xp.astype(true, xp.int64, copy=False)
+    lowest, highest = int(xp.min(true)), int(xp.max(true))
+    remedy = f"pass classes= with the label of each of the {m} columns of `y_pred`"
+    if lowest == 1 and highest == m:
+        remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
+    elif lowest == -1 and highest == 1 and m == 2:
+        remedy = "for labels -1 and 1 pass classes=[-1, 1]"
+    reject(
+        true,
+        (true < 0) | (true >= m),
+        lambda at, x: f"`y_true{at}` is {x:.0f}, expected a label 0..{m - 1}; {remedy}",
+    )
+    return xp.astype(true, xp.int64, copy=False)
+
+
+def _check_column_names(y_pred: Any, names: tuple[Any, ...] | None, m: int) -> None:
+    """Refuse a frame whose columns are named like the classes, but in another order."""
+    columns = tuple(getattr(y_pred, "column_names", getattr(y_pred, "columns", ())))  # Arrow, or pandas and polars
+    if not columns:
+        return
+    names = tuple(range(m)) if names is None else names
+    if columns != names and len(columns) == len(names) and set(columns) == set(names):
+        raise ValueError(
+            f"`y_pred` has the columns {list(columns)}, expected them in the order {list(names)}; "
+            f"reorder them, or pass classes={list(columns)}"
+        )

@@ -1,0 +1,597 @@
+"""The GPU operator: compiles src/cuda/pairs.cu for a problem and launches it.
+
+Points and marks are CuPy arrays and stay on their device; only sums come back. What is compiled is the text of one
+function (`FUNCTIONS`) for the wanted combination (type, kernel as an expression, which quantities).
+
+H passes by in rectangles, one launch each, which bound the memory and the time between two looks at Python's signals.
+Sums are taken in the launch; products leave their rectangle of H in memory, and cuBLAS multiplies it. Of many marks
+cuBLAS computes the inner products, too, which the launch then reads. Partial sums are added up in an order that is
+a function of the sizes alone; the bits of cuBLAS are the same from run to run on one model of GPU with one version of
+it, as long as the memory suffices for the same rectangles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.cuda import Program, tensor_float
+from kcalib._backend.memory import available_memory_on_gpu
+from kcalib._backend.options import check_choice
+from kcalib._backend.random import Weights, drawn_weights
+from kcalib._backend.threads import terminal_progress
+from kcalib._pairs.operators.device_mixtures import (
+    QUANTITIES,
+    expression,
+    mixture_definitions,
+    mixture_files,
+    numbers_of,
+    table_of,
+)
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
+from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
+
+HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h")
+FUNCTIONS = {
+    "kcalib_sums": "cuda/pair_sums.cu",
+    "kcalib_block_sums": "cuda/pair_block_sums.cu",
+    "kcalib_entries": "cuda/pair_entries.cu",
+    "kcalib_counts": "cuda/pair_counts.cu",
+    "kcalib_between": "cuda/pair_counts.cu",
+    "kcalib_own_products": "cuda/own_products.cu",
+}
+TILE, THREADS, THRESHOLDS, FEATURES = 64, 256, 8, 16  # as in pairs.cu
+DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
+# Unless points lie so close, in the mean of their squared distances, that most pairs would have to be computed anew:
+# by residuals, whose products have size 1, or by an expansion, as a share of their squares.
+SPREAD_OF_RESIDUALS, SPREAD = 0.1, 0.02
+
+# Beyond them one product of residuals gives distances and target factors, if each residual at the other's label comes
+# from shared memory, where there are at most `FEATURES` classes. From global memory a warp takes some 20 cycles of a
+# multiprocessor for them, a second product m / 2 in float64 and m / 4 in float32: it is the better one in between.
+GATHERED_FROM = 64
+
+# From this many marks (or points) on their inner products come from cuBLAS. On paper, for an H200: in the register
+# tile a pair takes m / 17e12 s of float64 vector arithmetic, of which reading shared memory leaves 65 %; cuBLAS has
+# the tensor cores, m / 33e12 s at 80 %, and 16 bytes a pair are written and read again at 4.8e12 a second. They are
+# even at m = 63. In float32, where TF32 would leave 3 digits, both have 33e12 and 8 bytes: even at m = 110.
+GRAM_FROM = 128
+
+# A launch costs pairs times instructions a pair, at most so many: 0.2 s on a GPU that does 3e11 of them in a second
+# (float64 on a consumer's), 4 ms on an H200, beside which a synchronisation is not seen.
+LAUNCH_COST = 6e10
+EPILOGUE_COST = 60  # of an exponential kernel and a reduction
+BAND = 128  # tiles of rows in a launch
+BLOCKS, GROUP_COST = 4096, 2560  # thread blocks that keep any device busy; a block's share, in tiles times their cost
+PARTS_BYTES = 2**27  # of partial sums of columns in a launch
+# Rows and columns of a rectangle whose entries or inner products are stored: 128 MiB of float64. Larger ones would
+# compute more pairs below the diagonal in vain, smaller ones would leave the device waiting for Python.
+STRIP, STRIP_GROUP = 4096, 4
+TILE_COLUMNS = 128  # products in float32 that are summed in it: less than in the compiled core, and whole tiles
+PANEL = 512  # columns of weights or vectors in one product
+WEIGHTS_BYTES = 2**33  # of weights at a time, if a quarter of the free memory is more
+LARGE_BLOCK = 1024  # samples, from which the sum of a diagonal block is spread over many thread blocks
+
+R = TypeVar("R")
+
+
+class Rectangle(NamedTuple):
+    """Part of H: rows [row, row_end), columns [column, column_end)."""
+
+    row: int
+    row_end: int
+    column: int
+    column_end: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.row_end - self.row, self.column_end - self.column
+
+    def parts(self, rows: int, columns: int, symmetric: bool) -> Iterator[Rectangle]:
+        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, without those below its diagonal."""
+        for row in range(self.row, self.row_end, rows):
+            first = (row - self.row) // columns * columns if symmetric else 0
+            for column in range(self.column + first, self.column_end, columns):
+                yield Rectangle(row, min(row + rows, self.row_end), column, min(column + columns, self.column_end))
+
+
+class CudaOperator:
+    """H in rectangles of tiles; the same bits from run to run."""
+
+    name = "cuda"
+    threads = None
+
+    def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
+        self.problem = problem
+        self.reason = reason
+        self._xp = arrays.namespace(problem.left.points)
+        self._dtype = "float32" if problem.left.points.dtype == self._xp.float32 else "float64"
+        factors = [factor for term in problem.kernel for factor in term.factors]
+        metrics = {f.metric for f in factors}
+        n = max(len(problem.left.points), len(problem.columns.points))
+        if n >= 2**31:  # pairs.cu counts samples in 32 bits
+            raise ValueError(f"operator='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
+        features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
+        labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
+        many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO
+        spread, size = _spread(problem.left.points) if many_features else (0.0, 0.0)
+        self._residuals = 0
+        if labelled and metrics == {"euclidean"} and spread > SPREAD_OF_RESIDUALS:
+            self._residuals = 1 if features <= FEATURES else 2 if features >= GATHERED_FROM else 0
+        self._expanded = many_features and spread > SPREAD * size and not self._residuals
+        self._dots = self._expanded or "dot" in metrics
+        vectors = problem.target is None and problem.predicted is None and problem.table is None
+        differences = "euclidean" in metrics and not self._expanded and not self._residuals
+        many = max(marks, features if self._dots else 0) >= GRAM_FROM
+        self._gram = vectors and many and not (self._dtype == "float32" and tensor_float())
+        quantities = {QUANTITIES[metric] for metric in metrics}
+        self._options = (
+            f"-DKCALIB_REAL={_real(self._dtype)}",
+            f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
+            f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
+            f"-DKCALIB_DIFFERENCES={int(differences or 'mmd' in metrics)}",
+            f"-DKCALIB_RESIDUALS={self._residuals}",
+            *mixture_definitions(problem),
+        )
+        self._programs: dict[tuple[str, str], Program] = {}
+        self._sums_program = sums_program(_real(self._dtype))
+        self._table = table_of(problem)
+        self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
+        self._sizes = (np.int64(features), np.int64(marks))
+        self._cost = EPILOGUE_COST + _cost(problem.predicted, features) + _cost(problem.target, marks)
+        self._left = self._prepared(problem.left)
+        self._right = self._left if problem.right is None else self._prepared(problem.right)
+
+    @staticmethod
+    def unsuitable(problem: PairProblem) -> str | None:
+        """Why it cannot take the problem; None if it can."""
+        return obstacle(problem)
+
+    def program(self, function: str, out: str = "float64") -> Program:
+        """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
+        if (function, out) not in self._programs:
+            self._programs[function, out] = self._program(function, out)
+        return self._programs[function, out]
+
+    def _program(self, function: str, out: str) -> Program:
+        gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
+        options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
+        if function == "kcalib_entries":
+            options.append(f"-DKCALIB_OUT={_real(out)}")
+        files = (*HEADERS, *mixture_files(self.problem), "cuda/pairs.cu", FUNCTIONS[function])
+        return Program(files, tuple(options))
+
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        problem, xp = self.problem, self._xp
+        rows = rows or second
+        whole = Rectangle(0, self._left.n, 0, self._right.n)
+        total, row_sums, column_sums, squares = within_memory(
+            lambda shrink: self._sums(whole, rows, second, shrink), "the moments", whole.shape[0]
+        )
+        own = diagonal(problem) if trace and problem.symmetric else None
+        return Moments(total, row_sums, column_sums, own, squares, None if own is None else float(xp.sum(own)))
+
+    def block_sums(self, size: int) -> Array:
+        n = self._left.n // size * size
+        if size >= LARGE_BLOCK:
+            return within_memory(lambda shrink: self._large_block_sums(size, n, shrink), "sums over blocks", n)
+        return within_memory(lambda shrink: self._small_block_sums(size, n), "sums over blocks", n)
+
+    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
+        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
+        return within_memory(lambda shrink: self._product(vectors, single, shrink), "products with H", self._left.n)
+
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
+        return within_memory(lambda shrink: self._forms(weights, single, shrink), "quadratic forms", self._left.n)
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        def work(shrink: int) -> np.ndarray:
+            xp, counts = self._xp, []
+            for begin in range(0, len(thresholds), THRESHOLDS):
+                part = np.full(THRESHOLDS, -np.inf)
+                part[: len(thresholds) - begin] = thresholds[begin : begin + THRESHOLDS]
+                found = xp.zeros(THRESHOLDS, dtype=xp.uint64)
+                self._look_at_pairs("kcalib_counts", shrink, xp.asarray(part), found)
+                counts.append(arrays.to_host(found).astype(np.int64))
+            return np.concatenate([np.empty(0, np.int64), *counts])[: len(thresholds)]
+
+        return within_memory(work, "counts of entries", self._left.n)
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        def work(shrink: int) -> np.ndarray:
+            xp = self._xp
+            values, found = xp.empty(count, dtype=xp.float64), xp.zeros(1, dtype=xp.uint64)
+            bounds = np.float64(low), np.float64(high)
+            self._look_at_pairs("kcalib_between", shrink, *bounds, values, np.int64(count), found)
+            assert int(found[0]) == count
+            return arrays.to_host(values)
+
+        return within_memory(work, f"{count} entries", self._left.n)
+
+    def tile(self, rows: Any, columns: Any) -> Array:
+        def work(shrink: int) -> Array:
+            sides = zip((self.problem.left, self.problem.columns), (rows, columns), strict=True)
+            left, right = (self._prepared(side.take(at)) for side, at in sides)
+            whole = Rectangle(0, left.n, 0, right.n)
+            out = self._xp.empty(whole.shape, dtype=self._xp.float64)
+            strip, gram = self._gram_of(whole, shrink)
+            with self._paced(whole, self._cost) as spent:
+                for part in whole.parts(strip, strip, symmetric=False):
+                    inner = self._inner_products(gram, part, left, right)
+                    self._write_entries(part, left, right, inner, out, whole, whole.shape[1])
+                    spent(part, self._cost)
+            return out
+
+        return within_memory(work, "a dense piece of H", self._left.n)
+
+    # Sums
+
+    def _sums(
+        self, whole: Rectangle, rows: bool, second: bool, shrink: int
+    ) -> tuple[float, Array | None, Array | None, float | None]:
+        """Of a rectangle the total, on request the sums of rows and columns, and the sum of squares."""
+        xp, symmetric = self._xp, self.problem.symmetric
+        n, n_right = whole.shape
+        tiles, column_tiles = -(-n // TILE), -(-n_right // TILE)
+        strip, gram = self._gram_of(whole, shrink)
+        if self._gram:
+            per_group, band, columns_at_once = STRIP_GROUP, strip // TILE, strip
+        else:
+            # Functions of the sizes alone, as the bits are, but for `band` and the groups of a launch.
+            per_group = int(max(1, min(tiles * column_tiles // BLOCKS, GROUP_COST // self._cost)))
+            band = max(1, min(BAND, tiles) // shrink)
+            groups = LAUNCH_COST / (self._cost * band * per_group * TILE**2)
+            groups = min(groups, PARTS_BYTES / shrink / (8 * band * per_group * TILE), -(-column_tiles // per_group))
+            columns_at_once = per_group * TILE * max(1, int(groups))
+        most = min(columns_at_once, n_right)
+        groups_at_once = -(-most // (per_group * TILE))
+        band_rows = min(band * TILE, n)
+
+        row_sums, column_sums = (xp.zeros(k, dtype=xp.float64) if rows else None for k in (n, n_right))
+        totals = xp.zeros(tiles, dtype=xp.float64)
+        squares = xp.zeros(tiles, dtype=xp.float64) if second else None
+        row_parts, column_parts = (
+            xp.empty(k, dtype=xp.float64) if rows else None for k in (groups_at_once * band_rows, band * most)
+        )
+        total_parts, square_parts = (
+            None if sums is None else xp.empty(groups_at_once * band, dtype=xp.float64) for sums in (totals, squares)
+        )
+        with self._paced(whole, self._cost, symmetric) as spent:
+            for part in whole.parts(band * TILE, columns_at_once, symmetric):
+                inner = self._inner_products(gram, part, self._left, self._right)
+                row_tiles, groups = -(-part.shape[0] // TILE), -(-part.shape[1] // (per_group * TILE))
+                parts = row_parts, column_parts, total_parts, square_parts
+                self._launch(
+                    "kcalib_sums", (row_tiles, groups), part, self._left, self._right, inner,
+                    np.int64(symmetric), np.int64(per_group), *parts,
+                )  # fmt: skip
+                self._merge(row_parts, groups, part.shape[0], row_sums, part.row - whole.row)
+                self._merge(column_parts, row_tiles, part.shape[1], column_sums, part.column - whole.column)
+                self._merge(total_parts, groups, row_tiles, totals, (part.row - whole.row) // TILE)
+                self._merge(square_parts, groups, row_tiles, squares, (part.row - whole.row) // TILE)
+                spent(part, self._cost)
+        if row_sums is not None and column_sums is not None and symmetric:
+            row_sums = column_sums = row_sums + column_sums
+        square = None if squares is None else self._total(squares)
+        return self._total(totals), row_sums, column_sums, square
+
+    def _total(self, values: Array) -> float:
+        total = self._xp.zeros(1, dtype=self._xp.float64)
+        self._merge(values, len(values), 1, total, 0)
+        return float(total[0])
+
+    def _merge(self, parts: Array | None, count: int, length: int, out: Array | None, first: int) -> None:
+        """Add parts, `count` of `length` numbers, to out[first : first + length], in order; None: nothing."""
+        if parts is None:
+            return
+        arguments = parts, np.int64(count), np.int64(length), out, np.int64(first)
+        self._sums_program.launch("kcalib_merge", (-(-length // THREADS), 1), THREADS, arguments)
+
+    def _large_block_sums(self, size: int, n: int, shrink: int) -> Array:
+        xp = self._xp
+        blocks = (Rectangle(begin, begin + size, begin, begin + size) for begin in range(0, n, size))
+        return xp.asarray([self._sums(block, False, False, shrink)[0] for block in blocks], dtype=xp.float64)
+
+    def _small_block_sums(self, size: int, n: int) -> Array:
+        xp, blocks = self._xp, n // size
+        out = xp.empty(blocks, dtype=xp.float64)
+        at_once = max(1, int(LAUNCH_COST / (self._cost * max(size, TILE) ** 2)))
+        with self._paced(Rectangle(0, n, 0, max(size, TILE)), self._cost) as spent:
+            for first in range(0, blocks, at_once):
+                count = min(at_once, blocks - first)
+                whole, numbers = Rectangle(0, n, 0, n), (np.int64(size), np.int64(first))
+                self._launch(
+                    "kcalib_block_sums", (count, 1), whole, self._left, self._left, (None, None), *numbers, out
+                )
+                spent(Rectangle(0, count * size, 0, max(size, TILE)), self._cost)
+        return out
+
+    def _look_at_pairs(self, function: str, shrink: int, *arguments: Any) -> None:
+        """Launch a function for all tiles on and above the diagonal."""
+        whole = Rectangle(0, self._left.n, 0, self._left.n)
+        strip, gram = self._gram_of(whole, shrink)
+        with self._paced(whole, self._cost, symmetric=True) as spent:
+            for part in whole.parts(strip, strip, symmetric=True):
+                inner = self._inner_products(gram, part, self._left, self._left)
+                grid = -(-part.shape[1] // TILE), -(-part.shape[0] // TILE)
+                self._launch(function, grid, part, self._left, self._left, inner, *arguments)
+                spent(part, self._cost)
+
+    # Products
+
+    def _product(self, vectors: Array, single: bool, shrink: int) -> Array:
+        xp, dtype = self._xp, "float32" if single else "float64"
+        n, n_right, count = self._left.n, self._right.n, int(vectors.shape[1])
+        if count == 0:
+            return xp.empty((n, 0), dtype=xp.float64)
+        vectors = xp.asarray(vectors, dtype=xp.float64)
+        scales = _powers_of_two(xp, xp.max(xp.abs(vectors), axis=0)) if single else None
+        if scales is not None:
+            vectors = vectors / scales
+        panels = [self._panel(vectors[:, c : c + PANEL], dtype) for c in range(0, count, PANEL)]
+        outs = [xp.zeros((n, int(panel.shape[1])), dtype=xp.float64) for panel in panels]
+        # Float32 sums are of blocks of columns; those of the transposed rectangle would take another layout.
+        symmetric = self.problem.symmetric and not single
+        for part, h, spent in self._entries(Rectangle(0, n, 0, n_right), symmetric, count, single, shrink):
+            for out, panel in zip(outs, panels, strict=True):
+                rows = out[part.row : part.row_end]
+                rows += self._times(h, panel, part)
+                if symmetric and part.column > part.row:
+                    columns = out[part.column : part.column_end]
+                    columns += xp.matmul(h.T, panel[part.row : part.row_end])
+                spent(part, panel.shape[1])
+        found = outs[0] if len(outs) == 1 else xp.concat(outs, axis=1)
+        return found if scales is None else found * scales
+
+    def _forms(self, weights: Array | Weights, single: bool, shrink: int) -> Array:
+        xp, dtype = self._xp, "float32" if single else "float64"
+        n, count = weights.shape if not isinstance(weights, Weights) else (weights.n, weights.n_replicates)
+        budget = min(WEIGHTS_BYTES, _free_memory() // 4) // shrink
+        at_once = max(16, budget // (n * (4 if single else 8)))
+        at_once = at_once // PANEL * PANEL if at_once > PANEL else at_once
+        forms = xp.zeros(count, dtype=xp.float64)
+        for begin in range(0, count, at_once):
+            end = min(count, begin + at_once)
+            bounds = [(c, min(end, c + PANEL)) for c in range(begin, end, PANEL)]
+            panels = [self._weights(weights, *columns, dtype) for columns in bounds]
+            for part, h, spent in self._entries(Rectangle(0, n, 0, n), True, end - begin, single, shrink):
+                for (first, last), panel in zip(bounds, panels, strict=True):
+                    products = self._times(h, panel, part)
+                    products *= panel[part.row : part.row_end]
+                    sums = forms[first:last]
+                    sums += (2.0 if part.column > part.row else 1.0) * xp.sum(products, axis=0)
+                    spent(part, panel.shape[1])
+        return forms
+
+    def _entries(
+        self, whole: Rectangle, symmetric: bool, vectors: int, single: bool, shrink: int
+    ) -> Iterator[tuple[Rectangle, Array, Callable[[Rectangle, float], None]]]:
+        """Rectangles of H, one after the other in the same memory, shape (rows, columns), to be times `vectors`.
+
+        The function is to be told how many of the rectangle's products are launched.
+
+        If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last padded with 0.
+        """
+        xp = self._xp
+        strip, gram = self._gram_of(whole, shrink, 4 if single else 8)
+        width = min(strip, -(-whole.shape[1] // TILE_COLUMNS) * TILE_COLUMNS if single else whole.shape[1])
+        memory = xp.empty(min(strip, whole.shape[0]) * width, dtype=xp.float32 if single else xp.float64)
+        with self._paced(whole, self._cost + vectors, symmetric) as spent:
+            for part in whole.parts(strip, strip, symmetric):
+                rows, columns = part.shape
+                blocks = -(-columns // TILE_COLUMNS)
+                shape = (blocks, rows, TILE_COLUMNS) if single else (rows, columns)
+                h = memory[: int(np.prod(shape))].reshape(shape)
+                inner = self._inner_products(gram, part, self._left, self._right)
+                self._write_entries(part, self._left, self._right, inner, h, part, shape[-1])
+                spent(part, self._cost)
+                yield part, h, spent
+
+    def _times(self, h: Array, panel: Array, part: Rectangle) -> Array:
+        """The rectangle times the panel's rows that belong to its columns, float64."""
+        xp = self._xp
+        if h.ndim == 2:
+            return xp.matmul(h, panel[part.column : part.column_end])
+        blocks, _, width = h.shape
+        of_columns = panel[part.column : part.column + blocks * width].reshape((blocks, width, panel.shape[1]))
+        return xp.sum(xp.matmul(h, of_columns), axis=0, dtype=xp.float64)
+
+    def _panel(self, values: Array, dtype: str) -> Array:
+        """Columns in memory of their own; in float32 zeros fill the last block of rows."""
+        rows = _padded(len(values), dtype)
+        panel = self._xp.empty((rows, values.shape[1]), dtype=dtype)
+        panel[: len(values)] = values
+        panel[len(values) :] = 0
+        return panel
+
+    def _weights(self, weights: Array | Weights, begin: int, end: int, dtype: str) -> Array:
+        if isinstance(weights, Weights):
+            return drawn_weights(weights, begin, end, end - begin, dtype, _padded(weights.n, dtype))
+        return self._panel(self._xp.asarray(weights[:, begin:end]), dtype)
+
+    # Launches
+
+    def _prepared(self, side: Side) -> Prepared:
+        xp = self._xp
+        target, predicted = self.problem.target, self.problem.predicted
+        points = xp.ascontiguousarray(side.points) if predicted is None else self._predictions(predicted, side.points)
+        if target is None:
+            marks = xp.ascontiguousarray(side.marks)
+        else:
+            marks = xp.ascontiguousarray(bounded(target, side.marks, 2 + target.n_dims).T)
+        labels = xp.asarray(side.labels, dtype=xp.int32) if self._residuals else None
+        norms = None
+        if self._residuals or self._expanded:
+            n = len(side.points)
+            norms = xp.empty((n, 2), dtype=points.dtype)
+            arguments = (points, self._sizes[0], marks, self._sizes[1], np.int64(n), norms)
+            self._sums_program.launch("kcalib_norms", (-(-n // THREADS), 1), THREADS, arguments)
+        return Prepared(len(side.points), points, marks, norms, labels)
+
+    def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
+        """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
+        xp = self._xp
+        points, n = bounded(mixtures, points, 0), len(points)
+        if not has_own_products(mixtures):
+            return xp.ascontiguousarray(with_roots(mixtures, points).T)
+        columns = xp.ascontiguousarray(points.T)
+        own = xp.empty((1, n), dtype=columns.dtype)
+        arguments = (columns, np.int64(n), self._numbers, self._mixtures, own)
+        program = self.program("kcalib_own_products")
+        program.launch("kcalib_own_products", (-(-n // THREADS), 1), THREADS, arguments)
+        return xp.concat([columns, own], axis=0)
+
+    def _gram_of(
+        self, whole: Rectangle, shrink: int, entry_bytes: int = 0
+    ) -> tuple[int, tuple[Array | None, Array | None]]:
+        """Rows and columns of a rectangle that is stored, and memory for its inner products of marks and of points."""
+        itemsize = 4 if self._dtype == "float32" else 8
+        matrices = (self._gram, self._gram and self._dots)
+        size = entry_bytes + itemsize * sum(matrices)
+        strip = max(TILE * STRIP_GROUP, STRIP // shrink)
+        while strip > TILE * STRIP_GROUP and size * strip**2 > _free_memory() // 2:
+            strip //= 2
+        rows, columns = (min(strip, size) for size in whole.shape)
+        marks, points = (self._xp.empty(rows * columns, dtype=self._dtype) if want else None for want in matrices)
+        return strip, (marks, points)
+
+    def _inner_products(
+        self, gram: tuple[Array | None, Array | None], part: Rectangle, left: Prepared, right: Prepared
+    ) -> tuple[Array | None, Array | None]:
+        """Of the rectangle's samples, by cuBLAS, in the memory of `gram`; None where there is none."""
+        rows, columns = slice(part.row, part.row_end), slice(part.column, part.column_end)
+        for out, a, b in zip(gram, (left.marks, left.points), (right.marks, right.points), strict=True):
+            if out is not None:
+                out = out[: part.shape[0] * part.shape[1]].reshape(part.shape)
+                self._xp.matmul(a[rows], b[columns].T, out=out)
+        return gram
+
+    def _write_entries(
+        self, part: Rectangle, left: Prepared, right: Prepared, inner: Sequence[Array | None], out: Array,
+        whole: Rectangle, width: int,
+    ) -> None:  # fmt: skip
+        """The rectangle's entries to `out`, which is for the rectangle `whole`, in blocks of `width` columns."""
+        place = (np.int64(number) for number in (whole.row, whole.shape[0], whole.column, width))
+        rows, columns = part.shape if out.ndim == 2 else (part.shape[0], out.shape[0] * width)
+        grid = -(-columns // TILE), -(-rows // TILE)
+        self._launch("kcalib_entries", grid, part, left, right, inner, out, *place, out=out.dtype.name)
+
+    def _launch(
+        self, name: str, grid: tuple[int, int], part: Rectangle, left: Prepared, right: Prepared,
+        inner: Sequence[Array | None], *arguments: Any, out: str = "float64",
+    ) -> None:  # fmt: skip
+        terms, bounds = np.int64(len(self.problem.kernel)), (np.int64(bound) for bound in part)
+        problem = *left.arguments, *right.arguments, *bounds, *self._sizes, self._numbers, terms
+        every = *problem, self._mixtures, self._table, *inner, *arguments
+        self.program(name, out).launch(name, grid, THREADS, every)
+
+    @contextmanager
+    def _paced(
+        self, whole: Rectangle, cost: float, symmetric: bool = False
+    ) -> Iterator[Callable[[Rectangle, float], None]]:
+        """A function to tell which part is launched and what a pair of it costs, of `cost` in all.
+
+        After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
+        """
+        import cupy
+
+        done, waiting = 0.0, 0.0
+        work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
+        with terminal_progress() as progress:
+
+            def spent(part: Rectangle, cost: float) -> None:
+                nonlocal done, waiting
+                # Of symmetric problems roughly what lies above the diagonal.
+                above = part.column_end - max(part.column, part.row) if symmetric else part.shape[1]
+                own = cost * part.shape[0] * max(0, above)
+                done, waiting = done + own, waiting + own
+                if waiting < LAUNCH_COST:
+                    return
+                cupy.cuda.get_current_stream().synchronize()
+                waiting = 0.0
+                if progress is not None:
+                    progress(min(1.0, done / work))
+
+            yield spent
+
+
+def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
+    """work(1), and where that needs more memory than the GPU has, again with workspaces 1/4, 1/16 as large.
+
+    Raises
+    ------
+    MemoryError
+        If there is too little memory for the smallest; the pool then holds no more than before.
+    """
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    for shrink in (1, 4, 16):
+        try:
+            return work(shrink)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            message = str(error)
+        pool.free_all_blocks()  # the error's frames, which held arrays, are gone
+    raise MemoryError(
+        f"{what} of {n} samples do not fit into the memory of GPU {cupy.cuda.Device().id} ({message}); "
+        "free other arrays on it, or pass fewer samples"
+    )
+
+
+def sums_program(real: str) -> Program:
+    return Program(("cuda/sums.cu",), (f"-DKCALIB_REAL={real}",))
+
+
+class Prepared:
+    """A side as pairs.cu reads it."""
+
+    def __init__(self, n: int, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:
+        self.n = n
+        self.points, self.marks = points, marks
+        self.arguments = (points, marks, norms, labels, np.int64(n))
+
+
+def _spread(points: Array) -> tuple[float, float]:
+    """The mean squared distance of some of the points, and their mean square."""
+    xp = arrays.namespace(points)
+    some = xp.astype(points[:: -(-len(points) // 64)], xp.float64)
+    center = xp.mean(some, axis=0)
+    mean_square = float(xp.sum(some * some)) / len(some)
+    return 2 * (mean_square - float(xp.sum(center * center))), mean_square
+
+
+def _cost(mixtures: Mixtures | None, columns: int) -> float:
+    """Instructions a pair of vectors of `columns` numbers or of mixtures takes, roughly."""
+    if mixtures is None:
+        return columns
+    d = mixtures.n_dims
+    pair = EPILOGUE_COST + 10 * d * (d if mixtures.family == "normal_full" else 1)
+    return mixtures.n_terms * (mixtures.n_components + 1) ** 2 * pair
+
+
+def _padded(n: int, dtype: str) -> int:
+    return -(-n // TILE_COLUMNS) * TILE_COLUMNS if dtype == "float32" else n
+
+
+def _real(dtype: str) -> str:
+    return "float" if dtype == "float32" else "double"
+
+
+def _free_memory() -> int:
+    """Bytes that arrays on the current device can take."""
+    import cupy
+
+    return available_memory_on_gpu(cupy.cuda.Device())
+
+
+def _powers_of_two(xp: Any, sizes: Array) -> Array:
+    """The power of two below each size (1 for 0), which brings it into the range of float32."""
+    positive = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
+    return 2.0 ** xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0)

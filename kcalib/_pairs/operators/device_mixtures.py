@@ -1,0 +1,102 @@
+"""What the `cuda` operator compiles and passes for mixtures and tables: definitions, numbers, and tables.
+
+Families, and few dimensions, are constants of the compiled text; numbers of components and terms are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._pairs.operators.mixture_rows import check_positions
+from kcalib._pairs.problem import PairProblem, Term
+
+HEADERS = ("cuda/scalars.cuh", "include/kcalib/mixtures.h", "cuda/mixtures.cuh")
+CONSTANT_DIMS = 4  # up to which the number of dimensions is a constant; beyond, loops over it are not unrolled
+# Which of the quantities of a pair in pairs.cu a metric's distances are.
+QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", "mmd": "SQUARES", "table": "CITYBLOCKS"}
+METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
+
+
+def mixture_files(problem: PairProblem) -> tuple[str, ...]:
+    """What is pasted before pairs.cu."""
+    return () if problem.target is None and problem.predicted is None else HEADERS
+
+
+def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
+    """Options of the compiler."""
+    options = []
+    for name, mixtures in (("TARGET", problem.target), ("PREDICTED", problem.predicted)):
+        if mixtures is not None:
+            dims = mixtures.n_dims if mixtures.n_dims <= CONSTANT_DIMS else 0
+            of_atoms = expression(mixtures.kernel) if mixtures.kernel else "0"
+            options += [f"-DKCALIB_{name}={mixtures.family.upper()}", f"-DKCALIB_{name}_DIMS={dims}"]
+            options.append(f"-DKCALIB_{name}_EXPRESSION={of_atoms}")
+    if problem.table is not None:
+        options.append("-DKCALIB_TABLE")
+    return tuple(options)
+
+
+def expression(kernel: Sequence[Term]) -> str:
+    """A kernel as pairs.cu computes it, of factors numbered through the terms."""
+    terms, number = [], 0
+    for t, term in enumerate(kernel):
+        product = [f"coefficient({t})"]
+        for factor in term.factors:
+            product.append(f"factor<{factor.profile.upper()},{METRICS[factor.metric]}>({number})")
+            number += 1
+        terms.append("*".join(product))
+    return "+".join(terms)
+
+
+def program(kernel: Sequence[Term]) -> list[float]:
+    """The numbers of that expression: coefficients, then scale and shape of each factor."""
+    numbers = [t.coefficient for t in kernel]
+    return numbers + [number for t in kernel for f in t.factors for number in (f.scale, f.shape)]
+
+
+def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, np.ndarray]:
+    """The programs of the kernel and of the atoms' kernels; the table's columns, and `MixtureNumbers`."""
+    programs, numbers = program(problem.kernel), [0 if table is None else int(table.shape[1])]
+    for mixtures in (problem.target, problem.predicted):
+        if mixtures is None:
+            numbers += [0] * 5
+            continue
+        sizes = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
+        numbers += [*sizes, len(programs), len(mixtures.kernel)]
+        programs += program(mixtures.kernel)
+    return np.array(programs, dtype=np.float64), np.array(numbers, dtype=np.int64)
+
+
+def table_of(problem: PairProblem) -> Array | None:
+    """The table of distances on the device of the points, its rows one behind the other."""
+    if problem.table is None:
+        return None
+    check_positions(problem, problem.table)
+    table = uploaded(problem.table, problem.left.points)
+    xp = arrays.namespace(table)
+    return xp.ascontiguousarray(xp.astype(table, xp.float64, copy=False))
+
+
+def uploaded(table: Array, reference: Array) -> Array:
+    """A table of distances beside the reference, a CuPy array.
+
+    Raises
+    ------
+    MemoryError
+        If it does not fit there.
+    """
+    if not arrays.is_host(table):
+        return table
+    check_memory(
+        8 * table.size,
+        None,
+        f"distances of {table.shape[0]} and {table.shape[1]} predictions",
+        "pass fewer samples, or a kernel with metric='mmd', which needs no table of distances",
+        reference,
+    )
+    return arrays.like(np.ascontiguousarray(table, dtype=np.float64), reference)

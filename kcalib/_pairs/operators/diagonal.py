@@ -1,0 +1,32 @@
+"""The diagonal of H, shared by the operators: it never comes from an expansion."""
+
+from __future__ import annotations
+
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._pairs.mixtures import own_products
+from kcalib._pairs.problem import PairProblem
+
+
+def diagonal(problem: PairProblem, threads: int = 1) -> Array:
+    """H_ii = k(x_i, x_i) <a_i, a_i>, float64; every radial profile is 1 (a bare distance 0) at distance 0."""
+    kernel: float | Array = 0.0
+    for term in problem.kernel:
+        value: float | Array = term.coefficient
+        for factor in term.factors:
+            if factor.profile == "identity":
+                value = value * (square_norms(problem.left.points, threads) if factor.metric == "dot" else 0.0)
+        kernel = kernel + value
+    if problem.target is not None:
+        return kernel * own_products(problem.target, problem.left.marks)
+    return kernel * square_norms(problem.left.marks, threads)
+
+
+def square_norms(vectors: Array, threads: int) -> Array:
+    """|v_i|^2 of the rows, float64; `threads` on the host."""
+    if arrays.is_host(vectors):
+        return _native.square_norms(arrays.compact(vectors, vectors.dtype), threads)
+    xp = arrays.namespace(vectors)
+    vectors = xp.astype(vectors, xp.float64, copy=False)
+    return xp.sum(vectors * vectors, axis=1)

@@ -1,0 +1,83 @@
+"""Rows of mixtures, and positions in a table, as the engines on the CPU and on GPUs read them.
+
+`openmp` and `cuda` call it: parameters within bounds, what distances need beside parameters, positions that are none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._pairs.problem import Mixtures, PairProblem
+
+# Parameters of mixtures beyond these, in units of the target kernel's length scale, are as good as these, whose
+# products neither overflow nor vanish: the factors are then smaller than what rounding leaves of others.
+BOUNDS = {
+    "normal": {"float64": 2.0**119, "float32": 2.0**59},
+    "normal_full": {"float64": 2.0**119, "float32": 2.0**59},
+    "laplace": {"float64": 2.0**119, "float32": 2.0**39},
+    "atoms": {"float64": 2.0**119, "float32": 2.0**59},
+}
+
+
+def obstacle(problem: PairProblem) -> str | None:
+    """What the engines have no formulas for; None: nothing."""
+    for mixtures in (problem.target, problem.predicted):
+        if mixtures is not None and mixtures.family == "normal_full" and mixtures.n_dims > _native.MAX_FULL_DIMS:
+            most = _native.MAX_FULL_DIMS
+            return f"normals with full covariances have {mixtures.n_dims} dimensions, more than {most}"
+    return None
+
+
+def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
+    """Marks or points with parameters within `BOUNDS`; `first`: a term's columns before its components'."""
+    xp = arrays.namespace(rows)
+    bound = BOUNDS[mixtures.family][np.dtype(rows.dtype).name]
+    if max(float(rows.max()), -float(rows.min())) <= bound:
+        return rows
+    found, width, d = xp.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
+    for term in range(0, rows.shape[1], first + mixtures.n_components * width):
+        components = [term + first + k * width for k in range(mixtures.n_components)]
+        weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
+        found[:, weights] = rows[:, weights]
+        if mixtures.family == "normal_full":
+            for begin in components:  # matrices as a whole: they stay positive definite
+                matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
+                size = xp.max(xp.abs(rows[:, matrix]), axis=1, keepdims=True)
+                found[:, matrix] = rows[:, matrix] * (bound / xp.maximum(size, bound))
+    return found
+
+
+def has_own_products(mixtures: Mixtures) -> bool:
+    """Whether distances come from products of points with each other, and with themselves in a further column."""
+    return mixtures.family != "normal" or mixtures.n_components > 1
+
+
+def with_roots(mixtures: Mixtures, points: Array) -> Array:
+    """Single normals as w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `normals_apart` in mixtures.h."""
+    xp, d, width = arrays.namespace(points), mixtures.n_dims, mixtures.component_columns
+    points = points.copy()
+    for begin in range(0, points.shape[1], width):
+        term = points[:, begin : begin + width]  # a view
+        twice = 2 * term[:, 2 + d : 2 + 2 * d].astype(xp.float64)
+        term[:, 1] = term[:, 0] * xp.exp(-0.25 * xp.sum(xp.log(twice), axis=1))
+        term[:, 2 + 2 * d :] = 1 / twice
+    return points
+
+
+def check_positions(problem: PairProblem, table: Any) -> None:
+    """That points are rows and columns of the table of distances.
+
+    Raises
+    ------
+    ValueError
+        If one is not.
+    """
+    for axis, side in enumerate((problem.left, problem.columns)):
+        low, high = float(side.points.min()), float(side.points.max())
+        if not 0 <= low <= high < table.shape[axis]:
+            raise ValueError(f"positions in the table are {low} to {high}, expected 0 to {table.shape[axis] - 1}")

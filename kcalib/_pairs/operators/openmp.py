@@ -1,0 +1,231 @@
+"""The CPU operator: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
+
+Residuals of class labels, signed measures (`Mixtures`; products in src/cpu/mixture_kernels.cpp), and distances of
+points, of mixtures, and from a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._backend.options import check_choice
+from kcalib._backend.random import Weights
+from kcalib._backend.threads import ProgressBar, resolve_threads, terminal_progress
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
+from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
+
+# The enums of src/include/kcalib/profiles.h.
+PROFILES = {
+    "exponential": 0,
+    "gaussian": 1,
+    "gamma_exponential": 2,
+    "matern_3_2": 3,
+    "matern_5_2": 4,
+    "rational_quadratic": 5,
+    "identity": 6,
+}
+METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
+FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}  # of src/include/kcalib/mixtures.h
+# From this many classes on one product of residuals serves both distances and target factors, if
+# the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
+# which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
+RESIDUAL_CLASSES = 9
+RESIDUAL_CLASSES_UNSORTED = 32
+SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
+WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
+
+
+class OpenMPOperator:
+    """H in tiles, in parallel; the same bits for any number of threads."""
+
+    name = "openmp"
+
+    def __init__(
+        self, problem: PairProblem, *, threads: int | None = None, reason: str = "", level: str | None = None
+    ) -> None:
+        self.problem = problem
+        self.reason = reason
+        self.threads = resolve_threads(threads)
+        self._level = level  # instruction set; the tests force each
+        self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
+        obstacle = self.unsuitable(problem)
+        if obstacle is not None:
+            raise ValueError(f"operator='openmp' cannot take this problem: {obstacle}; leave operator=None")
+        self._kernel = _native.Kernel(
+            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem)
+        )
+
+    @staticmethod
+    def unsuitable(problem: PairProblem) -> str | None:
+        """Why the problem is not one for this operator; None if it is."""
+        return obstacle(problem)
+
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        problem = self.problem
+        left = self._prepared(problem.left)
+        right = left if problem.right is None else self._prepared(problem.right)
+        total, row_sums, column_sums, squares = self._run(
+            _native.moments, *left.arrays, *right.arrays, problem.symmetric, rows=rows or second, second=second
+        )
+        row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
+        own = diagonal(problem, self.threads) if trace and problem.symmetric else None
+        column_sums = row_sums if problem.symmetric else column_sums
+        return Moments(total, row_sums, column_sums, own, squares, None if own is None else float(np.sum(own)))
+
+    def block_sums(self, size: int) -> np.ndarray:
+        return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
+
+    def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
+        problem = self.problem
+        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
+        if vectors.shape[1] == 0:
+            return np.empty((len(problem.left.points), 0))
+        left = self._prepared(problem.left)
+        right = left if problem.right is None else self._prepared(problem.right)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float64)
+        arrays = *left.arrays, *right.arrays
+        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)
+
+    def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
+        side = self._prepared(self.problem.left, sort=False)
+        n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
+        width = _native.weights_at_once(dtype, self._sweep())
+        at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
+        forms = [np.empty(0)]
+        for begin in range(0, count, at_once):
+            end = min(count, begin + at_once)
+            panels = [_panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
+            found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
+            forms.append(found.reshape(-1)[: end - begin])
+        return np.concatenate(forms)
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
+        side = self._prepared(self.problem.left)
+        padded = np.full(-(-len(thresholds) // _native.THRESHOLDS) * _native.THRESHOLDS, -np.inf)
+        padded[: len(thresholds)] = thresholds
+        parts = [
+            self._run(_native.counts, *side.arrays, thresholds=part) for part in padded.reshape(-1, _native.THRESHOLDS)
+        ]
+        return np.concatenate(parts)[: len(thresholds)]
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        """The `count` entries H_ij, i < j, in [low, high), in no order."""
+        return self._run(_native.between, *self._prepared(self.problem.left).arrays, low=low, high=high, count=count)
+
+    def tile(self, rows: Any, columns: Any) -> np.ndarray:
+        left, right = self.problem.left.take(rows), self.problem.columns.take(columns)
+        arrays = [a for side in (left, right) for a in self._prepared(side, sort=False).arrays]
+        return self._run(_native.entries, *arrays, False)
+
+    def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> Prepared:
+        """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
+        points = np.ascontiguousarray(side.points)
+        n, m = points.shape
+        if self.problem.predicted is not None:
+            points = self._predictions(self.problem.predicted, points)
+        if self.problem.target is not None:
+            first = 2 + self.problem.target.n_dims
+            marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
+            return Prepared(points, marks, None, None)
+        sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
+        sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
+        enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
+        labelled = all(s.labels is not None for s in sides)
+        if not labelled or not enough or not self._euclidean or not _spread(self.problem.left.points):
+            return Prepared(points, np.ascontiguousarray(side.marks), None, None)
+        labels = np.ascontiguousarray(side.labels, dtype=np.int32)
+        order = None
+        if sort:
+            keys = labels.astype(np.uint16) if m <= 2**16 else labels  # which NumPy sorts by radix
+            order = np.argsort(keys, kind="stable") if block is None else np.lexsort((keys, np.arange(n) // block))
+        # In float32 the points have lost digits that small residuals have.
+        marks = None if points.dtype == np.float64 else np.ascontiguousarray(side.marks)
+        return Prepared(points, marks, labels, order)
+
+    def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
+        """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
+        points = bounded(mixtures, points, 0)
+        if not has_own_products(mixtures):
+            return with_roots(mixtures, points)
+        own = np.empty(len(points), points.dtype)
+        _native.own_products(points, self._kernel, self._sweep(), own)
+        return np.concatenate([points, own[:, None]], axis=1)
+
+    def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
+        return _native.Sweep(self.threads, self._level, progress)
+
+    def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
+        with terminal_progress() as progress:
+            return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A side as the compiled core reads it; see `Side` in src/cpu/tile.h."""
+
+    points: np.ndarray
+    marks: np.ndarray | None
+    labels: np.ndarray | None
+    order: np.ndarray | None
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        return self.points, self.marks, self.labels, self.order
+
+    def restored(self, values: Any) -> Any:
+        """Values of the samples (None: none) in the user's order."""
+        if self.order is None or values is None:
+            return values
+        result = np.empty_like(values)
+        result[self.order] = values
+        return result
+
+
+def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float]]]]:
+    """A kernel in normal form as the compiled core reads it."""
+    return [
+        (t.coefficient, [(PROFILES[f.profile], METRICS[f.metric], f.scale, f.shape) for f in t.factors]) for t in terms
+    ]
+
+
+def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
+    if mixtures is None:
+        return None
+    numbers = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
+    return FAMILIES[mixtures.family], *numbers, _terms(mixtures.kernel)
+
+
+def _table(problem: PairProblem) -> np.ndarray | None:
+    """The table of distances, with numbers beside each other in its rows, which positions are checked against."""
+    if problem.table is None:
+        return None
+    table = np.asarray(problem.table, dtype=np.float64)
+    check_positions(problem, table)
+    return table if table.strides[1] == table.itemsize else np.ascontiguousarray(table)
+
+
+def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
+    """Columns [begin, end) of the weights, filled up to `width` with zeros."""
+    values = weights[:, begin:end] if isinstance(weights, np.ndarray) else weights.values(begin, end, dtype)
+    if end - begin == width:
+        return np.ascontiguousarray(values, dtype=dtype)
+    panel = np.zeros((len(values), width), dtype=dtype)
+    panel[:, : end - begin] = values
+    return panel
+
+
+def _spread(points: np.ndarray) -> bool:
+    """Whether pairs of points are mostly far apart on the scale of residuals.
+
+    The mean squared distance is 2 (mean |x|^2 - |mean x|^2). Distances from residuals are sums of
+    terms of size 1: where all points are near each other, differences would repair every pair.
+    """
+    some = points[:: -(-len(points) // 64)].astype(np.float64)
+    mean_square = np.einsum("ij,ij->", some, some) / len(some)
+    return bool(2 * (mean_square - np.sum(np.mean(some, axis=0) ** 2)) > 0.1)

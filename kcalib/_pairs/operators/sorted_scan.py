@@ -1,0 +1,393 @@
+r"""The operator for points on a line: O(n log n) instead of O(n^2), and exact.
+
+Binary problems are this case: two predictions (1 - c, c) and (1 - c', c') are sqrt(2) |c - c'|
+apart (cityblock: 2 |c - c'|). A product of exponential and Matern profiles is then
+exp(-s |c - c'|) times a polynomial in |c - c'|, and after sorting, K @ v is a recurrence from
+the left and one from the right (src/cpu/line_product.cpp). Marks and inner products <x, x'> have finite
+rank, so H is a sum of such K between columns:
+
+    H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]
+
+and every primitive is a few products with the K_t. Sums over the pairs of residuals of binary
+labels take less on the CPU: place and label of a sample follow from its residual, so these numbers are sorted
+and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. CuPy arrays are sorted
+and scanned on their device (`sorted_scan_cuda.DeviceOrder`). What looks at single entries (`tile`, `counts`,
+`between`) is the openmp operator's, of CuPy arrays the cuda operator's.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import Weights
+from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._pairs.operators import sorted_scan_cuda
+from kcalib._pairs.operators.cuda import CudaOperator
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.operators.sorted_scan_cuda import DeviceOrder
+from kcalib._pairs.problem import Factor, Moments, PairProblem, Side, Term
+
+POLYNOMIALS = {"exponential": (1.0,), "matern_3_2": (1.0, 1.0), "matern_5_2": (1.0, 1.0, 1.0 / 3.0)}
+WEIGHTS_AT_ONCE = 2**28  # bytes of resampling weights in memory
+SORT_IN_THREADS_FROM = 100_000  # samples; below, a thread takes longer to start than to sort
+EPSILON = float(np.finfo(np.float64).eps)
+ON_THE_LINE = 2 * EPSILON  # two probabilities may sum to 1 within this
+
+
+@dataclass(frozen=True)
+class LineTerm:
+    """left (exp(-rate d) polynomial(d)) right^T with d the distance on the line."""
+
+    rate: float
+    polynomial: np.ndarray  # coefficients, lowest first
+    left: Array  # shape: (n, r)
+    right: Array  # shape: (n, r)
+
+    def __mul__(self, other: LineTerm) -> LineTerm:
+        """The product of the two entry by entry."""
+        return LineTerm(
+            self.rate + other.rate,
+            np.convolve(self.polynomial, other.polynomial),
+            _paired(self.left, other.left),
+            _paired(self.right, other.right),
+        )
+
+
+class SortedScanOperator:
+    """H of a problem on a line, by sorting and recurrences; the same bits for any number of threads."""
+
+    name = "sorted_scan"
+
+    def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
+        self.problem = problem
+        self.reason = reason
+        self.threads = resolve_threads(threads) if arrays.is_host(problem.left.points) else None
+
+    @staticmethod
+    def unsuitable(problem: PairProblem) -> str | None:
+        """Why the problem is not one for this operator; None if it is."""
+        points = problem.left.points
+        if problem.target is not None or problem.predicted is not None or problem.table is not None:
+            return "the predictions are distributions, not probabilities of two classes"
+        if points.shape[1] > 2:
+            return f"the points have {points.shape[1]} coordinates, not one or two that sum to 1"
+        for term in problem.kernel:
+            radial = [f for f in term.factors if f.metric != "dot"]
+            if not radial or any(f.profile not in POLYNOMIALS for f in radial):
+                return "the kernel is not made of exponential and Matern kernels on distances"
+        if points.shape[1] == 2:
+            # Off the line by more than rounding, distances would lose digits.
+            gap = max(off_line(side.points) for side in (problem.left, problem.right) if side is not None)
+            if gap > ON_THE_LINE:
+                return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
+        return None
+
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        problem = self.problem
+        sums = self._sums_of_residuals(second)
+        if sums is not None and not rows:
+            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
+        order, terms = self._order, self._terms
+        row_sums = column_sums = order.row_sums(terms)
+        if not problem.symmetric:
+            n_left = len(problem.left.points)
+            swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
+            row_sums, column_sums = row_sums[:n_left], order.row_sums(swapped)[n_left:]
+        own = diagonal(problem, self.threads or 1) if trace and problem.symmetric else None
+        if sums is None:
+            squares = float(sum(_total(order.row_sums([a * b])) for a in terms for b in terms)) if second else None
+            sums = Sums(_total(row_sums), None if own is None else _total(own), squares)
+        if not rows:
+            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
+        return Moments(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
+
+    def block_sums(self, size: int) -> Array:
+        order = self._sorted(size)
+        rows = order.row_sums(self._terms_of(order, order.residuals))
+        if arrays.is_host(rows):
+            return rows.reshape(-1, size).sum(axis=1)
+        return sorted_scan_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
+
+    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
+        """Always in float64, whatever `dtype` allows: reading and writing the vectors is what takes the time here.
+
+        Samples are sorted by the first call that needs their order, and not again.
+        """
+        xp = arrays.namespace(self.problem.left.points)
+        vectors = xp.asarray(vectors, dtype=xp.float64)
+        n_left = len(self.problem.left.points)
+        first = 0 if self.problem.symmetric else n_left
+        return self._order.product(self._terms, vectors, first=first, n_rows=n_left)
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        return self._dense.counts(thresholds)
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        return self._dense.between(low, high, count)
+
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        """Always in float64, whatever `dtype` allows: products are not what takes the time here."""
+        if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
+            xp = arrays.namespace(self.problem.left.points)
+            return xp.empty(0, dtype=xp.float64)
+        signs = isinstance(weights, Weights) and weights.kind == "rademacher"
+        order = self._order
+        terms = self._terms_of(order, order.residuals_for_totals) if signs else self._terms
+        if isinstance(order, DeviceOrder):
+            return order.forms(terms, weights)
+        packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
+
+        def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
+            with terminal_progress() as progress:
+                sweep = _native.Sweep(self.threads or 1, None, progress)
+                return _native.line_forms(order.places, order.positions, packed, values, seed, count, sweep)
+
+        if not isinstance(weights, Weights):
+            values = np.ascontiguousarray(weights, dtype=np.float64)
+            return forms(values, 0, values.shape[1])
+        if signs:
+            return forms(None, weights.seed, weights.n_replicates)
+        step = max(8, WEIGHTS_AT_ONCE // (8 * weights.n))
+        ranges = [(b, min(b + step, weights.n_replicates)) for b in range(0, weights.n_replicates, step)]
+        parts = [forms(weights.values(begin, end, threads=self.threads), 0, end - begin) for begin, end in ranges]
+        return np.concatenate(parts)
+
+    def tile(self, rows: Any, columns: Any) -> Array:
+        return self._dense.tile(rows, columns)
+
+    @property
+    def _dense(self) -> OpenMPOperator | CudaOperator:
+        if arrays.is_host(self.problem.left.points):
+            return OpenMPOperator(self.problem, threads=self.threads)
+        return CudaOperator(self.problem)
+
+    @property
+    def _has_binary_residuals(self) -> bool:
+        """Whether H_ij is 2 k(x_i, x_j) r_i r_j with a kernel of distances and the residuals of binary labels."""
+        left = self.problem.left
+        if self.problem.right is not None or left.labels is None or left.points.shape[1] != 2:
+            return False
+        # Residuals in float32 were rounded after the subtraction, not before.
+        return left.points.dtype == arrays.namespace(left.points).float64 and not self._has_dot
+
+    @property
+    def _has_dot(self) -> bool:
+        return any(factor.metric == "dot" for term in self.problem.kernel for factor in term.factors)
+
+    def _sums_of_residuals(self, second: bool) -> Sums | None:
+        if not self._has_binary_residuals or self.threads is None:
+            return None
+        return BinaryResiduals.sorted(self.problem.left, self.threads).sums(self.problem.kernel, second)
+
+    @cached_property
+    def _order(self) -> Order | DeviceOrder:
+        """Of all samples: sorted once for all calls."""
+        return self._sorted(None)
+
+    @cached_property
+    def _terms(self) -> list[LineTerm]:
+        """H between the samples of `_order`, to full precision in every entry."""
+        return self._terms_of(self._order, self._order.residuals)
+
+    def _sorted(self, block: int | None) -> Order | DeviceOrder:
+        """The samples sorted by their place on the line, all or within whole blocks."""
+        left, right = self.problem.left, self.problem.right
+        points = left.points if right is None else _concatenated(left.points, right.points)
+        n = len(points) if block is None else len(points) // block * block
+        labels = left.labels if self._has_binary_residuals else None
+        if self.threads is None:
+            return DeviceOrder.of(points[:n], labels, block or n)
+        return Order.of(points[:n], labels, block or n, self.threads)
+
+    def _terms_of(self, order: Order | DeviceOrder, residuals: Array | None) -> list[LineTerm]:
+        """H between the sorted samples, as terms; with `residuals`, if there are any, for marks.
+
+        A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
+        left marks are.
+        """
+        left, right = self.problem.left, self.problem.right
+        zeros_like = arrays.namespace(left.points).zeros_like
+        marks = residuals
+        if marks is None:
+            marks = left.marks if right is None else _concatenated(left.marks, zeros_like(right.marks))
+            marks = _float64(marks[order.positions])
+        columns = marks
+        if right is not None:
+            columns = _float64(_concatenated(zeros_like(left.marks), right.marks)[order.positions])
+        points = left.points[:0]
+        if self._has_dot:
+            points = left.points if right is None else _concatenated(left.points, right.points)
+            points = points[order.positions]
+        return [_line_term(term, _float64(points), marks, columns) for term in self.problem.kernel]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The numbers among the `Moments`."""
+
+    total: float
+    trace: float | None
+    squares: float | None
+
+
+@dataclass(frozen=True)
+class BinaryResiduals:
+    """Residuals (-r, r) of binary labels, sorted: H_ij = 2 k(x_i, x_j) r_i r_j.
+
+    Two probabilities that do not quite sum to 1 have a residual (d - r, d + r), and H_ij has another
+    2 k d_i d_j. Each d is below rounding, and their sum tells when all of them are.
+    """
+
+    sizes: np.ndarray  # |r| of label 0 ascending, infinity, -infinity, of label 1 ascending; shape: (n + 2,)
+    n_zeros: int  # samples of label 0
+    off_line: float  # sum of |d|
+    square_norms: float  # sum of 2 r^2 + 2 d^2
+    threads: int
+
+    @classmethod
+    def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
+        labels = np.ascontiguousarray(side.labels, dtype=np.int64)
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(threads, None, progress)
+            sizes, n_zeros, off, square_norms = _native.line_residuals(np.ascontiguousarray(side.points), labels, sweep)
+        parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
+        if threads > 1 and len(sizes) >= SORT_IN_THREADS_FROM:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(np.ndarray.sort, parts))
+        else:
+            for part in parts:
+                part.sort()
+        return cls(sizes, n_zeros, off, square_norms, threads)
+
+    def sums(self, kernel: tuple[Term, ...], second: bool) -> Sums | None:
+        """None if what is off the line counts."""
+        terms = [_radial(term, n_features=2) for term in kernel]
+        total, size = np.sum([self._pair_sums(*term, squared=False) for term in terms], axis=0)
+        highest = sum(term.coefficient for term in kernel)
+        left_out = 2 * highest * self.off_line**2
+        squares = None
+        if second:
+            products = [(a[0] + b[0], np.convolve(a[1], b[1])) for a in terms for b in terms]
+            squares = 8 * float(np.sum([self._pair_sums(*product, squared=True)[0] for product in products]))
+        if left_out > EPSILON * min(4 * size, math.inf if squares is None else math.sqrt(squares)):
+            return None
+        return Sums(4 * float(total), highest * self.square_norms, squares)
+
+    def _pair_sums(self, rate: float, polynomial: np.ndarray, *, squared: bool) -> tuple[float, float]:
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, None, progress)
+            return _native.line_total(self.sizes, self.n_zeros, rate, polynomial, squared, sweep)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Samples in the order of their places on the line, block by block."""
+
+    positions: np.ndarray  # of the sorted samples in the user's order, shape: (n,)
+    places: np.ndarray  # ascending within a block, shape: (n,)
+    block: int
+    threads: int
+    # sqrt(2) r of the sorted samples, shape (n, 1), of binary labels; see `BinaryResiduals`. None without
+    # labels, and where what is off the line counts in an entry of H (in a sum of them all).
+    residuals: np.ndarray | None
+    residuals_for_totals: np.ndarray | None
+
+    @classmethod
+    def of(cls, points: np.ndarray, labels: np.ndarray | None, block: int, threads: int) -> Order:
+        """Of the last coordinates; residuals if there are labels."""
+        points = np.ascontiguousarray(points, dtype=np.float64)
+        labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(threads, None, progress)
+            positions, places, values, off, norms, worst = _native.line_order(points, labels, block, sweep)
+        residuals = None if values is None else values[:, None]
+        in_entries = residuals if worst**2 <= EPSILON else None
+        in_totals = residuals if 2 * off**2 <= EPSILON * norms else None
+        return cls(positions, places, block, threads, in_entries, in_totals)
+
+    def row_sums(self, terms: list[LineTerm]) -> np.ndarray:
+        """Of H without its diagonal, within blocks, in the user's order."""
+        return self.product(terms, None, first=0, n_rows=len(self.positions))[:, 0]
+
+    def product(self, terms: list[LineTerm], vectors: np.ndarray | None, *, first: int, n_rows: int) -> np.ndarray:
+        """H @ vectors of the samples from the number `first` on, the rows of the first `n_rows` samples.
+
+        Without vectors: sums of rows, from which the diagonal is left out.
+        """
+        if vectors is not None and vectors.shape[1] == 0:
+            return np.empty((n_rows, 0))
+        if vectors is not None and (vectors.strides[1] != vectors.itemsize or not vectors.flags.aligned):
+            vectors = np.ascontiguousarray(vectors)
+        packed = [(t.rate, t.polynomial, t.left, t.right) for t in terms]
+        with terminal_progress() as progress:
+            sweep = _native.Sweep(self.threads, None, progress)
+            return _native.line_product(
+                self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, sweep
+            )
+
+
+def off_line(points: Array) -> float:
+    """Largest |p + q - 1| of points (p, q)."""
+    if not arrays.is_host(points):
+        return sorted_scan_cuda.off_line(points)
+    sweep = _native.Sweep(resolve_threads())
+    return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
+
+
+def _total(values: Array) -> float:
+    return float(np.sum(values)) if arrays.is_host(values) else sorted_scan_cuda.total(values)
+
+
+def _concatenated(first: Array, second: Array) -> Array:
+    if arrays.is_host(first):
+        return np.concatenate([first, second])
+    return arrays.namespace(first).concat([first, second])
+
+
+def _float64(array: Array) -> Array:
+    xp = arrays.namespace(array)
+    return xp.asarray(array, dtype=xp.float64)
+
+
+def _line_term(term: Term, points: Array, left: Array, right: Array) -> LineTerm:
+    rate, polynomial = _radial(term, points.shape[1])
+    for factor in term.factors:
+        if factor.metric == "dot":
+            same = left is right
+            left = _paired(left, points)
+            right = left if same else _paired(right, points)
+    return LineTerm(rate, polynomial, left, right)
+
+
+def _radial(term: Term, n_features: int) -> tuple[float, np.ndarray]:
+    """Rate and polynomial of the factors that see distances, in units of the last coordinate."""
+    rate, polynomial = 0.0, np.array([term.coefficient])
+    for factor in term.factors:
+        if factor.metric != "dot":
+            scale = factor.scale * _unit(factor, n_features)
+            rate += scale
+            base = np.array(POLYNOMIALS[factor.profile])
+            polynomial = np.convolve(polynomial, base * scale ** np.arange(len(base)))
+    return rate, polynomial
+
+
+def _unit(factor: Factor, n_features: int) -> float:
+    """Distance of two points whose last coordinates are 1 apart."""
+    if n_features == 1:
+        return 1.0
+    return math.sqrt(2.0) if factor.metric == "euclidean" else 2.0
+
+
+def _paired(a: Array, b: Array) -> Array:
+    """Products of each column of a with each of b."""
+    return arrays.namespace(a).reshape(a[:, :, None] * b[:, None, :], (len(a), -1))

@@ -1,0 +1,184 @@
+"""Pair problems: what every estimator hands to an operator.
+
+Nearly everything kcalib computes is a reduction over a matrix that is never stored,
+
+    H_ij = k(x_i, x'_j) * <a_i, b_j>
+
+with *points* x (what the prediction kernel k sees) and *marks* a, b (what the target
+kernel sees). Where the target kernel has infinite rank <a, b> is the inner product of two signed
+measures, of which the marks are the parameters: `Mixtures`. `_packing` builds a `PairProblem` from
+checked user input, `_pairs.dispatch` picks an operator for it, and the operators in `_pairs.operators/` return
+`Moments` and the like. Nothing in here knows about user objects, devices or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+
+Profile = Literal[
+    "exponential", "gaussian", "gamma_exponential", "matern_3_2", "matern_5_2", "rational_quadratic", "identity"
+]
+# mmd: the points are the parameters of mixtures; table: they are positions in a table of distances.
+Metric = Literal["euclidean", "cityblock", "dot", "mmd", "table"]
+Family = Literal["normal", "normal_full", "laplace", "atoms"]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """profile(scale * d) or profile(scale * d^2); see src/include/kcalib/profiles.h."""
+
+    profile: Profile
+    metric: Metric
+    scale: float = 1.0
+    shape: float = 0.0
+
+
+@dataclass(frozen=True)
+class Term:
+    """A coefficient times a product of factors."""
+
+    coefficient: float
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class Components:
+    """Distributions as mixtures of K components of one family, for target kernels with closed forms.
+
+    Parameters
+    ----------
+    family : {"normal", "normal_full", "laplace", "atoms"}
+        Normal with independent entries, normal with covariances, Laplace, or points.
+    weights : array, shape (n, K)
+        Weights of the components; rows sum to 1.
+    locations : array, shape (n, K, d)
+        Means, medians or points.
+    scales : array or None
+        Of "normal" variances (n, K, d), of "normal_full" covariances (n, K, d, d), of "laplace" scales (n, K, 1), of
+        "atoms" None.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Normal
+    >>> Normal([0.0, 1.0], 2.0).components().scales.tolist()
+    [[[4.0]], [[4.0]]]
+    """
+
+    family: Family
+    weights: Array
+    locations: Array
+    scales: Array | None
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    r"""What a row of marks (or of points, for the metric "mmd") says if it is not a vector.
+
+    A row of marks is the signed measure u (c delta_y - sum_k w_k P_k): what was observed minus what was predicted,
+    and the target factor of two rows is the inner product of their embeddings under the target kernel, with
+    f(P, P') = E l(Z, Z') of independent Z ~ P and Z' ~ P':
+
+        u u' (c c' l(y, y') - c' sum_k w_k f(P_k, y') - c sum_k w'_k f(y, P'_k) + sum_kl w_k w'_l f(P_k, P'_l))
+
+    The kernel's length scale is divided out in packing (`kcalib._pairs.mixtures` does it), so that l has none. With d
+    = `n_dims` and "tri" a lower triangle row by row, d (d + 1) / 2 numbers, the columns of a row are
+
+        marks:        u, c, y[d], then every component's columns; points have the components alone
+        normal        w, v, m[d], h[d], i[d]              P = N(m, diag(h - 1/2) / 2),  l = exp(-|y - y'|^2)
+        normal_full   w, v, m[d], H[tri], W[tri]          P = N(m, (H - I/2) / 2),      l = exp(-|y - y'|^2)
+        laplace       w, m, b                             P = Laplace(m, b), d = 1,     l = exp(-|y - y'|)
+        atoms         w, z[d]                             P = delta_z,                  l = `kernel`
+
+    where i = 1 / (h + 1/2), v = w prod i^(1/2), and W is the inverse of the Cholesky factor of H + I/2, v = w prod
+    diag(W): what f(P, y) takes. For normals f(P, P') = |A|^(-1/2) exp(-(m - m')^T A^(-1) (m - m')), A = H + H'.
+    Components of weight 0 fill up shorter mixtures. A sum of `n_terms` kernels l_t has as many such groups of
+    columns beside each other, and its factor is the sum of theirs (a coefficient is in u: its root; in points, in the
+    weights).
+    """
+
+    family: Family
+    n_dims: int
+    n_components: int
+    n_terms: int = 1
+    kernel: tuple[Term, ...] = ()  # of "atoms": between two of them, with n_terms = 1
+
+    @property
+    def component_columns(self) -> int:
+        d, triangle = self.n_dims, self.n_dims * (self.n_dims + 1) // 2
+        return {"normal": 2 + 3 * d, "normal_full": 2 + d + 2 * triangle, "laplace": 3, "atoms": 1 + d}[self.family]
+
+    @property
+    def mark_columns(self) -> int:
+        """Columns of marks; those of points are less the 2 + d of each term's observation."""
+        return self.n_terms * (2 + self.n_dims + self.n_components * self.component_columns)
+
+    @property
+    def point_columns(self) -> int:
+        return self.n_terms * self.n_components * self.component_columns
+
+
+class Side:
+    """One side of a pair problem: points, shape (n, n_features), and marks, shape (n, n_marks), of the same dtype.
+
+    With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which an operator may
+    use to have distances and target factors from one product, or without the marks: these may be
+    given as a function, which is called when they are first asked for.
+    """
+
+    def __init__(self, points: Array, marks: Array | Callable[[], Array], labels: Array | None = None) -> None:
+        self.points = points
+        self.labels = labels
+        self._marks = marks
+
+    @property
+    def marks(self) -> Array:
+        if callable(self._marks):
+            self._marks = self._marks()
+        return self._marks
+
+    def take(self, rows: Any) -> Side:
+        """The side restricted to `rows` (a slice or an integer array)."""
+        if isinstance(rows, slice):
+            labels = None if self.labels is None else self.labels[rows]
+            return Side(self.points[rows, :], self.marks[rows, :], labels)
+        take = arrays.namespace(self.points).take
+        labels = None if self.labels is None else take(self.labels, rows, axis=0)
+        return Side(take(self.points, rows, axis=0), take(self.marks, rows, axis=0), labels)
+
+
+@dataclass(frozen=True)
+class PairProblem:
+    """k(x_i, x'_j) <a_i, b_j>; `right=None` means that right is left (symmetric)."""
+
+    left: Side
+    right: Side | None
+    kernel: tuple[Term, ...]  # the sum of these terms
+    target: Mixtures | None = None  # what the marks are; None: vectors, and <a, b> their inner product
+    predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
+    # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
+    table: Any = None
+
+    @property
+    def symmetric(self) -> bool:
+        return self.right is None
+
+    @property
+    def columns(self) -> Side:
+        return self.left if self.right is None else self.right
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal` and `trace`."""
+
+    total: Any  # of all entries: a float, or a float64 array of shape ()
+    row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
+    column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
+    diagonal: Array | None  # float64, shape: (n,); as the trace, and None where the row sums may be
+    sum_of_squares: float | None  # None unless asked for
+    trace: Any  # sum of the diagonal, as `total`; None for rectangular problems, or if not asked for

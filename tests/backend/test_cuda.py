@@ -1,0 +1,341 @@
+"""The cuda operator's text: compiled for real devices, and what the contract (test_operators.py) does not see."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import compile_kernels
+import emulated_cupy
+import numpy as np
+import nvrtc
+import pytest
+from compile_kernels import ARCHITECTURES
+from problems import softmax_problem
+
+from kcalib import _packing
+from kcalib import kernels as K
+from kcalib._backend import threads
+from kcalib._backend.random import KINDS, Weights, drawn_weights, weights_program
+from kcalib._input.labels import prepare
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.operators import cuda
+from kcalib._pairs.operators.cuda import CudaOperator, Rectangle
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.problem import PairProblem
+
+KERNEL = K.Exponential(bandwidth=0.5)
+
+
+def _problem(n: int, m: int, dtype: str = "float64", other: int = 0, kernel: K.Kernel = KERNEL, seed: int = 3):
+    y, p = softmax_problem(n + other, m, seed=seed)
+    problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
+    if not other:
+        return problem
+    left, right = problem.left.take(slice(0, n)), problem.left.take(slice(n, None))
+    return PairProblem(left, right, problem.kernel)
+
+
+def _on_gpu(problem: PairProblem) -> CudaOperator:
+    import cupy
+
+    def side(s):
+        labels = None if s.labels is None else cupy.asarray(s.labels)
+        return type(s)(cupy.asarray(s.points), cupy.asarray(s.marks), labels)
+
+    right = None if problem.right is None else side(problem.right)
+    return CudaOperator(dataclasses.replace(problem, left=side(problem.left), right=right))
+
+
+def test_a_typical_kernel_compiles():
+    for name, architecture in (
+        ("kcalib_sums, float64, one", "sm_90"),
+        ("kcalib_entries to float64, float32, one", "sm_70"),
+    ):
+        compile_kernels.compile_for(compile_kernels.named(name)[name], architecture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", [name for name, _ in compile_kernels.programs()])
+def test_every_program_compiles(name, architecture):
+    """As `python -P tests/compile_kernels.py --all`."""
+    for program in compile_kernels.named(name).values():
+        compile_kernels.compile_for(program, architecture)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_weights_compile(dtype, architecture):
+    program = weights_program(dtype)
+    assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_have_the_bits_of_the_compiled_core(cupy, kind, dtype):
+    weights = Weights(kind, 1000, 40, 2**63 + 12345)
+    found = drawn_weights(weights, 3, 17, 16, dtype).get()
+    np.testing.assert_array_equal(found[:, :14], weights.values(3, 17, dtype))
+    assert not found[:, 14:].any()
+
+
+def _everything(operator: CudaOperator, vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Results of all primitives, on the host."""
+    import cupy
+
+    symmetric, vectors = operator.problem.symmetric, cupy.asarray(vectors)
+    moments = operator.moments(second=True)
+    found = {"rows": moments.row_sums.get(), "columns": moments.column_sums.get()}
+    found |= {"total": np.float64(moments.total), "squares": np.float64(moments.sum_of_squares)}
+    found |= {"product": operator.matmul(vectors).get(), "single": operator.matmul(vectors, dtype="float32").get()}
+    found["tile"] = operator.tile(slice(None), slice(3, None)).get()
+    assert operator.moments(rows=False).total == moments.total
+    if symmetric:
+        n = len(vectors)
+        weights = Weights("rademacher", n, 33, 5)
+        found["forms"] = operator.quadratic_forms(weights).get()
+        found["single forms"] = operator.quadratic_forms(weights, dtype="float32").get()
+        found["forms of an array"] = operator.quadratic_forms(vectors).get()
+        found |= {f"blocks of {size}": operator.block_sums(size).get() for size in (7, n // 2)}
+        found["counts"] = operator.counts(np.linspace(-0.5, 0.5, 9))
+        low, high = operator.counts(np.array([0.0, 0.2]))
+        found["between"] = np.sort(operator.between(0.0, 0.2, int(high - low)))
+    return found
+
+
+# Rectangles of few tiles, launches of few pairs, products of few columns.
+SMALL = {"STRIP": 128, "STRIP_GROUP": 1, "BAND": 1, "LAUNCH_COST": 1e6, "GROUP_COST": 1, "PANEL": 16}
+SMALL |= {"LARGE_BLOCK": 64}
+
+
+def _check(found: dict, expected: np.ndarray, vectors: np.ndarray, symmetric: bool, tolerance: float) -> None:
+    """Against the dense H, within `tolerance` of sums of sizes, and what products in float32 take besides."""
+    size, single = np.abs(expected), tolerance + 194 * 2.0**-24
+    off = expected - np.diag(np.diag(expected)) if symmetric else expected
+    n = len(expected)
+
+    def close(name, value, scale, tolerance=tolerance):
+        assert (np.abs(found[name] - value) <= tolerance * scale).all(), name
+
+    close("tile", expected[:, 3:], size[:, 3:] + np.finfo(np.float32).tiny)
+    close("rows", off.sum(axis=1), size.sum(axis=1))
+    close("columns", off.sum(axis=0), size.sum(axis=0))
+    close("total", off.sum(), size.sum())
+    close("squares", (off**2).sum(), (size**2).sum())
+    close("product", expected @ vectors, size @ np.abs(vectors))
+    close("single", expected @ vectors, size @ np.abs(vectors), single)
+    if not symmetric:
+        return
+    weights = Weights("rademacher", n, 33, 5).values()
+    close("forms", np.sum(weights * (expected @ weights), axis=0), size.sum())
+    close("single forms", np.sum(weights * (expected @ weights), axis=0), size.sum(), single)
+    form_scale = np.sum(np.abs(vectors) * (size @ np.abs(vectors)), axis=0)
+    close("forms of an array", np.sum(vectors * (expected @ vectors), axis=0), form_scale)
+    for length in (7, n // 2):
+        blocks = [slice(b * length, (b + 1) * length) for b in range(n // length)]
+        scales = np.array([size[b, b].sum() for b in blocks])
+        close(f"blocks of {length}", np.array([off[b, b].sum() for b in blocks]), scales)
+    pairs = np.sort(expected[np.triu_indices(n, 1)])
+    np.testing.assert_array_equal(found["counts"], np.searchsorted(pairs, np.linspace(-0.5, 0.5, 9)))
+    inside = pairs[(pairs >= 0) & (pairs < 0.2)]
+    np.testing.assert_allclose(found["between"], inside, rtol=0, atol=tolerance * size.max())
+
+
+SHAPES = [
+    pytest.param((200, 10, 0, 0), id="residuals"),
+    pytest.param((200, 10, 0, 9), id="residuals by cuBLAS"),
+    pytest.param((200, 3, 70, 0), id="rectangular", marks=pytest.mark.slow),
+    pytest.param((70, 12, 200, 9), id="rectangular by cuBLAS", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_many_rectangles(cupy, monkeypatch, shape):
+    """Several rectangles, groups of columns, bands of rows and panels, with ragged edges; 1e-12 of sums of sizes."""
+    n, m, other, gram_from = shape
+    for name, value in SMALL.items():
+        monkeypatch.setattr(cuda, name, value)
+    if gram_from:
+        monkeypatch.setattr(cuda, "GRAM_FROM", gram_from)
+    problem = _problem(n, m, other=other)
+    operator = _on_gpu(problem)
+    assert ("-DKCALIB_GRAM=1" in operator.program("kcalib_sums").options) == bool(gram_from)
+    vectors = np.random.default_rng(0).normal(size=(other or n, 18))
+    found = _everything(operator, vectors)
+    expected = OpenMPOperator(problem).tile(slice(None), slice(None))
+    _check(found, expected, vectors, not other, 1e-12)
+    again = _everything(_on_gpu(problem), vectors)
+    assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in again.items()}
+
+
+def test_bits_of_sums_do_not_depend_on_the_launches(cupy, monkeypatch):
+    operator = _on_gpu(_problem(300, 10))
+    monkeypatch.setattr(cuda, "GROUP_COST", 1)
+
+    def bits() -> list[bytes]:
+        moments = operator.moments(second=True)
+        return [
+            np.float64(moments.total).tobytes(),
+            moments.row_sums.get().tobytes(),
+            operator.block_sums(100).get().tobytes(),
+        ]
+
+    whole = bits()
+    for changes in ({"BAND": 1}, {"LAUNCH_COST": 1.0}, {"BAND": 2, "PARTS_BYTES": 1}):
+        with monkeypatch.context() as patch:
+            for name, value in changes.items():
+                patch.setattr(cuda, name, value)
+            assert bits() == whole
+
+
+def test_rectangles_cover_each_pair_once():
+    whole = Rectangle(10, 47, 10, 47)
+    for rows, columns in ((8, 8), (8, 16), (5, 7), (16, 8), (100, 100)):
+        for symmetric in (False, True):
+            times = np.zeros((47, 47), int)
+            for part in whole.parts(rows, columns, symmetric):
+                times[part.row : part.row_end, part.column : part.column_end] += 1
+            needed = np.triu(np.ones((37, 37), bool)) if symmetric else np.ones((37, 37), bool)
+            assert times.max() == 1
+            assert times[10:, 10:][needed].all()
+            assert not times[:10].any() and not times[:, :10].any()
+
+
+def test_too_little_memory_is_met_by_smaller_workspaces(emulation, monkeypatch):
+    """The first workspaces do not fit, smaller ones do, with the same sums. After an error nothing stays allocated."""
+    for name, value in {"STRIP": 4096, "GRAM_FROM": 9}.items():
+        monkeypatch.setattr(cuda, name, value)
+    n = 300
+    operator = _on_gpu(_problem(n, 10))
+    whole, vectors = operator.moments().total, emulation.asarray(np.ones((n, 2)))
+    product = operator.matmul(vectors).get()
+    pool = emulation.get_default_memory_pool()
+    used, entry = pool.used_bytes(), 8 * n * n
+    monkeypatch.setattr(cuda, "_free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
+    with emulated_cupy.memory_limit(used + 2 * entry - 1000):
+        np.testing.assert_allclose(operator.matmul(vectors).get(), product, rtol=0, atol=1e-13)
+    assert pool.used_bytes() == used
+    with emulated_cupy.memory_limit(used + 20_000):
+        with pytest.raises(
+            MemoryError, match=r"products with H of 300 samples do not fit into the memory of GPU 0 \(Out of"
+        ):
+            operator.matmul(vectors)
+        with pytest.raises(MemoryError, match=r"the moments of 300 samples do not fit .* pass fewer samples"):
+            operator.moments()
+    assert pool.used_bytes() == used
+    assert operator.moments().total == whole
+
+
+def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
+    monkeypatch.setattr(cuda, "GRAM_FROM", 9)
+    operator = _on_gpu(_problem(300, 10))
+    for free, strip in ((2**40, 4096), (2 * 8 * 4096**2, 4096), (2 * 8 * 4096**2 - 1, 2048), (0, 256)):
+        monkeypatch.setattr(cuda, "_free_memory", lambda free=free: free)
+        assert operator._gram_of(Rectangle(0, 300, 0, 300), 1)[0] == strip
+
+
+def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
+    """After each share of the work a synchronisation, where Python sees an interrupt; what is behind does not run."""
+    monkeypatch.setattr(cuda, "LAUNCH_COST", 1e5)
+    monkeypatch.setattr(cuda, "BAND", 1)
+    operator = _on_gpu(_problem(300, 10))
+    seen: list[float] = []
+    monkeypatch.setattr(threads.ProgressBar, "__call__", lambda bar, done: seen.append(done))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    operator.moments()
+    assert len(seen) >= 4
+    assert seen == sorted(seen)
+    assert seen[-1] <= 1.0
+
+    class Interrupted:
+        def synchronize(self):
+            raise KeyboardInterrupt
+
+    used = emulation.get_default_memory_pool().used_bytes()
+    monkeypatch.setattr(emulation.cuda, "get_current_stream", Interrupted)
+    for work in (
+        operator.moments,
+        lambda: operator.counts(np.zeros(1)),
+        lambda: operator.tile(slice(None), slice(None)),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    assert emulation.get_default_memory_pool().used_bytes() == used
+
+
+def test_pieces_larger_than_the_problem(cupy, monkeypatch):
+    """Rows may be asked for repeatedly; products with no vectors at all are empty."""
+    monkeypatch.setattr(cuda, "GRAM_FROM", 9)
+    problem = _problem(20, 10)
+    operator, rows = _on_gpu(problem), np.arange(50) % 20
+    found = operator.tile(cupy.asarray(rows), cupy.asarray(rows[::-1].copy())).get()
+    expected = OpenMPOperator(problem).tile(rows, rows[::-1].copy())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    for dtype in ("float64", "float32"):
+        assert operator.matmul(cupy.zeros((20, 0)), dtype=dtype).shape == (20, 0)
+        assert operator.quadratic_forms(cupy.zeros((20, 0)), dtype=dtype).shape == (0,)
+
+
+def test_points_close_to_each_other_are_subtracted(cupy):
+    """Not expanded, which would leave no digits and computing most pairs anew. 1e-12 of the scale of its entries."""
+    rng, m = np.random.default_rng(0), 12
+    y, p = rng.integers(m, size=40), softmax_problem(40, m)[1]
+    kernel, option = K.Exponential(bandwidth=0.01), "-DKCALIB_{}=1".format
+    for share, definition in ((1.0, "RESIDUALS"), (1e-2, "DIFFERENCES")):
+        q = share * p + (1 - share) / m
+        problem = _packing.pack(prepare(y, q), kernel, "delta").problem
+        operator = _on_gpu(problem)
+        assert option(definition) in operator.program("kcalib_sums").options
+        expected = OpenMPOperator(problem).tile(slice(None), slice(None))
+        assert np.abs(operator.tile(slice(None), slice(None)).get() - expected).max() <= 1e-12 * 2
+
+
+def test_results_stay_on_the_device(emulation):
+    n = 300
+    operator = _on_gpu(_problem(n, 10))
+    vectors = emulation.asarray(np.ones((n, 2)))
+    with emulated_cupy.stays_on_device(at_most=9):
+        operator.moments(second=True)
+        operator.matmul(vectors)
+        operator.quadratic_forms(Weights("gaussian", n, 3, 1))
+        operator.block_sums(10)
+        operator.counts(np.zeros(2))
+        operator.tile(slice(None), slice(None))
+
+
+def test_products_are_not_rounded_to_tf32(cupy, monkeypatch):
+    """Where CuPy is told to use it: inner products in the register tile, products of float32 in float64."""
+    monkeypatch.setenv("CUPY_TF32", "1")
+    problem = _problem(40, 150, dtype="float32")
+    operator = _on_gpu(problem)
+    assert "-DKCALIB_GRAM=0" in operator.program("kcalib_sums").options
+    vectors = cupy.asarray(np.random.default_rng(0).normal(size=(40, 2)))
+    np.testing.assert_array_equal(operator.matmul(vectors, dtype="float32").get(), operator.matmul(vectors).get())
+
+
+def test_host_arrays_are_refused():
+    y, p = softmax_problem(20, 3)
+    problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
+    with pytest.raises(ValueError, match=r"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
+        operator_for(problem, operator="cuda")
+
+
+def test_the_list_of_programs_has_every_text():
+    """Each file of src/cuda that has functions is compiled by some program of compile_kernels.py."""
+    compiled = {file for program in compile_kernels.named().values() for file in program.files}
+    folder = Path(__file__).parents[2] / "src" / "cuda"
+    assert {f"cuda/{path.name}" for path in folder.iterdir()} <= compiled
+
+
+@pytest.mark.slow
+def test_the_script_for_a_card_goes_through():
+    """On the CPU: every line of its tables that is about one call."""
+    script = Path(__file__).parents[2] / "asv_benches" / "gpu.py"
+    options = ["--rehearse", "--steps", "accuracy", "speed", "--only", "skce"]
+    found = subprocess.run([sys.executable, str(script), *options], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "skce, block, m = 12" in found.stdout
+    assert "fraction" in found.stdout

@@ -1,0 +1,368 @@
+"""Threads, processes, signals, memory, progress: how a sweep behaves, not what it returns."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+import kcalib
+from kcalib import _native
+from kcalib._backend import threads
+from kcalib._backend.random import KINDS
+from kcalib._backend.threads import ProgressBar, resolve_threads
+
+
+def run_python(code: str, **environment: str) -> str:
+    """Output of a fresh interpreter; -P: the installed package, not the source tree in this folder."""
+    finished = subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", textwrap.dedent(code)],
+        env=os.environ | environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.strip()
+
+
+def test_threads_follow_environment_then_affinity_then_argument():
+    code = "from kcalib._backend.threads import resolve_threads; print(resolve_threads(), resolve_threads(5))"
+    assert run_python(code, OMP_NUM_THREADS="1") == "1 5"
+    if hasattr(os, "sched_setaffinity") and _native.has_openmp():
+        pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" + code
+        assert run_python(pinned, OMP_NUM_THREADS="4") == "1 5"
+        # The mask may also shrink after OpenMP has looked at it.
+        later = "import kcalib._native, os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" + code
+        assert run_python(later, OMP_NUM_THREADS="4") == "1 5"
+
+
+@pytest.mark.parametrize(
+    ("groups", "membership", "expected"),
+    [
+        # version 2: the group's own quota, that of one above, that of the mount (a container's), in a mixed set-up
+        ({"a/b": {"cpu.max": "150000 100000"}}, "0::/a/b", 2),
+        ({"a/b": {"cpu.max": "50000 100000"}}, "0::/a/b", 1),
+        ({"a/b": {"cpu.max": "max 100000"}}, "0::/a/b", None),
+        ({"a/b": {"cpu.max": "400000 100000"}, "a": {"cpu.max": "300000 100000"}}, "0::/a/b", 3),
+        ({"": {"cpu.max": "200000 100000"}}, "0::/host/path", 2),
+        ({"unified/a": {"cpu.max": "200000 100000"}}, "5:memory:/\n0::/a", 2),
+        # version 1
+        ({"cpu/a": {"cpu.cfs_quota_us": "250000", "cpu.cfs_period_us": "100000"}}, "3:cpu,cpuacct:/a\n0::/", 3),
+        ({"cpu/a": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}}, "3:cpu:/a", None),
+        ({"cpu": {"cpu.cfs_quota_us": "100000", "cpu.cfs_period_us": "100000"}}, "3:cpu:/docker/1", 1),
+        # not the group of the process
+        ({"other": {"cpu.max": "100000 100000"}}, "0::/a", None),
+        ({"cpu/a": {"cpu.cfs_quota_us": "100000", "cpu.cfs_period_us": "100000"}}, "3:cpuset:/a", None),
+        ({}, "", None),
+    ],
+)
+def test_threads_follow_the_control_group(groups, membership, expected, tmp_path):
+    for group, files in groups.items():
+        (tmp_path / "mounts" / group).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (tmp_path / "mounts" / group / name).write_text(text + "\n")
+    (tmp_path / "cgroup").write_text(membership)
+    assert threads._cgroup_quota(tmp_path / "mounts", tmp_path / "cgroup") == (expected or sys.maxsize)
+    assert threads._cgroup_quota(tmp_path / "mounts", tmp_path / "absent") == sys.maxsize
+
+
+def test_threads_are_at_most_the_quota_and_the_argument_wins(monkeypatch):
+    monkeypatch.setattr(threads, "_cgroup_quota", lambda: 1)
+    assert (resolve_threads(), resolve_threads(3)) == (1, 3)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two"])
+def test_threads_are_checked(threads):
+    with pytest.raises((ValueError, TypeError), match="`threads` is"):
+        kcalib.skce([0, 1], [0.5, 0.25], threads=threads)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_forked_and_spawned_children_compute(method):
+    """OpenMP's threads do not survive a fork: the child must not wait for them."""
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no start method {method!r} here")
+    y, p = softmax_problem(1500, 3)
+    expected = kcalib.skce(y, p, threads=2)  # starts OpenMP's threads in this process
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        values = [pool.submit(kcalib.skce, y, p, threads=2) for _ in range(2)]
+        assert [value.result(timeout=60) for value in values] == [expected, expected]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_pool_of_forked_processes():
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("no fork here")
+    y, p = softmax_problem(1500, 3)
+    expected = kcalib.skce(y, p, threads=2)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.starmap_async(kcalib.skce, [(y, p)] * 3).get(timeout=60) == [expected] * 3
+        assert pool.apply_async(resolve_threads).get(timeout=60) == 1
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_joblib_workers_compute(backend):
+    joblib = pytest.importorskip("joblib")
+    y, p = softmax_problem(1500, 3)
+    expected = kcalib.skce(y, p)
+    with joblib.parallel_config(backend, n_jobs=2, inner_max_num_threads=1 if backend == "loky" else None):
+        assert joblib.Parallel()(joblib.delayed(kcalib.skce)(y, p) for _ in range(4)) == [expected] * 4
+        if backend == "loky":  # which tells its workers by OMP_NUM_THREADS
+            assert joblib.Parallel()(joblib.delayed(resolve_threads)() for _ in range(2)) == [1, 1]
+    if backend == "loky":
+        joblib.externals.loky.get_reusable_executor().shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_dataloader_workers_compute():
+    data = pytest.importorskip("torch.utils.data")
+    problems = [softmax_problem(1000 + 10 * i, 3, seed=i) for i in range(4)]
+    expected = [kcalib.skce(y, p, threads=2) for y, p in problems]
+
+    class Values(data.Dataset):
+        def __len__(self) -> int:
+            return len(problems)
+
+        def __getitem__(self, i: int) -> float:
+            return kcalib.skce(*problems[i], threads=2)
+
+    loader = data.DataLoader(Values(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    assert list(loader) == expected
+
+
+def test_a_call_inside_a_parallel_region_uses_one_thread():
+    """A progress callback runs inside the sweep's region, on one of its threads."""
+    y, p = softmax_problem(40_000, 2)
+    small = softmax_problem(800, 3)
+    expected = kcalib.skce(*small)
+    seen = []
+
+    def inside(done: float) -> None:
+        seen.append((_native.max_threads(), resolve_threads(), kcalib.skce(*small), kcalib.skce(*small, threads=2)))
+
+    marks = np.ascontiguousarray(np.eye(2)[y] - p)
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
+    sweep = _native.Sweep(2, None, inside)
+    _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
+    one = 1 if _native.has_openmp() else _native.max_threads()
+    assert seen and set(seen) == {(one, one, expected, expected)}
+
+
+def test_concurrent_calls_share_the_threads(monkeypatch):
+    monkeypatch.setattr(threads, "_affinity", lambda: 8)
+    monkeypatch.setattr(threads, "_cgroup_quota", lambda: 8)
+    monkeypatch.setattr(_native, "max_threads", lambda: 8)
+    shares = []
+
+    class Enough(Exception):
+        pass
+
+    def sweep_within_sweep(running: int) -> None:
+        """Starts a sweep and, from its progress callback while it runs, the next one."""
+        shares.append((_native.running_sweeps(), resolve_threads(), resolve_threads(5)))
+        if running == 3:
+            raise Enough
+        out = np.empty((2**21, 64), dtype=np.float32)
+        sweep = _native.Sweep(1, None, lambda done: sweep_within_sweep(running + 1))
+        _native.fill_weights(KINDS["gaussian"], 0, 0, out, sweep)
+
+    with pytest.raises(Enough):
+        sweep_within_sweep(0)
+    assert shares == [(0, 8, 5), (1, 4, 5), (2, 2, 5), (3, 2, 5)]
+    assert _native.running_sweeps() == 0  # also after an exception
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks here")
+def test_bits_do_not_depend_on_affinity():
+    code = """
+        import hashlib, os, sys, numpy as np, kcalib
+        os.sched_setaffinity(0, {cpus})
+        from kcalib._pairs.operators.openmp import OpenMPOperator
+        from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+        from kcalib._backend.random import Weights
+        rng = np.random.default_rng(0)
+        p = rng.dirichlet(np.ones(4), size=1500)
+        y = p.argmax(axis=1)
+        side = Side(p, np.eye(4)[y] - p)
+        problem = PairProblem(side, None, (Term(1.0, (Factor("exponential", "euclidean", 2.0),)),))
+        digests = set()
+        for threads in (1, 2, 3, 7):
+            operator = OpenMPOperator(problem, threads=threads)
+            moments = operator.moments(second=True)
+            arrays = [moments.row_sums, moments.sum_of_squares, operator.block_sums(300), operator.matmul(p[:, :3])]
+            arrays += [Weights(kind, 1000, 50, 1).values(threads=threads) for kind in ("multinomial", "gaussian")]
+            arrays += [kcalib.skce(y, p, threads=threads), kcalib.skce(y, p, threads=threads, dtype="float32")]
+            digests.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in arrays)).hexdigest())
+        print(*digests)
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    masks = [{cpus[0]}, {cpus[-1]}, set(cpus)]
+    found = {run_python(code.replace("{cpus}", str(mask))) for mask in masks}
+    assert len(found) == 1 and " " not in found.pop()
+
+
+def test_concurrent_calls_do_not_disturb_each_other():
+    problems = [softmax_problem(700 + 50 * i, 3, seed=i) for i in range(4)]
+    expected = [kcalib.skce(y, p) for y, p in problems]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda yp: kcalib.skce(*yp), problems)) == expected
+
+
+def test_interrupt_stops_a_long_sweep_within_a_second():
+    y, p = softmax_problem(400_000, 2)
+    kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+    sent = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs have not
+    for options in ({}, {"estimator": "block", "block_size": 200_000}):
+        timer = threading.Timer(0.5, interrupt)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            kcalib.skce(y, p, kernel=kernel, operator="openmp", **options)
+        assert time.monotonic() - sent[-1] < 1.0
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("method", "n"),
+    [("bootstrap", 40_000), ("multiplier", 40_000), ("exact", 20_000), ("spectrum", 150_000), ("consistency", 20_000)],
+)
+def test_interrupt_stops_a_long_test_within_a_second(method, n):
+    y, p = softmax_problem(n, 3)
+    kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+    options = {"estimator": "unbiased", "resample_predictions": False} if method == "consistency" else {}
+    sent = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.7, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        kcalib.calibration_test(y, p, method=method, kernel=kernel, **options)
+    assert time.monotonic() - sent[-1] < 1.0
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("kind", ["multinomial", "gaussian"])
+def test_weights_stop_when_asked(kind):
+    def stop(done: float) -> None:
+        raise KeyboardInterrupt
+
+    out = np.empty((2**21, 64), dtype=np.float32)  # touched only until it stops
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        _native.fill_weights(KINDS[kind], 0, 0, out, _native.Sweep(1, None, stop))
+    assert time.monotonic() - start < 1.0
+
+
+def test_sigterm_ends_the_process_within_a_second():
+    code = """
+        import numpy as np, kcalib
+        p = np.random.default_rng(0).uniform(size=400_000)
+        print("ready", flush=True)
+        kcalib.skce(p > 0.5, p, kernel=kcalib.kernels.Exponential(bandwidth=0.5), operator="openmp")
+    """
+    child = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    child.terminate()
+    start = time.monotonic()
+    assert child.wait(timeout=10) == -signal.SIGTERM
+    assert time.monotonic() - start < 1.0
+    child.stdout.close()
+
+
+def test_memory_is_linear_in_n():
+    """40,000 x 10: H would take 12.8 GB; packed copies of 3.2 MB inputs, parts and Python must fit in 100 MB."""
+    code = """
+        import resource, numpy as np, kcalib
+        rng = np.random.default_rng(0)
+        p = rng.dirichlet(np.ones(10), size=40_000)
+        y = p.argmax(axis=1)
+        kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+        kcalib.skce(y[:100], p[:100], kernel=kernel)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        kcalib.skce(y, p, kernel=kernel, full_output=True)
+        kcalib.skce(y, p, kernel=kernel, estimator="block", block_size=20_000)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
+    assert grown < 100_000  # KiB
+
+
+def test_memory_of_the_tests_is_linear_in_n():
+    """20,000 x 10: H would take 3.2 GB; batches of weights and Krylov vectors (2.6 MB a product) much less."""
+    code = """
+        import resource, numpy as np, kcalib
+        rng = np.random.default_rng(0)
+        p = rng.dirichlet(np.ones(10), size=20_000)
+        y = (p.cumsum(axis=1) < rng.uniform(size=(20_000, 1))).sum(axis=1)
+        kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+        kcalib.calibration_test(y[:300], p[:300], kernel=kernel, method="spectrum")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for method, options in (("spectrum", {}), ("bootstrap", {"n_resamples": 99}), ("exact", {"n_resamples": 4})):
+            kcalib.calibration_test(y, p, kernel=kernel, method=method, **options)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
+    assert grown < 300_000  # KiB
+
+
+def test_progress_is_for_terminals():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    bar = ProgressBar("kcalib", shown, delay=0.0)
+    bar(0.25)
+    assert " 25 %" in shown.getvalue()
+    bar.close()
+    assert shown.getvalue().endswith("\r\033[K")
+    early = Terminal()
+    ProgressBar("kcalib", early, delay=60.0)(0.5)
+    assert early.getvalue() == ""
+
+
+def test_progress_reaches_the_sweep(monkeypatch, capfd):
+    monkeypatch.setattr("kcalib._backend.threads.sys.stderr", None)
+    with threads.terminal_progress() as bar:
+        assert bar is None
+    seen: list[float] = []
+    y, p = softmax_problem(40_000, 2)
+    sweep = _native.Sweep(2, None, seen.append)
+    marks = np.ascontiguousarray(np.eye(2)[y] - p)
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
+    _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
+    assert seen and seen == sorted(seen) and 0 < seen[0] <= seen[-1] <= 1
+
+    class Stop(Exception):
+        pass
+
+    def stop(done: float) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        _native.moments(
+            p, marks, None, None, p, marks, None, None, True, kernel, _native.Sweep(2, None, stop), False, False
+        )
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,188 @@
+"""The compiled scalar functions: units in the last place against mpmath, on every instruction set."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from problems import instruction_sets
+
+from kcalib import _native
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+
+mpmath = pytest.importorskip("mpmath")
+
+FUNCTIONS = (
+    "exp", "exp_minus", "one_minus_exp", "square_root", "reciprocal_root", "reciprocal", "log", "log1p", "power",
+)  # fmt: skip
+EXPONENTS = (2.0, 1.999, 1.5, 1.0, 0.7, 0.01)  # of power; rounded to float32 where that is the dtype
+DTYPES = (np.float64, np.float32)
+LEVELS = instruction_sets()
+
+
+def evaluate(function: str, x: np.ndarray, level: str, a: float = 1.0) -> np.ndarray:
+    out = np.empty_like(x)
+    _native.evaluate(function, x, out, _native.Sweep(1, level), a)
+    return out
+
+
+def range_of_exp(dtype: type) -> tuple[float, float]:
+    return (-708.0, 709.0) if dtype == np.float64 else (-87.0, 88.0)
+
+
+@functools.cache
+def arguments(function: str, dtype: type) -> np.ndarray:
+    """Numbers all over the function's range, and more of them where it is hardest."""
+    rng = np.random.default_rng(0)
+    low, high = range_of_exp(dtype)
+    if "exp" in function:
+        # Around odd multiples of ln(2)/2, where the reduced argument is largest.
+        edges = (2 * np.arange(100) + 1) * math.log(2) / 2
+        x = np.concatenate(
+            [rng.uniform(0, high, 1000), rng.uniform(0, 1, 500), 10.0 ** rng.uniform(-18, 0, 300), [0.0], edges]
+        )
+        x = np.concatenate([x, np.nextafter(edges, 0), np.nextafter(edges, 1e3)])
+        if function == "exp":
+            x = np.concatenate([x, -x])
+        else:
+            high = -low
+        x = x.astype(dtype)
+        return x[(x >= low) & (x <= high)]
+    x = np.exp(rng.uniform(low, high, 1000))
+    if function.startswith("reciprocal"):
+        return (
+            x[(x > 2.0**-120) & (x < 2.0**120)].astype(dtype)
+            if dtype == np.float32
+            else x[(x > 2.0**-1000) & (x < 2.0**1000)]
+        )
+    if function == "square_root":  # with AVX-512 smaller ones have the root 0
+        return x[x > (1e-300 if dtype == np.float64 else 1e-36)].astype(dtype)
+    near_1 = 1 + rng.normal(size=700) * 10.0 ** rng.uniform(math.log10(np.finfo(dtype).eps), -0.5, 700)
+    near_edges = np.array([[0.5], [1.0], [2.0], [2**-0.5], [2**0.5]]) * (1 + 1e-3 * rng.normal(size=(5, 100)))
+    x = np.concatenate([x, near_1, near_edges.ravel(), rng.uniform(0.3, 5, 500)])
+    if function == "log1p":
+        x = np.concatenate([x, 10.0 ** rng.uniform(-18, 1, 700), [0.0]])
+    x = x.astype(dtype)
+    return x[(x >= np.finfo(dtype).tiny) | (x == 0)]
+
+
+@functools.cache
+def exact(function: str, dtype: type, a: float) -> list:
+    formula = {
+        "exp": mpmath.exp,
+        "exp_minus": lambda x: mpmath.exp(-x),
+        "one_minus_exp": lambda x: -mpmath.expm1(-x),
+        "square_root": mpmath.sqrt,
+        "reciprocal_root": lambda x: 1 / mpmath.sqrt(x),
+        "reciprocal": lambda x: 1 / x,
+        "log": mpmath.log,
+        "log1p": lambda x: mpmath.log1p(x),
+        "power": lambda x: mpmath.power(x, a),
+    }[function]
+    with mpmath.workdps(40):
+        return [formula(mpmath.mpf(float(x))) for x in arguments(function, dtype)]
+
+
+def ulps(found: np.ndarray, exact: list, dtype: type) -> np.ndarray:
+    """Errors in units in the last place of the exact value."""
+    epsilon = float(np.finfo(dtype).eps)
+    errors = []
+    for a, b in zip(found, exact, strict=True):
+        ulp = mpmath.ldexp(epsilon, int(mpmath.frexp(b)[1]) - 1)
+        errors.append(float(abs(mpmath.mpf(float(a)) - b) / ulp) if a != b else 0.0)
+    return np.array(errors)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_scalar_functions_are_right_to_1_5_ulp(function, dtype, level):
+    for a in EXPONENTS if function == "power" else (1.0,):
+        a = float(dtype(a))
+        x, reference = arguments(function, dtype), exact(function, dtype, a)
+        errors = ulps(evaluate(function, x, level, a), reference, dtype)
+        if function == "power":
+            low, high = range_of_exp(dtype)
+            errors = errors[[low < float(mpmath.log(y)) < high for y in reference]]
+        assert len(errors) > 900
+        # one_minus_exp: a difference of 1/2 and at most 0.21, each rounded.
+        assert errors.max() <= {"square_root": 1.0, "one_minus_exp": 2.5}.get(function, 1.5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_square_root_of_squares(dtype, level):
+    # x^2 is exact for x of half the digits: its root is x.
+    bits, lowest = (26, -160) if dtype == np.float64 else (11, -18)
+    rng = np.random.default_rng(0)
+    mantissa = rng.integers(2 ** (bits - 1), 2**bits, 20_000).astype(np.float64)
+    x = np.ldexp(mantissa, rng.integers(lowest, 20, len(mantissa)) - bits).astype(dtype)
+    found = evaluate("square_root", x * x, level)
+    assert np.max(np.abs(found.astype(np.float64) - x) / np.spacing(x).astype(np.float64)) <= 1.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_values(dtype, level):
+    zero, one = np.zeros(1, dtype), np.ones(1, dtype)
+    for function, x, y in (
+        ("exp", zero, 1), ("exp_minus", zero, 1), ("square_root", zero, 0), ("square_root", one, 1),
+        ("log", one, 0), ("log1p", zero, 0),
+    ):  # fmt: skip
+        assert evaluate(function, x, level)[0] == y
+    for a in EXPONENTS:
+        assert evaluate("power", zero, level, a)[0] == 0 and evaluate("power", one, level, a)[0] == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_nan_stays_nan(function, dtype, level):
+    x = np.ones(37, dtype)
+    x[[0, 5, 36]] = np.nan, -np.nan, np.nan
+    np.testing.assert_array_equal(np.isnan(evaluate(function, x, level, 1.5)), np.isnan(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_and_large_results_are_normal_numbers(dtype, level):
+    """Beyond the range results are clamped: neither denormals, which are slow, nor infinities."""
+    info = np.finfo(dtype)
+    far = np.array([-1e30, -800, -100, 100, 800, 1e30], dtype)
+    wide = np.array([info.tiny, 1e-30, 1e30, info.max], dtype)
+    for found in (
+        evaluate("exp", far, level), evaluate("exp_minus", np.abs(far), level), evaluate("power", wide, level, 2.0),
+        evaluate("power", wide, level, 1.5), evaluate("log1p", wide, level),
+    ):  # fmt: skip
+        assert np.isfinite(found).all() and (found >= info.tiny).all()
+    assert evaluate("exp_minus", far[-1:], level)[0] < 1e-37
+    assert evaluate("power", wide, level, 2.0)[0] < 1e-37 and evaluate("power", wide, level, 2.0)[-1] > 1e37
+
+
+def profile(name: str, shape: float, x: np.ndarray, level: str) -> np.ndarray:
+    """profile(x) for x >= 0: the pairs of 0 with x on a line, in x's dtype."""
+    points = np.concatenate(([0], x)).astype(x.dtype)[:, None]
+    term = Term(1.0, (Factor(name, "cityblock", 1.0, shape),))
+    operator = OpenMPOperator(PairProblem(Side(points, np.ones_like(points)), None, (term,)), level=level)
+    return operator.tile(slice(0, 1), slice(1, None))[0]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gamma_exponential", "rational_quadratic"])
+@pytest.mark.parametrize("shape", [0.25, 0.5, 1.5, 2.0])
+def test_composed_profiles_lose_what_their_formula_loses(name, shape, dtype, level):
+    """exp(-t) for t = d^a, or t = a log(1 + d^2), exact shape a: a relative error r of t is one of r t in exp(-t),
+    and an ulp is at least half of epsilon times the value."""
+    x = (10.0 ** np.random.default_rng(0).uniform(-4, 2, 1000)).astype(dtype)
+    with mpmath.workdps(40):
+        d = [mpmath.mpf(float(v)) for v in x]
+        t = [v**shape if name == "gamma_exponential" else shape * mpmath.log1p(v * v) for v in d]
+        inside = np.array(t, dtype=float) < -range_of_exp(dtype)[0]
+        errors = ulps(profile(name, shape, x, level), [mpmath.exp(-v) for v in t], dtype)[inside]
+        t = np.array(t, dtype=float)[inside]
+    # 1.5 ulp of exp; of t: 1.5 epsilon of power or log1p, for the latter 0.5 of the square and of the product.
+    assert (errors <= 1.5 + 2 * (1.5 if name == "gamma_exponential" else 2.5) * t).all()

@@ -1,0 +1,682 @@
+"""The command: the numbers of `kcalib.evaluate`, in words, for machines, and with exit codes."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib._command import cli
+from kcalib._command.cli import main
+
+CALIBRATED = {"forest_temperature", "logistic", "mlp"}
+MISCALIBRATED = {"forest", "gaussian_nb", "multinomial_nb"}
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=200)
+    return (rng.uniform(size=(200, 1)) > np.cumsum(p, axis=1)).sum(axis=1), p
+
+
+@pytest.fixture
+def good(tmp_path, data):
+    np.savez(tmp_path / "good.npz", labels=data[0], probs=data[1])
+    return str(tmp_path / "good.npz")
+
+
+@pytest.fixture
+def poor(tmp_path, data):
+    """Over-confident."""
+    p = data[1] ** 8
+    np.savez(tmp_path / "poor.npz", labels=data[0], probs=p / p.sum(axis=1, keepdims=True))
+    return str(tmp_path / "poor.npz")
+
+
+def no_constants(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+def load_json(text):
+    return json.loads(text, parse_constant=no_constants)
+
+
+def without_times(entry):
+    return {k: without_times(v) if isinstance(v, dict) else v for k, v in entry.items() if k != "seconds"}
+
+
+def assert_same_numbers(entry, expected):
+    expected = without_times(dataclasses.asdict(expected))
+    entry = without_times(entry)
+    assert {k: entry[k] for k in expected} == expected
+    assert set(entry) == {*expected, "model", "file"}
+
+
+def error_line(capsys):
+    """The one line on standard error, after `kcalib: error: `; nothing on standard output."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("kcalib: error: ") and err.count("\n") == 1 and err.endswith("\n")
+    return err.removeprefix("kcalib: error: ").strip()
+
+
+# -- numbers
+
+
+@pytest.mark.parametrize("form", ["npz", "structured", "npy", "csv", "csv names", "parquet", "parquet list"])
+def test_every_format_gives_the_numbers_of_evaluate(tmp_path, capsys, data, form):
+    y, p = data
+    names = np.array(["cat", "dog", "eel"])
+    path = tmp_path / f"m.{'npy' if form == 'structured' else form.split()[0]}"
+    if form == "npz":
+        np.savez(path, y=y, y_prob=p)
+    elif form == "npy":
+        np.save(path, p)
+        np.save(tmp_path / "y_true.npy", y)
+    elif form == "structured":
+        array = np.zeros(len(y), [("target", "i8"), *((f"p_{i}", "f8") for i in range(3))])
+        array["target"] = y
+        for i in range(3):
+            array[f"p_{i}"] = p[:, i]
+        np.save(path, array)
+    elif form.startswith("csv"):
+        named = form == "csv names"
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["y_true", *(f"prob_{x}" for x in (names if named else range(3)))])
+            writer.writerows(
+                [names[label] if named else label, *map(repr, map(float, row))] for label, row in zip(y, p, strict=True)
+            )
+    else:
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as pq
+
+        columns = {"probs": p.tolist()} if "list" in form else {f"probs_{i}": p[:, i] for i in range(3)}
+        pq.write_table(pa.table({**columns, "label": y}), path)
+    assert main(["evaluate", str(path), "--json"]) == 0
+    (entry,) = load_json(capsys.readouterr().out)["models"]
+    assert (entry["model"], entry["file"]) == ("m", str(path))
+    assert_same_numbers(entry, kcalib.evaluate(y, p))
+
+
+def test_logits_by_name_and_on_request(tmp_path, capsys, data):
+    y, p = data
+    logits = 3 * np.log(p)
+    np.savez(tmp_path / "named.npz", logits=logits, y=y)
+    np.savez(tmp_path / "asked.npz", probs=logits, y=y)
+    np.savez(tmp_path / "option.npz", scores=logits, y=y)
+    expected = kcalib.evaluate(y, logits, from_logits=True)
+    for arguments in (["named.npz"], ["asked.npz", "--from-logits"], ["option.npz", "--logits", "scores"]):
+        assert main(["evaluate", str(tmp_path / arguments[0]), *arguments[1:], "--json"]) == 0
+        assert_same_numbers(load_json(capsys.readouterr().out)["models"][0], expected)
+    assert main(["evaluate", str(tmp_path / "asked.npz")]) == 1
+    message = error_line(capsys)
+    assert "for logits pass --from-logits" in message and "y_pred is array 'probs', y_true is array 'y'" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        (["--seed", "3"], {"seed": 3}),
+        (["--alpha", "0.3"], {"alpha": 0.3}),
+        (["--estimator", "biased"], {"estimator": "biased"}),
+        (["--estimator", "linear"], {"estimator": "linear"}),
+        (["--estimator", "block", "--block-size", "20"], {"estimator": "block", "block_size": 20}),
+        (["--method", "spectrum"], {"method": "spectrum"}),
+        (["--method", "block", "--block-size", "7"], {"method": "block", "block_size": 7}),
+        (["--bins", "4"], {"n_bins": 4}),
+        (["--threads", "1"], {"threads": 1}),
+    ],
+)
+def test_options_are_those_of_evaluate(capsys, data, good, options, arguments):
+    assert main(["evaluate", good, "--json", *options]) == 0
+    result = load_json(capsys.readouterr().out)
+    assert_same_numbers(result["models"][0], kcalib.evaluate(*data, **arguments))
+    assert result["kcalib"] == kcalib.__version__
+    assert (result["alpha"], result["seed"]) == (arguments.get("alpha", 0.05), arguments.get("seed", 0))
+
+
+def test_csv_output(capsys, data, good, poor):
+    assert main(["evaluate", good, poor, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["model"] for row in rows] == ["good", "poor"]
+    expected = kcalib.evaluate(*data)
+    row = rows[0]
+    for name in ("n_samples", "n_classes", "accuracy", "mean_confidence", "log_loss", "brier_score", "top_label_ece"):
+        assert float(row[name]) == getattr(expected, name)
+    assert float(row["skce"]) == expected.skce.value
+    assert float(row["skce_standard_error"]) == expected.skce.standard_error
+    assert float(row["pvalue"]) == expected.test.pvalue
+    assert (row["miscalibrated"], rows[1]["miscalibrated"]) == ("False", "True")
+    assert (row["verdict"], rows[1]["verdict"]) == ("no evidence against calibration", "miscalibrated, over-confident")
+
+
+def test_table(capsys, data, good, poor):
+    assert main(["evaluate", good, poor, "--threads", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    header, first, second, blank, *remarks = out.splitlines()
+    assert re.split(r"  +", header) == [
+        "model", "n", "classes", "accuracy", "log loss", "Brier", "ECE", "SKCE", "std. error", "p-value", "verdict",
+    ]  # fmt: skip
+    e = kcalib.evaluate(*data)
+    assert re.split(r"  +", first) == [
+        "good", "200", "3", f"{e.accuracy:.4f}", f"{e.log_loss:.4f}", f"{e.brier_score:.4f}", f"{e.top_label_ece:.4f}",
+        f"{e.skce.value:.2e}", f"{e.skce.standard_error:.2e}", f"{e.test.pvalue:.2g}",
+        "no evidence against calibration",
+    ]  # fmt: skip
+    assert second.startswith("poor") and second.endswith("  miscalibrated, over-confident")
+    assert header.index("verdict") == first.index("no evidence") == second.index("miscalibrated")
+    assert blank == ""
+    assert remarks == [
+        "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; openmp operator, 1 thread",
+        "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0; spectrum test of all pairs",
+        "the level holds for each model by itself; for 0.05 over all 2 use --alpha 0.025",
+    ]
+
+
+def test_level_is_that_of_the_option(capsys, data, good):
+    pvalue = kcalib.evaluate(*data).test.pvalue
+    for alpha, verdict in ((pvalue * 0.9, "no evidence against calibration"), (pvalue * 1.1, "miscalibrated")):
+        assert main(["evaluate", good, "--alpha", repr(alpha)]) == 0
+        out = capsys.readouterr().out
+        assert verdict in out.splitlines()[1]
+        assert f"verdict at level {alpha:g}" in out
+
+
+def test_narrow_terminal(capsys, monkeypatch, good, poor):
+    files = [good, poor]
+    assert main(["evaluate", *files]) == 0
+    wide = capsys.readouterr().out.splitlines()
+    width = max(map(len, wide[:3]))
+    for columns, transposed in ((width, False), (width - 1, True), (80, True), (20, False)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["evaluate", *files]) == 0
+        out = capsys.readouterr().out.splitlines()
+        if not transposed:
+            assert out[:3] == wide[:3]
+            continue
+        assert max(map(len, out)) <= columns
+        table = out[: out.index("")]
+        assert table[0].split() == ["model", "good", "poor"]
+        assert table[1].split() == ["n", "200", "200"]
+        assert table[8].split()[:2] == ["std.", "error"]
+        assert " ".join(table[10].split()[1:]) == "no evidence miscalibrated,"
+
+
+def test_narrow_terminal_with_more_models_than_fit(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    names = [name for line in out.splitlines() if line.startswith("model") for name in line.split()[1:]]
+    assert names == sorted(CALIBRATED | MISCALIBRATED)
+    assert sum(line.startswith("p-value") for line in out.splitlines()) == 2
+
+
+def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
+    paths = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        paths.append(str(tmp_path / folder / "m.npz"))
+        np.savez(paths[-1], y=data[0], p=data[1])
+    np.savez(tmp_path / "n.npz", y=data[0], p=data[1])
+    assert main(["evaluate", *paths, str(tmp_path / "n.npz"), "--json"]) == 0
+    assert [entry["model"] for entry in load_json(capsys.readouterr().out)["models"]] == [*paths, "n"]
+
+
+# -- demo
+
+
+def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
+    assert main(["demo", "--alpha", "0.0083", "--json"]) == 0  # 0.05 over all six
+    result = load_json(capsys.readouterr().out)
+    verdicts = {entry["model"]: entry["verdict"] for entry in result["models"]}
+    assert {name for name, verdict in verdicts.items() if verdict.startswith("no evidence")} == CALIBRATED
+    assert {name for name, verdict in verdicts.items() if verdict.startswith("miscalibrated")} == MISCALIBRATED
+    assert "under-confident" in verdicts["forest"] and "over-confident" in verdicts["gaussian_nb"]
+    assert result["errors"] == []
+    assert all(entry["n_samples"] == 1797 and entry["n_classes"] == 10 for entry in result["models"])
+    assert all(os.path.basename(entry["file"]) == f"digits_{entry['model']}.npz" for entry in result["models"])
+
+
+def test_demo_table_and_options(capsys):
+    assert main(["demo", "--alpha", "1e-35", "--fail-if-miscalibrated"]) == 3
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out[1:7]] == sorted(CALIBRATED | MISCALIBRATED)
+    assert sum("miscalibrated" in line for line in out[1:7]) == 1
+
+
+# -- compare
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ([], {}),
+        (["--threads", "1", "--seed", "3"], {"threads": 1, "seed": 3}),
+        (["--confidence-level", "0.8"], {"confidence_level": 0.8}),
+        (
+            ["--metric", "ece", "--bins", "4", "--resamples", "99", "--seed", "3"],
+            {"metric": "ece", "n_bins": 4, "n_resamples": 99, "seed": 3},
+        ),
+        (["--metric", "ckce", "--seed", "3", "--threads", "1"], {"metric": "ckce", "seed": 3, "threads": 1}),
+        (["--metric", "brier"], {"metric": "brier"}),
+        (["--metric", "log_loss"], {"metric": "log_loss"}),
+    ],
+)
+def test_compare_has_the_numbers_of_the_library(capsys, good, poor, options, arguments):
+    models = {name: np.load(path)["probs"] for name, path in (("good", good), ("poor", poor))}
+    expected = kcalib.compare(np.load(good)["labels"], models, **arguments)
+    assert main(["compare", good, poor, *options, "--json"]) == 0
+    result = load_json(capsys.readouterr().out)
+    assert result["errors"] == [] and result["files"] == {"good": good, "poor": poor}
+    entry = result["comparison"]
+    assert entry["ranking"] == list(expected.ranking) == ["good", "poor"]
+    for found, model in zip(entry["models"], expected.models, strict=True):
+        assert found["value"] == model.value
+        assert found["confidence_interval"] == model.confidence_interval._asdict()
+    assert entry["differences"][0]["pvalue_holm"] == expected.differences[0].pvalue_holm
+    for name in ("metric", "kernel", "n_bins", "n_resamples", "seed", "confidence_level", "n_samples"):
+        assert entry[name] == getattr(expected, name)
+
+
+def test_compare_tables(capsys, monkeypatch, good, poor):
+    assert main(["compare", good, poor]) == 0
+    out, err = capsys.readouterr()
+    models, pairs, remarks = out.split("\n\n")
+    assert err == "" and [line.split()[1] for line in models.splitlines()] == ["model", "good", "poor"]
+    assert pairs.splitlines()[1].split()[:2] == ["good", "poor"]
+    assert "not distinguishable" not in pairs
+    assert "bandwidth: median over 2 models" in remarks
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["compare", good, poor]) == 0
+    remarks = capsys.readouterr().out.split("\n\n")[2]
+    assert max(map(len, remarks.splitlines())) <= 60
+
+
+def test_compare_csv(capsys, good, poor):
+    assert main(["compare", good, poor, "--metric", "brier", "--csv"]) == 0
+    first, second, pair = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["model"], first["minus"], first["rank"], second["rank"]) == ("good", "", "1", "2")
+    assert (pair["model"], pair["minus"], pair["distinguishable"]) == ("good", "poor", "True")
+    assert float(pair["value"]) == pytest.approx(float(first["value"]) - float(second["value"]))
+    assert float(pair["low"]) < float(pair["value"]) < float(pair["high"]) < 0
+
+
+def test_compare_the_models_of_the_demo(capsys):
+    folder = os.path.join(os.path.dirname(kcalib.__file__), "data")
+    files = [os.path.join(folder, f"digits_{name}.npz") for name in sorted(CALIBRATED | MISCALIBRATED)]
+    assert main(["compare", *files, "--json"]) == 0
+    comparison = load_json(capsys.readouterr().out)["comparison"]
+    assert {name.removeprefix("digits_") for name in comparison["ranking"][:3]} == CALIBRATED
+    for d in comparison["differences"]:
+        calibrated = [name.removeprefix("digits_") in CALIBRATED for name in (d["first"], d["second"])]
+        if any(calibrated):
+            assert d["distinguishable"] == (not all(calibrated))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"label": 7},
+            "the label of sample 7 (counted from 0) is {new}, but in good {old} (1 labels differ); models are compared "
+            "on the same samples in the same order",
+        ),
+        ({"rows": 150}, "150 samples and 3 classes, but good has 200 and 3; models are compared on the same samples"),
+        (
+            {"classes": [2, 1, 0]},
+            "the columns are the classes [2, 1, 0], but those of good [0, 1, 2]; write the same columns",
+        ),
+        ({"prob": 2.0}, "`y_pred[0, 0]` is 2, expected a probability"),
+    ],
+)
+def test_files_that_cannot_be_compared(tmp_path, capsys, data, good, change, message):
+    y, p = data[0].copy(), data[1].copy()
+    if "label" in change:
+        y[change["label"]] = (y[change["label"]] + 1) % 3
+        message = message.format(old=data[0][7], new=y[7])
+    if "prob" in change:
+        p[0, 0] = change["prob"]
+    rows = change.get("rows", len(y))
+    classes = {name: np.array(values) for name, values in change.items() if name == "classes"}
+    path = str(tmp_path / "other.npz")
+    np.savez(path, labels=y[:rows], probs=p[:rows], **classes)
+    assert main(["compare", good, path]) == 1
+    assert error_line(capsys).startswith(f"{path}: {message}")
+    assert main(["compare", good, path, "--json"]) == 1
+    result = load_json(capsys.readouterr().out)
+    assert result["comparison"] is None and [entry["file"] for entry in result["errors"]] == [path]
+
+
+def test_models_that_have_no_bandwidth(tmp_path, capsys):
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", y=np.array([0, 1] * 5), p=np.full(10, 0.5))
+    assert main(["compare", str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]) == 1
+    assert error_line(capsys).startswith("compare: `y_pred` has identical rows only")
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ([], "expected at least two files to compare"),
+        (["{good}"], "good.npz is given twice"),
+        (["{poor}", "--bins", "3"], "--bins has no meaning for --metric 'skce', only for 'ece'; leave it out"),
+        (["{poor}", "--metric", "ece", "--resamples", "3"], "--resamples is 3, expected an integer between 39 and"),
+        (["{poor}", "--metric", "brier", "--threads", "3"], "--threads has no meaning for --metric 'brier'"),
+        (["{poor}", "--metric", "ckce", "--bins", "3"], "--bins has no meaning for --metric 'ckce', only for 'ece'"),
+        (["{poor}", "--metric", "mce"], "argument --metric: invalid choice: 'mce'"),
+        (["{poor}", "--confidence-level", "95"], "argument --confidence-level: '95'"),
+        (["{poor}", "--json", "--csv"], "not allowed with"),
+        (["{poor}", "--fail-if-miscalibrated"], "unrecognized arguments"),
+    ],
+)
+def test_usage_errors_of_compare(capsys, good, poor, options, fragment):
+    assert main(["compare", good, *(option.format(good=good, poor=poor) for option in options)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and fragment in err and err.startswith("usage: kcalib")
+
+
+# -- picture
+
+
+@pytest.mark.parametrize("output", [[], ["--json"], ["--csv"]])
+def test_plot(tmp_path, capsys, good, poor, output):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.PNG"
+    assert main(["evaluate", good, poor, "--plot", str(path), *output]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
+    out, err = capsys.readouterr()
+    assert "good" in out and err == ""
+
+
+def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(cli.figures, "plot_reliability", lambda panels, path: drawn.extend(panels))
+    assert main(["evaluate", good, poor, "--plot", str(tmp_path / "out.png"), "--bins", "7"]) == 0
+    first, second = drawn
+    assert (first.model, first.verdict, first.miscalibrated) == (
+        "good",
+        "no evidence against calibration",
+        False,
+    )
+    assert (second.model, second.verdict, second.miscalibrated) == (
+        "poor",
+        "miscalibrated, over-confident",
+        True,
+    )
+    assert re.fullmatch(r"ECE 0\.\d{4}", first.notes[0]) and re.fullmatch(r"SKCE -?\d\.\d\de-\d\d", first.notes[1])
+    assert re.fullmatch(r"p = .+", first.notes[2])
+    assert len(first.diagram.weight) == 7 and first.diagram.weight.sum() == 200
+
+
+def test_plot_that_cannot_be_written(tmp_path, capsys, good):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "none" / "out.png"
+    assert main(["evaluate", good, "--plot", str(path), "--json"]) == 1
+    out, err = capsys.readouterr()
+    result = load_json(out)
+    assert err == f"kcalib: error: {path}: cannot write the picture: No such file or directory\n"
+    assert result["errors"] == [{"file": str(path), "message": "cannot write the picture: No such file or directory"}]
+    assert len(result["models"]) == 1
+
+
+def test_plot_without_matplotlib(tmp_path, capsys, monkeypatch, good):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["evaluate", good, "--plot", str(tmp_path / "out.png")]) == 1
+    assert error_line(capsys).endswith("plots need matplotlib; pip install 'kcalib[plot]'")
+
+
+# -- errors and exit codes
+
+
+def test_fail_if_miscalibrated(capsys, tmp_path, good, poor):
+    assert main(["evaluate", good, "--fail-if-miscalibrated"]) == 0
+    assert main(["evaluate", good, poor]) == 0
+    assert main(["evaluate", good, poor, "--fail-if-miscalibrated"]) == 3
+    assert main(["evaluate", good, poor, "--fail-if-miscalibrated", "--json"]) == 3
+    capsys.readouterr()
+    assert main(["evaluate", poor, str(tmp_path / "none.npz"), "--fail-if-miscalibrated"]) == 1
+    assert "poor" in capsys.readouterr().out
+
+
+def test_bad_files_do_not_stop_good_ones(tmp_path, capsys, good):
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04")
+    bad, none = str(tmp_path / "bad.npz"), str(tmp_path / "none.npz")
+    assert main(["evaluate", bad, good, none]) == 1
+    out, err = capsys.readouterr()
+    first, second = err.splitlines()
+    assert first.startswith(f"kcalib: error: {bad}: the archive is truncated or damaged")
+    assert second == f"kcalib: error: {none}: No such file or directory"
+    assert out.splitlines()[1].startswith("good")
+    assert main(["evaluate", bad, good, none, "--json"]) == 1
+    result = load_json(capsys.readouterr().out)
+    assert [entry["model"] for entry in result["models"]] == ["good"]
+    assert [entry["file"] for entry in result["errors"]] == [bad, none]
+    assert main(["evaluate", none, "--json"]) == 1
+    assert load_json(capsys.readouterr().out)["models"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fragments"),
+    [
+        ({"labels": np.array([0, 1])}, ["`y_true` has 2 labels, `y_pred` 6 predictions", "y_true is array 'labels'"]),
+        ({"probs": np.full((6, 2), 0.4)}, ["`y_pred[0]` sums to 0.8, expected 1", "y_pred is array 'probs'"]),
+        ({"probs": np.array([[0.5, 0.5]] * 3 + [[np.nan, 1]] * 3)}, ["`y_pred[3, 0]` is nan", "drop or repair"]),
+        ({"labels": np.array([0, 1, 0, 1, 0, 7])}, ["`y_true[5]` is 7, expected a label 0..1"]),
+        ({"labels": np.array(["a", "b", "c"] * 2)}, ["holds 3 distinct strings", "an array `classes`"]),
+        ({"labels": np.array([0, 1, 0, np.nan, 0, 1])}, ["`y_true[3]` is nan"]),
+        ({"probs": np.array(["x"] * 6)}, ["holds strings"]),
+        ({"probs": np.array([1j] * 6)}, ["is complex"]),
+        ({"probs": np.array([0, 1] * 3)}, ["array 'probs' holds whole numbers", "predicted labels"]),
+        ({"probs": np.full((6, 2), 0.5)}, ["median"]),
+        ({"probs": np.array(0.5)}, ["has shape ()"]),
+        ({"probs": np.array([0.5]), "labels": np.array([1])}, ["at least 2"]),
+        ({"probs": np.zeros((0, 3)), "labels": np.zeros(0, int)}, ["`y_pred` is empty"]),
+        ({"probs": np.zeros((6, 0))}, ["at least one column"]),
+        ({"labels": np.array(["a", "b"] * 3, dtype=object)}, ["array 'labels' holds Python objects"]),
+        ({"probs": np.array(["2020-01-01"] * 6, "M8[D]")}, ["datetime64"]),
+        ({"classes": np.array(["a", "b", "c"]), "labels": np.array(["a", "b"] * 3)}, ["`classes` has shape (3,)"]),
+    ],
+)  # fmt: skip
+def test_what_kcalib_itself_rejects(tmp_path, capsys, change, fragments):
+    arrays = {"probs": np.array([0.25, 0.75, 0.5, 0.5, 0.125, 1.0]), "labels": np.array([0, 1, 0, 1, 0, 1]), **change}
+    path = str(tmp_path / "m.npz")
+    np.savez(path, **arrays)
+    assert main(["evaluate", path]) == 1
+    message = error_line(capsys)
+    assert message.startswith(f"{path}: ")
+    for fragment in fragments:
+        assert fragment in message
+
+
+def test_block_size_of_too_few_samples(capsys, good):
+    assert main(["evaluate", good, "--method", "block", "--block-size", "101"]) == 1
+    assert "--block-size is 101, expected an integer between 2 and 100" in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        (["--alpha", "2"], "argument --alpha: '2', expected a number between 0 and 1"),
+        (["--alpha", "nan"], "argument --alpha: 'nan'"),
+        (["--alpha", "x"], "argument --alpha: 'x'"),
+        (["--threads", "0"], "argument --threads: '0', expected an integer at least 1"),
+        (["--threads", "1.5"], "argument --threads"),
+        (["--seed", "-1"], "argument --seed: '-1', expected an integer at least 0"),
+        (["--bins", "0"], "argument --bins: '0', expected an integer between 1 and 10000"),
+        (["--bins", "1000000000000"], "argument --bins"),
+        (["--block-size", "1"], "argument --block-size"),
+        (["--estimator", "best"], "argument --estimator: invalid choice: 'best'"),
+        (["--plot", "out.jpeg"], "argument --plot: 'out.jpeg', expected a file name that ends in .png, .pdf, .svg"),
+        (["--json", "--csv"], "not allowed with"),
+        (["--unknown"], "unrecognized arguments"),
+    ],
+)
+@pytest.mark.parametrize("command", ["evaluate", "demo"])
+def test_usage_errors(capsys, good, command, options, fragment):
+    assert main([command, *([good] if command == "evaluate" else []), *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and fragment in err and err.startswith("usage: kcalib")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["evaluate"], ["measure", "x.npz"], ["demo", "x.npz"], ["demo", "--probs", "p"],
+                  ["evaluate", "x.npz", "--probs", "p", "--logits", "l"]],
+)  # fmt: skip
+def test_more_usage_errors(capsys, arguments):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("usage: kcalib")
+
+
+def test_help_and_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kcalib {kcalib.__version__}\n"
+    for arguments in (["--help"], ["evaluate", "--help"], ["compare", "--help"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert "exit codes:" in out and "--fail-if-miscalibrated" in out and "y_proba" in out and ".parquet" in out
+        assert "kcalib[parquet]" in out
+        for code in (0, 1, 2, 3, 130):
+            assert re.search(rf"^  {code} ", out, re.MULTILINE)
+    assert main(["demo", "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_interrupt(capsys, monkeypatch, good):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "evaluation_of", interrupted)
+    assert main(["evaluate", good]) == 130
+    assert capsys.readouterr() == ("", "kcalib: interrupted\n")
+
+
+def test_no_memory(capsys, monkeypatch, good):
+    def exhausted(*args, **kwargs):
+        raise MemoryError("no 7 TiB")
+
+    monkeypatch.setattr(cli, "evaluation_of", exhausted)
+    assert main(["evaluate", good]) == 1
+    assert error_line(capsys) == f"{good}: not enough memory (no 7 TiB)"
+
+
+def test_json_of_infinite_numbers(tmp_path, capsys):
+    y = np.array([0, 1] * 10)
+    np.savez(tmp_path / "right.npz", y=y, p=np.eye(2)[y])
+    np.savez(tmp_path / "wrong.npz", y=y, p=np.eye(2)[1 - y])
+    files = [str(tmp_path / "right.npz"), str(tmp_path / "wrong.npz")]
+    assert main(["evaluate", *files, "--json"]) == 0
+    right, wrong = load_json(capsys.readouterr().out)["models"]
+    assert right["test"]["pvalue"] == 1 and not right["miscalibrated"]
+    assert wrong["miscalibrated"]
+    assert main(["evaluate", *files]) == 0
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_certain_pvalue(capsys, good, monkeypatch):
+    whole = cli.evaluation_of
+
+    def certain(*args, **kwargs):
+        e = whole(*args, **kwargs)
+        test = dataclasses.replace(e.test, pvalue=0.0, statistic=float("inf"))
+        skce = dataclasses.replace(e.skce, standard_error=None)
+        return dataclasses.replace(e, test=test, skce=skce, miscalibrated=True, verdict="miscalibrated")
+
+    monkeypatch.setattr(cli, "evaluation_of", certain)
+    assert main(["evaluate", good]) == 0
+    row = re.split(r"  +", capsys.readouterr().out.splitlines()[1])
+    assert row[-3:] == ["-", "<1e-300", "miscalibrated"]
+    assert main(["evaluate", good, "--json"]) == 0
+    (entry,) = load_json(capsys.readouterr().out)["models"]
+    assert entry["test"]["statistic"] is None and entry["test"]["pvalue"] == 0
+
+
+# -- as a process
+
+
+def run(*arguments, **options):
+    environment = {**os.environ, "COLUMNS": "200", **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "kcalib", *arguments],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+def test_process(tmp_path, good):
+    done = run("evaluate", good, "none.npz", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == ["kcalib: error: none.npz: No such file or directory"]
+    assert len(load_json(done.stdout)["models"]) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux")
+def test_file_names_that_are_no_text(tmp_path, good):
+    name = os.fsencode(tmp_path) + b"/m\xff\xc3\xbc.npz"
+    os.link(good, name)
+    done = run("evaluate", name, os.fsencode(tmp_path) + b"/\xfe.npz", env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].startswith(b"m\\udcff\\xfc ")
+    assert done.stderr.endswith(b"/\\udcfe.npz: No such file or directory\n") and done.stderr.count(b"\n") == 1
+    load_json(run("evaluate", name, "--json").stdout)
+    assert run("evaluate", name, "--csv").returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+@pytest.mark.parametrize("arguments", [["demo"], ["evaluate", "--help"]])
+def test_broken_pipe(arguments):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kcalib", *arguments],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_full_disk(good):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "kcalib", "evaluate", good],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"kcalib: error: standard output: No space left on device\n")
+
+
+def test_version_and_help_load_no_extras():
+    code = (
+        "import sys\nfrom kcalib._command.cli import main\nmain(['--version']); main(['--help'])\n"
+        "assert not {'matplotlib', 'pyarrow', 'pandas'} & set(sys.modules), sorted(sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, timeout=120, check=False).returncode
+        == 0
+    )

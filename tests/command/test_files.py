@@ -1,0 +1,429 @@
+"""Every file format gives the arrays that were written, and every bad file a message that helps."""
+
+import csv
+import pickle
+import re
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from kcalib._command.files import FileError, read_predictions
+
+P = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.2, 0.5, 0.3], [0.5, 0.125, 0.375]])
+Y = np.array([0, 1, 2, 2, 0])
+
+
+def write_csv(path, header, *rows):
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def write_parquet(path, **columns):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def assert_found(found, pred=P, true=Y, *, logits=False, classes=None):
+    np.testing.assert_array_equal(found.y_pred, pred)
+    np.testing.assert_array_equal(found.y_true, true)
+    assert found.from_logits is logits
+    assert (None if found.classes is None else found.classes.tolist()) == classes
+
+
+def error_of(path, **options):
+    with pytest.raises(FileError) as caught:
+        read_predictions(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# -- npz
+
+
+@pytest.mark.parametrize("labels", ["labels", "label", "y_true", "y", "target", "targets", "y_test"])
+@pytest.mark.parametrize(
+    "probs", ["probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p"]
+)
+def test_npz_names(tmp_path, probs, labels):
+    np.savez(tmp_path / "m.npz", **{probs: P, labels: Y})
+    found = read_predictions(tmp_path / "m.npz")
+    assert_found(found)
+    assert found.name == "m"
+    assert repr(probs) in found.origin and repr(labels) in found.origin
+
+
+@pytest.mark.parametrize("name", ["logits", "y_logits", "y_logit", "logit"])
+def test_npz_logits_by_name(tmp_path, name):
+    np.savez_compressed(tmp_path / "m.npz", **{name: np.log(P), "y": Y})
+    assert_found(read_predictions(tmp_path / "m.npz"), np.log(P), logits=True)
+
+
+def test_npz_preferences_and_options(tmp_path):
+    np.savez(tmp_path / "m.npz", p=P[::-1], prob=P, logits=np.log(P), y=Y, labels=Y[::-1], other=P * 2, truth=Y + 1)
+    path = str(tmp_path / "m.npz")
+    assert_found(read_predictions(path), P, Y[::-1])  # `prob` before `p` and before logits, `labels` before `y`
+    assert_found(read_predictions(path, probs="other", labels="truth"), P * 2, Y + 1)
+    assert_found(read_predictions(path, logits="other"), P * 2, Y[::-1], logits=True)
+    assert_found(read_predictions(path, probs="p", from_logits=True), P[::-1], Y[::-1], logits=True)
+
+
+def test_npz_classes_only_with_labels_of_their_kind(tmp_path):
+    names = np.array(["cat", "dog", "eel"])
+    np.savez(tmp_path / "a.npz", probs=P, labels=names[Y], classes=names)
+    assert_found(read_predictions(tmp_path / "a.npz"), true=names[Y], classes=["cat", "dog", "eel"])
+    np.savez(tmp_path / "b.npz", probs=P, labels=Y, classes=names)
+    assert_found(read_predictions(tmp_path / "b.npz"))
+    np.savez(tmp_path / "c.npz", probs=P, labels=names.astype("S")[Y], classes=names.astype("S"))
+    assert_found(read_predictions(tmp_path / "c.npz"), true=names[Y], classes=["cat", "dog", "eel"])
+    np.savez(tmp_path / "d.npz", probs=P, labels=Y + 1, classes=[1, 2, 3])
+    assert_found(read_predictions(tmp_path / "d.npz"), true=Y + 1, classes=[1, 2, 3])
+
+
+def test_npz_errors(tmp_path):
+    path = tmp_path / "m.npz"
+    np.savez(path, a=P, b=Y)
+    message = error_of(path)
+    assert "arrays 'a', 'b'" in message and "probs, probabilities, y_prob" in message and "--probs" in message
+    message = error_of(path, probs="a")
+    assert "no array of labels" in message and "labels, label, y_true" in message and "--labels" in message
+    assert error_of(path, probs="z") == "there is no array 'z', as --probs says; the file has the arrays 'a', 'b'"
+    assert "'z', as --logits says" in error_of(path, logits="z")
+    assert "'z', as --labels says" in error_of(path, probs="a", labels="z")
+    assert "'z.npy' and no such file, as --labels says" in error_of(path, probs="a", labels="z.npy")
+    np.savez(path)
+    assert "the file has no arrays" in error_of(path)
+
+
+def test_objects_are_never_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return exec, ("raise SystemExit('unpickled')",)
+
+    np.savez(tmp_path / "m.npz", probs=P, labels=np.array([Bomb()] * 5, dtype=object))
+    message = error_of(tmp_path / "m.npz")
+    assert (
+        "array 'labels' holds Python objects" in message and "never unpickled" in message and "astype(str)" in message
+    )
+    np.save(tmp_path / "m.npy", np.array([Bomb()], dtype=object))
+    assert "never unpickled" in error_of(tmp_path / "m.npy")
+    for suffix in (".npz", ".npy", ".parquet"):
+        (tmp_path / f"q{suffix}").write_bytes(pickle.dumps([1.0]))
+        assert "is not what its suffix says" in error_of(tmp_path / f"q{suffix}")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz_at_every_length(tmp_path, save):
+    save(tmp_path / "m.npz", probs=P, labels=Y)
+    content = (tmp_path / "m.npz").read_bytes()
+    for length in range(1, len(content)):
+        (tmp_path / "cut.npz").write_bytes(content[:length])
+        message = error_of(tmp_path / "cut.npz")
+        assert "truncated or damaged" in message or (length < 4 and "is not what its suffix says" in message)
+
+
+def test_corrupt_bytes_are_an_error_or_other_numbers(tmp_path):
+    np.savez_compressed(tmp_path / "m.npz", probs=P, labels=Y)
+    content = (tmp_path / "m.npz").read_bytes()
+    rng = np.random.default_rng(0)
+    errors = 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        (tmp_path / "bad.npz").write_bytes(damaged)
+        try:
+            read_predictions(tmp_path / "bad.npz")
+        except FileError:
+            errors += 1
+    assert errors > 100
+
+
+def test_npz_member_that_is_no_array(tmp_path):
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as file:
+        file.writestr("probs", b"0.5")
+        file.writestr("labels", b"1")
+    assert "'probs' is no array" in error_of(tmp_path / "m.npz")
+
+
+# -- npy
+
+
+def test_npy_structured(tmp_path):
+    array = np.zeros(5, [("probs", "f8", 3), ("y", "i4"), ("p1", "f8"), ("p0", "f8")])
+    array["probs"], array["y"], array["p0"], array["p1"] = P, Y, P[:, 0], P[:, 1]
+    np.save(tmp_path / "m.npy", array)
+    assert_found(read_predictions(tmp_path / "m.npy"))
+    assert_found(read_predictions(tmp_path / "m.npy", probs="p"), P[:, :2])
+    assert "columns 'probs', 'y', 'p1', 'p0'" in error_of(tmp_path / "m.npy", probs="q")
+
+
+def test_npy_with_many_fields(tmp_path):
+    array = np.zeros(2, [(f"prob_{i}", "f4") for i in range(1000)] + [("labels", "i8")])
+    array["prob_999"] = 1
+    np.save(tmp_path / "m.npy", array)
+    found = read_predictions(tmp_path / "m.npy")
+    assert found.y_pred.shape == (2, 1000) and found.y_pred[0, 999] == 1
+
+
+def test_npy_plain_with_labels_beside_it(tmp_path):
+    np.save(tmp_path / "resnet.npy", P)
+    np.save(tmp_path / "resnet_logits.npy", P * 3)
+    message = error_of(tmp_path / "resnet.npy")
+    assert (
+        "the array has no labels" in message and "--labels FILE.npy" in message and "labels.npy, label.npy" in message
+    )
+    np.save(tmp_path / "y.npy", Y)
+    assert_found(read_predictions(tmp_path / "resnet.npy"))
+    np.save(tmp_path / "labels.npy", Y[::-1])
+    found = read_predictions(tmp_path / "resnet_logits.npy")
+    assert_found(found, P * 3, Y[::-1], logits=True)
+    assert "labels.npy" in found.origin
+    assert_found(read_predictions(tmp_path / "resnet.npy", labels=str(tmp_path / "y.npy")))
+    assert_found(read_predictions(tmp_path / "resnet.npy", from_logits=True), P, Y[::-1], logits=True)
+    assert "there is no file 'nope.npy'" in error_of(tmp_path / "resnet.npy", labels="nope.npy")
+    assert "--probs names nothing" in error_of(tmp_path / "resnet.npy", probs="p")
+    assert "--from-logits" in error_of(tmp_path / "resnet.npy", logits="p")
+
+
+def test_labels_file_for_every_format(tmp_path):
+    np.save(tmp_path / "truth.npy", Y)
+    np.savez(tmp_path / "m.npz", probs=P)
+    write_csv(tmp_path / "m.csv", ["p0", "p1", "p2"], *P)
+    for name in ("m.npz", "m.csv"):
+        assert_found(read_predictions(tmp_path / name, labels=str(tmp_path / "truth.npy")))
+    content = (tmp_path / "truth.npy").read_bytes()
+    (tmp_path / "truth.npy").write_bytes(content[:-3])
+    message = error_of(tmp_path / "m.npz", labels=str(tmp_path / "truth.npy"))
+    assert "truth.npy" in message and "truncated or damaged" in message
+    np.save(tmp_path / "truth.npy", np.zeros(5, [("a", "i4")]))
+    assert "are an array with fields" in error_of(tmp_path / "m.npz", labels=str(tmp_path / "truth.npy"))
+
+
+def test_damaged_npy_at_every_length(tmp_path):
+    np.save(tmp_path / "labels.npy", Y)
+    np.save(tmp_path / "m.npy", P)
+    content = (tmp_path / "m.npy").read_bytes()
+    for length in range(1, len(content)):
+        (tmp_path / "m.npy").write_bytes(content[:length])
+        message = error_of(tmp_path / "m.npy")
+        assert "truncated or damaged" in message or (length < 6 and "is not what its suffix says" in message)
+
+
+def test_npy_that_claims_to_be_huge(tmp_path):
+    np.save(tmp_path / "m.npy", P)
+    content = (tmp_path / "m.npy").read_bytes()
+    assert b"(5, 3), }             " in content
+    (tmp_path / "m.npy").write_bytes(content.replace(b"(5, 3), }             ", b"(5000000000000, 30), }"))
+    assert re.search("does not fit into memory|truncated or damaged", error_of(tmp_path / "m.npy"))
+
+
+# -- csv
+
+
+def family(pattern, columns=3):
+    return [pattern.format(i) for i in range(columns)]
+
+
+@pytest.mark.parametrize("pattern", ["probs_{}", "prob_{}", "p{}", "probs.{}", "y_proba_{}", "logits_{}", "logit{}"])
+def test_csv_families(tmp_path, pattern):
+    path = write_csv(
+        tmp_path / "m.csv", ["id", *family(pattern), "y"], *([i, *p, y] for i, (p, y) in enumerate(zip(P, Y)))
+    )
+    assert_found(read_predictions(path), logits=pattern.startswith("logit"))
+
+
+def test_csv_family_is_sorted_by_number(tmp_path):
+    order = np.random.default_rng(0).permutation(12)
+    q = np.random.default_rng(1).dirichlet(np.ones(12), size=4)
+    header = [f"prob_{i}" for i in order]
+    path = write_csv(tmp_path / "m.csv", [*header, "label"], *([*row[order], 11] for row in q))
+    assert_found(read_predictions(path), q, [11] * 4)
+
+
+def test_csv_family_by_class_name(tmp_path):
+    names = np.array(["dog", "cat", "sea eel"])
+    path = write_csv(tmp_path / "m.csv", [*(f"prob_{n}" for n in names), "y"], *([*p, names[y]] for p, y in zip(P, Y)))
+    assert_found(read_predictions(path), true=names[Y], classes=["dog", "cat", "sea eel"])
+    # Labels that look like booleans are still names here.
+    path = write_csv(tmp_path / "b.csv", ["p_True", "p_False", "y"], [0.25, 0.75, "True"], [0.5, 0.5, "False"])
+    assert_found(read_predictions(path), [[0.25, 0.75], [0.5, 0.5]], ["True", "False"], classes=["True", "False"])
+
+
+def test_csv_binary_column_and_what_goes_first(tmp_path):
+    path = write_csv(tmp_path / "m.csv", ["y_true", "p", "p_value", "p_adjusted"], [1, 0.25, 7, 8], [0, 1e-3, 7, 8])
+    assert_found(read_predictions(path), [0.25, 1e-3], [1, 0])
+    # `prob` beside prob_0, prob_1 is the probability of the predicted class.
+    path = write_csv(tmp_path / "n.csv", ["y", "prob", "prob_0", "prob_1"], [1, 0.75, 0.75, 0.25], [0, 0.5, 0.5, 0.5])
+    assert_found(read_predictions(path), [[0.75, 0.25], [0.5, 0.5]], [1, 0])
+    assert_found(read_predictions(path, probs="prob"), [0.75, 0.5], [1, 0])
+    assert_found(read_predictions(path, logits="prob_1", labels="prob_0"), [0.25, 0.5], [0.75, 0.5], logits=True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "0", "+2", "-1"], np.array([1, 0, 2, -1])),
+        (["1.0", "0", "2.5"], np.array([1.0, 0.0, 2.5])),
+        (["True", "false", "TRUE"], np.array([True, False, True])),
+        (["a", "1", "b c"], np.array(["a", "1", "b c"])),
+        (["1_0", "1_1"], np.array(["1_0", "1_1"])),
+        (["9" * 30, "1"], np.array([float("9" * 30), 1.0])),
+    ],
+)
+def test_csv_labels(tmp_path, cells, expected):
+    path = write_csv(tmp_path / "m.csv", ["p", "y"], *([0.5, cell] for cell in cells))
+    found = read_predictions(path).y_true
+    assert found.dtype.kind == expected.dtype.kind
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_csv_dialects_that_are_no_error(tmp_path):
+    text = '\ufeffy, p_0 ,"p_1"\r\n1, 0.25,.75\r\n\r\n0,"1","0"\r\n'
+    (tmp_path / "m.CSV").write_bytes(text.encode())
+    assert_found(read_predictions(tmp_path / "m.CSV"), [[0.25, 0.75], [1, 0]], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "fragments"),
+    [
+        ("p,y\n0.5,1\n\n0.25,0\nhigh,1\n", ["line 5, column 'p' is 'high'", "expected a number", "repair or drop"]),
+        ("p,y\n,1\n", ["line 2, column 'p' is ''"]),
+        ('p,y\n"0,5",1\n', ["line 2, column 'p' is '0,5'"]),
+        ("p_0,p_1,y\n0.5,0.5,1\n0.5,1\n", ["line 3 has 2 cells, expected 3"]),
+        ("p,y\n0.5,1,\n", ["line 2 has 3 cells, expected 2"]),
+        ("p,y\n0.5,1\n0.5,\n", ["line 3, column 'y' is empty", "class label"]),
+        ("a,b\n0.5,1\n", ["no column of predictions", "columns 'a', 'b'", "probs_0, probs_1", "--probs or --logits"]),
+        ("p,b\n0.5,1\n", ["no column of labels", "columns 'p', 'b'", "labels, label, y_true", "--labels"]),
+        ("0.5,1\n0.25,0\n", ["the first line, '0.5,1', holds numbers", "add a header"]),
+        ("p,y\n", ["no rows below the header"]),
+        ("\n\n", ["there is no header"]),
+        ("p;y\n0.5;1\n", ["'p;y'", "no commas"]),
+        ("p\ty\n0.5\t1\n", ["no commas"]),
+        ("p,y,p\n0.5,1,0.5\n", ["2 columns have the name 'p'"]),
+        ("p,y,y\n0.5,1,0\n", ["2 columns have the name 'y'"]),
+        ('p,y\n0.5,"1\n', ["is no CSV"]),
+        ("p_1,p_2,y\n0.5,0.5,1\n", ["'p_1', 'p_2'", "numbered 1 to 2, expected 0 to 1", "rename"]),
+        ("p_0,p_2,y\n0.5,0.5,1\n", ["p_1 is missing"]),
+        ("p_0,p_00,y\n0.5,0.5,1\n", ["'p_0', 'p_00'", "twice"]),
+        ("y_pred,y\n1,1\n0,0\n", ["column 'y_pred' holds whole numbers", "predicted labels", "--probs or --logits"]),
+    ],
+)  # fmt: skip
+def test_csv_errors(tmp_path, text, fragments):
+    (tmp_path / "m.csv").write_text(text)
+    message = error_of(tmp_path / "m.csv")
+    for fragment in fragments:
+        assert fragment in message
+
+
+def test_whole_numbers_are_fine_as_logits_and_in_matrices(tmp_path):
+    path = write_csv(tmp_path / "m.csv", ["logit", "p_0", "p_1", "y"], [-2, 1, 0, 1], [3, 0, 1, 0])
+    found = read_predictions(path, logits="logit")
+    assert_found(found, [-2.0, 3.0], [1, 0], logits=True)
+    assert found.y_pred.dtype == np.float64
+    assert_found(read_predictions(path), [[1, 0], [0, 1]], [1, 0])
+
+
+def test_csv_that_is_no_text(tmp_path):
+    (tmp_path / "m.csv").write_bytes("p,y\n0.5,ä\n".encode("utf-16"))
+    assert "is not UTF-8 text" in error_of(tmp_path / "m.csv")
+    (tmp_path / "m.csv").write_bytes(b"p,y\n" + b"0.5," + b"1" * 200_000 + b"\n")
+    assert "line 2 is no CSV" in error_of(tmp_path / "m.csv")
+
+
+def test_csv_missing_family_by_option(tmp_path):
+    path = write_csv(tmp_path / "m.csv", ["a_0", "a_1", "y"], [0.25, 0.75, 1])
+    assert_found(read_predictions(path, probs="a"), [[0.25, 0.75]], [1])
+    assert "no column 'b' and no columns b_0, b_1, ..., as --probs says" in error_of(path, probs="b")
+
+
+# -- parquet
+
+
+def test_parquet_columns(tmp_path):
+    columns = {f"probs.{i}": P[:, i] for i in (2, 0, 1)}
+    assert_found(read_predictions(write_parquet(tmp_path / "m.parquet", y=Y, **columns, probs_max=P.max(axis=1))))
+    assert_found(read_predictions(write_parquet(tmp_path / "b.parquet", y=Y == 1, p=P[:, 1])), P[:, 1], Y == 1)
+
+
+def test_parquet_lists(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    flat = pa.array(P.ravel())
+    for kind, column in (
+        ("list", pa.array(P.tolist())),
+        ("large", pa.array(P.tolist(), type=pa.large_list(pa.float64()))),
+        ("fixed", pa.FixedSizeListArray.from_arrays(flat, 3)),
+        ("sliced", pa.chunked_array([pa.array([[9.0], *P[:2].tolist()])[1:], pa.array(P[2:].tolist())])),
+    ):
+        path = write_parquet(tmp_path / f"{kind}.parquet", logits=column, labels=Y)
+        assert_found(read_predictions(path), logits=True)
+
+
+def test_parquet_label_types(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    names = np.array(["cat", "dog", "eel"])
+    columns = {f"p_{n}": P[:, i] for i, n in enumerate(names)}
+    for labels in (
+        names[Y].tolist(),
+        pa.array(names[Y]).dictionary_encode(),
+        pa.array(names[Y], type=pa.large_string()),
+    ):
+        path = write_parquet(tmp_path / "m.parquet", y=labels, **columns)
+        assert_found(read_predictions(path), true=names[Y], classes=names.tolist())
+    # With named columns, numbers do not say which class is meant.
+    message = error_of(write_parquet(tmp_path / "m.parquet", y=Y, **columns))
+    assert "column 'y' holds int64" in message and "'cat', 'dog', 'eel'" in message
+
+
+def test_parquet_errors(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "m.parquet"
+    assert "columns 'a'" in error_of(write_parquet(path, a=Y))
+    missing = [0.5, None, 0.5]
+    assert "column 'p' has no value in row 1" in error_of(write_parquet(path, p=missing, y=[0, 1, 1]))
+    assert "column 'y' has no value in row 2" in error_of(write_parquet(path, p=[0.5] * 3, y=[0, 1, None]))
+    assert "has 1 numbers in row 1, expected 2" in error_of(write_parquet(path, p=[[0.5, 0.5], [1.0]], y=[0, 1]))
+    assert "missing number in row 1" in error_of(write_parquet(path, p=[[0.5, 0.5], [1.0, None]], y=[0, 1]))
+    assert "expected numbers, strings" in error_of(write_parquet(path, p=[{"a": 1.0}], y=[0]))
+    assert "column 'p_1' has dtype <U1" in error_of(write_parquet(path, p_0=[0.5], p_1=["x"], y=[0]))
+    schema = pa.schema([("p", pa.float64()), ("p", pa.float64()), ("y", pa.int64())])
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table([[0.5], [0.5], [1]], schema=schema), path)
+    assert "2 columns have the name 'p'" in error_of(path)
+    write_parquet(path, p=[0.5, 0.25], y=[0, 1])
+    content = path.read_bytes()
+    for length in range(4, len(content), 7):
+        path.write_bytes(content[:length])
+        assert "truncated or damaged" in error_of(path)
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    (tmp_path / "m.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert error_of(tmp_path / "m.parquet") == "reading .parquet files needs pyarrow; pip install 'kcalib[parquet]'"
+
+
+# -- any
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_predictions(tmp_path / "none.npz")
+    (tmp_path / "folder.csv").mkdir()
+    assert "is a folder" in error_of(tmp_path / "folder.csv")
+    (tmp_path / "m.json").write_text("{}")
+    assert "the suffix is '.json', expected one of .npz, .npy, .csv, .parquet" in error_of(tmp_path / "m.json")
+    assert "the suffix is ''" in error_of(tmp_path / "plain")
+    for suffix in (".npz", ".npy", ".csv", ".parquet"):
+        (tmp_path / f"empty{suffix}").touch()
+        assert "is empty (0 bytes)" in error_of(tmp_path / f"empty{suffix}")
+    np.save(tmp_path / "m.npy", P)
+    (tmp_path / "m.npy").rename(tmp_path / "m.npz")
+    assert "is not what its suffix says" in error_of(tmp_path / "m.npz")

@@ -1,0 +1,85 @@
+"""Proper scores and the top-label ECE: by hand, and against scikit-learn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+import kcalib
+from kcalib._input.labels import prepare
+from kcalib.estimators.ece import reliability_bins
+
+
+def test_brier_by_hand():
+    # (0.2^2 + 0.4^2) / 2 for the second class; twice that over both classes.
+    assert kcalib.brier_score([0, 1], [0.2, 0.6]) == pytest.approx(0.1)
+    assert kcalib.brier_score([0, 1], [0.2, 0.6], scale_by_half=False) == pytest.approx(0.2)
+    three = [[0.5, 0.3, 0.2]]  # 0.25 + 0.09 + 0.64
+    assert kcalib.brier_score([2], three) == pytest.approx(0.98)
+    assert kcalib.brier_score([2], three, scale_by_half=True) == pytest.approx(0.49)
+    with pytest.raises(ValueError, match="`scale_by_half` is 'yes', expected True, False or 'auto'"):
+        kcalib.brier_score([2], three, scale_by_half="yes")
+
+
+def test_log_loss_by_hand():
+    assert kcalib.log_loss([0, 1], [0.2, 0.6]) == pytest.approx(-(math.log(0.8) + math.log(0.6)) / 2)
+    epsilon = np.finfo(np.float64).eps
+    assert kcalib.log_loss([0], [1.0]) == pytest.approx(-math.log(epsilon))
+    single = np.array([1.0], dtype=np.float32)
+    assert kcalib.log_loss([0], single) == pytest.approx(-math.log(np.finfo(np.float32).eps))
+
+
+def test_ece_by_hand():
+    # Bins of width 1/2, right-closed: 0.5 is in the first. Confidences 0.5 and 0.5 right and wrong,
+    # 0.9 and 0.7 wrong and right: gaps 0 and |0.5 - 0.8|, half of the samples each.
+    p = [[0.5, 0.5], [0.5, 0.5], [0.1, 0.9], [0.7, 0.3]]
+    assert kcalib.top_label_ece([0, 1, 0, 0], p, n_bins=2) == pytest.approx(0.15)
+    bins = reliability_bins(prepare([0, 1, 0, 0], p), 4)
+    assert bins.weight.tolist() == [0, 2, 1, 1]
+    assert bins.confidence.tolist() == [0, 0.5, 0.7, 0.9]
+    assert bins.accuracy.tolist() == [0, 0.5, 1, 0]
+
+
+def test_ece_ignores_where_bin_edges_are_not_representable():
+    # 3/5 in floating point is the edge linspace gives: it belongs to the bin that ends there.
+    edges = np.linspace(0, 1, 6)
+    p = np.stack((1 - edges[3:], edges[3:]), axis=1)
+    bins = reliability_bins(prepare([1, 1, 1], p), 5)
+    assert bins.weight.tolist() == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("m", [2, 3, 10])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_agree_with_scikit_learn(m, weighted):
+    metrics = pytest.importorskip("sklearn.metrics")
+    y, p = softmax_problem(500, m)
+    weight = np.random.default_rng(0).uniform(size=500) if weighted else None
+    pred = p[:, 1] if m == 2 else p
+    labels = {"labels": np.arange(m)}
+    assert kcalib.log_loss(y, p, sample_weight=weight) == pytest.approx(
+        metrics.log_loss(y, p, sample_weight=weight, **labels), rel=1e-12
+    )
+    assert kcalib.brier_score(y, pred, sample_weight=weight) == pytest.approx(
+        metrics.brier_score_loss(y, pred, sample_weight=weight, **labels), rel=1e-12
+    )
+
+
+def test_ece_agrees_with_scikit_learn_calibration_curve():
+    calibration = pytest.importorskip("sklearn.calibration")
+    y, p = softmax_problem(2000, 4)
+    confidence, correct = p.max(axis=1), p.argmax(axis=1) == y
+    share, mean = calibration.calibration_curve(correct, confidence, n_bins=15)
+    bins = reliability_bins(prepare(y, p), 15)
+    filled = bins.weight > 0
+    np.testing.assert_allclose(bins.accuracy[filled], share, rtol=1e-12)
+    np.testing.assert_allclose(bins.confidence[filled], mean, rtol=1e-12)
+
+
+def test_ece_refuses_bad_bins():
+    with pytest.raises(ValueError, match="`n_bins` is 0, expected an integer between 1 and 1000000"):
+        kcalib.top_label_ece([0, 1], [0.2, 0.6], n_bins=0)
+    with pytest.raises(TypeError, match="`n_bins` is 1.5, expected an integer"):
+        kcalib.top_label_ece([0, 1], [0.2, 0.6], n_bins=1.5)

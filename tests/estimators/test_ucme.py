@@ -1,0 +1,265 @@
+"""UCME: by hand, against a literal oracle, on every array library; test locations and their messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+
+import numpy as np
+import pytest
+from oracle import literal_differences
+from problems import KERNELS, locations, psd_matrix, softmax_problem
+
+import kcalib
+from kcalib.kernels import Exponential, Gaussian
+
+KERNEL = Exponential(bandwidth=0.5)
+
+
+def test_two_samples_by_hand():
+    """Samples (0.8, 0.2) of class 0 and (0.4, 0.6) of class 0; locations at ((0.5, 0.5), 0) and ((1, 0), 1).
+
+    Distances to the first location are sqrt(2) times 0.3 and 0.1, to the second 0.2 and 0.6; the residuals of class 0
+    are 0.2 and 0.6, those of class 1 their negatives.
+    """
+    root = np.sqrt(2)
+    first = (np.exp(-0.3 * root) * 0.2 + np.exp(-0.1 * root) * 0.6) / 2
+    second = -(np.exp(-0.2 * root) * 0.2 + np.exp(-0.6 * root) * 0.6) / 2
+    result = kcalib.ucme(
+        [0, 0], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0),
+        test_predictions=[[0.5, 0.5], [1.0, 0.0]], test_labels=[0, 1], full_output=True,
+    )  # fmt: skip
+    assert result.differences == pytest.approx((first, second), rel=1e-14)
+    assert result.value == pytest.approx((first**2 + second**2) / 2, rel=1e-14)
+
+
+def test_matrix_by_hand():
+    """M e for e = (0.2, -0.2) and M = [[2, 1], [1, 3]] is (0.2, -0.4); the kernel is 1 at distance 0."""
+    given = {"test_predictions": [[0.8, 0.2], [0.8, 0.2]], "test_labels": [0, 1]}
+    matrix = [[2.0, 1.0], [1.0, 3.0]]
+    result = kcalib.ucme([0], [[0.8, 0.2]], kernel=KERNEL, target_kernel=matrix, full_output=True, **given)
+    assert result.differences == pytest.approx((0.2, -0.4), rel=1e-14)
+    assert result.target_kernel == "matrix of rank 2"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("m", "rank"), [(2, None), (3, 2), (12, None)])
+def test_agrees_with_the_oracle(name, m, rank):
+    y, p = softmax_problem(60, m, scale=1.0)
+    matrix = None if rank is None else psd_matrix(m, rank)
+    given = locations(7, m)
+    expected = literal_differences(KERNELS[name], y, p, given["test_labels"], given["test_predictions"], matrix)
+    target = "delta" if matrix is None else matrix
+    # Terms are at most the kernel (3.5) times |M e|; with 12 features distances come from products.
+    tolerance = 3.5 * (1.0 if matrix is None else 2 * np.abs(matrix).max()) * np.finfo(float).eps
+    for operator in ("openmp", "generic"):
+        result = kcalib.ucme(
+            y, p, kernel=KERNELS[name], target_kernel=target, operator=operator, full_output=True, **given
+        )
+        np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=64 * tolerance)
+        assert result.value == pytest.approx(float(np.mean(expected**2)), rel=1e-10)
+        assert result.operator == operator
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, KERNELS["mixed"]])
+def test_sorted_scan(kernel):
+    y, p = softmax_problem(700, 2, scale=1.0)
+    given = locations(600, 2)
+    expected = kcalib.ucme(y, p, kernel=kernel, operator="openmp", full_output=True, **given)
+    if kernel is KERNEL:
+        assert kcalib.ucme(y, p, kernel=kernel, full_output=True, **given).operator == "sorted_scan"
+        result = kcalib.ucme(y, p, kernel=kernel, operator="sorted_scan", full_output=True, **given)
+        np.testing.assert_allclose(result.differences, expected.differences, rtol=0, atol=1e-14)
+    else:
+        with pytest.raises(ValueError, match="operator='sorted_scan' cannot take this problem"):
+            kcalib.ucme(y, p, kernel=0.5 * KERNELS["linear"], operator="sorted_scan", **given)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_array_libraries(xp, m):
+    y, p = softmax_problem(50, m, scale=1.0)
+    result = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, full_output=True)
+    assert result.operator == xp.operator
+    # The same random locations, wherever the predictions are.
+    host = kcalib.ucme(y, p, kernel=KERNEL, full_output=True)
+    assert result.test_labels == host.test_labels and result.test_predictions == host.test_predictions
+    expected = literal_differences(KERNEL, y, p, result.test_labels, np.array(result.test_predictions))
+    np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=1e-14)
+    given = locations(5, m)
+    there = kcalib.ucme(
+        xp.asarray(y), xp.asarray(p), kernel=KERNEL, **{name: xp.asarray(a) for name, a in given.items()}
+    )
+    beside = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, **given)
+    assert there == beside == pytest.approx(kcalib.ucme(y, p, kernel=KERNEL, **given), rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [3, 12])
+def test_float32(xp, m):
+    y, p = softmax_problem(80, m, scale=1.0)
+    p = p.astype(np.float32)
+    given = locations(6, m)
+    result = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, dtype="float32", full_output=True, **given)
+    exact = p.astype(float)
+    expected = literal_differences(KERNEL, y, exact, given["test_labels"], given["test_predictions"])
+    # The distance is rounded to float32 before it is divided by 0.5: a few times eps.
+    np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=16 * np.finfo("f4").eps)
+    assert result.dtype == "float32"
+
+
+def test_random_locations_are_drawn_as_documented():
+    y, p = softmax_problem(30, 4)
+    result = kcalib.ucme(y, p, n_locations=8, seed=3, full_output=True)
+    rng = np.random.default_rng(3)
+    rows = rng.choice(30, 8, replace=False)
+    u = rng.uniform(size=8)
+    labels = [int(np.sum(np.cumsum(p[row]) <= share)) for row, share in zip(rows, u, strict=True)]
+    assert result.test_predictions == tuple(map(tuple, p[rows].tolist()))
+    assert result.test_labels == tuple(labels)
+    assert (result.seed, result.n_locations) == (3, 8)
+    assert kcalib.ucme(y, p, n_locations=8, seed=3) == result.value != kcalib.ucme(y, p, n_locations=8, seed=4)
+    assert kcalib.ucme(y, p, full_output=True).n_locations == 10
+    more = kcalib.ucme(y, p, n_locations=40, full_output=True)  # more than samples: with replacement
+    assert more.n_locations == 40 and len(set(more.test_predictions)) <= 30
+
+
+def test_random_locations_do_not_depend_on_the_labels():
+    y, p = softmax_problem(30, 4)
+    one, other = (kcalib.ucme(labels, p, full_output=True) for labels in (y, (y + 1) % 4))
+    assert (one.test_predictions, one.test_labels) == (other.test_predictions, other.test_labels)
+
+
+def test_random_locations_have_labels_of_positive_probability():
+    p = np.zeros((200, 5))
+    p[:, 1] = p[:, 3] = 0.5
+    result = kcalib.ucme(np.full(200, 1), p, kernel=KERNEL, n_locations=200, full_output=True)
+    assert set(result.test_labels) == {1, 3}
+
+
+def test_locations_take_the_forms_of_the_data():
+    y, p = softmax_problem(40, 2)
+    given = locations(6, 2)
+    expected = kcalib.ucme(y, p, kernel=KERNEL, **given)
+    second = {**given, "test_predictions": given["test_predictions"][:, 1]}
+    # 1 - p is rounded.
+    assert kcalib.ucme(y, p[:, 1], kernel=KERNEL, **second) == pytest.approx(expected, rel=1e-12)
+    one_hot = {**given, "test_labels": np.eye(2)[given["test_labels"]]}
+    assert kcalib.ucme(y, p, kernel=KERNEL, **one_hot) == expected
+    logits = {**given, "test_predictions": np.log(given["test_predictions"])}
+    assert kcalib.ucme(y, np.log(p), kernel=KERNEL, from_logits=True, **logits) == pytest.approx(expected, rel=1e-12)
+    names = np.array(["no", "yes"])
+    strings = {**given, "test_labels": names[given["test_labels"]]}
+    result = kcalib.ucme(names[y], p, kernel=KERNEL, full_output=True, **strings)
+    assert result.value == expected
+    assert result.test_labels == tuple(strings["test_labels"].tolist())
+    assert result.seed is None
+
+
+def test_one_location_and_one_class_of_locations_suffice():
+    y, p = softmax_problem(1, 3)
+    value = kcalib.ucme(y, p, kernel=KERNEL, n_locations=1)
+    assert value >= 0
+    right = np.eye(3)[[0, 1, 2]]
+    assert kcalib.ucme([0, 1, 2], right, kernel=KERNEL) == 0.0
+
+
+def test_result_is_plain_frozen_python():
+    y, p = softmax_problem(40, 3)
+    result = kcalib.ucme(y, p, kernel=KERNEL, full_output=True)
+    assert float(result) == result.value == kcalib.ucme(y, p, kernel=KERNEL)
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert json.loads(json.dumps(dataclasses.asdict(result)))["value"] == result.value
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.value = 1.0
+    assert "test_predictions" not in repr(result)
+    assert result.kernel == "Exponential(bandwidth=0.5)" and result.bandwidth_source == "given"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_no_bit(threads):
+    y, p = softmax_problem(500, 12)
+    given = locations(150, 12)
+    one = kcalib.ucme(y, p, kernel=KERNEL, threads=1, full_output=True, **given)
+    assert kcalib.ucme(y, p, kernel=KERNEL, threads=threads, full_output=True, **given).differences == one.differences
+
+
+def test_order_of_n_under_calibration():
+    """n UCME has the mean that the variances of single samples give, (1/J) sum_j E z_j^2, for calibrated labels."""
+    rng = np.random.default_rng(8)
+    given = locations(5, 3)
+    values, means = [], []
+    for seed in range(400):
+        y, p = softmax_problem(30, 3, seed=rng.integers(2**31) + seed, scale=1.0)
+        values.append(30 * kcalib.ucme(y, p, kernel=KERNEL, **given))
+        k = np.exp(-np.linalg.norm(given["test_predictions"][:, None] - p[None], axis=2) / 0.5)
+        share = p[:, given["test_labels"]].T
+        means.append(np.mean(k**2 * share * (1 - share)))
+    difference = np.array(values) - np.array(means)
+    assert abs(difference.mean()) < 4 * difference.std(ddof=1) / np.sqrt(400)
+
+
+def test_indefinite_kernel_warns_at_the_caller():
+    y, p = softmax_problem(10, 3)
+    with pytest.warns(kcalib.IndefiniteKernelWarning) as caught:
+        kcalib.ucme(y, p, kernel=Gaussian(bandwidth=0.5, metric="cityblock"))
+    assert caught[0].filename == __file__
+
+
+P3 = [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_locations": 0}, ValueError, "`n_locations` is 0, expected an integer between 1 and 100000"),
+        ({"n_locations": 2.5}, TypeError, "`n_locations` is 2.5, expected an integer"),
+        ({"seed": -1}, ValueError, "`seed` is -1, expected an integer at least 0"),
+        ({"seed": "x"}, TypeError, "`seed` is 'x', expected an integer"),
+        ({"test_labels": [0]}, ValueError, "`test_labels` is given without `test_predictions`"),
+        ({"test_predictions": P3}, ValueError, "`test_predictions` is given without `test_labels`"),
+        (
+            {"test_predictions": P3, "test_labels": [0, 1], "seed": 1},
+            ValueError,
+            "`seed` is 1, but `test_predictions` are given",
+        ),
+        (
+            {"test_predictions": P3, "test_labels": [0, 1], "n_locations": 2},
+            ValueError,
+            "`n_locations` is 2, but `test_predictions` are given",
+        ),
+        (
+            {"test_predictions": [[0.5, 0.5]], "test_labels": [0]},
+            ValueError,
+            "`test_predictions` has 2 classes, `y_pred` has 3",
+        ),
+        (
+            {"test_predictions": [0.5, 0.5], "test_labels": [0, 1]},
+            ValueError,
+            "`test_predictions` has 2 classes, `y_pred` has 3",
+        ),
+        (
+            {"test_predictions": [[0.5, 0.5, 0.5]], "test_labels": [0]},
+            ValueError,
+            r"`test_predictions\[0\]` sums to 1.5, expected 1",
+        ),
+        (
+            {"test_predictions": [[np.nan, 0.5, 0.5]], "test_labels": [0]},
+            ValueError,
+            r"`test_predictions\[0, 0\]` is nan, expected a finite probability",
+        ),
+        (
+            {"test_predictions": P3, "test_labels": [0, 3]},
+            ValueError,
+            r"`test_labels\[1\]` is 3, expected a label 0..2",
+        ),
+        ({"test_predictions": P3, "test_labels": [0]}, ValueError, "`test_labels` has 1 labels, `test_predictions` 2"),
+        ({"test_predictions": "x", "test_labels": [0]}, (TypeError, ValueError), "`test_predictions`"),
+        ({"test_predictions": [], "test_labels": []}, ValueError, "`test_predictions` is empty|`test_predictions` has"),
+        ({"kernel": "rbf"}, TypeError, "`kernel` is 'rbf', expected a kernel"),
+        ({"operator": "opencl"}, ValueError, "`operator` is 'opencl', expected one of"),
+    ],
+)
+def test_messages(options, error, message):
+    y, p = softmax_problem(20, 3)
+    with pytest.raises(error, match=message):
+        kcalib.ucme(y, p, **options)

@@ -1,0 +1,597 @@
+"""Every method of `calibration_test` against a literal computation; statistical claims are in test_inference.py
+and test_validity.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import pickle
+import re
+
+import numpy as np
+import oracle
+import pytest
+import scipy.stats
+from problems import psd_matrix, softmax_problem
+
+import kcalib
+from kcalib._backend.random import Weights, drawn_labels
+from kcalib._input.labels import prepare
+from kcalib.estimators.skce import PairOptions
+from kcalib.inference import distribution_free
+from kcalib.inference.calibration_test import METHODS
+from kcalib.inference.cme import cme_test
+from kcalib.inference.consistency import consistency_test
+from kcalib.kernels import Exponential, Gaussian, Linear
+from kcalib.laws import ChiSquareMixture
+
+KERNEL = Exponential(bandwidth=0.5)
+ALL_PAIRS = ("exact", "bootstrap", "multiplier", "spectrum", "pearson", "gamma")
+PLAIN = (*ALL_PAIRS, "block", "linear", "distribution_free")
+
+
+def dense(y: np.ndarray, p: np.ndarray, kernel: kcalib.kernels.Kernel = KERNEL, matrix: np.ndarray | None = None):
+    return oracle.h_matrix(kernel, y, p, m_matrix=matrix).astype(np.float64)
+
+
+def off_diagonal(h: np.ndarray) -> np.ndarray:
+    return h - np.diag(np.diag(h))
+
+
+# -- the laws, one by one ------------------------------------------------------------------------
+
+
+def test_exact_by_enumeration():
+    """Three samples, three classes: 27 vectors of labels, whose probabilities are known."""
+    p = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]])
+    y = np.array([0, 0, 2])
+    law = [
+        (oracle.unbiased(dense(np.array(labels), p)), np.prod(p[np.arange(3), labels]))
+        for labels in itertools.product(range(3), repeat=3)
+    ]
+    observed = oracle.unbiased(dense(y, p))
+    expected = sum(weight for value, weight in law if value >= observed - 1e-12)
+    draws = 20_000
+    result = kcalib.calibration_test(y, p, method="exact", n_resamples=draws, seed=1, kernel=KERNEL)
+    low, high = scipy.stats.binom(draws, expected).interval(1 - 1e-6)
+    assert low <= result.pvalue * (draws + 1) - 1 <= high
+    assert 0.05 < expected < 0.95
+    assert result.statistic == pytest.approx(3 * observed, rel=1e-12)
+
+
+def test_exact_is_the_share_of_drawn_labels():
+    y, p = softmax_problem(23, 4, seed=3)
+    matrix = psd_matrix(4, 2)
+    for target, m_matrix in (("delta", None), (matrix, matrix)):
+        result = kcalib.calibration_test(
+            y, p, method="exact", n_resamples=49, seed=7, kernel=KERNEL, target_kernel=target
+        )
+        (labels,) = drawn_labels(p, 49, 7, at_once=100)
+        draws = [oracle.unbiased(dense(column, p, matrix=m_matrix)) for column in labels.T]
+        assert result.pvalue == pytest.approx((1 + np.sum(draws >= np.float64(result.estimate))) / 50)
+
+
+def test_drawn_labels_have_the_predicted_shares_and_do_not_depend_on_the_batch():
+    p = np.array([[0.2, 0.0, 0.5, 0.3], [0.0, 1.0, 0.0, 0.0]])
+    labels = np.concatenate(list(drawn_labels(p, 4000, 5, at_once=4000)), axis=1)
+    for shares, row in zip(p, labels, strict=True):
+        counts = np.bincount(row, minlength=4)
+        for share, count in zip(shares, counts, strict=True):
+            low, high = scipy.stats.binom(4000, share).interval(1 - 1e-5) if 0 < share < 1 else (4000 * share,) * 2
+            assert low <= count <= high
+    again = np.concatenate(list(drawn_labels(p, 4000, 5, at_once=7)), axis=1)
+    assert np.array_equal(labels, again)
+
+
+@pytest.mark.parametrize("n", [5, 40])
+def test_bootstrap_is_that_of_the_centred_matrix(n):
+    y, p = softmax_problem(n, 3, seed=n)
+    h = dense(y, p)
+    centred = h - h.mean(axis=0) - h.mean(axis=1)[:, None] + h.mean()
+    counts = Weights("multinomial", n, 199, 3).values()
+    draws = np.einsum("ib,ij,jb->b", counts, centred, counts) - counts.T @ np.diag(centred)
+    result = kcalib.calibration_test(y, p, method="bootstrap", n_resamples=199, seed=3, kernel=KERNEL)
+    assert result.pvalue == pytest.approx((1 + np.sum(draws >= off_diagonal(h).sum())) / 200)
+
+
+@pytest.mark.parametrize("multipliers", ["rademacher", "gaussian"])
+def test_multiplier_is_that_without_the_diagonal(multipliers):
+    n = 40
+    y, p = softmax_problem(n, 3, seed=2)
+    h = off_diagonal(dense(y, p))
+    w = Weights(multipliers, n, 199, 4).values()
+    draws = np.einsum("ib,ij,jb->b", w, h, w)
+    result = kcalib.calibration_test(
+        y, p, method="multiplier", multipliers=multipliers, n_resamples=199, seed=4, kernel=KERNEL
+    )
+    assert result.pvalue == pytest.approx((1 + np.sum(draws >= h.sum())) / 200)
+
+
+@pytest.mark.parametrize(("n", "m", "tolerance"), [(60, 3, 1e-9), (400, 2, 1e-3), (400, 10, 2e-3), (400, 50, 1e-2)])
+def test_spectrum_is_the_law_of_all_eigenvalues(n, m, tolerance):
+    """Of few samples exactly; otherwise products with H are added until p changes by less than 1 %."""
+    for y, p in (softmax_problem(n, m, seed=1), softmax_problem(n, m, seed=2, scale=1.0)):
+        p = p**1.2 / np.sum(p**1.2, axis=1, keepdims=True)
+        h = off_diagonal(dense(y, p)) / (n - 1)
+        law = ChiSquareMixture(np.linalg.eigvalsh(h))
+        expected = law.sf(h.sum() + law.mean)
+        full = kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues="all", kernel=KERNEL)
+        assert full.pvalue == pytest.approx(expected, rel=1e-8)
+        assert full.n_eigenvalues == n
+        default = kcalib.calibration_test(y, p, method="spectrum", kernel=KERNEL)
+        assert default.pvalue == pytest.approx(expected, rel=tolerance)
+        assert default.n_eigenvalues == n if n <= 256 else 0 < default.n_eigenvalues <= 20
+        many = kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues=n // 2, kernel=KERNEL)
+        assert many.pvalue == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(("n", "m"), [(7, 2), (12, 3)])
+def test_spectrum_of_fewer_samples_than_a_block(n, m):
+    y, p = softmax_problem(n, m, seed=1)
+    full, all_found = (
+        kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues=count, kernel=KERNEL) for count in ("all", n)
+    )
+    assert all_found.n_eigenvalues == n
+    assert all_found.pvalue == pytest.approx(full.pvalue, rel=1e-5)  # products in float32
+
+
+@pytest.mark.parametrize("width", [1e-9, 0.1])
+@pytest.mark.parametrize(
+    "kernel", [kcalib.kernels.Exponential(), kcalib.kernels.GammaExponential(gamma=0.1)], ids=["exponential", "gamma"]
+)
+def test_spectrum_where_float32_would_round_distances_away(width, kernel):
+    rng = np.random.default_rng(0)
+    noise = width * rng.standard_normal((400, 10))
+    p = 0.1 + noise - noise.mean(axis=1, keepdims=True)
+    p = np.clip(p, 0, None) / np.clip(p, 0, None).sum(axis=1, keepdims=True)
+    y = rng.integers(10, size=400)
+    results = (
+        kcalib.calibration_test(y, p, method="spectrum", kernel=kernel, n_eigenvalues=count) for count in ("all", 20)
+    )
+    full, found = (result.pvalue for result in results)
+    assert found == pytest.approx(full, rel=2e-2)
+
+
+def test_spectrum_against_its_multipliers():
+    """The law of Gaussian multipliers is the spectrum's: 20,000 draws."""
+    y, p = softmax_problem(300, 5, seed=4)
+    spectrum = kcalib.calibration_test(y, p, method="spectrum", kernel=KERNEL).pvalue
+    draws = kcalib.calibration_test(
+        y, p, method="multiplier", multipliers="gaussian", n_resamples=20_000, seed=0, kernel=KERNEL
+    )
+    low, high = scipy.stats.binom(20_000, spectrum).interval(1 - 1e-5)
+    assert low <= draws.pvalue * 20_001 - 1 <= high
+
+
+def test_spectrum_reaches_the_far_tail():
+    y, p = softmax_problem(600, 3, seed=0, scale=2.0)
+    p = p**2.5 / np.sum(p**2.5, axis=1, keepdims=True)
+    result = kcalib.calibration_test(y, p, method="spectrum", kernel=KERNEL)
+    h = off_diagonal(dense(y, p)) / 599
+    law = ChiSquareMixture(np.linalg.eigvalsh(h))
+    assert result.log_pvalue < math.log(1e-15)
+    assert result.log_pvalue == pytest.approx(law.logsf(h.sum() + law.mean), abs=1e-3)
+
+
+@pytest.mark.parametrize(("n", "tolerance"), [(60, 1e-9), (400, 0.02)])
+def test_pearson_has_the_moments_of_the_spectrum(n, tolerance):
+    y, p = softmax_problem(n, 4, seed=1)
+    h = off_diagonal(dense(y, p)) / (n - 1)
+    cumulants = [2 ** (k - 1) * math.factorial(k - 1) * np.trace(np.linalg.matrix_power(h, k)) for k in (2, 3, 4)]
+    curve = kcalib.laws.PearsonCurve(
+        0.0, cumulants[0], cumulants[1] / cumulants[0] ** 1.5, cumulants[2] / cumulants[0] ** 2
+    )
+    result = kcalib.calibration_test(y, p, method="pearson", kernel=KERNEL)
+    assert result.pvalue == pytest.approx(curve.sf(h.sum()), rel=tolerance)
+
+
+def test_gamma_has_mean_and_variance():
+    n = 80
+    y, p = softmax_problem(n, 4, seed=1)
+    h = dense(y, p)
+    mean, variance = np.trace(h) / n, 2 * np.sum(off_diagonal(h) ** 2) / (n - 1) ** 2
+    law = scipy.stats.gamma(mean**2 / variance, scale=variance / mean)
+    result = kcalib.calibration_test(y, p, method="gamma", kernel=KERNEL)
+    assert result.pvalue == pytest.approx(law.sf(off_diagonal(h).sum() / (n - 1) + mean), rel=1e-9)
+
+
+def test_second_form_of_the_block_test():
+    y, p = softmax_problem(43, 3)
+    h = dense(y, p)
+    size, count = 6, 7
+    estimate = np.mean([oracle.unbiased(h[s : s + size, s : s + size]) for s in range(0, size * count, size)])
+    second_moment = np.mean([h[i, i + 1] ** 2 for i in range(0, 42, 2)])
+    z = math.sqrt(count * size * (size - 1)) * estimate / math.sqrt(2 * second_moment)
+    result = kcalib.calibration_test(y, p, method="block", block_size=6, variance="second_moment", kernel=KERNEL)
+    assert result.statistic == pytest.approx(z, rel=1e-11)
+    assert result.pvalue == pytest.approx(scipy.stats.norm.sf(z), rel=1e-10)
+    sample = kcalib.calibration_test(y, p, method="block", block_size=6, kernel=KERNEL)
+    assert sample.statistic != result.statistic
+    assert sample.confidence_interval() == result.confidence_interval()
+
+
+# -- the distribution-free bounds -----------------------------------------------------------------
+
+
+def test_distribution_free_by_hand():
+    """Two samples, h = k <e_1, e_2> = exp(-d) 0.96, d = 0.4 sqrt(2): B = 2, N = 1."""
+    y, p = [0, 0], [[0.2, 0.8], [0.6, 0.4]]
+    t = math.exp(-0.4 * math.sqrt(2)) * 2 * 0.8 * 0.4
+    kernel = Exponential(bandwidth=1.0)
+    result = kcalib.calibration_test(y, p, method="distribution_free", kernel=kernel)
+    assert result.estimate == pytest.approx(t, rel=1e-12)
+    assert result.pvalue == pytest.approx(math.exp(-(t**2) / 8), rel=1e-12)
+    assert result.bound == 2
+    biased = kcalib.calibration_test(y, p, method="distribution_free", estimator="biased", kernel=kernel)
+    value = (2 * t + 2 * 0.8**2 + 2 * 0.4**2) / 4
+    assert biased.estimate == pytest.approx(value, rel=1e-12)
+    assert biased.pvalue == 1.0  # sqrt(2 t / 2) < 1
+    loose = kcalib.calibration_test(
+        y, p, method="distribution_free", estimator="biased", kernel=kernel, bound=1e-3, norms=(1, 1)
+    )
+    assert loose.log_pvalue == pytest.approx(-((math.sqrt(2 * value / 2e-3) - 1) ** 2) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "block_size", "pairs"), [("unbiased", None, 50), ("block", 7, 42), ("linear", None, 50)]
+)
+def test_distribution_free_counts_disjoint_pairs(estimator, block_size, pairs):
+    y, p = softmax_problem(101, 3)
+    p = p[:, ::-1].copy()
+    result = kcalib.calibration_test(
+        y, p, method="distribution_free", estimator=estimator, block_size=block_size, kernel=3 * KERNEL
+    )
+    assert result.estimate > 0
+    assert result.log_pvalue == pytest.approx(-pairs * result.estimate**2 / (2 * 6.0**2), rel=1e-12)
+    low, high = result.confidence_interval(0.9)
+    assert high - result.estimate == pytest.approx(6 * math.sqrt(2 * math.log(20) / pairs))
+    assert result.estimate - low == pytest.approx(high - result.estimate)
+
+
+def test_distribution_free_does_not_square_negative_estimates():
+    y, p = softmax_problem(60, 3, seed=1)
+    result = kcalib.calibration_test(y, p, method="distribution_free", kernel=KERNEL)
+    assert result.estimate < 0
+    assert result.pvalue == 1.0
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 4.0, math.inf])
+@pytest.mark.parametrize("q", [1.0, 1.5, 2.0, 4.0, math.inf])
+def test_induced_norms(p, q):
+    """Never exceeded, and reached by some vector that a search finds."""
+    rng = np.random.default_rng(0)
+    for matrix in (np.diag([0.5, 2.0, 1.0]), psd_matrix(3, 3)):
+        norm = distribution_free.induced_norm(matrix, p, q)
+        if norm is None:
+            assert not (p == 1 or q == math.inf or p == q == 2)
+            continue
+
+        def ratio(x, matrix=matrix):
+            return np.linalg.norm(matrix @ x, q) / np.linalg.norm(x, p)
+
+        starts = [*np.eye(3), *np.array(list(itertools.product((-1.0, 1.0), repeat=3))), *rng.normal(size=(20, 3))]
+        found = [scipy.optimize.minimize(lambda x: -ratio(x), s, method="Nelder-Mead", tol=1e-10).fun for s in starts]
+        assert -min(found) == pytest.approx(norm, rel=1e-3)
+        assert max(ratio(s) for s in starts) <= norm * (1 + 1e-12)
+
+
+def test_residual_bound_holds_and_is_the_smallest():
+    matrix = psd_matrix(3, 2)
+    corners = np.eye(3)
+    entries = [abs((a - b) @ matrix @ (c - d)) for a, b, c, d in itertools.product(corners, repeat=4)]
+    bounds = {}
+    for p, q in [(1, 1), (1, 2), (1, np.inf), (2, 2), (2, np.inf), (np.inf, np.inf)]:
+        bounds[p, q] = distribution_free.residual_bound(1.0, matrix, 3, (p, q))
+        assert max(entries) <= bounds[p, q] * (1 + 1e-12)
+    assert distribution_free.residual_bound(1.0, matrix, 3, None) == pytest.approx(min(bounds.values()))
+    y, p = softmax_problem(30, 3)
+    chosen = kcalib.calibration_test(
+        y, p, method="distribution_free", kernel=KERNEL, target_kernel=matrix, norms=(2, 2)
+    )
+    assert chosen.bound == pytest.approx(2 * np.linalg.norm(matrix, 2))
+
+
+def test_kernel_bounds():
+    y, p = softmax_problem(30, 3)
+
+    def bound(kernel, **options):
+        return kcalib.calibration_test(y, p, method="distribution_free", kernel=kernel, **options).bound
+
+    assert bound(Linear() + 2 * Gaussian(bandwidth=0.3)) == 6
+    assert bound((Linear() + Gaussian(bandwidth=0.3)) * (0.5 * KERNEL)) == 2
+    assert bound(KERNEL, bound=0.25) == 0.5
+
+
+# -- what all have in common -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_results_are_plain_frozen_and_complete(method):
+    y, p = softmax_problem(80, 3)
+    result = kcalib.calibration_test(y, p, method=method, seed=3)
+    assert 0 <= result.pvalue <= 1
+    assert result.pvalue == pytest.approx(math.exp(result.log_pvalue))
+    assert (result.method, result.method_reason) == (method, "asked for by name")
+    assert (result.n_samples, result.n_classes, result.dtype) == (80, 3, "float64")
+    assert "Exponential(bandwidth=" in result.kernel and "median" in result.bandwidth_source
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert json.loads(json.dumps(dataclasses.asdict(result)))["method"] == method
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.pvalue = 0.0
+    low, high = result.confidence_interval()
+    assert low < result.estimate < high
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_every_array_library_gives_the_same(method, xp):
+    y, p = softmax_problem(90, 3)
+    expected = kcalib.calibration_test(y, p, method=method, seed=3)
+    result = kcalib.calibration_test(xp.asarray(y), xp.asarray(p), method=method, seed=3)
+    assert result.pvalue == pytest.approx(expected.pvalue, rel=1e-9)
+    assert result.statistic == pytest.approx(expected.statistic, rel=1e-10)
+    assert result.operator == xp.operator
+
+
+@pytest.mark.parametrize("method", PLAIN)
+@pytest.mark.parametrize("n", [300, 700])
+def test_bits_do_not_depend_on_threads(method, n):
+    for m in (2, 3):
+        y, p = softmax_problem(n, m)
+        results = [kcalib.calibration_test(y, p, method=method, seed=0, threads=t) for t in (1, 2, 3, 7)]
+        for other in results[1:]:
+            assert (other.pvalue, other.statistic, other.log_pvalue) == (
+                results[0].pvalue, results[0].statistic, results[0].log_pvalue,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_float32(method):
+    y, p = softmax_problem(200, 3)
+    double = kcalib.calibration_test(y, p, method=method, seed=0, kernel=KERNEL)
+    single = kcalib.calibration_test(y, p, method=method, seed=0, kernel=KERNEL, dtype="float32")
+    assert single.dtype == "float32"
+    # Entries are rounded to 6e-8 of 2; a draw passes the statistic with a probability of about that over its spread.
+    assert single.pvalue == pytest.approx(double.pvalue, abs=2e-3)
+
+
+@pytest.mark.parametrize("method", ["exact", "bootstrap", "multiplier"])
+def test_a_seed_is_drawn_and_reported(method):
+    y, p = softmax_problem(40, 3)
+    first, second = (kcalib.calibration_test(y, p, method=method) for _ in range(2))
+    assert first.seed != second.seed
+    assert kcalib.calibration_test(y, p, method=method, seed=first.seed).pvalue == first.pvalue
+    assert first.pvalue >= 1 / 1000
+    assert kcalib.calibration_test(y, p, method=method, n_resamples=1).pvalue in (0.5, 1.0)
+
+
+@pytest.mark.parametrize("method", ["spectrum", "pearson", "gamma"])
+def test_nothing_random_no_seed(method):
+    y, p = softmax_problem(300, 3)
+    results = [kcalib.calibration_test(y, p, method=method, seed=seed) for seed in (None, 1)]
+    assert results[0].seed is results[1].seed is None
+    assert results[0].pvalue == results[1].pvalue
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_one_hot_and_right(method):
+    """Nothing varies: the documented limits."""
+    y = np.arange(20) % 3
+    result = kcalib.calibration_test(y, np.eye(3)[y], method=method, seed=0)
+    assert (result.statistic, result.estimate, result.pvalue, result.log_pvalue) == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("method", PLAIN)
+@pytest.mark.parametrize("n", [4, 5, 8])
+def test_hard_data_give_numbers(method, n):
+    rng = np.random.default_rng(n)
+    problems = {
+        "one-hot and wrong": (np.zeros(n, dtype=int), np.eye(3)[np.full(n, 1)]),
+        "identical": (np.arange(n) % 3, np.tile([0.2, 0.3, 0.5], (n, 1))),
+        "saturated": (rng.integers(3, size=n), np.eye(3)[rng.integers(3, size=n)] * (1 - 3e-16) + 1e-16),
+        "one class": (np.zeros(n, dtype=int), rng.dirichlet(np.ones(3), size=n)),
+        "binary": (np.arange(n) % 2, rng.uniform(size=n)),
+    }
+    for name, (y, p) in problems.items():
+        result = kcalib.calibration_test(y, p, method=method, seed=0, kernel=KERNEL)
+        assert 0 <= result.pvalue <= 1, name
+        assert not math.isnan(result.statistic) and not math.isnan(result.log_pvalue), name
+        if name == "one-hot and wrong" and method in ALL_PAIRS and method not in ("gamma", "pearson", "bootstrap"):
+            assert result.estimate == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("method", ALL_PAIRS)
+@pytest.mark.parametrize("n", [2, 3])
+def test_two_and_three_samples(method, n):
+    y, p = np.array([0, 1, 1])[:n], np.array([[0.3, 0.7], [0.6, 0.4], [0.2, 0.8]])[:n]
+    result = kcalib.calibration_test(y, p, method=method, seed=0, kernel=KERNEL)
+    assert 0 < result.pvalue <= 1
+    assert result.standard_error is None
+    with pytest.raises(ValueError, match="there is no confidence interval for the unbiased SKCE"):
+        result.confidence_interval()
+    with pytest.raises(ValueError, match=f"method='{method}' needs at least 2 samples, `y_true` has 1"):
+        kcalib.calibration_test(y[:1], p[:1], method=method, kernel=KERNEL)
+
+
+# -- auto --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "method", "reason"),
+    [
+        (60, 3, "exact", "60 samples of 3 classes are few enough to draw labels"),
+        (2500, 10, "spectrum", "2500 samples of 10 classes are few enough for all pairs"),
+        (3000, 2, "exact", "few enough to draw labels"),
+        (30_000, 2, "spectrum", r"predictions on a line: all pairs in O\(n log n\)"),
+        (40_000, 10, "block", "all pairs of 40000 samples of 10 classes would take long.*permuted with seed 0"),
+    ],
+)
+def test_auto_chooses_and_says_why(n, m, method, reason):
+    y, p = softmax_problem(n, m)
+    result = kcalib.calibration_test(y, p)
+    assert result.method == method
+    assert re.search(reason, result.method_reason)
+    named = kcalib.calibration_test(y, p, method=method, seed=result.seed)
+    assert named.pvalue == result.pvalue
+    assert result.pvalue > 1e-3  # calibrated
+
+
+@pytest.mark.parametrize("n", [60, 300])
+def test_auto_reaches_beyond_the_draws(n):
+    y, p = softmax_problem(n, 3)
+    p = p[:, ::-1].copy()
+    result = kcalib.calibration_test(y, p, seed=0)
+    assert kcalib.calibration_test(y, p, method="exact", seed=0).pvalue == pytest.approx(1 / 1000)
+    assert (result.method, result.pvalue < 1e-4) == ("spectrum", True)
+    assert result.method_reason == "the statistic is above all 999 draws of labels: the spectrum says how far"
+    assert result.pvalue == kcalib.calibration_test(y, p, method="spectrum").pvalue
+
+
+def test_auto_does_not_mind_sorted_labels():
+    y, p = softmax_problem(40_000, 10)
+    order = np.argsort(y, kind="stable")
+    assert kcalib.calibration_test(y[order], p[order]).pvalue > 1e-3
+    assert kcalib.calibration_test(y[order], p[order], method="block").pvalue < 1e-6
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "wald"}, "`method` is 'wald', expected one of 'auto', 'exact', 'bootstrap'"),
+        ({"n_resamples": 10}, "`n_resamples` is 10, but method='auto' does not have it; it belongs to 'exact'"),
+        ({"method": "gamma", "n_eigenvalues": 3}, "`n_eigenvalues` is 3, but method='gamma' does not have it; "
+         "it belongs to 'spectrum', 'pearson'"),
+        ({"method": "linear", "block_size": 4}, "`block_size` is 4, but method='linear' does not have it"),
+        ({"method": "bootstrap", "n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1 and"),
+        ({"method": "multiplier", "multipliers": "mammen"}, "`multipliers` is 'mammen', expected one of 'rademacher'"),
+        ({"method": "spectrum", "n_eigenvalues": 0}, "`n_eigenvalues` is 0, expected an integer between 1 and 12"),
+        ({"method": "spectrum", "n_eigenvalues": "some"}, "`n_eigenvalues` is 'some', expected one of 'all'"),
+        ({"method": "spectrum", "n_eigenvalues": 3, "max_memory": 1e9}, "`max_memory` is for all eigenvalues, but "
+         "`n_eigenvalues` is 3"),
+        ({"method": "spectrum", "max_memory": -1}, "`max_memory` is -1, expected a positive number of bytes"),
+        ({"method": "block", "block_size": 7}, "`block_size` is 7, expected an integer between 2 and 6: the test needs "
+         "at least two blocks"),
+        ({"method": "block", "variance": "null"}, "`variance` is 'null', expected one of 'sample', 'second_moment'"),
+        ({"method": "distribution_free", "estimator": "ece"}, "`estimator` is 'ece', expected one of 'unbiased'"),
+        ({"method": "distribution_free", "bound": 0}, "`bound` is 0, expected a positive number"),
+        ({"method": "distribution_free", "norms": (0.5, 1)}, r"`norms` is \(0.5, 1\), expected two numbers from 1"),
+        ({"method": "distribution_free", "norms": (2, 1), "target_kernel": psd_matrix(3, 3)},
+         r"`norms` is \(2.0, 1.0\): this norm of a matrix that is not diagonal is not known in closed form"),
+        ({"seed": -1}, "`seed` is -1, expected an integer between 0 and"),
+    ],
+)  # fmt: skip
+def test_errors(options, message):
+    y, p = softmax_problem(12, 3)
+    with pytest.raises(ValueError, match=message):
+        kcalib.calibration_test(y, p, **options)
+
+
+@pytest.mark.parametrize("options", [{"max_memory": "1 GB"}, {"max_memory": True}])
+def test_type_errors(options):
+    y, p = softmax_problem(12, 3)
+    with pytest.raises(TypeError, match="`max_memory` is .*, expected a number of bytes"):
+        kcalib.calibration_test(y, p, method="spectrum", **options)
+
+
+def test_all_eigenvalues_are_refused_where_memory_is_short():
+    y, p = softmax_problem(300, 3)
+    with pytest.raises(
+        MemoryError, match=r"all eigenvalues of 300 samples take 1.37 MiB of memory, 0.954 MiB are allowed"
+    ):
+        kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues="all", max_memory=1e6)
+    wide, tall = softmax_problem(100, 2)
+    labels, predictions = np.tile(wide, 5000), np.tile(tall, (5000, 1))
+    with pytest.raises(
+        MemoryError, match=r"all eigenvalues of 500000 samples take 3.73e\+03 GiB of memory, .* are available"
+    ):
+        kcalib.calibration_test(labels, predictions, method="spectrum", n_eigenvalues="all", kernel=KERNEL)
+
+
+def test_a_kernel_without_a_bound():
+    class Distance(kcalib.kernels.Kernel):
+        def resolve(self, median_distance):
+            return self
+
+        def terms(self):
+            return (kcalib._pairs.problem.Term(1.0, (kcalib._pairs.problem.Factor("identity", "euclidean"),)),)
+
+        def factors(self):
+            return ()
+
+    y, p = softmax_problem(12, 3)
+    with pytest.raises(ValueError, match="`kernel` has no known bound: method='distribution_free' needs `bound`"):
+        kcalib.calibration_test(y, p, method="distribution_free", kernel=Distance())
+    assert (
+        kcalib.calibration_test(y, p, method="distribution_free", kernel=Distance(), bound=2**0.5).bound == 2 * 2**0.5
+    )
+
+
+def test_methods_and_options_are_documented():
+    for method, row in METHODS.items():
+        assert f"\n    {method} " in kcalib.calibration_test.__doc__
+        for option in row.options:
+            assert option in kcalib.calibration_test.__doc__
+
+
+# -- the methods of other files --------------------------------------------------------------------
+
+
+def test_cme_is_that_of_its_file():
+    y, p = softmax_problem(60, 3)
+    for options in ({}, {"reference": "F", "n_locations": 4}, {"reference": "chi2"}):
+        result = kcalib.calibration_test(y, p, method="cme", seed=3, kernel=KERNEL, **options)
+        expected = cme_test(prepare(y, p), PairOptions(KERNEL), seed=3, **options)
+        assert (result.pvalue, result.statistic) == (expected.pvalue, expected.statistic)
+        assert result.estimate == kcalib.ucme(y, p, seed=3, kernel=KERNEL, n_locations=result.n_locations)
+        assert (result.method, result.estimator, result.seed) == ("cme", "UCME", 3)
+        assert result.n_locations == options.get("n_locations", 10)
+    given = {"test_predictions": np.log(p[:2]) + 3.0, "test_labels": [0, 2]}
+    logits = kcalib.calibration_test(y, np.log(p), method="cme", from_logits=True, kernel=KERNEL, **given)
+    assert logits.seed is None and logits.n_locations == 2
+    expected = kcalib.ucme(y, p, kernel=KERNEL, test_predictions=p[:2], test_labels=[0, 2])
+    assert logits.estimate == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ValueError, match="there is no confidence interval for the UCME with method='cme'"):
+        result.confidence_interval()
+
+
+def test_consistency_is_that_of_its_file():
+    y, p = softmax_problem(60, 3)
+    for options in ({}, {"n_bins": 5}, {"estimator": "block", "block_size": 7}, {"estimator": "ucme"}):
+        with pytest.warns(kcalib.AntiConservativeWarning):
+            result = kcalib.calibration_test(y, p, method="consistency", seed=3, n_resamples=49, **options)
+        with pytest.warns(kcalib.AntiConservativeWarning):
+            expected = consistency_test(prepare(y, p), seed=3, n_resamples=49, **options)
+        assert (result.pvalue, result.estimate, result.n_resamples) == (expected.pvalue, expected.estimate, 49)
+        assert result.block_size == options.get("block_size")
+        assert json.loads(json.dumps(dataclasses.asdict(result)))["n_samples"] == 60
+    exact = kcalib.calibration_test(y, p, method="consistency", seed=3, resample_predictions=False)
+    assert exact.null_law == "999 replicates of labels"
+    assert exact.estimate == pytest.approx(kcalib.top_label_ece(y, p), rel=1e-14)
+
+
+def test_exact_and_consistency_with_labels_only_agree():
+    """The same law by two ways: quadratic forms of the kernel matrix, and the estimate of each replicate."""
+    y, p = softmax_problem(50, 3, seed=5)
+    p = p**1.5 / np.sum(p**1.5, axis=1, keepdims=True)
+    one = kcalib.calibration_test(y, p, method="exact", n_resamples=4000, seed=0, kernel=KERNEL)
+    other = kcalib.calibration_test(
+        y, p, method="consistency", estimator="unbiased", resample_predictions=False, n_resamples=4000, seed=1,
+        kernel=KERNEL,
+    )  # fmt: skip
+    assert one.estimate == pytest.approx(other.estimate, rel=1e-12)
+    share = (one.pvalue + other.pvalue) / 2
+    assert abs(one.pvalue - other.pvalue) < 4.5 * math.sqrt(2 * share * (1 - share) / 4000)
+
+
+@pytest.mark.parametrize("method", ["exact", "bootstrap", "multiplier", "consistency"])
+def test_pvalues_of_resampling_are_ratios_bit_for_bit(method):
+    """So that `pvalue <= 0.05` says what it means at 1 of 20."""
+    for seed in range(40):
+        y, p = softmax_problem(30, 3, seed=seed)
+        options = {"resample_predictions": False} if method == "consistency" else {}
+        pvalue = kcalib.calibration_test(y, p, method=method, n_resamples=199, seed=0, **options).pvalue
+        assert pvalue == round(pvalue * 200) / 200

@@ -1,0 +1,353 @@
+"""The CME test: by hand, against literal computations, its level and power, and its limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import scipy.stats
+from oracle import literal_differences
+from problems import (
+    KERNELS,
+    binomial_bounds,
+    draw_labels,
+    locations,
+    psd_matrix,
+    softmax_problem,
+    w19_labels,
+    w19_predictions,
+)
+
+import kcalib
+from kcalib._input.labels import prepare
+from kcalib.estimators.skce import PairOptions
+from kcalib.inference import cme
+from kcalib.inference.cme import cme_test
+from kcalib.kernels import Exponential
+
+mpmath = pytest.importorskip("mpmath")
+KERNEL = Exponential(bandwidth=0.5)
+
+
+def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, operator=None, reference="F", **options):
+    pair_options = PairOptions(kernel, target_kernel, operator)
+    return cme_test(prepare(y, p, dtype=dtype), pair_options, reference=reference, **options)
+
+
+def literal_values(kernel, y, p, given, m_matrix=None):
+    """The n values z_i, each the literal difference of one sample, shape (n, J)."""
+    labels, points = given["test_labels"], given["test_predictions"]
+    rows = [literal_differences(kernel, y[i : i + 1], p[i : i + 1], labels, points, m_matrix) for i in range(len(y))]
+    return np.array(rows).astype(float)
+
+
+def test_two_samples_one_location_by_hand():
+    """F(1, 1) is the square of a Cauchy variable; z = (0.2, 0.6) times the kernel of sqrt(2) times (0.3, 0.1)."""
+    z1, z2 = 0.2 * math.exp(-0.3 * math.sqrt(2)), 0.6 * math.exp(-0.1 * math.sqrt(2))
+    mean, variance = (z1 + z2) / 2, (z1 - z2) ** 2 / 2
+    statistic = 2 * mean**2 / variance
+    given = {"test_predictions": [[0.5, 0.5]], "test_labels": [0]}
+    result = run([0, 0], [[0.8, 0.2], [0.4, 0.6]], Exponential(bandwidth=1.0), **given)
+    assert result.statistic == pytest.approx(statistic, rel=1e-12)
+    assert result.pvalue == pytest.approx(1 - 2 / math.pi * math.atan(math.sqrt(statistic)), rel=1e-12)
+    assert result.log_pvalue == pytest.approx(math.log(result.pvalue), rel=1e-12)
+    assert result.estimate == pytest.approx(mean**2, rel=1e-14)
+    # Under calibration the variances are k^2 p (1 - p): 0.16 and 0.24 times the squared kernel.
+    k1, k2 = z1 / 0.2, z2 / 0.6
+    chi2 = 2 * mean**2 / ((0.16 * k1**2 + 0.24 * k2**2) / 2)
+    result = run([0, 0], [[0.8, 0.2], [0.4, 0.6]], Exponential(bandwidth=1.0), reference="conditional", **given)
+    assert result.statistic == pytest.approx(chi2, rel=1e-12)
+    assert result.pvalue == pytest.approx(math.erfc(math.sqrt(chi2 / 2)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "rank"), [("exponential", None), ("gaussian", 2), ("mixed", None), ("mixed", 3)])
+def test_hotelling_against_a_literal_computation(name, rank):
+    y, p = softmax_problem(40, 3, scale=1.0)
+    matrix = None if rank is None else psd_matrix(3, rank)
+    given = locations(5, 3)
+    z = literal_values(KERNELS[name], y, p, given, matrix)
+    q = 40 * z.mean(axis=0) @ np.linalg.solve(np.cov(z, rowvar=False), z.mean(axis=0))
+    target = "delta" if matrix is None else matrix
+    result = run(y, p, KERNELS[name], target, **given)
+    # Rounding of S, 1e-16, times its condition.
+    tolerance = 1e-15 * np.linalg.cond(np.corrcoef(z, rowvar=False)) + 1e-12
+    assert result.statistic == pytest.approx(35 / (5 * 39) * q, rel=tolerance)
+    assert result.pvalue == pytest.approx(scipy.stats.f.sf(result.statistic, 5, 35), rel=1e-10)
+    chi2 = run(y, p, KERNELS[name], target, reference="chi2", **given)
+    assert chi2.statistic == pytest.approx(q, rel=tolerance)
+    assert chi2.pvalue == pytest.approx(scipy.stats.chi2.sf(chi2.statistic, 5), rel=1e-10)
+    options = {"kernel": KERNELS[name], "target_kernel": target}
+    assert result.estimate == chi2.estimate == kcalib.ucme(y, p, **options, **given)
+    assert (result.rank, result.n_locations, result.reference, chi2.reference) == (5, 5, "F", "chi2")
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_conditional_covariance_is_that_over_all_labels(rank):
+    """With the labels of 4 samples enumerated, the mean of Q over them is J, exactly; Q is not constant."""
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.ones(3), size=4)
+    matrix = None if rank is None else psd_matrix(3, rank)
+    given = locations(3, 3)
+    mean, values = 0.0, []
+    for labels in itertools.product(range(3), repeat=4):
+        target = "delta" if matrix is None else matrix
+        result = run(list(labels), p, target_kernel=target, reference="conditional", **given)
+        mean += result.statistic * np.prod(p[np.arange(4), labels])
+        values.append(result.statistic)
+    assert result.rank == 3
+    assert mean == pytest.approx(3, rel=1e-10)
+    assert max(values) > 2 * min(values)
+
+
+@pytest.mark.parametrize("reference", cme.REFERENCES)
+def test_array_libraries(xp, reference):
+    y, p = softmax_problem(60, 4, scale=1.0)
+    host = run(y, p, reference=reference, n_locations=6)
+    result = run(xp.asarray(y), xp.asarray(p), reference=reference, n_locations=6)
+    assert result.description["operator"] == xp.operator
+    assert result.statistic == pytest.approx(host.statistic, rel=1e-9)
+    assert result.pvalue == pytest.approx(host.pvalue, rel=1e-8)
+    assert (result.test_labels, result.test_predictions) == (host.test_labels, host.test_predictions)
+
+
+@pytest.mark.parametrize("reference", cme.REFERENCES)
+def test_float32(reference):
+    y, p = softmax_problem(60, 3, scale=1.0)
+    given = locations(4, 3)
+    double = run(y, p, reference=reference, **given)
+    single = run(y, p, dtype="float32", reference=reference, **given)
+    z = literal_values(KERNEL, y, p, given)
+    condition = np.linalg.cond(np.corrcoef(z, rowvar=False))
+    assert single.statistic == pytest.approx(double.statistic, rel=4 * np.finfo("f4").eps * condition)
+
+
+@pytest.mark.parametrize("reference", cme.REFERENCES)
+def test_blocks_of_samples_change_nothing(reference, monkeypatch):
+    y, p = softmax_problem(100, 3, scale=1.0)
+    whole = run(y, p, reference=reference)
+    monkeypatch.setattr(cme, "BLOCK_ELEMENTS", 70)
+    assert run(y, p, reference=reference).statistic == pytest.approx(whole.statistic, rel=1e-9)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_change_no_bit(threads):
+    y, p = softmax_problem(400, 12)
+    data = prepare(y, p)
+    for reference in cme.REFERENCES:
+        one, other = (cme_test(data, PairOptions(KERNEL, threads=t), reference=reference) for t in (1, threads))
+        assert one == other
+
+
+def test_outcome_is_plain():
+    y, p = softmax_problem(40, 3)
+    result = run(np.array(["a", "b", "c"])[y], p, n_locations=3, seed=5)
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert set(result.test_labels) <= {"a", "b", "c"} and result.seed == 5
+    assert run(y, p, n_locations=3, seed=6).statistic != result.statistic
+
+
+# The tails
+
+
+@pytest.mark.parametrize("d1", [1, 2, 5, 10])
+@pytest.mark.parametrize("d2", [1, 6, 40, 990])
+def test_log_tail_of_f(d1, d2):
+    mpmath.mp.dps = 40
+    for x in (1e-3, 0.5, 1.0, 3.0, 50.0, 1e4, 1e40, 1e250):
+        w = mpmath.mpf(d2) / (d2 + mpmath.mpf(d1) * x)
+        expected = mpmath.log(mpmath.betainc(mpmath.mpf(d2) / 2, mpmath.mpf(d1) / 2, 0, w, regularized=True))
+        assert cme.log_sf_f(x, d1, d2) == pytest.approx(float(expected), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 10, 101])
+def test_log_tail_of_chi2(d):
+    mpmath.mp.dps = 40
+    for x in (1e-3, 0.5, 5.0, 100.0, 1400.0, 1e4, 1e8):
+        expected = mpmath.log(mpmath.gammainc(mpmath.mpf(d) / 2, mpmath.mpf(x) / 2, regularized=True))
+        assert cme.log_sf_chi2(x, d) == pytest.approx(float(expected), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("reference", cme.REFERENCES)
+def test_far_tail_has_a_logarithm(reference):
+    y, p = softmax_problem(5000, 3, scale=1.0)
+    result = run((y + 1) % 3, p, reference=reference)
+    assert result.pvalue == 0.0
+    assert -1e6 < result.log_pvalue < -1000
+
+
+# Level and power
+
+
+@pytest.mark.parametrize("n", [16, 50, 250])
+def test_level_for_normal_values(n):
+    """F keeps its level exactly; chi-square rejects as often as the F law says, at n = 16 far too often."""
+    n_locations, repetitions = 10, 3000
+    rng = np.random.default_rng(n)
+    root = rng.normal(size=(n_locations, n_locations))
+    pvalues = {"F": [], "chi2": []}
+    for _ in range(repetitions):
+        z = root @ rng.normal(size=(n_locations, n))
+        covariance = cme.Covariance(np.cov(z), np.max(np.abs(z), axis=1))
+        form = cme._quadratic_form(z.mean(axis=1), covariance, n, "float64")
+        for reference, found in pvalues.items():
+            found.append(math.exp(cme._referred(form, n, reference)[1]))
+    scale = (n - n_locations) / (n_locations * (n - 1))
+    for alpha in (0.01, 0.05, 0.1):
+        low, high = binomial_bounds(repetitions, alpha)
+        assert low <= np.mean(np.array(pvalues["F"]) < alpha) <= high
+        true = scipy.stats.f.sf(scale * scipy.stats.chi2.isf(alpha, n_locations), n_locations, n - n_locations)
+        low, high = binomial_bounds(repetitions, true)
+        assert low <= np.mean(np.array(pvalues["chi2"]) < alpha) <= high
+    if n == 16:
+        assert np.mean(np.array(pvalues["chi2"]) < 0.05) > 0.6
+
+
+def rejections(model, predictions, kernel, n_locations, reference, repetitions, seed=2021):
+    rng = np.random.default_rng(seed)
+    options = PairOptions(kernel, threads=1)
+    pvalues = np.empty(repetitions)
+    for i in range(repetitions):
+        p = predictions(rng)
+        y = draw_labels(p, rng) if model == "M1" else w19_labels(model, p, rng)
+        outcome = cme_test(prepare(y, p), options, n_locations=n_locations, reference=reference, seed=i)
+        pvalues[i] = outcome.pvalue
+    return {alpha: np.mean(pvalues < alpha) for alpha in (0.01, 0.05, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("predictions", "bandwidth", "n_locations"),
+    [
+        pytest.param(lambda rng: w19_predictions(250, rng), 0.5, 10, marks=pytest.mark.slow),
+        pytest.param(lambda rng: rng.dirichlet(np.ones(3), size=50), 0.3, 5, marks=pytest.mark.slow),
+        (lambda rng: rng.dirichlet(np.ones(2), size=250), 0.3, 5),
+    ],
+    ids=["W19", "three classes", "binary"],
+)
+def test_conditional_keeps_its_level(predictions, bandwidth, n_locations):
+    shares = rejections("M1", predictions, Exponential(bandwidth=bandwidth), n_locations, "conditional", 2000)
+    for alpha, share in shares.items():
+        low, high = binomial_bounds(2000, alpha)
+        assert low <= share <= high, f"type I error {share} at level {alpha}"
+
+
+def test_small_samples_reject_too_often_as_documented():
+    """Calibrated binary predictions, values far from normal: chi-square is wrong, F less so, but still is."""
+
+    def predictions(rng):
+        return rng.dirichlet(np.ones(2), size=16)
+
+    kernel = Exponential(bandwidth=0.3)
+    shares = {r: rejections("M1", predictions, kernel, 10, r, 1000)[0.05] for r in cme.REFERENCES}
+    assert shares["chi2"] > binomial_bounds(600, 0.85)[0]
+    assert binomial_bounds(600, 0.05)[1] < shares["F"] < binomial_bounds(600, 0.3)[1]
+    # Measured: 0.08; not derived.
+    assert shares["conditional"] < binomial_bounds(600, 0.1)[1]
+
+
+@pytest.mark.parametrize("reference", ["F", "conditional"])
+def test_power(reference):
+    """W19's M2 and M3."""
+    for model in ("M2", "M3"):
+        shares = rejections(model, lambda rng: w19_predictions(250, rng), KERNEL, 10, reference, 200)
+        assert shares[0.05] > binomial_bounds(200, 0.9)[0]
+
+
+# Limits
+
+
+def test_duplicated_locations_count_once():
+    y, p = softmax_problem(60, 3, scale=1.0)
+    given = locations(4, 3)
+    twice = {name: np.concatenate([a, a[:2]]) for name, a in given.items()}
+    for reference in cme.REFERENCES:
+        once, again = (run(y, p, reference=reference, **g) for g in (given, twice))
+        assert (again.rank, again.n_locations) == (4, 6)
+        assert again.pvalue == pytest.approx(once.pvalue, rel=1e-8)
+
+
+@pytest.mark.parametrize("reference", cme.REFERENCES)
+def test_one_hot_and_right_is_calibrated(reference):
+    y = np.arange(30) % 3
+    result = run(y, np.eye(3)[y], reference=reference)
+    assert (result.statistic, result.pvalue, result.log_pvalue, result.rank, result.estimate) == (0.0, 1.0, 0.0, 0, 0.0)
+
+
+def test_rounded_rows_are_no_evidence():
+    """Rows (1 - 1e-7, 0, 0), as float32 networks write them, and right in all of 1000 samples."""
+    p = np.tile(np.array([1 - 1e-7, 0, 0], dtype=np.float32), (1000, 1))
+    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    result = run(np.zeros(1000, dtype=int), p, reference="conditional", **given)
+    # No error among 1000 samples of probability 1.2e-7 each: Q = n r^2 / (r (1 - r)), r = 2^-23.
+    assert result.statistic == pytest.approx(1000 * 2.0**-23, rel=1e-3)
+    assert result.pvalue > 0.9
+
+
+def test_certain_and_wrong_has_p_value_zero():
+    p = np.eye(3)[np.zeros(30, dtype=int)]
+    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    result = run(np.ones(30, dtype=int), p, reference="conditional", **given)
+    assert (result.statistic, result.pvalue, result.log_pvalue) == (math.inf, 0.0, -math.inf)
+    with pytest.raises(ValueError, match="the values at test location 0 are the same, and not 0, for all 30 samples"):
+        run(np.ones(30, dtype=int), p, **given)
+
+
+def test_label_that_never_occurs():
+    """Equal predictions: the second location sees -0.1 in every sample; a calibrated model must not get p = 0."""
+    p = np.tile([0.5, 0.4, 0.1], (12, 1))
+    y = np.arange(12) % 2
+    given = {"test_predictions": p[:2], "test_labels": [0, 2]}
+    with pytest.raises(ValueError, match="test location 1 are the same, and not 0.*use reference='conditional'"):
+        run(y, p, **given)
+    result = run(y, p, reference="conditional", **given)
+    # (N - n p)^T (n (diag(p) - p p^T))^-1 (N - n p) of the counts 6 and 0 of classes 0 and 2: Pearson's chi-square.
+    expected = scipy.stats.chisquare([6, 6, 0], [6, 4.8, 1.2])
+    assert result.statistic == pytest.approx(expected.statistic, rel=1e-10)
+    assert result.pvalue == pytest.approx(expected.pvalue, rel=1e-10)
+
+
+@pytest.mark.parametrize("reference", ["F", "chi2"])
+def test_too_few_samples(reference):
+    y, p = softmax_problem(10, 3)
+    message = (
+        f"reference='{reference}' needs more samples than test locations, `y_true` has 10 for 10 locations; use fewer"
+    )
+    with pytest.raises(ValueError, match=message):
+        run(y, p, reference=reference)
+    assert run(y, p, reference="conditional", n_locations=20).pvalue > 0
+    assert 0 < run(y, p, reference=reference, n_locations=9).pvalue <= 1
+    with pytest.raises(ValueError, match="`y_true` has 1 for 10 locations; use reference='conditional'"):
+        run(y[:1], p[:1], reference=reference)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": "t"}, "`reference` is 't', expected one of 'F', 'chi2', 'conditional'"),
+        ({"n_locations": 0}, "`n_locations` is 0, expected an integer between 1"),
+        ({"test_labels": [0]}, "`test_labels` is given without `test_predictions`"),
+    ],
+)
+def test_messages(options, message):
+    with pytest.raises(ValueError, match=message):
+        run(*softmax_problem(20, 3), **options)
+
+
+def test_given_logits():
+    y, p = softmax_problem(30, 3)
+    given = locations(4, 3)
+    logits = {**given, "test_predictions": np.log(given["test_predictions"]) + 1.0}
+    assert run(y, p, from_logits=True, **logits).statistic == pytest.approx(run(y, p, **given).statistic, rel=1e-9)
+
+
+def test_warning_points_at_the_users_line():
+    y, p = softmax_problem(30, 3)
+    kernel = kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kcalib.calibration_test(y, p, method="cme", kernel=kernel); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
+    assert [(w.category, w.filename, w.lineno) for w in caught] == [(kcalib.IndefiniteKernelWarning, __file__, line)]

@@ -1,0 +1,794 @@
+"""Comparison of models: literal formulas, limits, errors; coverage by simulation against exact population values."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pickle
+import re
+
+import numpy as np
+import oracle
+import pytest
+import scipy.optimize
+import scipy.stats
+from problems import binomial_bounds, softmax_problem
+
+import kcalib
+from kcalib._backend.random import Weights
+from kcalib.inference import ckce_expansion
+from kcalib.inference import compare as compare_module
+from kcalib.inference.compare import METRICS, holm
+from kcalib.kernels import Exponential, Gaussian, Linear
+
+OF_CLASSES = [name for name, metric in METRICS.items() if metric.of_classes]
+
+KERNEL = Exponential(bandwidth=0.5)
+CKCE_KERNEL = Linear() + Gaussian(bandwidth=0.5)
+
+
+def powered(p: np.ndarray, exponent: float) -> np.ndarray:
+    q = p**exponent
+    return q / q.sum(axis=1, keepdims=True)
+
+
+def three_models(n: int = 200, m: int = 3, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    y, p = softmax_problem(n, m, seed, scale=1.0)
+    return y, {"calibrated": p, "sharp": powered(p, 2.5), "flat": powered(p, 0.4)}
+
+
+# -- values
+
+
+def test_values_are_those_of_the_estimators():
+    y, models = three_models()
+    expected = {
+        "skce": lambda p: kcalib.skce(y, p, kernel=KERNEL),
+        "ece": lambda p: kcalib.top_label_ece(y, p),
+        "brier": lambda p: kcalib.brier_score(y, p),
+        "log_loss": lambda p: kcalib.log_loss(y, p),
+    }
+    assert {*expected, "ckce"} == set(OF_CLASSES)  # that one has a bias, which is removed
+    for metric, function in expected.items():
+        result = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {}))
+        for name, p in models.items():
+            assert result.model(name).value == pytest.approx(function(p), rel=1e-12)
+        assert result.ranking == tuple(sorted(models, key=lambda name: function(models[name])))
+        assert [entry.rank for entry in map(result.model, result.ranking)] == [1, 2, 3]
+        for d in result.differences:
+            assert d.difference == pytest.approx(function(models[d.first]) - function(models[d.second]), abs=1e-15)
+        assert [(d.first, d.second) for d in result.differences] == list(itertools.combinations(models, 2))
+
+
+def test_binary_brier_score_and_options_reach_the_metrics():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=300)
+    y = np.where(rng.uniform(size=300) < p, "yes", "no")
+    logits = {"a": np.log(p / (1 - p)), "b": 2 * np.log(p / (1 - p))}
+    options = {"classes": ["no", "yes"], "from_logits": True}
+    result = kcalib.compare(y, logits, metric="brier", **options)
+    assert result.model("b").value == pytest.approx(kcalib.brier_score(y, logits["b"], **options), rel=1e-12)
+    result = kcalib.compare(y, logits, metric="ece", n_bins=7, seed=5, n_resamples=99, **options)
+    expected = kcalib.top_label_ece(y, logits["b"], n_bins=7, **options)
+    assert result.model("b").value == pytest.approx(expected, rel=1e-12)
+    assert (result.n_bins, result.seed, result.n_resamples) == (7, 5, 99)
+    result = kcalib.compare(y, logits, kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", **options)
+    expected = kcalib.skce(
+        y, logits["b"], kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", full_output=True, **options
+    )
+    entry = result.model("b")
+    assert (entry.value, entry.standard_error) == pytest.approx((expected.value, expected.standard_error), rel=1e-6)
+    assert (result.dtype, result.target_kernel, result.operator) == ("float32", "matrix of rank 2", expected.operator)
+
+
+# -- statistics, literally
+
+
+def distinct_products(h: np.ndarray) -> float:
+    """Mean of h_ij h_kl over four distinct indices."""
+    products = [h[a, b] * h[c, d] for a, b, c, d in itertools.permutations(range(len(h)), 4)]
+    return float(np.mean(products))
+
+
+def leave_one_out(h: np.ndarray) -> np.ndarray:
+    return np.array([oracle.unbiased(np.delete(np.delete(h, i, 0), i, 1)) for i in range(len(h))])
+
+
+def test_skce_intervals_by_hand():
+    y, models = three_models(9)
+    n, q = 9, scipy.stats.norm.isf(0.05)
+    h = {name: oracle.h_matrix(KERNEL, y, p).astype(float) for name, p in models.items()}
+    result = kcalib.compare(y, models, kernel=KERNEL, confidence_level=0.9)
+    off = ~np.eye(n, dtype=bool)
+    for d in result.differences:
+        difference = h[d.first] - h[d.second]
+        jackknife = (n - 1) / n * np.sum((leave_one_out(difference) - np.mean(leave_one_out(difference))) ** 2)
+        z2 = max(0.0, np.mean(difference[off] ** 2) - distinct_products(difference))
+        error = np.sqrt(jackknife + 2 * z2 / (n * (n - 1)))
+        assert d.standard_error == pytest.approx(error, rel=1e-10)
+        assert d.confidence_interval == pytest.approx((d.difference - q * error, d.difference + q * error), rel=1e-9)
+        assert d.pvalue == pytest.approx(2 * scipy.stats.norm.sf(abs(d.difference) / error), rel=1e-9)
+    for name, p in models.items():
+        entry = result.model(name)
+        assert entry.standard_error == kcalib.skce(y, p, kernel=KERNEL, full_output=True).standard_error
+        assert entry.confidence_interval.low == pytest.approx(entry.value - q * entry.standard_error, rel=1e-10)
+        # <g, S g> / |g|^2 at the plug-in: S the covariance of the embedded residuals, by the Gram matrix H.
+        own = h[name]
+        embedded = np.mean(own, axis=1)
+        eigenvalue = np.var(embedded) / np.mean(own)
+        z2 = max(0.0, np.mean(own[off] ** 2) - distinct_products(own))
+
+        def excess(t, value=entry.value, eigenvalue=eigenvalue, z2=z2):
+            variance = (4 * (n - 2) * eigenvalue * max(0.0, t) + 2 * z2) / (n * (n - 1))
+            return t - value - q * np.sqrt(variance)
+
+        root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
+        assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+
+
+def literal_ckce(y: np.ndarray, p: np.ndarray, regularization: float, target_kernel: np.ndarray) -> dict:
+    """Sample after sample left out, and solved anew."""
+    n, e = len(p), (np.eye(p.shape[1])[y] - p) @ np.linalg.cholesky(target_kernel)
+    k = p @ p.T + np.exp(-2 * np.sum((p[:, None] - p) ** 2, axis=-1))  # CKCE_KERNEL
+    shift = n * regularization
+
+    def ckce(kept):
+        z = np.linalg.inv(k[np.ix_(kept, kept)] + shift * np.eye(len(kept))) @ e[kept]
+        return np.trace(z.T @ k[np.ix_(kept, kept)] @ z), z
+
+    inverse = np.linalg.inv(k + shift * np.eye(n))
+    between = inverse @ k @ inverse
+    leverages = np.diag(k @ inverse)
+    everything, _ = ckce(np.arange(n))
+    scores, without = np.empty(n), np.empty_like(e)
+    for i in range(n):
+        others = np.delete(np.arange(n), i)
+        value, z = ckce(others)
+        without[i] = e[i] - k[i, others] @ z
+        scores[i] = everything - value - between[i, i] * without[i] @ without[i]
+    bias = 0.0
+    for i in range(n):
+        held_by_others = (between @ e)[i] - between[i, i] * without[i]
+        bias += e[i] @ (between[i, i] * without[i] - 2 * leverages[i] * held_by_others)
+    influences = 2 * shift * np.sum((inverse @ e) * (between @ e), axis=1)
+    return {
+        "value": everything - bias, "plug_in": everything, "scores": scores, "influences": influences,
+        "pairs": between * (without @ without.T),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target_kernel", [None, np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])])
+def test_ckce_intervals_by_hand(target_kernel):
+    y, models = three_models(9)
+    n, q = 9, scipy.stats.norm.isf(0.05)
+    options = {"kernel": CKCE_KERNEL, "regularization": 0.3}
+    options |= {} if target_kernel is None else {"target_kernel": target_kernel}
+    result = kcalib.compare(y, models, metric="ckce", confidence_level=0.9, **options)
+    assert (result.regularization, result.kernel) == (0.3, str(CKCE_KERNEL))
+    matrix = np.eye(3) if target_kernel is None else target_kernel
+    literal = {name: literal_ckce(y, p, 0.3, matrix) for name, p in models.items()}
+    off = ~np.eye(n, dtype=bool)
+    for d in result.differences:
+        a, b = literal[d.first], literal[d.second]
+        jackknife = n * np.var(a["scores"] - b["scores"], ddof=1)
+        error = np.sqrt(jackknife + 2 * np.sum((a["pairs"] - b["pairs"])[off] ** 2))
+        assert d.difference == pytest.approx(a["value"] - b["value"], rel=1e-10)
+        assert d.standard_error == pytest.approx(error, rel=1e-10)
+        assert d.confidence_interval == pytest.approx((d.difference - q * error, d.difference + q * error), rel=1e-9)
+    for name, own in literal.items():
+        entry = result.model(name)
+        assert own["plug_in"] == pytest.approx(kcalib.ckce(y, models[name], **options), rel=1e-9)
+        degenerate = 2 * np.sum(own["pairs"][off] ** 2)
+        error = np.sqrt(max(0, n * np.var(own["scores"], ddof=1) - 2 * degenerate) + degenerate)
+        assert (entry.value, entry.standard_error) == pytest.approx((own["value"], error), rel=1e-10)
+        assert entry.confidence_interval.low == pytest.approx(entry.value - q * error, rel=1e-9)
+        slope = n * np.var(own["influences"], ddof=1) / own["plug_in"]
+
+        def excess(t, value=entry.value, slope=slope, degenerate=degenerate):
+            return t - value - q * np.sqrt(slope * max(0.0, t) + degenerate)
+
+        root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
+        assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+
+
+def test_ckce_of_calibrated_models_has_no_bias():
+    """The mean over all labels, each as often as the predictions say, is exactly 0; that of `kcalib.ckce` is not."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 4)
+    p[3] = p[2]
+    mean = plug_in = 0.0
+    for labels in itertools.product(range(3), repeat=4):
+        share = np.prod(p[np.arange(4), labels])
+        models = {"calibrated": p, "other": np.roll(p, 1, axis=0)}
+        result = kcalib.compare(np.array(labels), models, metric="ckce", kernel=CKCE_KERNEL)
+        mean += share * result.model("calibrated").value
+        plug_in += share * kcalib.ckce(np.array(labels), p, kernel=CKCE_KERNEL)
+    assert abs(mean) < 1e-15 < 0.01 < plug_in
+
+
+@pytest.mark.parametrize("m", [2, 3, 10])
+def test_ckce_by_a_factor_of_small_rank(monkeypatch, m):
+    """Beside a factor that is K: what is left out hardly matters, although it has a part of the bias."""
+    y, p = softmax_problem(600, m, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.5)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    low = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(ckce_expansion, "RANK", 600)
+    exact = kcalib.compare(y, models, **options)
+    for a, b in zip(low.models + low.differences, exact.models + exact.differences, strict=True):
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.02)
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.05 * b.standard_error)
+
+
+def test_ckce_by_the_pairs_of_some_samples(monkeypatch):
+    y, p = softmax_problem(800, 5, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.2)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    whole = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(compare_module, "CKCE_SAMPLES", 400)
+    first, second, again = (kcalib.compare(y, models, seed=seed, **options) for seed in (1, 2, 1))
+    assert (whole.seed, first.seed, second.seed) == (0, 1, 2)
+    assert first.differences == again.differences != second.differences
+    for some in (first, second):
+        for a, b in zip(some.models + some.differences, whole.models + whole.differences, strict=True):
+            assert a.standard_error == pytest.approx(b.standard_error, rel=0.1)
+            assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.3 * b.standard_error)
+
+
+def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch):
+    y, p = softmax_problem(300, 10, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.5)}
+    options = {"metric": "ckce", "kernel": CKCE_KERNEL, "regularization": 1e-3}
+    monkeypatch.setattr(ckce_expansion, "RANK", 5)
+    low = kcalib.compare(y, models, **options)
+    monkeypatch.setattr(ckce_expansion, "RANK", 300)
+    exact = kcalib.compare(y, models, **options)
+    for a, b in zip(low.models + low.differences, exact.models + exact.differences, strict=True):
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.05)
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.1 * b.standard_error)
+
+
+@pytest.mark.parametrize("metric", ["brier", "log_loss"])
+def test_means_are_paired_t_tests(metric):
+    y, models = three_models(50)
+    result = kcalib.compare(y, models, metric=metric, confidence_level=0.99)
+    losses = {
+        "brier": lambda p: np.sum((np.eye(3)[y] - p) ** 2, axis=1),
+        "log_loss": lambda p: -np.log(p[np.arange(50), y]),
+    }[metric]
+    for d in result.differences:
+        t = scipy.stats.ttest_rel(losses(models[d.first]), losses(models[d.second]))
+        assert d.pvalue == pytest.approx(t.pvalue, rel=1e-9)
+        assert d.confidence_interval == pytest.approx(tuple(t.confidence_interval(0.99)), rel=1e-9)
+    for entry in result.models:
+        t = scipy.stats.ttest_1samp(losses(models[entry.model]), 0.0)
+        assert entry.confidence_interval == pytest.approx(tuple(t.confidence_interval(0.99)), rel=1e-9)
+        assert entry.standard_error == pytest.approx(entry.value / t.statistic, rel=1e-9)
+
+
+def test_ece_intervals_by_hand(monkeypatch):
+    """Bin by bin and replicate by replicate; several batches of replicates."""
+    n, n_bins, replicates = 150, 5, 199
+    monkeypatch.setattr(compare_module, "WEIGHTS_AT_ONCE", 8 * n * 50)
+    y, models = three_models(n)
+    result = kcalib.compare(y, models, metric="ece", n_bins=n_bins, n_resamples=replicates, seed=3)
+    counts = Weights("multinomial", n, replicates, 3).values()
+    low = {name: np.zeros((n_bins, replicates)) for name in models}
+    high = {name: np.zeros((n_bins, replicates)) for name in models}
+    certain = set()
+    for name, p in models.items():
+        gap = (p.argmax(axis=1) == y) - p.max(axis=1)
+        factor = np.sqrt(n / (n - len(set(np.ceil(n_bins * p.max(axis=1))))))
+        for b in range(n_bins):
+            inside = np.where((p.max(axis=1) > b / n_bins) & (p.max(axis=1) <= (b + 1) / n_bins), gap, 0.0)
+            mean = inside.mean()
+            for r in range(replicates):
+                deviation = factor * (np.mean(counts[:, r] * inside) - mean)
+                low[name][b, r] = np.sign(mean) * deviation
+                sure = abs(mean) > np.sqrt(np.log(n)) * np.std(inside) / np.sqrt(n)
+                high[name][b, r] = low[name][b, r] if sure else abs(deviation)
+                certain |= {bool(sure)}
+    assert certain == {False, True}
+
+    def limits(value, low, high):
+        low, high = np.sort(low.sum(axis=0)), np.sort(high.sum(axis=0))
+        # 2.5 % of 200: the fifth on either side.
+        pvalue = 2 * (1 + min(np.sum(high >= value), np.sum(low <= value))) / 200
+        return value - high[-5], value - low[4], min(1.0, pvalue)
+
+    for name, entry in zip(models, result.models, strict=True):
+        lowest, highest, _ = limits(entry.value, low[name], high[name])
+        assert entry.confidence_interval == pytest.approx((max(0.0, lowest), highest), abs=1e-14)
+    for d in result.differences:
+        a, b = d.first, d.second
+        *interval, pvalue = limits(d.difference, low[a] - high[b], high[a] - low[b])
+        assert d.confidence_interval == pytest.approx(interval, abs=1e-14)
+        assert d.pvalue == pytest.approx(pvalue, abs=1e-14)
+
+
+def test_holm_by_hand():
+    # Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1; 0.04 is raised to 0.06.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.4, 0.6, 0.3]) == pytest.approx([0.9, 0.9, 0.9])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.2]) == [0.2]
+
+
+def test_holm_decides_who_is_distinguishable():
+    y, models = three_models(400)
+    models["nearly"] = powered(models["calibrated"], 1.02)
+    result = kcalib.compare(y, models, metric="brier")
+    assert [d.pvalue_holm for d in result.differences] == holm([d.pvalue for d in result.differences])
+    near = {name: set() for name in models}
+    for d in result.differences:
+        assert d.distinguishable == (d.pvalue_holm <= 0.05)
+        if not d.distinguishable:
+            near[d.first].add(d.second)
+            near[d.second].add(d.first)
+    assert {entry.model: set(entry.not_distinguishable_from) for entry in result.models} == near
+    assert near["calibrated"] == {"nearly"}
+    strict = kcalib.compare(y, models, metric="brier", confidence_level=1 - 1e-12)
+    assert all(len(entry.not_distinguishable_from) == 3 for entry in strict.models)
+
+
+# -- the kernel
+
+
+def test_one_bandwidth_for_all_models():
+    y, models = three_models()
+    medians = [kcalib.bandwidth.median_distance(p).value for p in models.values()]
+    result = kcalib.compare(y, models)
+    kernel = Exponential(bandwidth=float(np.median(medians)))
+    assert result.kernel == str(kernel)
+    assert result.bandwidth_source == "median over 3 models of the median euclidean distance of all samples"
+    for name, p in models.items():
+        assert result.model(name).value == pytest.approx(kcalib.skce(y, p, kernel=kernel), rel=1e-12)
+    assert kcalib.compare(y, models, kernel=kernel).bandwidth_source == "given"
+    assert kcalib.compare(y, models, kernel=Linear()).kernel == "Linear()"
+    given = kcalib.compare(y, models, kernel=Gaussian(metric="euclidean") + Exponential(metric="cityblock"))
+    assert "cityblock" in given.bandwidth_source and "euclidean" in given.bandwidth_source
+
+
+def test_models_without_a_length_scale():
+    y, models = three_models()
+    share = np.bincount(y, minlength=3) / len(y)
+    models["constant"] = np.tile(share, (len(y), 1))
+    medians = [kcalib.bandwidth.median_distance(p).value for name, p in models.items() if name != "constant"]
+    result = kcalib.compare(y, models)
+    assert result.kernel == str(Exponential(bandwidth=float(np.median(medians))))
+    assert "over 3 models" in result.bandwidth_source
+    with pytest.raises(ValueError, match="identical rows only"):
+        kcalib.compare(y, {"a": models["constant"], "b": np.full((len(y), 3), 1 / 3)})
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_order_of_models_does_not_matter(metric):
+    y, models = three_models(300)
+    there = kcalib.compare(y, models, metric=metric)
+    back = kcalib.compare(y, dict(reversed(models.items())), metric=metric)
+    assert there.ranking == back.ranking and there.kernel == back.kernel
+    for entry in there.models:
+        assert entry == back.model(entry.model)
+    for d in there.differences:
+        other = back.difference(d.first, d.second)
+        assert other.difference == d.difference
+        assert other.confidence_interval == pytest.approx(d.confidence_interval, rel=1e-12)
+        assert (other.pvalue, other.pvalue_holm) == pytest.approx((d.pvalue, d.pvalue_holm), rel=1e-9)
+
+
+def test_subset_of_many_samples(monkeypatch):
+    """Squares of differences from 400 of 800 samples: the standard errors hardly change, the estimates not at all."""
+    y, p = softmax_problem(800, 3, scale=1.0)
+    models = {"a": p, "b": powered(p, 1.2)}
+    whole = kcalib.compare(y, models, kernel=KERNEL)
+    monkeypatch.setattr(compare_module, "MAX_SAMPLES", 400)
+    first, second, again = (kcalib.compare(y, models, kernel=KERNEL, seed=seed) for seed in (1, 2, 1))
+    assert (whole.seed, first.seed, second.seed) == (None, 1, 2)
+    assert first.differences == again.differences != second.differences
+    for some in (first, second):
+        assert some.models == whole.models
+        (a,), (b,) = some.differences, whole.differences
+        assert a.difference == b.difference
+        # The mean square of 400 samples is within 4 * 2 / sqrt(400) of its size if squares vary like their mean.
+        assert a.standard_error == pytest.approx(b.standard_error, rel=0.2)
+
+
+@pytest.mark.parametrize("metric", ["skce", "ckce", "ece"])
+def test_same_bits_for_any_number_of_threads(metric):
+    y, models = three_models(700)
+    results = [kcalib.compare(y, models, metric=metric, threads=threads) for threads in (1, 2, 5)]
+    for result in results[1:]:
+        assert result.models == results[0].models and result.differences == results[0].differences
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_array_libraries(xp, metric):
+    y, models = three_models(60)
+    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
+    expected = kcalib.compare(y, models, metric=metric, **options)
+    result = kcalib.compare(
+        xp.asarray(y), {name: xp.asarray(p) for name, p in models.items()}, metric=metric, **options
+    )
+    for a, b in zip(result.models + result.differences, expected.models + expected.differences, strict=True):
+        assert a.confidence_interval == pytest.approx(b.confidence_interval, rel=1e-8, abs=1e-12)
+
+
+# -- results
+
+
+def test_result_is_plain_python():
+    y, models = three_models()
+    for metric in OF_CLASSES:
+        result = kcalib.compare(y, models, metric=metric)
+        assert pickle.loads(pickle.dumps(result)) == result
+        assert json.loads(json.dumps(dataclasses.asdict(result)))["ranking"] == list(result.ranking)
+        assert result.n_samples == 200 and result.n_classes == 3 and result.metric == metric
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            result.metric = "other"
+
+
+def test_result_is_plain_python_for_numpy_options():
+    y, models = three_models(50)
+    models = {np.str_(name): p for name, p in models.items()}
+    options = {"n_bins": np.int64(5), "n_resamples": np.int32(199), "seed": np.uint8(3)}
+    result = kcalib.compare(y, models, metric="ece", confidence_level=np.float64(0.9), **options)
+    fields = dataclasses.asdict(result)
+    assert {type(fields[name]) for name in ("n_bins", "n_resamples", "seed")} == {int}
+    assert type(result.confidence_level) is float and {type(name) for name in result.ranking} == {str}
+
+
+def test_differences_by_name():
+    y, models = three_models()
+    result = kcalib.compare(y, models)
+    there, back = result.difference("calibrated", "sharp"), result.difference("sharp", "calibrated")
+    assert (there.first, there.second, back.first, back.second) == ("calibrated", "sharp", "sharp", "calibrated")
+    assert back.difference == -there.difference and back.pvalue == there.pvalue
+    assert back.confidence_interval == (-there.confidence_interval.high, -there.confidence_interval.low)
+    with pytest.raises(KeyError, match="no model is called 'x', there are 'calibrated'"):
+        result.model("x")
+    with pytest.raises(KeyError, match="'sharp' and 'sharp' are no pair of"):
+        result.difference("sharp", "sharp")
+
+
+def test_table():
+    y, models = three_models()
+    text = str(kcalib.compare(y, models, metric="ece", n_resamples=199))
+    header, *rows = text.split("\n\n")[0].splitlines()
+    assert re.split("  +", header.strip()) == [
+        "rank", "model", "ece", "std. error", "95 % interval", "not distinguishable from",
+    ]  # fmt: skip
+    assert rows[0].split()[:2] == ["1", "calibrated"]
+    assert text.count("\n\n") == 2 and "199 replicates" in text and "(Holm)" in text
+    assert len(text.split("\n\n")[1].splitlines()) == 4
+    assert "bandwidth" in str(kcalib.compare(y, models))
+
+
+# -- limits
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_identical_models_do_not_differ(metric):
+    y, models = three_models()
+    result = kcalib.compare(y, {"a": models["sharp"], "b": models["sharp"].copy(), "c": models["flat"]}, metric=metric)
+    d = result.difference("a", "b")
+    assert (d.difference, d.confidence_interval, d.pvalue, d.pvalue_holm) == (0.0, (0.0, 0.0), 1.0, 1.0)
+    assert not d.distinguishable
+    assert result.model("a").rank == result.model("b").rank
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_models_that_differ_by_rounding_do_not_differ(metric):
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=400)
+    y = rng.uniform(size=400) < p**2
+    rounded = p / 3 * 3
+    assert (rounded != p).any()
+    d = kcalib.compare(y, {"a": p, "b": rounded}, metric=metric).differences[0]
+    assert d.pvalue == 1.0 and abs(d.difference) < 1e-15
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_one_hot_and_right(metric):
+    y = np.arange(40) % 3
+    right = np.eye(3)[y]
+    wrong = np.eye(3)[(y + 1) % 3]
+    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
+    result = kcalib.compare(y, {"right": right, "as right": right, "wrong": wrong}, metric=metric, **options)
+    entry = result.model("right")
+    assert (entry.value, entry.standard_error, entry.confidence_interval) == (0.0, 0.0, (0.0, 0.0))
+    assert result.difference("right", "as right").pvalue == 1.0
+    assert result.difference("right", "wrong").distinguishable
+    assert result.ranking[-1] == "wrong" and "nan" not in str(result)
+    if metric in ("brier", "log_loss"):  # no spread at all
+        assert result.difference("right", "wrong").pvalue == 0.0
+
+
+def test_more_replicates_for_more_pairs():
+    y, models = three_models(20)
+    assert kcalib.compare(y, models, metric="ece").n_resamples == 2000
+    # Three pairs at level 0.001: 4 * 3 / 0.001. The smallest p-value can then be significant.
+    result = kcalib.compare(y, models, metric="ece", confidence_level=0.999)
+    assert result.n_resamples == pytest.approx(12_000, abs=1)
+    assert 3 * 2 / (result.n_resamples + 1) < 0.001
+
+
+def test_kernel_that_may_be_indefinite():
+    y, models = three_models(20)
+    with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"):
+        kcalib.compare(y, models, kernel=Gaussian(metric="cityblock"))
+    indefinite = pytest.raises(ValueError, match="K is not positive semi-definite")
+    with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"), indefinite:
+        kcalib.compare(y, models, metric="ckce", kernel=Gaussian(metric="cityblock"))
+
+
+def test_four_samples_are_enough():
+    y, models = three_models(4)
+    for metric in OF_CLASSES:
+        for d in kcalib.compare(y, models, metric=metric).differences:
+            assert 0 < d.pvalue <= 1 and np.isfinite(d.confidence_interval).all()
+
+
+# -- bad input
+
+
+def test_unknown_metric_lists_what_there_is():
+    with pytest.raises(
+        ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier', 'log_loss'"
+    ):
+        kcalib.compare([0, 1], {}, metric="mce")
+
+
+OPTIONS = {
+    "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 0,
+    "dtype": "float64", "threads": 1, "operator": "openmp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_no_option_is_ignored(metric, name):
+    y, models = three_models(20)
+    if name in METRICS[metric].options:
+        kcalib.compare(y, models, metric=metric, **{name: OPTIONS[name]})
+    else:
+        with pytest.raises(ValueError, match=f"`{name}` has no meaning for metric='{metric}', only for '"):
+            kcalib.compare(y, models, metric=metric, **{name: OPTIONS[name]})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"y_preds": {}}, ValueError, "`y_preds` has 0 models, expected at least 2"),
+        ({"y_preds": {"a": [0.5, 0.25, 0.75, 0.5]}}, ValueError, "`y_preds` has 1 models"),
+        ({"y_preds": [[0.5, 0.25, 0.75, 0.5]] * 2}, TypeError, "`y_preds` is a list, expected a mapping of names"),
+        ({"y_preds": {1: [0.5] * 4}}, TypeError, "`y_preds` has the key 1, expected names that are strings"),
+        ({"b": [0.5, 0.25, 2.0, 0.5]}, ValueError, r"`y_preds\['b'\]`: `y_pred\[2\]` is 2, expected a probability"),
+        ({"b": ["x"] * 4}, TypeError, r"`y_preds\['b'\]`: `y_pred` holds strings"),
+        ({"b": [0.5, 0.5]}, ValueError, r"`y_preds\['b'\]`: `y_true` has 4 labels, `y_pred` 2 predictions"),
+        ({"b": np.full((4, 3), 1 / 3)}, ValueError, r"`y_preds\['b'\]` has 4 samples and 3 classes, `y_preds\['a'\]`"),
+        ({"y_true": [0, 1, 2, 0]}, ValueError, r"`y_preds\['a'\]`: `y_true\[2\]` is 2"),
+        ({"confidence_level": 95}, ValueError, "`confidence_level` is 95, expected a number between 0 and 1"),
+        ({"confidence_level": "x"}, ValueError, "`confidence_level` is 'x'"),
+        ({"metric": "ece", "n_resamples": 0}, ValueError, "`n_resamples` is 0, expected an integer between 39 and"),
+        ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* for confidence_level=0.95"),
+        ({"metric": "ece", "n_resamples": 2.5}, TypeError, "`n_resamples` is 2.5, expected an integer"),
+        ({"metric": "ece", "n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1"),
+        ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive"),
+        ({"metric": "ckce", "regularization": np.nan}, ValueError, "`regularization` is nan, expected a positive"),
+        ({"metric": "ckce", "regularization": "x"}, TypeError, "`regularization` is 'x', expected a positive number"),
+        ({"metric": "ckce", "kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
+        ({"metric": "ckce", "operator": "fast"}, ValueError, "`operator` is 'fast'"),
+        ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0"),
+        ({"kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
+        ({"operator": "fast"}, ValueError, "`operator` is 'fast'"),
+        ({"dtype": "int8"}, ValueError, r"`y_preds\['a'\]`: `dtype` is 'int8'"),
+    ],
+)  # fmt: skip
+def test_bad_input(change, error, message):
+    arguments = {"y_true": [0, 1, 1, 0], "y_preds": {"a": [0.5, 0.25, 0.75, 0.5], "b": [0.25, 0.5, 0.5, 0.125]}}
+    arguments |= {name: value for name, value in change.items() if name != "b"}
+    if "b" in change:
+        arguments["y_preds"]["b"] = change["b"]
+    with pytest.raises(error, match=message):
+        kcalib.compare(**arguments)
+
+
+def test_too_few_samples():
+    with pytest.raises(ValueError, match="a comparison needs at least 4 samples, `y_true` has 3"):
+        kcalib.compare([0, 1, 1], {"a": [0.5, 0.25, 0.75], "b": [0.5, 0.5, 0.5]})
+
+
+# -- coverage
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Finitely many inputs with known label probabilities, so that population values are finite sums."""
+
+    share: np.ndarray  # of each input
+    truth: np.ndarray  # probabilities of the labels given the input
+    models: dict[str, np.ndarray]  # predictions for each input
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        x = rng.choice(len(self.share), n, p=self.share)
+        u = rng.uniform(size=(n, 1))
+        y = np.minimum((np.cumsum(self.truth[x], axis=1) < u).sum(axis=1), self.truth.shape[1] - 1)
+        return y, {name: p[x] for name, p in self.models.items()}
+
+    def skce(self, name: str) -> float:
+        p = self.models[name]
+        gaps = self.share[:, None] * (self.truth - p)
+        distances = np.sqrt(np.sum((p[:, None] - p[None]) ** 2, axis=-1))
+        return float(np.sum(np.exp(-distances / KERNEL.bandwidth) * (gaps @ gaps.T)))
+
+    def ckce(self, name: str, n: int) -> float:
+        """|(C + lambda)^{-1} M|^2 with the default lambda of n samples, by Z = (W^(1/2) K W^(1/2) + lambda)^{-1} D."""
+        p, roots = self.models[name], np.sqrt(self.share)[:, None]
+        k = p @ p.T + np.exp(-2 * np.sum((p[:, None] - p[None]) ** 2, axis=-1))  # CKCE_KERNEL
+        k = roots * k * roots.T
+        z = np.linalg.solve(k + n**-0.25 * np.eye(len(p)), roots * (self.truth - p))
+        return float(np.trace(z.T @ k @ z))
+
+    def value(self, metric: str, name: str, n: int) -> float:
+        return self.ckce(name, n) if metric == "ckce" else float(getattr(self, metric)(name))
+
+    def ece(self, name: str) -> float:
+        p = self.models[name]
+        confidence = p.max(axis=1)
+        gaps = self.share * (self.truth[np.arange(len(p)), p.argmax(axis=1)] - confidence)
+        bins = np.ceil(confidence * 15)
+        return float(sum(abs(gaps[bins == b].sum()) for b in range(16)))
+
+    def brier(self, name: str) -> float:
+        p = self.models[name]
+        labels = np.eye(p.shape[1])
+        losses = np.array([[np.sum((label - row) ** 2) for label in labels] for row in p])
+        return float(np.sum(self.share[:, None] * self.truth * losses)) / (2 if p.shape[1] == 2 else 1)
+
+
+def general_world(m: int = 3) -> World:
+    """Calibrated models (the truth; the truth averaged over groups of inputs), and one wrong on either side."""
+    rng = np.random.default_rng(0)
+    truth, share = rng.dirichlet(np.full(m, 0.5), 20), rng.uniform(0.5, 1.5, 20)
+    share /= share.sum()
+    groups = np.arange(20) // 4
+    coarse = np.array([share[groups == g] @ truth[groups == g] / share[groups == g].sum() for g in groups])
+    return World(
+        share, truth, {"true": truth, "coarse": coarse, "sharp": powered(truth, 2.0), "flat": powered(truth, 0.5)}
+    )
+
+
+def mirrored_world(m: int = 3) -> World:
+    """Two different models of exactly equal miscalibration: wrong on inputs that are mirror images."""
+    rng = np.random.default_rng(0)
+    half = rng.dirichlet(np.full(m, 0.5), 10)
+    truth = np.concatenate([half, half[:, [1, 0, *range(2, m)]]])
+    wrong, first = powered(truth, 2.0), np.arange(20)[:, None] < 10
+    models = {"left": np.where(first, wrong, truth), "right": np.where(first, truth, wrong)}
+    return World(np.full(20, 1 / 20), truth, models)
+
+
+def certain_world() -> World:
+    """A coin that one model calls and the other does not: both calibrated, and the SKCE has a single eigenvalue."""
+    return World(np.full(2, 0.5), np.eye(2), {"ignorant": np.full((2, 2), 0.5), "knowing": np.eye(2)})
+
+
+def shifted_world() -> World:
+    """Section 5.2 of the CKCE paper: the model sigmoid(5 x) where sigmoid(x) is right, of inputs near 0 and of others.
+
+    Given the label, the inputs of the two models are independent; in a law of mean 0 either label has probability 1/2.
+    """
+    x = np.linspace(-1, 1, 21)
+    right, said = (1 / (1 + np.exp(-slope * x)) for slope in (1, 5))
+    joint = np.zeros((2, 21, 21))  # of label and inputs
+    laws = [np.exp(-(x**2) / (2 * scale**2)) for scale in (0.25, 1.0)]
+    for label, given in enumerate((1 - right, right)):
+        joint[label] = np.outer(laws[0] * given, laws[1] * given)
+    share = joint.sum(axis=0).ravel() / joint.sum()
+    truth = (joint / joint.sum(axis=0)).reshape(2, -1).T
+    near, wide = (grid.ravel() for grid in np.meshgrid(said, said, indexing="ij"))
+    return World(share, truth, {name: np.stack([1 - p, p], axis=1) for name, p in (("near", near), ("wide", wide))})
+
+
+WORLDS = {"general": general_world(), "mirrored": mirrored_world(), "certain": certain_world()}
+CKCE_WORLDS = WORLDS | {
+    "binary": general_world(2),
+    "ten classes": general_world(10),
+    "mirrored, ten classes": mirrored_world(10),
+    "shifted": shifted_world(),
+}
+
+
+def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict, dict]:
+    """Share of covered values and differences, and p-values of the pairs."""
+    rng = np.random.default_rng(2024)
+    truth = {name: world.value(metric, name, n) for name in world.models}
+    options = {
+        "skce": {"kernel": KERNEL, "threads": 1},
+        "ckce": {"kernel": CKCE_KERNEL, "threads": 1},
+        "ece": {"n_resamples": 199, "threads": 1},
+        "brier": {},
+    }[metric]
+    covered: dict = {}
+    pvalues: dict = {}
+    for i in range(repetitions):
+        y, models = world.sample(n, rng)
+        if metric == "ece":
+            options["seed"] = i
+        result = kcalib.compare(y, models, metric=metric, **options)
+        for entry in result.models:
+            low, high = entry.confidence_interval
+            covered.setdefault(entry.model, []).append(low - 1e-12 <= truth[entry.model] <= high + 1e-12)
+        for d in result.differences:
+            low, high = d.confidence_interval
+            pair = (d.first, d.second)
+            covered.setdefault(pair, []).append(low - 1e-12 <= truth[d.first] - truth[d.second] <= high + 1e-12)
+            pvalues.setdefault(pair, []).append(d.pvalue)
+    return {key: np.mean(values) for key, values in covered.items()}, {k: np.array(v) for k, v in pvalues.items()}
+
+
+def check_world(name: str, metric: str, n: int, repetitions: int, level: float = 0.95) -> dict:
+    """That at least a share `level` of intervals at 0.95 cover, and no more p-values are small than should be."""
+    world = CKCE_WORLDS[name]
+    covered, pvalues = simulated(world, metric, n, repetitions)
+    least, _ = binomial_bounds(repetitions, level)
+    for key, share in covered.items():
+        assert share >= least, f"{key}: coverage {share}"
+    for (first, second), values in pvalues.items():
+        if abs(world.value(metric, first, n) - world.value(metric, second, n)) < 1e-12:
+            for alpha in (0.01, 0.05, 0.1):
+                share = np.mean(values <= alpha)
+                assert share <= binomial_bounds(repetitions, alpha)[1], f"{first}, {second}: {share} at {alpha}"
+    return pvalues
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(("metric", "n"), [("skce", 100), ("ece", 200)])
+def test_coverage_and_type_one_error(name, metric, n):
+    check_world(name, metric, n, 300)
+
+
+@pytest.mark.parametrize("name", CKCE_WORLDS)
+def test_ckce_coverage_and_type_one_error(name):
+    check_world(name, "ckce", 100, 100)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_brier_coverage(name):
+    check_world(name, "brier", 100, 500)
+
+
+@pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ckce", 300), ("ece", 1000)])
+def test_power(metric, n):
+    pvalues = check_world("general", metric, n, 100)
+    for pair in (("true", "sharp"), ("coarse", "sharp")):
+        assert np.mean(pvalues[pair] <= 0.05) > binomial_bounds(100, 0.4)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("metric", ["skce", "ece", "brier"])
+@pytest.mark.parametrize("n", [100, 250, 1000])
+def test_coverage_and_type_one_error_of_many_data_sets(name, metric, n):
+    check_world(name, metric, n, 2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CKCE_WORLDS)
+@pytest.mark.parametrize(("n", "level", "repetitions"), [(100, 0.92, 2000), (300, 0.93, 1000), (1000, 0.94, 300)])
+def test_ckce_of_many_data_sets(name, n, level, repetitions):
+    check_world(name, "ckce", n, repetitions, level)
+
+
+def test_plain_ckce_would_tell_calibrated_models_apart():
+    """Why the bias is removed: with ten classes it is many standard errors, and not the same for two models."""
+    world, rng = CKCE_WORLDS["ten classes"], np.random.default_rng(0)
+    differences = []
+    for _ in range(30):
+        y, models = world.sample(100, rng)
+        plain = [kcalib.ckce(y, models[name], kernel=CKCE_KERNEL) for name in ("true", "coarse")]
+        result = kcalib.compare(y, models, metric="ckce", kernel=CKCE_KERNEL).difference("true", "coarse")
+        differences.append((plain[0] - plain[1], result.difference))
+    plain, unbiased = np.mean(differences, axis=0) / (np.std(differences, axis=0, ddof=1) / np.sqrt(30))
+    assert abs(plain) > 6 and abs(unbiased) < 4

@@ -1,0 +1,431 @@
+"""Points on a line: sums, quadratic forms and medians against brute force, and what is extreme."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from problems import (
+    KERNELS,
+    LINE_KERNELS,
+    PLACES,
+    PRODUCT_KERNELS,
+    brute_median,
+    duplicates_problem,
+    on_a_grid,
+    psd_matrix,
+    softmax_problem,
+)
+
+from kcalib import _native, _packing
+from kcalib import kernels as K
+from kcalib._backend.random import Weights
+from kcalib._input.labels import prepare
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.operators.sorted_scan import SortedScanOperator
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.bandwidth import median_distance
+
+
+def pair_problem(y, p, kernel, target="delta") -> PairProblem:
+    return _packing.pack(prepare(y, p), kernel, target).problem
+
+
+def check_sums(kernel, y, p, tolerance=1e-13):
+    """Total, trace and sum of squares to 1e-13 of the sums of absolute terms."""
+    h = np.asarray(oracle.h_matrix(kernel, y, p), float)
+    off = h - np.diag(np.diag(h))
+    operator = SortedScanOperator(pair_problem(y, p, kernel))
+    moments = operator.moments(second=True, rows=False)
+    assert moments.row_sums is None
+    # The oracle's target factor adds up terms of size 1.
+    floor = 8 * float(np.finfo(np.longdouble).eps) * float(np.sum(oracle.kernel_matrix(kernel, p, p)))
+    assert abs(moments.total - off.sum()) <= tolerance * np.abs(off).sum() + floor
+    assert abs(moments.trace - np.trace(h)) <= tolerance * np.trace(h) + floor
+    assert abs(moments.sum_of_squares - (off**2).sum()) <= 2 * tolerance * (off**2).sum() + floor
+    with_rows = operator.moments(second=True)
+    assert (with_rows.total, with_rows.trace) == (moments.total, moments.trace)
+    assert with_rows.sum_of_squares == moments.sum_of_squares
+
+
+@pytest.mark.parametrize("kernel", LINE_KERNELS)
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 511, 513])
+def test_sums(kernel, n):
+    check_sums(KERNELS[kernel], *softmax_problem(n, 2, seed=n))
+
+
+@pytest.mark.parametrize("order", ["sorted", "reversed", "one label", "ties", "one place", "two places", "duplicates"])
+@pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
+def test_sums_of_unusual_samples(order, kernel):
+    y, p = duplicates_problem(300, 2) if order == "duplicates" else softmax_problem(300, 2)
+    if order in ("sorted", "reversed"):
+        by_place = np.argsort(p[:, 1])[:: 1 if order == "sorted" else -1]
+        y, p = y[by_place], p[by_place]
+    elif order == "one label":
+        y[:] = 1
+    elif order == "ties":
+        p[:, 1] = np.round(p[:, 1] * 8) / 8
+        p[:, 0] = 1 - p[:, 1]
+    elif order == "one place":
+        p[:] = p[0]
+    elif order == "two places":
+        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
+    check_sums(KERNELS[kernel], y, p)
+
+
+@pytest.mark.parametrize("bandwidth", [1e-12, 1e-9, 1e-4, 1e4, 1e12])
+@pytest.mark.parametrize("profile", [K.Exponential, K.Matern])
+def test_sums_with_extreme_bandwidths(bandwidth, profile):
+    y, p = on_a_grid(200)
+    p[50:100] = p[:50]
+    check_sums(profile(bandwidth=bandwidth), y, p)
+
+
+def test_residuals_below_rounding_count_as_they_are():
+    """Certain and right: residuals (-1e-20, 0), whose products are 1e-40, not half of it."""
+    y = np.array([1, 1, 1, 0])
+    p = np.array([[1e-20, 1.0], [3e-20, 1.0], [1e-22, 1.0], [1.0, 2e-21]])
+    residuals = np.eye(2)[y] - p
+    kernel = np.exp(-np.sqrt(2) * np.abs(p[:, 1] - p[:, 1:]) / 0.5)
+    h = kernel * (residuals @ residuals.T)
+    operator = SortedScanOperator(pair_problem(y, p, K.Exponential(bandwidth=0.5)))
+    moments = operator.moments(second=True, rows=False)
+    off = h - np.diag(np.diag(h))
+    assert moments.total == pytest.approx(off.sum(), rel=1e-13, abs=0)
+    assert moments.trace == pytest.approx(np.trace(h), rel=1e-13, abs=0)
+    assert moments.sum_of_squares == pytest.approx((off**2).sum(), rel=1e-13, abs=0)
+    np.testing.assert_allclose(operator.matmul(np.eye(4)), h, rtol=1e-13, atol=0)
+    weights = Weights("rademacher", 4, 9, 0)
+    w = weights.values()
+    expected = np.einsum("ib,ij,jb->b", w, h, w)
+    np.testing.assert_allclose(operator.quadratic_forms(weights), expected, rtol=0, atol=1e-13 * np.abs(h).sum())
+
+
+def test_sums_carried_across_chunks():
+    y, p = softmax_problem(40_011, 2, seed=3)
+    p[5000:9000] = p[4000]
+    for kernel in ("exponential", "matern_2.5"):
+        problem = pair_problem(y, p, KERNELS[kernel])
+        found = SortedScanOperator(problem).moments(second=True)
+        expected = OpenMPOperator(problem).moments(second=True)
+        sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+        scale = OpenMPOperator(sizes).moments().row_sums
+        assert abs(found.total - np.sum(expected.row_sums)) <= 1e-13 * scale.sum()
+        assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
+        assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 7, 100, 4000])
+def test_block_sums_are_those_of_the_blocks(size):
+    y, p = softmax_problem(12_001, 2)
+    p[2000:2500] = p[0]
+    problem = pair_problem(y, p, KERNELS["matern_1.5"])
+    found = SortedScanOperator(problem).block_sums(size)
+    assert found.shape == (len(y) // size,)
+    for b in {0, 1, len(found) // 2, len(found) - 1}:
+        block = PairProblem(problem.left.take(slice(b * size, (b + 1) * size)), None, problem.kernel)
+        sums = OpenMPOperator(block).moments().row_sums
+        assert abs(found[b] - sums.sum()) <= 1e-13 * 4 * size**2
+
+
+COLUMNS = (0, 1, 3, 8, 16, 17, 40)
+
+
+def check_products(kernel, y, p, columns=COLUMNS):
+    """To 1e-13 of |H| |V|, for numbers of columns that do and do not fill registers and cache lines."""
+    h = np.asarray(oracle.h_matrix(kernel, y, p), float)
+    floor = 8 * float(np.finfo(np.longdouble).eps) * np.asarray(oracle.kernel_matrix(kernel, p, p), float)
+    operator = SortedScanOperator(pair_problem(y, p, kernel))
+    v = np.random.default_rng(0).normal(size=(len(y), max(columns)))
+    for count in columns:
+        found = operator.matmul(v[:, :count])
+        assert found.shape == (len(y), count)
+        size = np.abs(v[:, :count])
+        assert (np.abs(found - h @ v[:, :count]) <= 1e-13 * (np.abs(h) @ size) + floor @ size).all()
+
+
+@pytest.mark.parametrize("kernel", PRODUCT_KERNELS)
+@pytest.mark.parametrize("n", [1, 2, 3, 128, 129, 260])
+def test_products(kernel, n):
+    check_products(PRODUCT_KERNELS[kernel], *softmax_problem(n, 2, seed=n))
+
+
+@pytest.mark.parametrize("samples", ["ties", "one label", "one place", "two places", "certain"])
+@pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "linear * matern_2.5 + exponential"])
+def test_products_of_unusual_samples(samples, kernel):
+    y, p = softmax_problem(150, 2)
+    if samples == "ties":
+        p[:, 1] = np.round(p[:, 1] * 8) / 8
+        p[:, 0] = 1 - p[:, 1]
+    elif samples == "one label":
+        y[:] = 0
+    elif samples == "one place":
+        p[:] = p[0]
+    elif samples == "two places":
+        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
+    else:  # residuals below rounding, of which only one of two coordinates is left
+        p[:100] = np.where(y[:100, None] == 1, [1e-20, 1.0], [1.0, 1e-22])
+    check_products(PRODUCT_KERNELS[kernel], y, p, columns=(1, 9))
+
+
+@pytest.mark.parametrize("bandwidth", [1e-12, 1e-4, 1e12])
+@pytest.mark.parametrize("profile", [K.Exponential, K.Matern])
+def test_products_with_extreme_bandwidths(bandwidth, profile):
+    y, p = on_a_grid(200)
+    p[50:100] = p[:50]
+    check_products(profile(bandwidth=bandwidth), y, p, columns=(2,))
+
+
+@pytest.mark.parametrize("n", [4095, 4097, 9000])
+def test_products_carried_across_tasks(n):
+    """Entry by entry: the sums of a constant column do not see which strip is which."""
+    y, p = softmax_problem(n, 2, seed=n)
+    p[3000:3500] = p[17]
+    problem = pair_problem(y, p, KERNELS["matern_2.5"])
+    v = np.random.default_rng(n).normal(size=(n, 5))
+    sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+    scale = OpenMPOperator(sizes).matmul(np.abs(v))
+    error = SortedScanOperator(problem).matmul(v) - OpenMPOperator(problem).matmul(v)
+    assert (np.abs(error) <= 1e-13 * scale).all()
+
+
+def test_layouts_of_vectors():
+    y, p = softmax_problem(500, 2)
+    operator = SortedScanOperator(pair_problem(y, p, KERNELS["mixed"]))
+    v = np.random.default_rng(0).normal(size=(500, 20))
+    expected = operator.matmul(v[:, :9].copy())
+    unaligned = np.frombuffer(b"\0" + v[:, :9].tobytes(), np.uint8)[1:].view(np.float64).reshape(500, 9)
+    for same in (v[:, :9], np.asfortranarray(v[:, :9]), v[::-1, :9][::-1], v[:, 8::-1][:, ::-1], unaligned):
+        np.testing.assert_array_equal(operator.matmul(same), expected)
+    reverse = SortedScanOperator(pair_problem(y[::-1], p[::-1], KERNELS["mixed"])).matmul(v[::-1, :9])
+    np.testing.assert_allclose(reverse[::-1], expected, rtol=0, atol=1e-13 * np.abs(v).sum())
+    integers = np.arange(500)[:, None] % 7
+    np.testing.assert_array_equal(operator.matmul(integers), operator.matmul(integers.astype(float)))
+    np.testing.assert_array_equal(operator.matmul(v, dtype="float32"), operator.matmul(v))
+
+
+def test_samples_are_sorted_once(monkeypatch):
+    y, p = softmax_problem(100, 2)
+    sorts = []
+    line_order = _native.line_order
+    monkeypatch.setattr(_native, "line_order", lambda *args: sorts.append(1) or line_order(*args))
+    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
+    for _ in range(3):
+        operator.moments(second=True)
+        operator.matmul(np.ones((100, 2)))
+        operator.quadratic_forms(Weights("rademacher", 100, 5, 0))
+        operator.quadratic_forms(np.ones((100, 1)))
+    assert len(sorts) == 1
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
+def test_bits_of_products_do_not_depend_on_the_number_of_threads(kernel):
+    n = 30_000
+    y, p = softmax_problem(n, 2)
+    p[1000:3000] = p[10]
+    problem = pair_problem(y, p, KERNELS[kernel])
+    v = np.random.default_rng(0).normal(size=(n, 40))
+
+    def everything(threads: int) -> list[bytes]:
+        operator = SortedScanOperator(problem, threads=threads)
+        return [operator.matmul(v[:, :count]).tobytes() for count in (1, 16, 40)]
+
+    first = everything(1)
+    assert all(everything(threads) == first for threads in (2, 3, 7))
+
+
+@pytest.mark.parametrize("target", ["delta", "matrix"])
+@pytest.mark.parametrize("kernel", LINE_KERNELS)
+@pytest.mark.parametrize(("n", "count"), [(1, 1), (2, 3), (5, 9), (200, 70), (130, 600)])
+def test_quadratic_forms(kernel, target, n, count):
+    y, p = softmax_problem(n, 2, seed=n)
+    p[n // 2 :] = p[: n - n // 2]
+    problem = pair_problem(y, p, KERNELS[kernel], target if target == "delta" else psd_matrix(2, 2))
+    operator = SortedScanOperator(problem)
+    h = OpenMPOperator(problem).tile(slice(None), slice(None))
+
+    def check(weights, w):
+        found = operator.quadratic_forms(weights)
+        assert found.shape == (w.shape[1],)
+        assert found.dtype == np.float64
+        scale = np.einsum("ib,ij,jb->b", np.abs(w), np.abs(h), np.abs(w))
+        assert (np.abs(found - np.einsum("ib,ij,jb->b", w, h, w)) <= 1e-13 * scale).all()
+
+    explicit = np.random.default_rng(0).normal(size=(n, count))
+    check(explicit, explicit)
+    for kind in ("rademacher", "gaussian", "multinomial"):
+        weights = Weights(kind, n, count, seed=2**63 + 5)
+        check(weights, weights.values())
+
+
+def test_quadratic_forms_of_many_samples():
+    """Several strips of points; forms of replicates do not depend on how many there are."""
+    n = 40_000
+    y, p = softmax_problem(n, 2)
+    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
+    found = operator.quadratic_forms(Weights("rademacher", n, 1030, 1))
+    some = Weights("rademacher", n, 1030, 1).values(1020, 1030)
+    products = np.einsum("ib,ib->b", some, operator.matmul(some))
+    scale = np.sum(np.abs(operator.matmul(np.ones((n, 1)))))
+    assert (np.abs(found[1020:] - products) <= 1e-13 * scale).all()
+    np.testing.assert_array_equal(operator.quadratic_forms(Weights("rademacher", n, 10, 1)), found[:10])
+
+
+def test_quadratic_forms_of_no_replicates():
+    y, p = softmax_problem(10, 2)
+    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
+    for kind in ("rademacher", "gaussian", "multinomial"):
+        assert operator.quadratic_forms(Weights(kind, 10, 0, 1)).shape == (0,)
+    assert operator.quadratic_forms(np.empty((10, 0))).shape == (0,)
+
+
+@pytest.mark.parametrize("kernel", LINE_KERNELS)
+@pytest.mark.parametrize(("n", "other"), [(1, 1), (1, 50), (80, 3), (300, 200)])
+def test_rectangular_problems(kernel, n, other):
+    y, p = softmax_problem(n + other, 2, seed=n)
+    p[n:] = np.where(np.arange(other)[:, None] % 3 == 0, p[0], p[n:])  # some places on both sides
+    whole = pair_problem(y, p, KERNELS[kernel])
+    problem = PairProblem(whole.left.take(slice(0, n)), whole.left.take(slice(n, None)), whole.kernel)
+    operator = SortedScanOperator(problem)
+    h = OpenMPOperator(problem).tile(slice(None), slice(None))
+    moments = operator.moments(second=True)
+    for found, expected, scale in (
+        (moments.total, h.sum(), np.abs(h).sum()),
+        (moments.row_sums, h.sum(axis=1), np.abs(h).sum(axis=1)),
+        (moments.column_sums, h.sum(axis=0), np.abs(h).sum(axis=0)),
+        (moments.sum_of_squares, (h**2).sum(), (h**2).sum()),
+    ):
+        assert (np.abs(found - expected) <= 1e-12 * scale).all()
+    assert moments.diagonal is None
+    assert operator.moments(rows=False).total == moments.total
+    w = np.random.default_rng(0).normal(size=(other, 3))
+    assert (np.abs(operator.matmul(w) - h @ w) <= 1e-13 * (np.abs(h) @ np.abs(w) + 1)).all()
+    np.testing.assert_allclose(operator.tile([0], slice(None)), h[:1], rtol=1e-13)
+
+
+def test_points_of_one_column():
+    rng = np.random.default_rng(0)
+    x, marks = rng.normal(size=(700, 1)), rng.normal(size=(700, 3))
+    kernel = pair_problem(*softmax_problem(5, 2), K.Exponential(bandwidth=0.5)).kernel
+    problem = PairProblem(Side(x, marks), None, kernel)
+    assert operator_for(problem).name == "sorted_scan"
+    h = np.exp(-np.abs(x - x.T) / 0.5) * (marks @ marks.T)
+    scale = np.abs(h).sum(axis=1)
+    found = operator_for(problem).moments().row_sums
+    assert (np.abs(found - (h.sum(axis=1) - np.diag(h))) <= 1e-13 * scale).all()
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "mixed"])
+def test_samples_in_single_precision(kernel):
+    """Where the two probabilities sum to 1 exactly, float32 problems come here, and are computed in float64."""
+    y, p = on_a_grid(600, bits=20)
+    packed = [_packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta") for dtype in ("float32", "float64")]
+    single, double = (operator_for(pack.problem) for pack in packed)
+    assert single.name == "sorted_scan"
+    expected = double.moments(second=True)
+    found = single.moments(second=True)
+    np.testing.assert_allclose(found.row_sums, expected.row_sums, rtol=0, atol=1e-6 * 600)
+    assert found.total == pytest.approx(expected.total, rel=0, abs=1e-6 * 600**2)
+    weights = Weights("rademacher", 600, 9, 0)
+    forms = single.quadratic_forms(weights), double.quadratic_forms(weights)
+    np.testing.assert_allclose(*forms, rtol=0, atol=1e-6 * 600**2)
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "mixed"])
+def test_bits_do_not_depend_on_the_number_of_threads(kernel):
+    n = 50_000
+    y, p = softmax_problem(n, 2)
+    p[1000:3000] = p[10]
+    problem = pair_problem(y, p, KERNELS[kernel])
+    rectangular = PairProblem(problem.left.take(slice(0, 20_000)), problem.left.take(slice(20_000, n)), problem.kernel)
+    w = np.random.default_rng(0).normal(size=(n, 9))
+
+    def everything(threads: int) -> list[bytes]:
+        operator = SortedScanOperator(problem, threads=threads)
+        moments = operator.moments(second=True)
+        numbers = [moments.total, moments.trace, moments.sum_of_squares]
+        arrays = [moments.row_sums, operator.block_sums(777), operator.matmul(w[:, :2]), operator.quadratic_forms(w)]
+        arrays += [operator.quadratic_forms(Weights(kind, n, 40, 1)) for kind in ("rademacher", "gaussian")]
+        arrays.append(SortedScanOperator(rectangular, threads=threads).matmul(w[20_000:, :1]))
+        arrays.append(np.array([*numbers, median_distance(p, threads=threads).value]))
+        return [a.tobytes() for a in arrays]
+
+    first = everything(1)
+    assert all(everything(threads) == first for threads in (2, 3, 7))
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "baseline"])
+def test_instruction_sets_agree(level):
+    try:
+        sweep = _native.Sweep(2, level)
+    except ValueError:
+        pytest.skip(f"this machine has no {level}")
+    y, p = softmax_problem(20_000, 2)
+    places = np.sort(p[:, 1])
+    positions = np.argsort(p[:, 1])
+    sizes, zeros, *_ = _native.line_residuals(p, y, sweep)
+    sizes[:zeros].sort()
+    sizes[zeros + 2 :].sort()
+    factors = np.random.default_rng(0).normal(size=(1, 20_000))
+    for polynomial in (np.ones(1), np.ones(2), np.ones(3), np.ones(5)):
+        best = _native.Sweep(2)
+        found, expected = (_native.line_total(sizes, zeros, 3.0, polynomial, False, s) for s in (sweep, best))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * expected[1])
+        forms = [
+            _native.line_forms(places, positions, [(3.0, polynomial, factors)], None, 7, 50, s) for s in (sweep, best)
+        ]
+        np.testing.assert_allclose(*forms, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
+        terms = [(3.0, polynomial, factors.T.copy(), factors.T.copy())]
+        v = np.random.default_rng(1).normal(size=(20_000, 11))
+        products = [
+            _native.line_product(places, positions, 20_000, terms, True, v, 0, 20_000, s) for s in (sweep, best)
+        ]
+        np.testing.assert_allclose(*products, rtol=0, atol=1e-13 * 4 * np.abs(factors).max() ** 2 * np.abs(v).sum())
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 50, 701, 2400])
+def test_median_on_a_line(places, n):
+    x = PLACES[places](np.random.default_rng(n), n)
+    sweep = _native.Sweep(2)
+    assert _native.line_median(np.append(np.sort(x), np.inf), sweep) == brute_median(x)
+
+
+def test_median_distance_is_exact_on_a_line():
+    _, p = softmax_problem(3000, 2)
+    exact = brute_median(p[:, 1])
+    for metric, unit in (("euclidean", np.sqrt(2)), ("cityblock", 2), ("total_variation", 1)):
+        found = median_distance(p, metric, max_samples=10)
+        assert (found.exact, found.n_samples, found.seed) == (True, 3000, None)
+        assert found.value == pytest.approx(unit * exact, rel=1e-15)
+    column = p[:, 1:]
+    assert median_distance(column).value == exact
+    assert median_distance(column, "total_variation").value == exact / 2
+    off = p + np.array([0.0, 1e-9])
+    assert not median_distance(off, max_samples=10).exact
+
+
+def test_ctrl_c_stops_every_loop():
+    """A handler that raises stops the work: here a progress callback does."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(done: float) -> None:
+        raise Stop
+
+    n = 3_000_000
+    _, p = on_a_grid(n, bits=52)
+    places = np.append(np.sort(p[:, 1]), np.inf)
+    sweep = _native.Sweep(1, None, stop)
+    with pytest.raises(Stop):
+        _native.line_median(places, sweep)
+    factors = np.ones((1, n))
+    positions = np.argsort(p[:, 1])
+    for weights, count in ((None, 512), (np.ones((n, 8)), 8)):
+        with pytest.raises(Stop):
+            _native.line_forms(places[:-1], positions, [(1.0, np.ones(3), factors)], weights, 0, count, sweep)
+    terms = [(1.0, np.ones(3), factors.T.copy(), factors.T.copy())]
+    with pytest.raises(Stop):
+        _native.line_product(places[:-1], positions, n, terms, True, np.ones((n, 16)), 0, n, sweep)

@@ -1,0 +1,41 @@
+"""Methods as users name them: a string for the default, an object for its options.
+
+The classes stand in the files of what they do (`inference`, `solvers`), are frozen dataclasses whose fields are their
+options, check these when they are made, and are public as `kcalib.methods`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+
+class Method:
+    """Base of all methods: one way to do a task that has several."""
+
+    name: ClassVar[str]  # what users may write instead of an object with the default options
+
+
+M = TypeVar("M", bound=Method)
+
+
+def resolved(method: Any, classes: Sequence[type[M]], argument: str = "method") -> M:
+    """The method that `argument` names, or is; `classes` are those that the function takes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither the name of one of the classes nor an object of one; a class without its parentheses, too.
+    """
+    by_name = {cls.name: cls for cls in classes}
+    if isinstance(method, str) and method in by_name:
+        return by_name[method]()
+    for cls in classes:
+        if isinstance(method, cls):
+            return method
+    expected = f"expected one of {', '.join(map(repr, by_name))}, or such an object of kcalib.methods"
+    if isinstance(method, type) and issubclass(method, Method):
+        raise TypeError(f"`{argument}` is the class {method.__name__}; pass an object, {method.__name__}()")
+    if isinstance(method, (str, Method)):
+        raise ValueError(f"`{argument}` is {method!r}, {expected}")
+    raise TypeError(f"`{argument}` is {method!r}, {expected}")

@@ -11,44 +11,17 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from layers import layer
 
 import kcalib
 from kcalib import _native
 
 ROOT = Path(__file__).parents[1]
 
-# From the ground up. A line names rooms, or modules of a room that is on several lines: a module may import what is on
-# earlier lines, and within its own line in a circle never.
-LAYERS = [
-    ["_version", "_native"],
-    ["_backend"],
-    ["_pairs", "laws", "lenses", "report"],
-    ["kernels", "target_kernels", "results", "_input.checks", "_input.labels"],
-    ["bandwidth", "distributions"],
-    ["_input"],
-    ["_packing"],
-    ["solvers"],
-    ["definiteness", "estimators"],
-    ["inference", "regression"],
-    ["evaluation", "recalibration"],
-    [""],
-    ["_command"],
-    ["__main__"],
-]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT / "kcalib").with_suffix("").parts).removesuffix("__init__").rstrip(".")
     for path in (ROOT / "kcalib").rglob("*.py")
 )
-
-
-def _layer(module: str) -> int:
-    """The number of the line that has the longest part of the module's name."""
-    parts = module.split(".") if module else []
-    for length in range(len(parts), -1, -1):
-        for number, rooms in enumerate(LAYERS):
-            if ".".join(parts[:length]) in rooms and (length or not parts):
-                return number
-    raise AssertionError(f"give kcalib.{module} a place in LAYERS")
 
 
 def _module(path: Path) -> str:
@@ -73,7 +46,7 @@ def test_imports_point_down(module):
     # A package that takes names from its own modules is above them.
     own = {name for name in IMPORTS[module] if name.startswith(f"{module}.")}
     for imported in IMPORTS[module] - own:
-        assert _layer(imported) <= _layer(module), f"{module} imports {imported}"
+        assert layer(imported) <= layer(module), f"{module} imports {imported}"
 
 
 def test_no_import_goes_in_a_circle():

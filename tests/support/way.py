@@ -3,8 +3,8 @@
     python -P tests/support/way.py [name]       all ways, or one of them
 
 A frame is a call of a Python function of the package; a turn back is one that a lower layer makes to a higher one
-(`layers.LAYERS`), a callback say. The wrapper of public functions that looks for a GPU (`_backend.devices`) does not count.
-Compiled code has no frames: what is printed ends where `_native` begins.
+(`layers.LAYERS`), a callback say. The wrapper of public functions that looks for a GPU (`_backend.devices`) does not
+count. Compiled code has no frames: what is printed ends where `_native` begins.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ RESULTS = (
     "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "ECEResult", "ReliabilityBins", "MMCEResult",
     "ReliabilityDiagram", "Band", "BrierDecomposition", "Solution", "LowRank", "SymmetricOperator", "KernelOperator",
     "Kronecker", "KroneckerSolution",
-    "CalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "ForecastEvaluation",
+    "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "ForecastEvaluation",
 )  # fmt: skip
 numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
 

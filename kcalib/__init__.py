@@ -3,7 +3,7 @@
     skce               squared kernel calibration error            estimators/skce.py
     ckce, jkce         conditional kernel calibration error        estimators/ckce.py
     ucme               calibration errors at test locations        estimators/ucme.py
-    calibration_error  by the estimator of the lowest risk         regression/cross_validation.py
+    squared_calibration_error   by the estimator of the lowest risk    regression/cross_validation.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     compare            models on the same samples                  inference/compare.py
     reliability        reliability diagrams with bands             estimators/reliability.py
@@ -30,6 +30,8 @@ packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispat
 (`_pairs.operators/`), and turns the sums it returns into a result (`_pairs.statistics`, `results`).
 """
 
+from typing import TYPE_CHECKING, Any
+
 from kcalib import (
     bandwidth,
     distributions,
@@ -49,11 +51,9 @@ from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
 from kcalib.estimators.ece import (
     ECEResult,
-    adaptive_calibration_error,
     canonical_ece,
     class_wise_ece,
     debiased_ece,
-    static_calibration_error,
     top_label_ece,
 )
 from kcalib.estimators.forecast_scores import (
@@ -73,7 +73,7 @@ from kcalib.evaluation import ForecastEvaluation, evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
-from kcalib.regression.cross_validation import calibration_error
+from kcalib.regression.cross_validation import squared_calibration_error
 from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
@@ -111,11 +111,9 @@ __all__ = [
     "ToleranceWarning",
     "UCMEResult",
     "__version__",
-    "adaptive_calibration_error",
     "bandwidth",
     "brier_decomposition",
     "brier_score",
-    "calibration_error",
     "calibration_test",
     "canonical_ece",
     "ckce",
@@ -142,8 +140,21 @@ __all__ = [
     "skce",
     "smallest_eigenvalue",
     "solvers",
-    "static_calibration_error",
+    "squared_calibration_error",
     "target_kernels",
     "top_label_ece",
     "ucme",
 ]
+
+if not TYPE_CHECKING:  # to a type checker these names are unknown, as all others that are not there
+
+    def __getattr__(name: str) -> Any:
+        """Names that are looked for here, and what is there instead."""
+        instead = {
+            "calibration_error": "`squared_calibration_error` estimates a squared error and has its `root`; a binned "
+            "error is `top_label_ece`",
+            "static_calibration_error": "it is `class_wise_ece(y_true, y_pred)`",
+            "adaptive_calibration_error": "it is `class_wise_ece(y_true, y_pred, binning='equal_mass')`",
+        }
+        remedy = f": {instead[name]}" if name in instead else ""
+        raise AttributeError(f"module 'kcalib' has no attribute {name!r}{remedy}", name=name)

@@ -18,7 +18,7 @@ import numpy as np
 
 import kcalib
 from kcalib.lenses import Canonical, Lens, TopLabel
-from kcalib.regression import BinnedCalibration, CalibrationErrorCV
+from kcalib.regression import BinnedCalibration, SquaredCalibrationErrorCV
 
 RESNET = "cifar10_resnet110_kull2019"
 PRINTED = {
@@ -51,7 +51,7 @@ def print_table(path: Path, lens: Lens) -> None:
         if "bins" in name and not lens.is_scalar:
             continue
         estimator = BinnedCalibration(15) if name == "15 bins" else name
-        cv = CalibrationErrorCV(estimator, lens=lens, shuffle=False).fit(y[order], p[order], from_logits=logits)
+        cv = SquaredCalibrationErrorCV(estimator, lens=lens, shuffle=False).fit(y[order], p[order], from_logits=logits)
         found = cv.cv_results_
         best = int(np.argmin(found["mean_root_risk"]))
         risks = np.array([found[f"split{k}_risk"][best] for k in range(5)])
@@ -69,7 +69,7 @@ def shown(values: np.ndarray, digits: int) -> str:
 
 def print_file(path: Path) -> None:
     y, p, logits = load(path)
-    result = kcalib.calibration_error(y, p, lens=TopLabel(), from_logits=logits)
+    result = kcalib.squared_calibration_error(y, p, lens=TopLabel(), from_logits=logits)
     print(f"\n{path.stem}, TopLabel: root {result.root:.4f} by {result.estimator}, null risk {result.null_risk:.3e}\n")
     print(result, flush=True)
 

@@ -36,13 +36,11 @@ __all__ = [
     "MAX_BINS",
     "ECEResult",
     "ReliabilityBins",
-    "adaptive_calibration_error",
     "bin_numbers",
     "canonical_ece",
     "class_wise_ece",
     "debiased_ece",
     "reliability_bins",
-    "static_calibration_error",
     "top_label_ece",
 ]
 
@@ -237,13 +235,12 @@ def class_wise_ece(
         As `kcalib.top_label_ece`; if `class_weight` has another shape, is negative, infinite or all zero,
         or is given with "max", which has no weights.
 
-    See Also
-    --------
-    kcalib.static_calibration_error : The name that this has with uniform bins and "l1".
-    kcalib.adaptive_calibration_error : And with equal-mass bins.
-
     Notes
     -----
+    The static calibration error (SCE) [3]_ is this with the defaults; the adaptive one (ACE) [3]_ is
+    ``class_wise_ece(y_true, y_pred, binning="equal_mass")``. There bins are weighted by their share of the samples,
+    which is 1 / n_bins, as published, where `n_bins` divides n and no equal probabilities meet at an edge.
+
     Uniform bins take one pass over the predictions, O(n m) time and O(n_bins m) memory; other bins sort each
     column, O(n log(n) m) time and O(n) memory; "risk" takes O(n log(n) m) time for any bins.
 
@@ -252,6 +249,8 @@ def class_wise_ece(
     .. [1] A. Kumar, P. Liang, T. Ma. Verified uncertainty calibration. NeurIPS 2019, definition 2.3.
     .. [2] M. Kull et al. Beyond temperature scaling: Obtaining well-calibrated multiclass probabilities with Dirichlet
        calibration. NeurIPS 2019.
+    .. [3] J. Nixon, M. W. Dusenberry, L. Zhang, G. Jerfel, D. Tran. Measuring calibration in deep learning. CVPR
+       workshops 2019.
 
     Examples
     --------
@@ -260,6 +259,12 @@ def class_wise_ece(
     >>> import kcalib
     >>> round(kcalib.class_wise_ece([0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]], n_bins=2), 6)
     0.5
+
+    The adaptive calibration error:
+
+    >>> y_pred = [[0.1, 0.9], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]
+    >>> round(kcalib.class_wise_ece([0, 1, 0, 1], y_pred, binning="equal_mass", n_bins=2), 6)
+    0.25
     """
     data = prepare(
         y_true,
@@ -272,117 +277,6 @@ def class_wise_ece(
     )
     result = _of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
     return result if full_output else result.value
-
-
-@on_their_gpu
-def static_calibration_error(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int = 15,
-    classes: Any = None,
-    from_logits: bool = False,
-    lens: Lens | None = None,
-    threads: int | None = None,
-) -> float:
-    """Static calibration error (SCE): `kcalib.class_wise_ece` with uniform bins, "l1" and equal class weights.
-
-    Parameters
-    ----------
-    y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`.
-    n_bins : int
-        Number of bins of equal width, 1 to 1,000,000.
-    lens, threads
-        As in `kcalib.top_label_ece`.
-
-    Returns
-    -------
-    float
-        The error, in [0, 1]. Time O(n m).
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As `kcalib.class_wise_ece`.
-
-    References
-    ----------
-    .. [1] J. Nixon, M. W. Dusenberry, L. Zhang, G. Jerfel, D. Tran. Measuring calibration in deep learning. CVPR
-       workshops 2019.
-
-    Examples
-    --------
-    >>> import kcalib
-    >>> round(kcalib.static_calibration_error([0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]], n_bins=2), 6)
-    0.5
-    """
-    return float(
-        class_wise_ece(
-            y_true, y_pred, n_bins=n_bins, classes=classes, from_logits=from_logits, lens=lens, threads=threads
-        )
-    )
-
-
-@on_their_gpu
-def adaptive_calibration_error(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int = 15,
-    classes: Any = None,
-    from_logits: bool = False,
-    lens: Lens | None = None,
-    threads: int | None = None,
-) -> float:
-    """Adaptive calibration error (ACE): `kcalib.class_wise_ece` with equal-mass bins, "l1" and equal class weights.
-
-    Bins are weighted by their share of the samples, which is 1 / n_bins, as published, where `n_bins` divides n and no
-    equal probabilities meet at an edge.
-
-    Parameters
-    ----------
-    y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`.
-    n_bins : int
-        Number of bins, 1 to n.
-    lens, threads
-        As in `kcalib.top_label_ece`.
-
-    Returns
-    -------
-    float
-        The error, in [0, 1]. Time O(n log(n) m).
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As `kcalib.class_wise_ece`.
-
-    References
-    ----------
-    .. [1] J. Nixon, M. W. Dusenberry, L. Zhang, G. Jerfel, D. Tran. Measuring calibration in deep learning. CVPR
-       workshops 2019.
-
-    Examples
-    --------
-    >>> import kcalib
-    >>> y_pred = [[0.1, 0.9], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]
-    >>> round(kcalib.adaptive_calibration_error([0, 1, 0, 1], y_pred, n_bins=2), 6)
-    0.25
-    """
-    return float(
-        class_wise_ece(
-            y_true,
-            y_pred,
-            n_bins=n_bins,
-            binning="equal_mass",
-            classes=classes,
-            from_logits=from_logits,
-            lens=lens,
-            threads=threads,
-        )
-    )
 
 
 @on_their_gpu

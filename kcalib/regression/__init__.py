@@ -4,7 +4,7 @@
     DirichletKDE             Dirichlet kernel densities                    dirichlet_kde.py
     KKR, UKKR                kernel ridge regression                       kernel_ridge.py
     TemperatureCalibration   predictions at another temperature            temperature.py
-    CalibrationErrorCV       chooses among them by risk, and estimates     cross_validation.py
+    SquaredCalibrationErrorCV       chooses among them by risk, and estimates     cross_validation.py
                              which names and grids it knows                _candidates.py
                              what all estimation functions share           _function.py
 
@@ -14,10 +14,10 @@ calibration error, and its risk on other samples says how far to trust it.
 
 from kcalib.regression.binned import BinnedCalibration
 from kcalib.regression.cross_validation import (
-    CalibrationErrorCV,
-    CalibrationErrorResult,
     EstimatorRisk,
-    calibration_error,
+    SquaredCalibrationErrorCV,
+    SquaredCalibrationErrorResult,
+    squared_calibration_error,
 )
 from kcalib.regression.dirichlet_kde import DirichletKDE
 from kcalib.regression.kernel_ridge import KKR, UKKR, RegularizationWarning
@@ -27,11 +27,11 @@ __all__ = [
     "KKR",
     "UKKR",
     "BinnedCalibration",
-    "CalibrationErrorCV",
-    "CalibrationErrorResult",
     "DirichletKDE",
     "EstimatorRisk",
     "RegularizationWarning",
+    "SquaredCalibrationErrorCV",
+    "SquaredCalibrationErrorResult",
     "TemperatureCalibration",
-    "calibration_error",
+    "squared_calibration_error",
 ]

@@ -58,7 +58,7 @@ class BinnedCalibration(CalibrationFunction):
     See Also
     --------
     kcalib.top_label_ece : The L1 error with the same bins.
-    kcalib.regression.CalibrationErrorCV : Chooses the number of bins by risk.
+    kcalib.regression.SquaredCalibrationErrorCV : Chooses the number of bins by risk.
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Which estimator of the calibration error, with which parameters: the pipeline of Gruber and Bach, section 3.2.2.
 
-    calibration_error     one call; also the mean over classes
-    CalibrationErrorCV    the same as an estimator in the manner of scikit-learn
+    squared_calibration_error     one call; also the mean over classes
+    SquaredCalibrationErrorCV    the same as an estimator in the manner of scikit-learn
 
 Part of the samples tune: each candidate of `_candidates`, an estimation function with parameters, is fitted to all
 folds but one and has its risk on that one. The functions of the lowest mean risk, one of each fold, together estimate
@@ -34,7 +34,7 @@ from kcalib.results import aligned
 
 Progress = Callable[[float], None]
 
-__all__ = ["CalibrationErrorCV", "CalibrationErrorResult", "EstimatorRisk", "calibration_error"]
+__all__ = ["EstimatorRisk", "SquaredCalibrationErrorCV", "SquaredCalibrationErrorResult", "squared_calibration_error"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EstimatorRisk:
 
 
 @dataclass(frozen=True)
-class CalibrationErrorResult:
+class SquaredCalibrationErrorResult:
     """A squared calibration error, estimated by the estimator of the lowest risk.
 
     Standard errors are over folds; they do not know that other samples would have been evaluated.
@@ -107,7 +107,7 @@ def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:
 
 
 @on_their_gpu
-def calibration_error(
+def squared_calibration_error(
     y_true: Any,
     y_pred: Any,
     *,
@@ -119,12 +119,12 @@ def calibration_error(
     seed: int = 0,
     classes: Any = None,
     from_logits: bool = False,
-) -> CalibrationErrorResult:
+) -> SquaredCalibrationErrorResult:
     """Squared calibration error by the estimator of the lowest risk.
 
     Estimators differ, and so do their parameters. The risk says which to trust:
-    `kcalib.regression.CalibrationErrorCV`, which this calls, has it by cross-validation, and estimates with the best on
-    samples that were not used for that.
+    `kcalib.regression.SquaredCalibrationErrorCV`, which this calls, has it by cross-validation, and estimates with the
+    best on samples that were not used for that.
 
     Parameters
     ----------
@@ -134,17 +134,17 @@ def calibration_error(
         Notion of calibration, one of `kcalib.lenses`; by default all classes together. "class_wise": the means over
         all classes of what ``ClassWise(k)`` gives; each class has its own parameters, all have the same estimator.
     estimators, n_folds, test_size, shuffle, seed
-        As in `kcalib.regression.CalibrationErrorCV`.
+        As in `kcalib.regression.SquaredCalibrationErrorCV`.
 
     Returns
     -------
-    CalibrationErrorResult
+    SquaredCalibrationErrorResult
         With `value`, the squared error, its `root`, the `risk`, and a table of all `estimators`; ``print`` shows it.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `kcalib.regression.CalibrationErrorCV`.
+        As `kcalib.regression.SquaredCalibrationErrorCV`.
 
     See Also
     --------
@@ -162,13 +162,13 @@ def calibration_error(
     >>> true = rng.uniform(size=5000)
     >>> y = rng.uniform(size=5000) < true
     >>> p = true**2 / (true**2 + (1 - true)**2)
-    >>> result = kcalib.calibration_error(y, p, lens=kcalib.lenses.ClassWise(1), estimators="bins")
+    >>> result = kcalib.squared_calibration_error(y, p, lens=kcalib.lenses.ClassWise(1), estimators="bins")
     >>> bool(abs(result.root - np.sqrt(np.mean((p - true)**2))) < 0.01)
     True
     """
     options: dict[str, Any] = {"n_folds": n_folds, "test_size": test_size, "shuffle": shuffle, "seed": seed}
     if not isinstance(lens, str):
-        cv = CalibrationErrorCV(estimators, lens=lens, **options)
+        cv = SquaredCalibrationErrorCV(estimators, lens=lens, **options)
         return cv.fit(y_true, y_pred, classes=classes, from_logits=from_logits).result_
     if lens != "class_wise":
         raise ValueError(f"`lens` is {lens!r}, expected one of kcalib.lenses, or 'class_wise'")
@@ -176,7 +176,7 @@ def calibration_error(
     m = prepare(y_true, y_pred, classes=classes, from_logits=from_logits).m
     with terminal_progress("kcalib cross-validation") as bar:
         for k in range(m):
-            cv = CalibrationErrorCV(estimators, lens=ClassWise(k), **options)
+            cv = SquaredCalibrationErrorCV(estimators, lens=ClassWise(k), **options)
             share = None if bar is None else partial(_show, bar, k, m)
             results.append(cv._fit(y_true, y_pred, classes, from_logits, share).result_)
     return _mean_over_classes(results, time.perf_counter() - start)
@@ -186,7 +186,7 @@ def _show(bar: Progress, k: int, m: int, done: float) -> None:
     bar((k + done) / m)
 
 
-class CalibrationErrorCV(Parametrised):
+class SquaredCalibrationErrorCV(Parametrised):
     """Estimator of the squared calibration error, chosen with its parameters by cross-validated risk.
 
     ``1 - test_size`` of the samples are for tuning, in `n_folds` folds. Each candidate, an estimation function with
@@ -215,7 +215,7 @@ class CalibrationErrorCV(Parametrised):
 
     Attributes
     ----------
-    result_ : CalibrationErrorResult
+    result_ : SquaredCalibrationErrorResult
         The estimate, its risk and that of h = 0, and a table of all estimators.
     estimators_ : list of estimation functions
         The winner fitted for each fold: the ensemble.
@@ -232,7 +232,7 @@ class CalibrationErrorCV(Parametrised):
 
     See Also
     --------
-    kcalib.calibration_error : All of this in one call.
+    kcalib.squared_calibration_error : All of this in one call.
 
     Notes
     -----
@@ -259,13 +259,13 @@ class CalibrationErrorCV(Parametrised):
     --------
     >>> import numpy as np
     >>> from kcalib.lenses import TopLabel
-    >>> from kcalib.regression import BinnedCalibration, CalibrationErrorCV, TemperatureCalibration
+    >>> from kcalib.regression import BinnedCalibration, SquaredCalibrationErrorCV, TemperatureCalibration
     >>> rng = np.random.default_rng(0)
     >>> true = rng.dirichlet(np.ones(3), size=4000)
     >>> y = (rng.uniform(size=(4000, 1)) > true.cumsum(axis=1)).sum(axis=1)
     >>> p = true**2 / np.sum(true**2, axis=1, keepdims=True)
     >>> few = BinnedCalibration(), {"n_bins": [2, 4, 8, 16]}
-    >>> cv = CalibrationErrorCV([few, TemperatureCalibration()], lens=TopLabel()).fit(y, p)
+    >>> cv = SquaredCalibrationErrorCV([few, TemperatureCalibration()], lens=TopLabel()).fit(y, p)
     >>> cv.result_.estimator, cv.result_.n_test
     ('TemperatureCalibration()', 800)
     >>> cv.cv_results_["rank_risk"].tolist()
@@ -290,7 +290,9 @@ class CalibrationErrorCV(Parametrised):
         self.seed = seed
 
     @on_their_gpu
-    def fit(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> CalibrationErrorCV:
+    def fit(
+        self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False
+    ) -> SquaredCalibrationErrorCV:
         """Run the pipeline.
 
         Parameters
@@ -300,7 +302,7 @@ class CalibrationErrorCV(Parametrised):
 
         Returns
         -------
-        CalibrationErrorCV
+        SquaredCalibrationErrorCV
             Itself, fitted.
         """
         with terminal_progress("kcalib cross-validation") as bar:
@@ -343,12 +345,12 @@ class CalibrationErrorCV(Parametrised):
 
     def _ensemble(self) -> list[CalibrationFunction]:
         if not hasattr(self, "estimators_"):
-            raise ValueError("this CalibrationErrorCV is not fitted; call fit(y_true, y_pred) first")
+            raise ValueError("this SquaredCalibrationErrorCV is not fitted; call fit(y_true, y_pred) first")
         return self.estimators_
 
     def _fit(
         self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool, progress: Progress | None
-    ) -> CalibrationErrorCV:
+    ) -> SquaredCalibrationErrorCV:
         start = time.perf_counter()
         lens = Canonical() if self.lens is None else self.lens
         problem = Problem.of(prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens), lens)
@@ -490,10 +492,12 @@ def _standard_error(values: np.ndarray) -> float:
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-def _result(entries: list[EstimatorRisk], null_risks: np.ndarray, **what_was_done: Any) -> CalibrationErrorResult:
+def _result(
+    entries: list[EstimatorRisk], null_risks: np.ndarray, **what_was_done: Any
+) -> SquaredCalibrationErrorResult:
     entries = sorted(entries, key=lambda entry: entry.risk)
     first = entries[0]
-    return CalibrationErrorResult(
+    return SquaredCalibrationErrorResult(
         value=first.value,
         standard_error=first.standard_error,
         root=first.root,
@@ -511,7 +515,9 @@ def _result(entries: list[EstimatorRisk], null_risks: np.ndarray, **what_was_don
     )
 
 
-def _mean_over_classes(results: Sequence[CalibrationErrorResult], seconds: float) -> CalibrationErrorResult:
+def _mean_over_classes(
+    results: Sequence[SquaredCalibrationErrorResult], seconds: float
+) -> SquaredCalibrationErrorResult:
     """Fold by fold the means over classes; the folds are the same samples for every class."""
     null_risks = np.mean([result.fold_null_risks for result in results], axis=0)
     entries = []

@@ -374,7 +374,7 @@ class UKKR(KernelRidge):
     See Also
     --------
     KKR : Regression of the inner products of residuals.
-    CalibrationErrorCV : Chooses `regularization` by risk.
+    SquaredCalibrationErrorCV : Chooses `regularization` by risk.
 
     Notes
     -----
@@ -482,7 +482,7 @@ class KKR(KernelRidge):
     See Also
     --------
     UKKR : Regression of the residuals.
-    CalibrationErrorCV : Chooses `regularization` by risk.
+    SquaredCalibrationErrorCV : Chooses `regularization` by risk.
     kcalib.solvers.kronecker : The shifted Kronecker systems behind it.
 
     Notes

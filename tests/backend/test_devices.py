@@ -450,10 +450,9 @@ def _two(p: Any) -> dict[str, Any]:
 
 # Calls of everything public that takes arrays, by name: with labels and probabilities, or targets and predictions.
 CLASSIFICATION = {
-    "adaptive_calibration_error": kcalib.adaptive_calibration_error,
     "brier_decomposition": kcalib.brier_decomposition,
     "brier_score": kcalib.brier_score,
-    "calibration_error": lambda y, p: kcalib.calibration_error(y, p, n_folds=2),
+    "squared_calibration_error": lambda y, p: kcalib.squared_calibration_error(y, p, n_folds=2),
     "calibration_test": lambda y, p: kcalib.calibration_test(y, p, kernel=KERNEL, seed=0),
     "canonical_ece": kcalib.canonical_ece,
     "ckce": lambda y, p: kcalib.ckce(y, p, kernel=KERNEL, regularization=0.1),
@@ -468,7 +467,6 @@ CLASSIFICATION = {
     "reliability": kcalib.reliability,
     "skce": lambda y, p: kcalib.skce(y, p, kernel=KERNEL, full_output=True),
     "smallest_eigenvalue": lambda y, p: kcalib.smallest_eigenvalue(p, KERNEL),
-    "static_calibration_error": kcalib.static_calibration_error,
     "top_label_ece": kcalib.top_label_ece,
     "ucme": lambda y, p: kcalib.ucme(y, p, kernel=KERNEL, n_locations=3, seed=0),
     "bandwidth.median_distance": lambda y, p: kcalib.bandwidth.median_distance(p),
@@ -512,7 +510,7 @@ FAMILIES = {
 
 def _with_marks(calls: dict[str, Any]) -> list[Any]:
     """Names of calls; those that have many kernels compiled are slow here."""
-    slow = {"calibration_error", "evaluate"} if calls is FORECASTS else {"calibration_error"}
+    slow = {"squared_calibration_error", "evaluate"} if calls is FORECASTS else {"squared_calibration_error"}
     return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in calls]
 
 

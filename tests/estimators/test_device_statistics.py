@@ -330,8 +330,7 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "class-wise, weights": (kcalib.class_wise_ece, {"sample_weight": W, "norm": "l2", "full_output": True}),
     "class-wise, median variance": (kcalib.class_wise_ece, {"binning": "median_variance", "norm": "max"}),
     "class-wise, by risk": (kcalib.class_wise_ece, {"n_bins": "risk", "binning": "equal_mass", "full_output": True}),
-    "static": (kcalib.static_calibration_error, {}),
-    "adaptive": (kcalib.adaptive_calibration_error, {"lens": L.Groups([0, 1, 1])}),
+    "class-wise, equal mass": (kcalib.class_wise_ece, {"binning": "equal_mass", "lens": L.Groups([0, 1, 1])}),
     "debiased": (kcalib.debiased_ece, {"n_bins": 10, "full_output": True}),
     "canonical": (kcalib.canonical_ece, {}),
     "canonical, weights": (kcalib.canonical_ece, {"sample_weight": W, "distance": "euclidean", "norm": "max"}),
@@ -540,13 +539,13 @@ def test_groups_of_rows(cupy):
 HERE, ELSEWHERE, NO_ARRAYS = "tested here", "tested elsewhere", "takes no arrays"
 EXPECTED = {
     HERE: """
-        adaptive_calibration_error brier_decomposition brier_score canonical_ece class_wise_ece crps debiased_ece
+        brier_decomposition brier_score canonical_ece class_wise_ece crps debiased_ece
         distributions evaluate lenses log_loss log_score mmce pinball_loss pit_values quantile_calibration
-        recalibration reliability static_calibration_error top_label_ece
+        recalibration reliability top_label_ece
     """,
     ELSEWHERE: """
-        bandwidth calibration_error calibration_test ckce compare jkce kde_calibration_error kernels regression skce
-        smallest_eigenvalue solvers target_kernels ucme
+        bandwidth calibration_test ckce compare jkce kde_calibration_error kernels regression skce
+        smallest_eigenvalue solvers squared_calibration_error target_kernels ucme
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval

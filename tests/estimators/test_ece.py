@@ -327,16 +327,15 @@ def test_canonical_of_a_binary_problem_is_the_gap_of_the_second_class():
     assert kcalib.canonical_ece(y, p, n_bins=10) == pytest.approx(result.bins[1].ece, rel=1e-12)
 
 
-def test_presets_are_class_wise_errors():
+def test_adaptive_calibration_error_as_published():
+    """The formula of Nixon et al.: 12 ranges of 25 samples for each of 5 classes."""
     y, p = softmax_problem(300, 5)
-    assert kcalib.static_calibration_error(y, p, n_bins=12) == kcalib.class_wise_ece(y, p, n_bins=12)
-    # The published formula of the adaptive one: 12 ranges of 25 samples for each of 5 classes.
     total = 0.0
     for k in range(5):
         order = np.argsort(p[:, k])
         for rows in np.array_split(order, 12):
             total += abs(np.mean(y[rows] == k) - np.mean(p[rows, k]))
-    assert kcalib.adaptive_calibration_error(y, p, n_bins=12) == pytest.approx(total / (12 * 5), rel=1e-12)
+    assert kcalib.class_wise_ece(y, p, n_bins=12, binning="equal_mass") == pytest.approx(total / (12 * 5), rel=1e-12)
 
 
 def test_debiased_square_is_unbiased():
@@ -547,7 +546,12 @@ Y, P = softmax_problem(20, 3)
             ValueError,
             "of class 0 holds a single sample",
         ),
-        ("adaptive_calibration_error", {"n_bins": 30}, ValueError, "`n_bins` is 30, but there are 20 samples"),
+        (
+            "class_wise_ece",
+            {"n_bins": 30, "binning": "equal_mass"},
+            ValueError,
+            "`n_bins` is 30, but there are 20 samples",
+        ),
         ("top_label_ece", {"threads": 0}, ValueError, "`threads` is 0"),
     ],
 )

@@ -18,7 +18,7 @@ from libraries import Library, MakeProblem
 
 import kcalib
 from kcalib.lenses import Canonical, ClassWise, Lens, TopLabel
-from kcalib.regression import BinnedCalibration, CalibrationErrorCV, TemperatureCalibration
+from kcalib.regression import BinnedCalibration, SquaredCalibrationErrorCV, TemperatureCalibration
 from kcalib.regression._function import CalibrationFunction, Problem
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -68,7 +68,7 @@ def test_pipeline_is_the_literal_one():
         nulls.append(literal_risk(lambda c: 0.0, confidence[fold], correct[fold]))
     best = min(risks, key=lambda n_bins: sum(risks[n_bins]))
 
-    cv = CalibrationErrorCV((BinnedCalibration(), {"n_bins": [1, 2, 4, 8]}), lens=TopLabel(), seed=7).fit(y, p)
+    cv = SquaredCalibrationErrorCV((BinnedCalibration(), {"n_bins": [1, 2, 4, 8]}), lens=TopLabel(), seed=7).fit(y, p)
     result = cv.result_
     assert cv.best_params_ == {"n_bins": best} == result.parameters
     assert (result.n_samples, result.n_tuning, result.n_test, result.n_folds, result.seed) == (41, 33, 8, 5, 7)
@@ -97,7 +97,7 @@ def test_pipeline_is_the_literal_one():
 def test_ensemble_is_the_mean_of_the_folds_functions(make_problem: MakeProblem):
     y, p = make_problem(60, 3)
     other = make_problem(9, 3, seed=4)[1]
-    cv = CalibrationErrorCV("bins", lens=TopLabel(), n_folds=3).fit(y, p)
+    cv = SquaredCalibrationErrorCV("bins", lens=TopLabel(), n_folds=3).fit(y, p)
     assert len(cv.estimators_) == 3
     assert np.allclose(cv.h(other), np.mean([f.h(other) for f in cv.estimators_], axis=0), rtol=1e-13, atol=1e-18)
     assert cv.squared_error(other) == pytest.approx(np.mean(np.diag(cv.h(other))), rel=1e-12)
@@ -108,8 +108,8 @@ def test_ensemble_is_the_mean_of_the_folds_functions(make_problem: MakeProblem):
 def test_samples_keep_their_order_without_shuffle(make_problem: MakeProblem):
     y, p = make_problem(80, 3)
     order = np.random.default_rng(3).permutation(80)
-    shuffled = kcalib.calibration_error(y, p, estimators="temperature", seed=3)
-    given = kcalib.calibration_error(y[order], p[order], estimators="temperature", shuffle=False)
+    shuffled = kcalib.squared_calibration_error(y, p, estimators="temperature", seed=3)
+    given = kcalib.squared_calibration_error(y[order], p[order], estimators="temperature", shuffle=False)
     assert given.seed is None
     same = {"seed": 3, "seconds": shuffled.seconds}
     assert dataclasses.replace(given, **same) == shuffled
@@ -118,7 +118,7 @@ def test_samples_keep_their_order_without_shuffle(make_problem: MakeProblem):
 def test_the_estimator_of_the_lowest_risk_is_taken():
     y, p = overconfident(4000, 3, 2)
     estimators = ["bins", "temperature", (BinnedCalibration(binning="equal_mass"), {"n_bins": [2, 4]})]
-    cv = CalibrationErrorCV(estimators, lens=TopLabel()).fit(y, p)
+    cv = SquaredCalibrationErrorCV(estimators, lens=TopLabel()).fit(y, p)
     result = cv.result_
     assert [entry.risk for entry in result.estimators] == sorted(entry.risk for entry in result.estimators)
     assert {entry.estimator for entry in result.estimators} == {
@@ -135,19 +135,19 @@ def test_the_estimator_of_the_lowest_risk_is_taken():
 
 def test_by_default_all_that_apply(make_problem: MakeProblem):
     y, p = make_problem(20, 3)
-    alone = {entry.estimator for entry in kcalib.calibration_error(y, p, lens=TopLabel(), n_folds=2).estimators}
-    together = {entry.estimator for entry in kcalib.calibration_error(y, p, n_folds=2).estimators}
+    alone = {entry.estimator for entry in kcalib.squared_calibration_error(y, p, lens=TopLabel(), n_folds=2).estimators}
+    together = {entry.estimator for entry in kcalib.squared_calibration_error(y, p, n_folds=2).estimators}
     assert alone == {"bins", "temperature", "kde", "kkr", "ukkr"}
     assert together == alone - {"bins"}
-    binary = kcalib.calibration_error(y > 0, p[:, 1:].sum(axis=1), n_folds=2)
+    binary = kcalib.squared_calibration_error(y > 0, p[:, 1:].sum(axis=1), n_folds=2)
     assert {entry.estimator for entry in binary.estimators} == alone
 
 
 def test_class_wise_is_the_mean_over_classes():
     y, p = overconfident(300, 3, 5)
     options: dict[str, Any] = {"estimators": ["bins", "temperature"], "n_folds": 3, "seed": 2}
-    result = kcalib.calibration_error(y, p, lens="class_wise", **options)
-    single = [kcalib.calibration_error(y, p, lens=ClassWise(k), **options) for k in range(3)]
+    result = kcalib.squared_calibration_error(y, p, lens="class_wise", **options)
+    single = [kcalib.squared_calibration_error(y, p, lens=ClassWise(k), **options) for k in range(3)]
     assert [dataclasses.replace(r, seconds=0.0) for r in result.by_class] == [
         dataclasses.replace(r, seconds=0.0) for r in single
     ]
@@ -161,13 +161,15 @@ def test_class_wise_is_the_mean_over_classes():
     assert result.null_risk == pytest.approx(np.mean([r.null_risk for r in single]), rel=1e-13)
     assert result.risk == min(entry.risk for entry in result.estimators)
     with pytest.raises(ValueError, match=r"`lens` is 'top', expected one of kcalib.lenses, or 'class_wise'"):
-        kcalib.calibration_error(y, p, lens="top")
+        kcalib.squared_calibration_error(y, p, lens="top")
 
 
 def test_calibrated_predictions_have_nothing_to_learn(make_problem: MakeProblem):
     """The expected risk of any h but 0 is larger than the null risk, whose value the folds share."""
     y, p = make_problem(3000, 3, seed=1)
-    result = kcalib.calibration_error(y, p, estimators=[TemperatureCalibration(0.5), TemperatureCalibration(1.0)])
+    result = kcalib.squared_calibration_error(
+        y, p, estimators=[TemperatureCalibration(0.5), TemperatureCalibration(1.0)]
+    )
     assert result.estimator == "TemperatureCalibration(temperature=1.0)"
     assert result.risk_minus_null == pytest.approx(0.0, abs=1e-12)
     assert result.estimators[1].risk_minus_null > 5 * result.estimators[1].risk_minus_null_standard_error
@@ -179,14 +181,16 @@ def test_a_label_of_one_fold_only():
     y[y == 2] = 1
     y[11] = 2
     for seed in range(2):
-        result = kcalib.calibration_error(y, p, seed=seed, n_folds=3)
+        result = kcalib.squared_calibration_error(y, p, seed=seed, n_folds=3)
         for entry in result.estimators:
             assert math.isfinite(entry.value) and math.isfinite(entry.risk)
 
 
 def test_reproducible_by_seed(make_problem: MakeProblem):
     y, p = make_problem(100, 3)
-    first, again, other = (kcalib.calibration_error(y, p, estimators="temperature", seed=s).value for s in (1, 1, 2))
+    first, again, other = (
+        kcalib.squared_calibration_error(y, p, estimators="temperature", seed=s).value for s in (1, 1, 2)
+    )
     assert first == again != other
 
 
@@ -194,7 +198,7 @@ class TestManners:
     def test_parameters_and_clone(self, make_problem: MakeProblem):
         y, p = make_problem(60, 3)
         estimators = [(BinnedCalibration(), {"n_bins": [2, 3]}), "temperature"]
-        cv = CalibrationErrorCV(estimators, lens=TopLabel(), n_folds=3)
+        cv = SquaredCalibrationErrorCV(estimators, lens=TopLabel(), n_folds=3)
         assert cv.get_params()["estimators"] is estimators
         value = cv.fit(y, p).result_.value
         copy = cv.clone()
@@ -208,20 +212,20 @@ class TestManners:
 
     def test_the_functions_given_are_not_fitted(self, make_problem: MakeProblem):
         function = TemperatureCalibration()
-        CalibrationErrorCV(function, lens=TopLabel()).fit(*make_problem(60, 3))
+        SquaredCalibrationErrorCV(function, lens=TopLabel()).fit(*make_problem(60, 3))
         assert not hasattr(function, "temperature_") and function.lens is None
 
     def test_pickle_and_json(self, make_problem: MakeProblem):
         y, p = make_problem(60, 3)
-        cv = CalibrationErrorCV(["bins", "temperature"], lens=TopLabel()).fit(y, p)
+        cv = SquaredCalibrationErrorCV(["bins", "temperature"], lens=TopLabel()).fit(y, p)
         copy = pickle.loads(pickle.dumps(cv))
         assert copy.result_ == cv.result_
         assert np.array_equal(copy.h(p), cv.h(p))
         assert json.loads(json.dumps(dataclasses.asdict(cv.result_)))["value"] == cv.result_.value
 
     def test_unfitted(self):
-        with pytest.raises(ValueError, match="this CalibrationErrorCV is not fitted; call fit"):
-            CalibrationErrorCV().squared_error([[0.5, 0.5]])
+        with pytest.raises(ValueError, match="this SquaredCalibrationErrorCV is not fitted; call fit"):
+            SquaredCalibrationErrorCV().squared_error([[0.5, 0.5]])
 
 
 class Watched(CalibrationFunction):
@@ -262,11 +266,11 @@ def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_setting_is_fitted_once_a_fold_and_few_functions_live(make_problem: MakeProblem):
     y, p = make_problem(60, 3)
-    CalibrationErrorCV((Watched(), {"scale": np.linspace(1, 0, 12)}), n_folds=4).fit(y, p)
+    SquaredCalibrationErrorCV((Watched(), {"scale": np.linspace(1, 0, 12)}), n_folds=4).fit(y, p)
     assert Watched.fits == 12 * 4
     assert Watched.most <= 2 * 4  # those of the best setting so far, and of the one at hand
     several = [(Watched(k), {"scale": np.linspace(1, 0, 5)}) for k in range(4)]
-    cv = CalibrationErrorCV(several, n_folds=4).fit(y, p)
+    cv = SquaredCalibrationErrorCV(several, n_folds=4).fit(y, p)
     assert Watched.most <= 3 * 4 and len(cv.estimators_) == 4
 
 
@@ -283,9 +287,9 @@ def test_settings_that_share_work_are_tried_together(make_problem: MakeProblem, 
     y, p = make_problem(40, 3)
     grid = {"scale": [0.2, 0.1], "lens": [None]}
     with pytest.raises(ValueError, match="the grid of Sharing.* has 'lens'; its parameters are scale"):
-        CalibrationErrorCV((Sharing(), grid), n_folds=2).fit(y, p)
+        SquaredCalibrationErrorCV((Sharing(), grid), n_folds=2).fit(y, p)
     grid = {"scale": [0.2, 0.1, 0.0]}
-    assert CalibrationErrorCV((Sharing(), grid), n_folds=2).fit(y, p).best_params_ in [
+    assert SquaredCalibrationErrorCV((Sharing(), grid), n_folds=2).fit(y, p).best_params_ in [
         {"scale": s} for s in (0.2, 0.1, 0)
     ]
     assert asked == 2 * [[{"scale": 0.2}, {"scale": 0.1}, {"scale": 0.0}]]
@@ -293,7 +297,7 @@ def test_settings_that_share_work_are_tried_together(make_problem: MakeProblem, 
 
 def test_interrupted_fit_changes_nothing(make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch):
     y, p = make_problem(60, 3)
-    cv = CalibrationErrorCV((Watched(), {"scale": [0.0, 0.1]}))
+    cv = SquaredCalibrationErrorCV((Watched(), {"scale": [0.0, 0.1]}))
     monkeypatch.setattr(Watched, "stop_at", 7)
     with pytest.raises(KeyboardInterrupt):
         cv.fit(y, p)
@@ -308,7 +312,7 @@ def test_interrupted_fit_changes_nothing(make_problem: MakeProblem, monkeypatch:
 
 class TestProgress:
     def test_quiet_without_a_terminal(self, make_problem: MakeProblem, capfd: pytest.CaptureFixture[str]):
-        kcalib.calibration_error(*make_problem(60, 3), lens="class_wise", estimators="bins")
+        kcalib.squared_calibration_error(*make_problem(60, 3), lens="class_wise", estimators="bins")
         assert capfd.readouterr() == ("", "")
 
     @pytest.mark.parametrize("lens", [TopLabel(), "class_wise"])
@@ -322,7 +326,7 @@ class TestProgress:
         terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setattr("kcalib._backend.threads.ProgressBar.__init__.__defaults__", ("kcalib", None, 0.0))
-        kcalib.calibration_error(*make_problem(60, 3), lens=lens, estimators="bins")
+        kcalib.squared_calibration_error(*make_problem(60, 3), lens=lens, estimators="bins")
         shown = [
             int(line.partition(":")[2].partition("%")[0]) for line in terminal.getvalue().split("\r") if "%" in line
         ]
@@ -333,8 +337,10 @@ class TestProgress:
 
 def test_array_libraries(xp: Library, make_problem: MakeProblem):
     y, p = make_problem(60, 3)
-    given = kcalib.calibration_error(xp.asarray(y), xp.asarray(p), estimators="temperature")
-    assert given.value == pytest.approx(kcalib.calibration_error(y, p, estimators="temperature").value, rel=1e-9)
+    given = kcalib.squared_calibration_error(xp.asarray(y), xp.asarray(p), estimators="temperature")
+    assert given.value == pytest.approx(
+        kcalib.squared_calibration_error(y, p, estimators="temperature").value, rel=1e-9
+    )
 
 
 class TestErrors:
@@ -370,18 +376,18 @@ class TestErrors:
     def test_parameters(self, parameters, error, message, make_problem: MakeProblem):
         options = {"estimators": "bins", "lens": TopLabel()} | parameters
         with pytest.raises(error, match=message):
-            CalibrationErrorCV(**options).fit(*make_problem(60, 3))
+            SquaredCalibrationErrorCV(**options).fit(*make_problem(60, 3))
 
     def test_bins_of_all_classes_together(self, make_problem: MakeProblem):
         for lens in (None, Canonical()):
             with pytest.raises(ValueError, match="no bins for 3 classes together; pass a lens"):
-                CalibrationErrorCV("bins", lens=lens).fit(*make_problem(60, 3))
+                SquaredCalibrationErrorCV("bins", lens=lens).fit(*make_problem(60, 3))
 
     def test_folds_smaller_than_bins_of_equal_mass(self, make_problem: MakeProblem):
         function = BinnedCalibration(40, binning="equal_mass")
         with pytest.raises(ValueError, match="`n_bins` is 40, there are 38 samples to fit"):
-            CalibrationErrorCV(function, lens=TopLabel()).fit(*make_problem(60, 3))
+            SquaredCalibrationErrorCV(function, lens=TopLabel()).fit(*make_problem(60, 3))
 
     def test_folds_smaller_than_uniform_bins(self, make_problem: MakeProblem):
-        result = CalibrationErrorCV(BinnedCalibration(1000), lens=TopLabel()).fit(*make_problem(60, 3)).result_
+        result = SquaredCalibrationErrorCV(BinnedCalibration(1000), lens=TopLabel()).fit(*make_problem(60, 3)).result_
         assert math.isfinite(result.value)

@@ -18,8 +18,8 @@ from kcalib.regression import (
     KKR,
     UKKR,
     BinnedCalibration,
-    CalibrationErrorCV,
     DirichletKDE,
+    SquaredCalibrationErrorCV,
     TemperatureCalibration,
     kernel_ridge,
 )
@@ -265,9 +265,9 @@ def test_cross_validation(cupy, lens, make_problem: MakeProblem):
     y, p = make_problem(70, 3)
     estimators = ["temperature", (DirichletKDE(), {"bandwidth": [0.01, 0.1]}), (UKKR(), {"regularization": [1e-3, 1]})]
     estimators += [] if lens is None else [(BinnedCalibration(), {"n_bins": [5, 9]})]
-    expected = kcalib.calibration_error(y, p, lens=lens, estimators=estimators)
+    expected = kcalib.squared_calibration_error(y, p, lens=lens, estimators=estimators)
     with emulated_cupy.stays_on_device(at_most=64):
-        found = kcalib.calibration_error(cupy.asarray(y), cupy.asarray(p), lens=lens, estimators=estimators)
+        found = kcalib.squared_calibration_error(cupy.asarray(y), cupy.asarray(p), lens=lens, estimators=estimators)
     assert [e.estimator for e in found.estimators] == [e.estimator for e in expected.estimators]
     for a, b in zip(found.estimators, expected.estimators, strict=True):
         assert a.parameters == b.parameters
@@ -278,7 +278,7 @@ def test_ensemble_of_cross_validation(cupy, make_problem: MakeProblem):
     y, p = make_problem(60, 3)
     there = [cupy.asarray(a) for a in (y, p)]
     options = [(DirichletKDE(), {"bandwidth": [0.1]})]
-    expected, found = CalibrationErrorCV(options).fit(y, p), CalibrationErrorCV(options).fit(*there)
+    expected, found = SquaredCalibrationErrorCV(options).fit(y, p), SquaredCalibrationErrorCV(options).fit(*there)
     assert np.allclose(found.h(there[1]).get(), expected.h(p), rtol=0, atol=1e-13)
     assert found.squared_error(there[1]) == pytest.approx(expected.squared_error(p), rel=1e-12)
 
@@ -327,8 +327,8 @@ def test_tensors_of_other_libraries(emulation, monkeypatch, library, make_proble
     there = getattr(stand_ins, library)
     y, p = make_problem(40, 3)
     options = [(DirichletKDE(), {"bandwidth": [0.1]})]
-    kde, cv = (kind.fit(there.of(y), there.of(p)) for kind in (DirichletKDE(0.1), CalibrationErrorCV(options)))
-    expected = DirichletKDE(0.1).fit(y, p).h(p), CalibrationErrorCV(options).fit(y, p).h(p)
+    kde, cv = (kind.fit(there.of(y), there.of(p)) for kind in (DirichletKDE(0.1), SquaredCalibrationErrorCV(options)))
+    expected = DirichletKDE(0.1).fit(y, p).h(p), SquaredCalibrationErrorCV(options).fit(y, p).h(p)
     for found, values in zip((kde.h(there.of(p)), cv.h(there.of(p))), expected, strict=True):
         assert type(found) is there and np.allclose(found.on_host(), values, rtol=0, atol=1e-13)
     solution = kronecker(np.eye(2)).solve(there.of(np.arange(4.0)), [1.0, 3.0]).values

@@ -16,7 +16,7 @@ import pytest
 
 import kcalib
 from kcalib.lenses import Canonical, Lens, TopLabel
-from kcalib.regression import BinnedCalibration, CalibrationErrorCV
+from kcalib.regression import BinnedCalibration, SquaredCalibrationErrorCV
 
 FOLDER = os.environ.get("KCALIB_DATA")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="KCALIB_DATA does not name a folder of predictions")
@@ -42,14 +42,14 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
         return data["labels"], data["logits" if logits else "probs"], logits
 
 
-def published(estimator: object, lens: Lens) -> CalibrationErrorCV:
+def published(estimator: object, lens: Lens) -> SquaredCalibrationErrorCV:
     """The pipeline with the published split."""
     y, p, logits = load(FILES[0])
     order = np.random.RandomState(0).permutation(len(y))
-    return CalibrationErrorCV(estimator, lens=lens, shuffle=False).fit(y[order], p[order], from_logits=logits)
+    return SquaredCalibrationErrorCV(estimator, lens=lens, shuffle=False).fit(y[order], p[order], from_logits=logits)
 
 
-def best_of(cv: CalibrationErrorCV) -> tuple[float, dict]:
+def best_of(cv: SquaredCalibrationErrorCV) -> tuple[float, dict]:
     """The lowest mean root risk of the grid, x 100, and where."""
     roots = 100 * cv.cv_results_["mean_root_risk"]
     return float(roots.min()), cv.cv_results_["params"][int(roots.argmin())]
@@ -102,7 +102,7 @@ def test_canonical_by_kernel_ridge_regression(estimator, root_risk, regularizati
 
 def check(name: str, estimators: object) -> None:
     y, p, logits = load(name)
-    result = kcalib.calibration_error(y, p, lens=TopLabel(), estimators=estimators, from_logits=logits)
+    result = kcalib.squared_calibration_error(y, p, lens=TopLabel(), estimators=estimators, from_logits=logits)
     ece = kcalib.top_label_ece(y, p, from_logits=logits)
     if name in UNCLEAR:
         assert abs(result.risk_minus_null) < 3 * result.risk_minus_null_standard_error

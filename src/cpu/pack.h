@@ -1,6 +1,6 @@
 // SIMD packs of the instruction set this translation unit is compiled for.
 //
-// Included by tile.cpp only, once per instruction set. ROWS x VECTORS packs make
+// Included by what is compiled once per instruction set (src/meson.build). ROWS x VECTORS packs make
 // the register tile: they fill the registers and leave room for the operands.
 #pragma once
 
@@ -235,6 +235,13 @@ KCALIB_FN void widen(FloatPack x, DoublePack* out) {
   __builtin_memcpy(half, &x, sizeof x);
   out[0] = __builtin_convertvector(half[0], DoublePack);
   out[1] = __builtin_convertvector(half[1], DoublePack);
+}
+
+// Adds a pack to double packs, in lane order.
+template <class V> KCALIB_FN void add_wide(V x, DoublePack* sums) {
+  DoublePack wide[WIDE<V>];
+  widen(x, wide);
+  for (int w = 0; w < WIDE<V>; ++w) sums[w] += wide[w];
 }
 
 // A pack's lanes as numbers of another type.

@@ -1,5 +1,5 @@
 // The register tile: ROWS rows by VECTORS packs of columns, whose sums stay in registers while the features pass by.
-// Included by tile.cpp and dirichlet_kernels.cpp, once per instruction set, as pack.h is.
+// Included by what is compiled once per instruction set, as pack.h is.
 #pragma once
 
 #include "pack.h"

@@ -1,0 +1,148 @@
+// Samples as a register tile reads them: packed side by side into the lanes of panels, feature after feature.
+// Included by tile.cpp, once per instruction set.
+#pragma once
+
+#include "register_tile.h"
+#include "tile.h"
+
+namespace kcalib {
+namespace {
+
+// WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
+// with labels, |e|^2 and the labels (as integers of the lane's size).
+template <class T> struct Panel {
+  const T* points;
+  const T* marks;
+  const T* point_norms;
+  const T* mark_norms;
+  const T* labels;
+  long n_features, n_marks;
+
+  Panel(const Side<T>& side, const T* packed)
+      : points(packed),
+        marks(packed + (side.labels ? 0 : side.n_features * WIDTH<T>)),
+        point_norms(marks + side.n_marks * WIDTH<T>),
+        mark_norms(point_norms + WIDTH<T>),
+        labels(mark_norms + WIDTH<T>),
+        n_features(side.n_features),
+        n_marks(side.n_marks) {}
+  static long size(const Side<T>& side) {
+    return (side.labels ? side.n_marks + 3 : side.n_features + side.n_marks + 1) * WIDTH<T>;
+  }
+};
+
+// ROWS lanes of panels that follow each other, from lane `first` on.
+template <class T> struct RowGroup {
+  const T *points[ROWS], *marks[ROWS];
+  T point_norms[ROWS], mark_norms[ROWS];
+  long labels[ROWS], common_label;  // -1 if they differ
+
+  RowGroup() = default;
+  RowGroup(const Side<T>& side, const T* packed, long first) {
+    for (int r = 0; r < ROWS; ++r) {
+      const long lane = (first + r) % WIDTH<T>;
+      const Panel<T> panel(side, packed + (first + r) / WIDTH<T> * Panel<T>::size(side));
+      points[r] = panel.points + lane;
+      marks[r] = panel.marks + lane;
+      point_norms[r] = panel.point_norms[lane];
+      mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
+      labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
+    }
+    common_label = labels[0];
+    for (int r = 1; r < ROWS; ++r)
+      if (labels[r] != labels[0]) common_label = -1;
+  }
+};
+
+template <class T> T square_norm(const T* x, long length) {
+  using V = Pack<T>;
+  constexpr int CHAINS = 4, STEP = CHAINS * LANES<V>;
+  V sum[CHAINS] = {};
+  long k = 0;
+  for (; k + STEP <= length; k += STEP)
+    for (int c = 0; c < CHAINS; ++c) {
+      const V part = load<V>(x + k + c * LANES<V>);
+      sum[c] += part * part;
+    }
+  const V total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  T norm = 0;
+  for (int lane = 0; lane < LANES<V>; ++lane) norm += total[lane];
+  for (; k < length; ++k) norm += x[k] * x[k];
+  return norm;
+}
+
+// Panels for `samples` samples, as columns or in groups of ROWS rows.
+template <class T> long panels_of(long samples) { return ((samples + ROWS - 1) / ROWS * ROWS + WIDTH<T> - 1) / WIDTH<T>; }
+
+template <class T> long packed_size(const Side<T>& side, long samples) { return panels_of<T>(samples) * Panel<T>::size(side); }
+
+// packed[k * WIDTH + j] = value(source[row of sample first + j][k]), by squares of packs.
+template <class T, class Value>
+KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* source, long length, T* packed, Value&& value) {
+  using V = Pack<T>;
+  constexpr int L = LANES<V>;
+  for (int j = 0; j < WIDTH<T>; j += L) {
+    const T* rows[L];
+    for (int i = 0; i < L; ++i) rows[i] = j + i < valid ? source + side.row(first + j + i) * length : nullptr;
+    const auto square = [&](long k, int count) KCALIB_INLINE {
+      V numbers[L];
+      for (int i = 0; i < L; ++i) {
+        numbers[i] = V{};
+        if (!rows[i]) continue;
+        if (count == L) numbers[i] = value(load<V>(rows[i] + k));
+        else for (int l = 0; l < count; ++l) numbers[i][l] = value(rows[i][k + l]);
+      }
+      transpose(numbers);
+      for (int l = 0; l < L && l < count; ++l) store<V>(packed + (k + l) * WIDTH<T> + j, numbers[l]);
+    };
+    long k = 0;
+    for (; k + L <= length; k += L) square(k, L);
+    if (k < length) square(k, int(length - k));
+  }
+}
+
+// Lanes beyond the last sample are zeros: their marks make every entry zero.
+template <class T> void pack(const Side<T>& side, long begin, long end, T* packed) {
+  const auto same = [](auto x) { return x; };
+  for (long p = 0; p < panels_of<T>(end - begin); ++p) {
+    const long first = begin + p * WIDTH<T>, valid = end - first < WIDTH<T> ? end - first : WIDTH<T>;
+    if (!side.labels) {
+      pack_rows(side, first, valid, side.points, side.n_features, packed, same);
+      packed += side.n_features * WIDTH<T>;
+    }
+    T* marks = packed;
+    packed += side.n_marks * WIDTH<T>;
+    if (side.marks)
+      pack_rows(side, first, valid, side.marks, side.n_marks, marks, same);
+    else
+      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x) { return -x; });
+    T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>;
+    packed += (side.labels ? 3 : 1) * WIDTH<T>;
+    for (T* number = point_norms; number < packed; ++number) *number = T(0);
+    for (long j = 0; j < valid; ++j) {
+      const long row = side.row(first + j);
+      const T* point = side.points + row * side.n_features;
+      if (!side.labels) {
+        point_norms[j] = square_norm(point, side.n_features);
+        continue;
+      }
+      const int label = side.labels[row];
+      T own, others;
+      if (side.marks) {
+        const T* residual = side.marks + row * side.n_marks;
+        own = residual[label];
+        others = square_norm(residual, label) + square_norm(residual + label + 1, side.n_marks - label - 1);
+      } else {
+        own = T(1) - point[label];
+        others = square_norm(point, label) + square_norm(point + label + 1, side.n_features - label - 1);
+        marks[label * WIDTH<T> + j] = own;
+      }
+      point_norms[j] = others + (T(1) - own) * (T(1) - own);
+      mark_norms[j] = others + own * own;
+      labels[j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kcalib

@@ -1,0 +1,233 @@
+// Distances and inner products of a register tile's pairs, each computed at most once: what the kernel's factors
+// (kernel_tile.h) ask for. Included by tile.cpp, once per instruction set.
+#pragma once
+
+#include "mixture_kernels.h"
+#include "panels.h"
+
+namespace kcalib {
+
+extern const MixtureTable KCALIB_MIXTURES;
+
+namespace {
+
+template <class T> const MixtureFunctions<T>& mixtures();
+template <> const MixtureFunctions<double>& mixtures<double>() { return KCALIB_MIXTURES.float64; }
+template <> const MixtureFunctions<float>& mixtures<float>() { return KCALIB_MIXTURES.float32; }
+
+// Up to this many features the squared distance comes from differences; beyond it
+// from |x|^2 + |x'|^2 - 2 x.x', with pairs nearer than NEAR recomputed by differences,
+// because the expansion loses their digits (identical rows: 2e-8 in the distance).
+constexpr long DIRECT_FEATURES = 8;
+constexpr double NEAR = 1e-3;
+// The same for pairs of different labels, whose distance is the sum of terms of size 1.
+constexpr double NEAR_OTHERS = 4e-3;
+
+// A register tile: ROWS rows against the WIDTH columns of a panel.
+template <class V> struct RegisterTile {
+  using T = Real<V>;
+  const RowGroup<T>& rows;
+  const Panel<T>& columns;
+  const PairProgram& program;
+  const Side<T>& left;  // for the pairs that are computed anew
+  const Side<T>& right;
+  long row, column;           // where the tile begins
+  const long* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
+  long common_label;          // of all columns
+};
+
+// The quantities of a tile's pairs that the kernel's factors ask for, each computed at
+// most once.
+template <class V> class Quantities {
+  using R = Real<V>;
+
+ public:
+  explicit Quantities(const RegisterTile<V>& tile) : tile_(tile) {}
+
+  const V* dot() {
+    if (!have_dot_) accumulate<Product, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(dot_));
+    have_dot_ = true;
+    return dot_;
+  }
+
+  const V* cityblock() {
+    if (!have_distance_)
+      accumulate<AbsoluteDifference, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(distance_));
+    have_distance_ = true;
+    return distance_;
+  }
+
+  // The only metric of its problem.
+  const V* table() {
+    if (have_distance_) return distance_;
+    have_distance_ = true;
+    long column[WIDTH<R>];
+    for (int j = 0; j < WIDTH<R>; ++j) column[j] = long(tile_.columns.points[j]);
+    for (int r = 0; r < ROWS; ++r) {
+      const double* row = tile_.program.table + long(tile_.rows.points[r][0]) * tile_.program.table_stride;
+      for (int v = 0; v < VECTORS; ++v)
+        for (int l = 0; l < LANES<V>; ++l) distance_[r * VECTORS + v][l] = R(row[column[v * LANES<V> + l]]);
+    }
+    return distance_;
+  }
+
+  const V* distance(int metric) { return metric == TABLE ? table() : cityblock(); }
+
+  const V* squared(int metric) {
+    if (have_squared_) return squared_;
+    have_squared_ = true;
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
+    if (metric == MMD) {
+      mixtures<R>().squared_mmd(*tile_.program.predicted, rows.points, columns.points, reinterpret_cast<R*>(squared_));
+      return squared_;
+    }
+    if (columns.n_features <= DIRECT_FEATURES) {
+      accumulate<SquaredDifference, V>(panel_rows(rows.points), columns.points, columns.n_features, storing(squared_));
+      return squared_;
+    }
+    V column_norm[VECTORS], nearest{};  // below 0: some pair is near
+    for (int v = 0; v < VECTORS; ++v) column_norm[v] = load<V>(columns.point_norms + v * LANES<V>);
+    accumulate<Product, V>(panel_rows(rows.points), columns.points, columns.n_features, [&](int r, const V* dot) KCALIB_INLINE {
+      for (int v = 0; v < VECTORS; ++v) {
+        const V norms = rows.point_norms[r] + column_norm[v];
+        const V d2 = norms - R(2) * dot[v];
+        nearest = lower(d2 - norms * R(NEAR), nearest);
+        dot_[r * VECTORS + v] = dot[v];
+        squared_[r * VECTORS + v] = d2;
+      }
+    });
+    have_dot_ = true;
+    if (__builtin_expect(any(nearest < R(0)), 0))
+      for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) {
+          V& d2 = squared_[r * VECTORS + v];
+          if (any(d2 < (rows.point_norms[r] + column_norm[v]) * R(NEAR))) d2 = by_differences(r, v);
+        }
+    return squared_;
+  }
+
+  // Squared distances from the target factors t = <e, e'>, e = onehot(y) - p:
+  //   |p - p'|^2 = |e|^2 + |e'|^2 - 2 t                       if y = y'
+  //              = |p|^2 + |p'|^2 - 2 (t - e'_y - e_y')       otherwise.
+  // Samples sorted by label have columns of one label in most packs; then nothing is gathered.
+  void squared_from(const V* target) {
+    have_squared_ = true;
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
+    V nearest = splat<V>(R(NEAR_OTHERS));
+    if (rows.common_label >= 0 && tile_.common_label >= 0 && rows.common_label != tile_.common_label) {
+      // The usual case of sorted samples, without a look at each row's label.
+      R row_part[ROWS];
+      for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[r][tile_.common_label * WIDTH<R>];
+      const R* crossed = columns.marks + rows.common_label * WIDTH<R>;
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) {
+        const V column_part = R(2) * load<V>(crossed + v * LANES<V>) + load<V>(columns.point_norms + v * LANES<V>);
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) {
+          const V d2 = (column_part + row_part[r]) - R(2) * target[r * VECTORS + v];
+          squared_[r * VECTORS + v] = d2;
+          nearest = lower(d2, nearest);
+        }
+      }
+      if (__builtin_expect(any(nearest < R(NEAR_OTHERS)), 0)) repair();
+      return;
+    }
+    V near{};  // below 0: some pair of a label is near
+#pragma GCC unroll 1
+    for (int v = 0; v < VECTORS; ++v) {
+      const int lane = v * LANES<V>;
+      const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
+      const long label = tile_.column_labels[v];
+      if (label >= 0) {
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) {
+          V& d2 = squared_[r * VECTORS + v];
+          const V t = target[r * VECTORS + v];
+          if (rows.labels[r] == label) {
+            const V norms = rows.mark_norms[r] + mark_norm;
+            d2 = norms - R(2) * t;
+            near = lower(d2 - norms * R(NEAR), near);
+          } else {
+            const V other = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
+            d2 = R(2) * (other + rows.marks[r][label * WIDTH<R>] - t) + (point_norm + rows.point_norms[r]);
+            nearest = lower(d2, nearest);
+          }
+        }
+      } else {
+        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
+        for (int r = 0; r < ROWS; ++r) {
+          V& d2 = squared_[r * VECTORS + v];
+          const V t = target[r * VECTORS + v];
+          const V crossed = gather<V>(rows.marks[r], labels * WIDTH<R>) + load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
+          const V norms = rows.mark_norms[r] + mark_norm;
+          const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
+          d2 = same ? norms - R(2) * t : R(2) * (crossed - t) + (rows.point_norms[r] + point_norm);
+          near = lower(same ? d2 - norms * R(NEAR) : V{}, near);
+          nearest = lower(same ? nearest : d2, nearest);
+        }
+      }
+    }
+    if (__builtin_expect(any(near < R(0)) || any(nearest < R(NEAR_OTHERS)), 0)) repair();
+  }
+
+ private:
+  // Distances by differences, where the terms that their squares were the sums of have cancelled too far.
+  __attribute__((noinline)) void repair() {
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
+    for (int r = 0; r < ROWS; ++r)
+      for (int v = 0; v < VECTORS; ++v) {
+        V& d2 = squared_[r * VECTORS + v];
+        const int lane = v * LANES<V>;
+        const auto same = to_bits(load<V>(columns.labels + lane)) == typename Lane<R>::bits(rows.labels[r]);
+        const V norms = rows.mark_norms[r] + load<V>(columns.mark_norms + lane);
+        const auto near = d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS)));
+        if (!any(near)) continue;
+        for (int l = 0; l < LANES<V>; ++l) {
+          if (!near[l]) continue;
+          const long i = tile_.row + r, j = tile_.column + lane + l;
+          const bool inside = i < tile_.left.n && j < tile_.right.n;  // otherwise any d2 with a root will do
+          d2[l] = inside ? squared_difference(tile_.left.row(i), tile_.right.row(j)) : 0;
+        }
+      }
+  }
+
+  R squared_difference(long i, long j) const {
+    const long length = tile_.left.n_features;
+    const R* x = tile_.left.points + i * length;
+    const R* y = tile_.right.points + j * length;
+    V sum{};
+    long k = 0;
+    for (; k + LANES<V> <= length; k += LANES<V>) {
+      const V d = load<V>(x + k) - load<V>(y + k);
+      sum += d * d;
+    }
+    R total = 0;
+    for (int l = 0; l < LANES<V>; ++l) total += sum[l];
+    for (; k < length; ++k) total += (x[k] - y[k]) * (x[k] - y[k]);
+    return total;
+  }
+
+  V by_differences(int r, int v) const {
+    V even{}, odd{};
+    const R* row = tile_.rows.points[r];
+    const R* column = tile_.columns.points + v * LANES<V>;
+    const long length = tile_.columns.n_features;
+    long k = 0;
+    for (; k + 1 < length; k += 2) {
+      even = SquaredDifference::step<V>(even, row[k * WIDTH<R>], load<V>(column + k * WIDTH<R>));
+      odd = SquaredDifference::step<V>(odd, row[(k + 1) * WIDTH<R>], load<V>(column + (k + 1) * WIDTH<R>));
+    }
+    if (k < length) even = SquaredDifference::step<V>(even, row[k * WIDTH<R>], load<V>(column + k * WIDTH<R>));
+    return even + odd;
+  }
+
+  const RegisterTile<V>& tile_;
+  bool have_dot_ = false, have_squared_ = false, have_distance_ = false;
+  V dot_[TILE], squared_[TILE], distance_[TILE];
+};
+
+}  // namespace
+}  // namespace kcalib

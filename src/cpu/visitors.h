@@ -1,0 +1,134 @@
+// What is done with a block's entries as the register tiles pass by: they are added up, or written. tile.cpp calls the
+// visitors (`for_each_tile` says in which order) and includes this once per instruction set.
+#pragma once
+
+#include "tile.h"
+#include "register_tile.h"
+
+namespace kcalib {
+namespace {
+
+constexpr long MAX_BLOCK_ROWS = 192;
+
+// Sums of the entries; the order of those that make the total does not depend on what else is asked.
+template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
+  using V = Pack<T>;
+
+  DoublePack total[WIDE<V>] = {};
+  V tile_total{}, tile_columns[VECTORS];
+  DoublePack row_sum[WITH_ROWS ? MAX_BLOCK_ROWS + ROWS : 1] = {};
+  DoublePack column_sum[VECTORS * WIDE<V>];
+  DoublePack square_sum{};
+  double* column_sums;
+  long columns;
+
+  KCALIB_FN void start_panel() {
+    for (auto& sum : column_sum) sum = DoublePack{};
+  }
+  KCALIB_FN void row(int r, long i, long, const V* h) {
+    V sum = h[0];
+    if constexpr (VECTORS == 4)
+      sum = (h[0] + h[1]) + (h[2] + h[3]);
+    else
+      for (int v = 1; v < VECTORS; ++v) sum += h[v];
+    tile_total = r == 0 ? sum : tile_total + sum;
+    if constexpr (WITH_ROWS) {
+      DoublePack wide[WIDE<V>];
+      widen(sum, wide);
+      for (int w = 0; w < WIDE<V>; ++w) row_sum[i + r] += wide[w];
+      for (int v = 0; v < VECTORS; ++v) tile_columns[v] = r == 0 ? h[v] : tile_columns[v] + h[v];
+    }
+    if constexpr (SECOND)
+      for (int v = 0; v < VECTORS; ++v) {
+        DoublePack wide[WIDE<V>];
+        widen(h[v], wide);
+        for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
+      }
+  }
+  KCALIB_FN void end_tile(long) {
+    add_wide(tile_total, total);
+    if constexpr (WITH_ROWS)
+      for (int v = 0; v < VECTORS; ++v) add_wide(tile_columns[v], column_sum + v * WIDE<V>);
+  }
+  KCALIB_FN void end_panel(long column) {
+    if (!WITH_ROWS || !column_sums) return;
+    for (long j = 0; j < WIDTH<T> && column + j < columns; ++j)
+      column_sums[column + j] += column_sum[j / LANES<DoublePack>][j % LANES<DoublePack>];
+  }
+};
+
+// Writes the entries.
+template <class T, class Out> struct EntryVisitor {
+  using V = Pack<T>;
+  Out* out;
+  long stride, rows, columns;
+
+  KCALIB_FN void start_panel() {}
+  KCALIB_FN void row(int r, long i, long column, const V* h) {
+    if (i + r >= rows) return;
+    Out* begin = out + (i + r) * stride + column;
+    if (columns - column >= WIDTH<T>) {
+      for (int v = 0; v < VECTORS; ++v) store_as(begin + v * LANES<V>, h[v]);
+      return;
+    }
+    T lanes[WIDTH<T>];
+    for (int v = 0; v < VECTORS; ++v) store<V>(lanes + v * LANES<V>, h[v]);
+    for (long j = 0; j < columns - column; ++j) begin[j] = Out(lanes[j]);
+  }
+  KCALIB_FN void end_tile(long) {}
+  KCALIB_FN void end_panel(long) {}
+};
+
+// Writes the entries as panels of Out, whose width may be another than that of T.
+template <class T, class Out> struct EntryPanels {
+  using V = Pack<T>;
+  static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
+  Out* out;
+  long stride;
+
+  KCALIB_FN Out* at(long row, long column) const {
+    return out + (column / WIDTH<Out> * stride + row) * WIDTH<Out> + column % WIDTH<Out>;
+  }
+  KCALIB_FN void start_panel() {}
+  KCALIB_FN void row(int r, long i, long column, const V* h) {
+    if constexpr (WIDTH<Out> >= WIDTH<T>) {
+      Out* begin = at(i + r, column);
+      for (int v = 0; v < VECTORS; ++v) store_as(begin + v * LANES<V>, h[v]);
+    } else {
+      for (int v = 0; v < VECTORS; ++v) {
+        DoublePack wide[WIDE<V>];
+        widen(h[v], wide);
+        for (int w = 0; w < WIDE<V>; ++w) store_as(at(i + r, column + v * LANES<V> + w * PIECE), wide[w]);
+      }
+    }
+  }
+  KCALIB_FN void end_tile(long) {}
+  KCALIB_FN void end_panel(long) {}
+};
+
+// Shows take(V h) the entries of pairs of samples (on the diagonal: i < j), all others as infinity.
+template <class T, class Take> struct PairVisitor {
+  using V = Pack<T>;
+  const BlockOfPairs<T>& block;
+  Take take;
+
+  KCALIB_FN void start_panel() {}
+  KCALIB_FN void row(int r, long i, long column, const V* h) {
+    const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
+    if (i + r >= rows) return;
+    const long first = block.on_diagonal ? i + r + 1 : 0;
+    for (int v = 0; v < VECTORS; ++v) {
+      const long j = column + v * LANES<V>;
+      V shown = h[v];
+      if (j < first || j + LANES<V> > columns)
+        for (int l = 0; l < LANES<V>; ++l)
+          if (j + l < first || j + l >= columns) shown[l] = Real<V>(__builtin_inf());
+      take(shown);
+    }
+  }
+  KCALIB_FN void end_tile(long) {}
+  KCALIB_FN void end_panel(long) {}
+};
+
+}  // namespace
+}  // namespace kcalib

@@ -17,7 +17,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators import forecast_scores

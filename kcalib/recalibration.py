@@ -26,7 +26,8 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.special import special
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import reject
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._packing.forecasts import side_of, target_factor
 from kcalib._pairs import statistics

@@ -180,6 +180,12 @@ class RandomNumbers:
         _launch(name, count, (*(np.uint64(k) for k in self._key), np.int64(self._position), *arguments))
 
 
+def replicate_numbers(seed: int, replicate: int, reference: Array) -> RandomNumbers:
+    """Numbers that depend on seed and replicate alone."""
+    key = np.array([seed, replicate], dtype=np.uint64)
+    return RandomNumbers(np.random.Generator(np.random.Philox(key=key)), reference)
+
+
 def cumulative_sums(probabilities: Array) -> Array:
     """Those of the rows, shape (n, m), in float64, added one by one; on the host unless they are on a GPU."""
     if not arrays.is_cuda(probabilities):

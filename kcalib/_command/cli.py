@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from kcalib._command import files
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._version import __version__
 from kcalib.estimators.forecast_scores import LEVELS, QuantileCalibration, curve_of
 from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of

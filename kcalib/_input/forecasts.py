@@ -14,8 +14,10 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.random import replicate_numbers
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
+from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
@@ -24,8 +26,8 @@ from kcalib.lenses import Canonical, Lens
 
 
 @dataclass(frozen=True)
-class Forecasts:
-    """Checked targets and predicted distributions, in one array library on one device."""
+class Forecasts(Data):
+    """Checked targets and predicted distributions."""
 
     y: Array  # float64, shape: (n, d)
     prediction: Distribution
@@ -33,17 +35,24 @@ class Forecasts:
     dtype: str = "float64"  # of the pairwise arithmetic
     lens: Lens = field(default_factory=Canonical)
 
+    noun = "predicted distributions"
+
     @property
     def n(self) -> int:
         return int(self.y.shape[0])
 
     @property
     def n_dims(self) -> int:
+        """The number of entries d of a target."""
         return int(self.y.shape[1])
 
     @property
-    def xp(self) -> Any:
-        return arrays.namespace(self.y)
+    def size(self) -> str:
+        return f"{self.n} samples and targets of {self.n_dims} entries"
+
+    @property
+    def reference(self) -> Array:
+        return self.y
 
     def take(self, rows: Any) -> Forecasts:
         weights = None if self.sample_weight is None else take_rows(self.sample_weight, rows)
@@ -51,27 +60,40 @@ class Forecasts:
             self, y=take_rows(self.y, rows), prediction=self.prediction.take(rows), sample_weight=weights
         )
 
-    def permuted(self, seed: int) -> Forecasts:
-        """The samples in the order of ``numpy.random.default_rng(seed).permutation(n)``."""
-        return self.take(self.order(seed))
+    def with_targets(self, targets: Array) -> Forecasts:
+        """The same predictions with other targets, shape (n, d)."""
+        return dataclasses.replace(self, y=targets)
 
-    def order(self, seed: int) -> Array:
-        return arrays.like(np.random.default_rng(seed).permutation(self.n), self.y)
-
-    def drawn(self, seed: int, replicate: int) -> Forecasts:
-        """The same predictions with a target drawn from each: a pure function of seed and replicate."""
-        return self.with_targets(self.xp.reshape(self._draws(seed, replicate), (self.n, self.n_dims)))
-
-    def _draws(self, seed: int, replicate: int) -> Array:
+    def draw(self, seed: int, replicate: int) -> Forecasts:
         key = np.random.SeedSequence((seed, replicate)).generate_state(1, np.uint64)[0]
-        return self.prediction.sample(1, seed=int(key >> np.uint64(1)))
+        return self._drawn(int(key >> np.uint64(1)))
 
-    def with_targets(self, y: Array) -> Forecasts:
-        """The same predictions with other targets, shape (n, d): draws from the predictions, say."""
-        return dataclasses.replace(self, y=y)
+    def draw_by(self, generator: np.random.Generator) -> Forecasts:
+        return self._drawn(int(generator.integers(2**63)))
+
+    def _drawn(self, seed: int) -> Forecasts:
+        draws = self.prediction.sample(1, seed=seed)
+        return self.with_targets(self.xp.reshape(draws, (self.n, self.n_dims)))
+
+    def redraw(self, seed: int, replicate: int) -> tuple[Array, Forecasts]:
+        rows = replicate_numbers(seed, replicate, self.reference).integers(self.n, self.n)
+        rows = arrays.beside(rows, self.reference)
+        return rows, self.take(rows).draw(seed, replicate)
+
+    def as_given(self) -> tuple[Any, Any]:
+        return self.y if self.prediction.event_shape else self.y[:, 0], self.prediction
+
+    def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
+        parameters, y = self.prediction.parameters(), arrays.to_host(self.y)
+        shown = np.empty((self.n, 0)) if parameters is None else arrays.to_host(parameters)
+        targets = y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())
+        return tuple(targets), tuple(map(tuple, shown.tolist()))
+
+    def describe(self) -> dict[str, Any]:
+        return {"n_classes": None, "prediction": type(self.prediction).__name__, "lens": str(self.lens)}
 
 
-Data = Classification | Forecasts
+Either = Classification | Forecasts  # for callers that still ask which of the two they hold
 # Modules of other libraries whose distribution objects are predictions.
 FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
@@ -86,7 +108,7 @@ def prepare(
     dtype: Any = None,
     threads: Any = None,
     lens: Any = None,
-) -> Data:
+) -> Either:
     """Check and normalise what all public functions take.
 
     `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,16 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, replicate_numbers
 from kcalib._backend.threads import threads_for
 from kcalib._input.checks import dtype_name, reject, weights_of
+from kcalib._input.data import Data
 from kcalib.lenses import Canonical, Lens
 
 
 @dataclass(frozen=True)
-class Classification:
-    """Checked labels and predictions, in one array library on one device."""
+class Classification(Data):
+    """Checked labels and class probabilities."""
 
     # On the host C-contiguous, as compiled code reads them.
     labels: Array  # int64, values 0..m-1, shape: (n,)
@@ -36,28 +39,77 @@ class Classification:
     dtype: str = "float64"  # of the pairwise arithmetic
     lens: Lens = field(default_factory=Canonical)  # through which all of this is seen
 
+    noun = "class probabilities"
+
     @property
     def n(self) -> int:
         return int(self.probabilities.shape[0])
 
     @property
     def m(self) -> int:
+        """The number of classes."""
         return int(self.probabilities.shape[1])
 
     @property
-    def xp(self) -> Any:
-        return arrays.namespace(self.probabilities)
+    def size(self) -> str:
+        return f"{self.n} samples and {self.m} classes"
 
-    def permuted(self, seed: int) -> Classification:
-        """The samples in the order of ``numpy.random.default_rng(seed).permutation(n)``."""
-        order = arrays.like(np.random.default_rng(seed).permutation(self.n), self.probabilities)
+    @property
+    def reference(self) -> Array:
+        return self.probabilities
+
+    def take(self, rows: Array) -> Classification:
         take = self.xp.take
         return dataclasses.replace(
             self,
-            labels=take(self.labels, order, axis=0),
-            probabilities=take(self.probabilities, order, axis=0),
-            sample_weight=None if self.sample_weight is None else take(self.sample_weight, order, axis=0),
+            labels=take(self.labels, rows, axis=0),
+            probabilities=take(self.probabilities, rows, axis=0),
+            sample_weight=None if self.sample_weight is None else take(self.sample_weight, rows, axis=0),
         )
+
+    def with_targets(self, targets: Array) -> Classification:
+        """The same predictions with other labels, integers 0..m-1, shape (n,)."""
+        labels = arrays.beside(targets, self.labels)
+        return dataclasses.replace(self, labels=self.xp.astype(labels, self.labels.dtype, copy=False))
+
+    @cached_property
+    def cumulative(self) -> Array:
+        """Cumulative sums of the probabilities, shape (n, m), float64, on the host unless they are on a GPU."""
+        return cumulative_sums(self.probabilities)
+
+    def draw(self, seed: int, replicate: int) -> Classification:
+        return self.with_targets(draw_labels(self.cumulative, self.uniforms(seed, replicate)[1]))
+
+    def draw_by(self, generator: np.random.Generator) -> Classification:
+        numbers = RandomNumbers(generator, self.reference)
+        return self.with_targets(draw_labels(self.cumulative, numbers.uniform(self.n)))
+
+    def redraw(self, seed: int, replicate: int) -> tuple[Array, Classification]:
+        rows, uniform = self.uniforms(seed, replicate, redraw=True)
+        assert rows is not None
+        labels = draw_labels(self.cumulative, uniform, rows)
+        rows = arrays.beside(rows, self.reference)
+        return rows, self.take(rows).with_targets(labels)
+
+    def uniforms(self, seed: int, replicate: int, *, redraw: bool = False) -> tuple[Array | None, Array]:
+        """The samples that `redraw` takes, None for all in their order, and the numbers that labels are drawn by.
+
+        Both have shape (n,), and are NumPy or CuPy arrays.
+        """
+        numbers = replicate_numbers(seed, replicate, self.reference)
+        rows = numbers.integers(self.n, self.n) if redraw else None
+        return rows, numbers.uniform(self.n)
+
+    def as_given(self) -> tuple[Any, Any]:
+        return self.labels, self.probabilities
+
+    def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
+        labels, names = arrays.to_host(self.labels).tolist(), self.classes
+        named = tuple(labels if names is None else (names[label] for label in labels))
+        return named, tuple(map(tuple, arrays.to_host(self.probabilities).tolist()))
+
+    def describe(self) -> dict[str, Any]:
+        return {"n_classes": self.m, "prediction": None, "lens": str(self.lens)}
 
 
 def prepare(

@@ -16,7 +16,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
-from kcalib._input.forecasts import Data, Forecasts
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing.forecasts import (
     ForecastProblem,

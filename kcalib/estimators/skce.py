@@ -18,7 +18,8 @@ from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._packing.forecasts import redrawn
 from kcalib._packing.labels import Packed
 from kcalib._pairs import statistics
@@ -306,10 +307,8 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelOperator) ->
             for m in forecast.target_medians
         ]
     return {
-        "n_classes": None if isinstance(data, Forecasts) else data.m,
-        "prediction": type(data.prediction).__name__ if isinstance(data, Forecasts) else None,
+        **data.describe(),
         "target_factor": None if forecast is None else forecast.target.description,
-        "lens": str(data.lens),
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
         "target_kernel": _describe_target(packed),

@@ -21,7 +21,8 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
 from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels
 from kcalib._input import labels as label_checks
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import Packed
 from kcalib._pairs.dispatch import Operator, operator_for

@@ -24,7 +24,8 @@ from kcalib import _packing
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import operator_for
 from kcalib.estimators.skce import ESTIMATORS, PairOptions, compute, describe
@@ -361,11 +362,7 @@ class Task:
         """
         rest: dict[str, Any] = dict.fromkeys(OPTIONAL_FIELDS)
         rest |= {"n_samples": self.data.n, "n_samples_used": self.data.n}
-        if isinstance(self.data, Forecasts):
-            rest |= {"prediction": type(self.data.prediction).__name__}
-        else:
-            rest |= {"n_classes": self.data.m}
-        rest |= {"lens": str(self.data.lens), "dtype": self.data.dtype, "seconds": 0.0}
+        rest |= {**self.data.describe(), "dtype": self.data.dtype, "seconds": 0.0}
         rest |= {"method": self.method, "method_reason": "asked for by name"}
         pvalue = math.exp(log_pvalue) if pvalue is None else pvalue
         return CalibrationTestResult(pvalue=pvalue, log_pvalue=log_pvalue, **(rest | fields))

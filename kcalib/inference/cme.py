@@ -20,7 +20,8 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
-from kcalib._input.forecasts import Data, Forecasts
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -184,7 +185,7 @@ def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed:
     repeated = data.take(rows)
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
-        drawn = _packing.repack(packed, repeated.drawn(seed, r), rows=rows)
+        drawn = _packing.repack(packed, repeated.draw(seed, r), rows=rows)
         again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
         for _, z in _blocks(again):
             matrix += arrays.to_host(z @ z.T)

@@ -31,7 +31,8 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.random import Weights, batches
 from kcalib._backend.segments import Segments
-from kcalib._input.forecasts import Data, Forecasts, prepare
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._packing.forecasts import packed_with, resolve
 from kcalib._packing.labels import Packed

@@ -9,7 +9,7 @@ The replicates come from `Draws`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,10 +18,11 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, thresholds
+from kcalib._backend.random import cumulative_sums, thresholds
 from kcalib._backend.segments import Segments
 from kcalib._backend.warnings import warn
-from kcalib._input.forecasts import Data, Forecasts
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -232,52 +233,19 @@ def _check_options(estimator: Estimator, options: PairOptions, given: dict[str, 
             raise ValueError(f"`{option}`{shown} estimator={name!r} has no such option; leave it out")
 
 
+@dataclass(frozen=True)
 class Draws:
     """Replicates of the data that are calibrated by construction; each a function of seed and number alone."""
 
-    def __init__(self, data: Data, seed: int, resample_predictions: bool) -> None:
-        self._data = data
-        self._seed = seed
-        self._resample = resample_predictions
-        self._cumulative: Array | None = None
+    data: Data
+    seed: int
+    resample_predictions: bool
 
-    @property
-    def _reference(self) -> Array:
-        return self._data.y if isinstance(self._data, Forecasts) else self._data.probabilities
-
-    def _numbers(self, replicate: int) -> RandomNumbers:
-        key = np.array([self._seed, replicate], dtype=np.uint64)
-        return RandomNumbers(np.random.Generator(np.random.Philox(key=key)), self._reference)
-
-    def uniforms(self, replicate: int) -> tuple[Array | None, Array]:
-        """The samples of which a replicate takes the predictions, None for all in their order; numbers of their labels.
-
-        Both (n,), NumPy or CuPy arrays.
-        """
-        n, numbers = self._data.n, self._numbers(replicate)
-        rows = numbers.integers(n, n) if self._resample else None
-        return rows, numbers.uniform(n)
-
-    def rows(self, replicate: int) -> Array | None:
-        """The samples of which a replicate takes the predictions; None for all in their order."""
-        if not self._resample:
-            return None
-        return arrays.beside(self._numbers(replicate).integers(self._data.n, self._data.n), self._reference)
-
-    def sample(self, replicate: int) -> Data:
-        data = self._data
-        if isinstance(data, Forecasts):
-            rows = self.rows(replicate)
-            return (data if rows is None else data.take(rows)).drawn(self._seed, replicate)
-        if self._cumulative is None:
-            self._cumulative = cumulative_sums(data.probabilities)
-        rows, uniform = self.uniforms(replicate)
-        labels = draw_labels(self._cumulative, uniform, rows)
-        probabilities = data.probabilities
-        if rows is not None:
-            probabilities = data.xp.take(probabilities, arrays.beside(rows, probabilities), axis=0)
-        labels = data.xp.astype(arrays.beside(labels, data.labels), data.labels.dtype, copy=False)
-        return replace(data, labels=labels, probabilities=probabilities)
+    def sample(self, replicate: int) -> tuple[Array | None, Data]:
+        """The samples of which a replicate takes the predictions, None for all in their order, and the replicate."""
+        if self.resample_predictions:
+            return self.data.redraw(self.seed, replicate)
+        return None, self.data.draw(self.seed, replicate)
 
 
 class _Statistic(Protocol):
@@ -303,17 +271,13 @@ class _UserStatistic:
         return self._value(self.data, "for the data")
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
-        return np.array([self._value(draws.sample(r), f"for replicate {r}") for r in range(count)])
+        return np.array([self._value(draws.sample(r)[1], f"for replicate {r}") for r in range(count)])
 
     def described(self) -> dict[str, Any]:
         return NOTHING_TO_SAY
 
     def _value(self, data: Data, where: str) -> float:
-        if isinstance(data, Forecasts):
-            y = data.y if data.prediction.event_shape else data.y[:, 0]
-            returned = self.function(y, data.prediction)
-        else:
-            returned = self.function(data.labels, data.probabilities)
+        returned = self.function(*data.as_given())
         try:
             value = float(returned)
         except (TypeError, ValueError):
@@ -345,13 +309,13 @@ class _PairStatistic:
         return self._value(self._operator)
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
-        return np.array([self._of_sample(draws.sample(r), draws.rows(r)) for r in range(count)])
+        return np.array([self._of_sample(*draws.sample(r)) for r in range(count)])
 
     def described(self) -> dict[str, Any]:
         description = describe(self._data, self._packed, self._operator)
         return NOTHING_TO_SAY | self._fields | {"description": description}
 
-    def _of_sample(self, sample: Data, rows: Array | None) -> float:
+    def _of_sample(self, rows: Array | None, sample: Data) -> float:
         packed = _packing.repack(self._packed, sample, rows=rows, threads=self._options.threads)
         return self._value(self._operator_for(packed))
 
@@ -378,7 +342,7 @@ class _TopLabelECE:
         self._xp = xp = arrays.namespace(p)
         everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
         cumulative = cumulative_sums(p)
-        self._n_bins = n_bins
+        self._data, self._n_bins = data, n_bins
         self._confidence = p[everyone, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
         self._correct = predicted == arrays.where_computed(data.labels)
@@ -399,7 +363,8 @@ class _TopLabelECE:
 
     def _batch(self, draws: Draws, begin: int, end: int) -> np.ndarray:
         everyone = self._xp.arange(len(self._bin))
-        drawn = [draws.uniforms(replicate) for replicate in range(begin, end)]
+        redraw = draws.resample_predictions
+        drawn = [self._data.uniforms(draws.seed, replicate, redraw=redraw) for replicate in range(begin, end)]
         rows = self._xp.stack([everyone if taken is None else taken for taken, _ in drawn])
         at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in drawn]))
         return self._values(rows, (self._from[rows] <= at) & (at < self._to[rows]))

@@ -27,7 +27,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.random import Weights, batches, drawn_labels
-from kcalib._input.forecasts import Data, Forecasts
+from kcalib._input.forecasts import Either as Data
+from kcalib._input.forecasts import Forecasts
 from kcalib._packing.labels import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -159,7 +160,7 @@ def _exact_by_sweeps(problem: QuadraticProblem, data: Forecasts, n_resamples: in
     else:
         draws = np.empty(n_resamples)
         for r in range(n_resamples):
-            drawn = problem.packed.with_targets(data.drawn(seed, r))
+            drawn = problem.packed.with_targets(data.draw(seed, r))
             operator = operator_for(drawn.problem, operator=problem.operator.name, threads=problem.options.threads)
             draws[r] = float(operator.moments(rows=False, trace=False).total)
     return _monte_carlo(problem, draws, f"{n_resamples} draws of the targets from the predictions")
@@ -179,7 +180,7 @@ def _vector_draws(problem: QuadraticProblem, data: Forecasts, n_resamples: int, 
     draws = []
     for begin in range(0, n_resamples, at_once):
         some = range(begin, min(n_resamples, begin + at_once))
-        found = [packed.with_targets(data.drawn(seed, r)).problem.left.marks for r in some]
+        found = [packed.with_targets(data.draw(seed, r)).problem.left.marks for r in some]
         marks = xp.concatenate([xp.asarray(arrays.where_computed(m), dtype=xp.float64) for m in found], axis=1)
         own = _own_forms(kernel_diagonal, marks)
         draws.append(arrays.to_host((_quadratic_forms(operator, marks) - own).reshape(-1, rank).sum(axis=1)))

@@ -96,7 +96,7 @@ class TestExact:
         y, prediction = targets("normal"), Normal(MEAN, STD)
         options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
         data = prepare(y, prediction)
-        values = [kcalib.skce(data.drawn(5, r).y[:, 0], prediction, **options) for r in range(19)]
+        values = [kcalib.skce(data.draw(5, r).y[:, 0], prediction, **options) for r in range(19)]
         larger = sum(value >= kcalib.skce(y, prediction, **options) for value in values)
         result = kcalib.calibration_test(y, prediction, method="exact", seed=5, n_resamples=19, **options)
         assert result.pvalue == (1 + larger) / 20

@@ -1,0 +1,91 @@
+"""What all checked data offer, whatever was predicted: estimators, tests, comparison and the command ask for no more.
+
+There are two kinds, `_input.labels.Classification` and `_input.forecasts.Forecasts`. A third, say counts of a
+multinomial, or times that may be censored, would be a class with the abstract members of `Data`, which
+`_input.forecasts.prepare` returns. Imports point down, so data know nothing of the rooms above. Where these treat the
+kinds differently beyond what is here, they have a `functools.singledispatch` function: those of `_packing`, which makes
+a pair problem of the data, are the ones to register for, in a file of its own there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib.lenses import Lens
+
+
+class Data(ABC):
+    """Checked samples, predictions with a target each, in one array library on one device; immutable."""
+
+    noun: ClassVar[str]  # what the predictions are, for messages
+    sample_weight: Array | None  # float64, shape: (n,)
+    dtype: str  # of the pairwise arithmetic, "float64" or "float32"
+    lens: Lens  # the notion of calibration
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """The number of samples."""
+
+    @property
+    @abstractmethod
+    def size(self) -> str:
+        """How many samples of what size, in words; data of the same problem have equal ones."""
+
+    @property
+    @abstractmethod
+    def reference(self) -> Array:
+        """An array in the library and on the device of all of them."""
+
+    @property
+    def xp(self) -> Any:
+        """The array library."""
+        return arrays.namespace(self.reference)
+
+    @abstractmethod
+    def take(self, rows: Array) -> Self:
+        """The samples `rows`, in this order; some may be there several times."""
+
+    def order(self, seed: int) -> Array:
+        """``numpy.random.default_rng(seed).permutation(n)``, beside the samples."""
+        return arrays.like(np.random.default_rng(seed).permutation(self.n), self.reference)
+
+    def permuted(self, seed: int) -> Self:
+        """The samples in the order of `order`."""
+        return self.take(self.order(seed))
+
+    @abstractmethod
+    def with_targets(self, targets: Array) -> Self:
+        """The same predictions with other targets, in the form in which they are kept here."""
+
+    @abstractmethod
+    def draw(self, seed: int, replicate: int) -> Self:
+        """The same predictions with a target drawn from each, as if they were calibrated.
+
+        A pure function of seed and replicate, with the same numbers for every array library.
+        """
+
+    @abstractmethod
+    def draw_by(self, generator: np.random.Generator) -> Self:
+        """The same with the next numbers of a generator."""
+
+    @abstractmethod
+    def redraw(self, seed: int, replicate: int) -> tuple[Array, Self]:
+        """Samples drawn with replacement, n of them, and their predictions with a target drawn from each."""
+
+    @abstractmethod
+    def as_given(self) -> tuple[Any, Any]:
+        """Targets and predictions in the form in which a function of the user takes them."""
+
+    @abstractmethod
+    def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
+        """Targets and predictions as plain Python values, in the form in which results show them."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The fields of a result that say what was predicted: `n_classes`, `prediction` and `lens`."""

@@ -58,7 +58,7 @@ print(time.perf_counter() - begin, 1024 * int(peak) / 1e6)
 
 
 def seconds_and_memory(n, threads):
-    """Of conjugate gradients in a process of their own; megabytes of the whole process, Python and data included."""
+    """Conjugate gradients in a process of their own; megabytes of the whole process, Python and data included."""
     if sys.platform != "linux":
         raise NotImplementedError("reads the peak memory from /proc")
     program = PROGRAM.format(n=n, threads=threads)

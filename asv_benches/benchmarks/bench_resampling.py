@@ -73,7 +73,7 @@ class QuadraticForms:
 
 
 class Deviation:
-    """Of float32 draws from float64 ones."""
+    """The distance of float32 draws from float64 ones."""
 
     params = [SIZES]
     param_names = ["n"]

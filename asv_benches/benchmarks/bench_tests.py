@@ -243,7 +243,7 @@ class BinaryParts:
         return self.kcalib.bandwidth.median_distance(self.line.p[:, None], threads=self.threads)
 
     def moments(self):
-        """Of samples that nobody has sorted yet."""
+        """The samples are ones that nobody has sorted yet."""
         return self.line.operator(self.threads).moments(second=True)
 
     def seconds(self, rounds):

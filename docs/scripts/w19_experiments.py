@@ -134,7 +134,7 @@ def run(count: int, processes: int, **options) -> np.ndarray:
 
 
 def shares(pvalues: np.ndarray) -> list[float]:
-    """Of p-values at most alpha; those of resampling are multiples of 1 / (R + 1) but for rounding."""
+    """The share of p-values at most alpha; those of resampling are multiples of 1 / (R + 1) but for rounding."""
     return [float(np.mean(pvalues <= alpha * (1 + 1e-9))) for alpha in ALPHAS]
 
 
@@ -236,7 +236,7 @@ def estimates_figure(found: dict[str, np.ndarray]):
 
 
 def true_ece(model: str) -> float:
-    """Of the top label, whose confidence is c. P(correct) is c (M1), (c + 0.1) / 2 (M2: by symmetry), 0.1 (M3)."""
+    """The top label has confidence c. P(correct) is c (M1), (c + 0.1) / 2 (M2: by symmetry), 0.1 (M3)."""
     confidence = np.random.default_rng(0).dirichlet(np.full(10, 0.1), size=10**6).max(axis=1).mean()
     return {"M1": 0.0, "M2": (confidence - 0.1) / 2, "M3": confidence - 0.1}[model]
 

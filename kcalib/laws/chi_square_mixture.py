@@ -212,7 +212,7 @@ class ChiSquareMixture(Law):
         return self.mean
 
     def _cumulant(self, order: int) -> float:
-        """Of the squares alone, of Q / scale."""
+        """The cumulant of the squares alone, of Q / scale."""
         factor = 2.0 ** (order - 1) * math.factorial(order - 1)
         return factor * math.fsum(
             count * (weight / self._scale) ** order for weight, count in zip(self.weights, self.degrees_of_freedom)

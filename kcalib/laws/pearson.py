@@ -248,7 +248,7 @@ def _log_density(u: np.ndarray, log_gap: np.ndarray, p: float, r: float) -> np.n
 def _divided_difference(
     first: np.ndarray, second: np.ndarray, between: np.ndarray, log_first: np.ndarray, log_second: np.ndarray
 ) -> np.ndarray:
-    """Of psi(y) = -log(1 - y) / y between two points below 1 or complex, whose difference and log(1 - y) are given.
+    """The slope of psi(y) = -log(1 - y) / y between two points below 1 or complex; their difference and logs are given.
 
     From the values where the points are apart, else by Gauss's rule: for its integral representation,
     the integral over [0, 1] of s / ((1 - s y1)(1 - s y2)), near 0, or for the mean of psi' between the points.

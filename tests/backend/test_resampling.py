@@ -246,7 +246,7 @@ def test_counts_are_multinomial():
 
 
 def check_uncorrelated(weights: np.ndarray) -> None:
-    """Of mean 0 and variance 1: products of different replicates, and of rows up to 70 apart, average to 0."""
+    """Mean 0 and variance 1: products of different replicates, and of rows up to 70 apart, average to 0."""
     n, replicates = weights.shape
     gram = weights.T @ weights / math.sqrt(n)
     assert np.abs(gram - np.diag(np.diag(gram))).max() < SIGMAS

@@ -130,7 +130,7 @@ class TestNormals:
         table = wasserstein_table(centred_normals(S))
         for i, j in itertools.combinations(range(len(S)), 2):
             assert table[i, j] == pytest.approx(exact_bures(S[i], S[j]), abs=1e-7)
-        # Of ranks 1: |x|^2 + |y|^2 - 2 |x.y|.
+        # Covariances have rank 1: |x|^2 + |y|^2 - 2 |x.y|.
         assert table[0, 1] ** 2 == pytest.approx(x @ x + y @ y - 2 * abs(x @ y), abs=1e-7)
 
     @pytest.mark.parametrize("d", [1, 2, 3, 10])
@@ -160,7 +160,7 @@ class TestNormals:
         assert wasserstein_distance(full.take(slice(0, 3)), full.take(slice(3, 7))) == pytest.approx(
             table[:3, 3:], rel=1e-13
         )
-        # Of independent entries beside full ones.
+        # One side has independent entries, the other full covariances.
         as_full = MultivariateNormal(mean, std[:, :, None] ** 2 * np.eye(3))
         expected = wasserstein_distance(as_full, full)
         assert wasserstein_distance(Normal(mean, std), full) == pytest.approx(expected, rel=1e-13)

@@ -122,7 +122,7 @@ def test_lenses():
     for name in ("score", "miscalibration", "discrimination", "uncertainty", "noise"):
         assert getattr(whole, name) == pytest.approx(sum(getattr(d, name) for d in parts), rel=1e-12)
     assert whole.lens == str(Canonical())
-    # Of two classes cells and bins are the same.
+    # With two classes cells and bins are the same.
     cells, bins = (kcalib.brier_decomposition(y == 0, p[:, 0], grouping=g) for g in ("canonical", "classwise"))
     assert cells == dataclasses.replace(bins, grouping="canonical")
 
@@ -137,7 +137,7 @@ def test_integer_weights_repeat_samples():
 
 
 def test_noise_is_the_bias():
-    """Of a calibrated model with few distinct predictions miscalibration is noise, on average."""
+    """The miscalibration of a calibrated model with few distinct predictions is noise, on average."""
     rng = np.random.default_rng(2)
     predictions = rng.dirichlet([1, 1, 1], size=8)
     found = []

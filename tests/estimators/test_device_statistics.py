@@ -291,7 +291,7 @@ def test_wasserstein_distances(cupy, name):
         found = D.wasserstein_distance(there), D.wasserstein_distance(there.take(few), there)
     here = make(np.asarray)
     for table, other in zip(found, (here, here.take(few)), strict=True):
-        # Of covariances squares have the error of the roots and polar factors, of a scale of up to 10.
+        # Squares of covariances have the error of the roots and polar factors, of a scale of up to 10.
         np.testing.assert_allclose(table.get() ** 2, D.wasserstein_distance(other, here) ** 2, rtol=1e-12, atol=1e-13)
 
 
@@ -506,7 +506,7 @@ def test_evaluation_of_distributions(cupy, name):
 
 
 def test_sums_of_groups(cupy):
-    """Of every size around powers of two, and empty ones; against exact sums."""
+    """Segments have every size around powers of two, or are empty; against exact sums."""
     rng, sizes = np.random.default_rng(1), [0, 1, 2, 3, 4, 5, 7, 8, 9, 0, 63, 64, 65, 0]
     group = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     values = rng.normal(size=(len(group), 2))

@@ -448,7 +448,7 @@ def test_torchmetrics(norm):
         torch.as_tensor(p), torch.as_tensor(y), num_classes=4, n_bins=15, norm=norm
     )
     assert kcalib.top_label_ece(y, p, norm=norm) == pytest.approx(float(theirs), abs=1e-6)  # float32
-    # Of binary problems it takes the probability of the second class.
+    # In binary problems it takes the probability of the second class.
     y, p = softmax_problem(2000, 2)
     second = torch.as_tensor(p[:, 1].copy())
     theirs = functional.binary_calibration_error(second, torch.as_tensor(y), n_bins=15, norm=norm)

@@ -210,7 +210,7 @@ def test_fair_score_is_that_of_the_distribution_on_average():
 
 @pytest.mark.parametrize("d", [2, 5])
 def test_energy_score_of_normals(d):
-    """Of isotropic ones E|Z - y| is the mean of a noncentral chi law; of others draws of Z and Z' agree."""
+    """For isotropic ones E|Z - y| is the mean of a noncentral chi law; of others draws of Z and Z' agree."""
     centre = np.zeros((1, d))
     y = np.full((1, d), 0.7)
     prediction = Normal(centre, np.full((1, d), 2.0))
@@ -282,7 +282,7 @@ def test_a_family_of_ones_own():
     y = np.array([0.5, -30.0, 60.0])
     expected = [integral_of(lambda x, m=m: scipy.special.expit(x - m), t, -80, 80) for t, m in zip(y, loc, strict=True)]
     np.testing.assert_allclose(values(y, Logistic(loc)), expected, rtol=1e-8)
-    # Of draws: four standard errors of the mean of 512 of them, |Z - y| having at most the variance of Z.
+    # Draws are right to four standard errors of the mean of 512 of them, |Z - y| having at most the variance of Z.
     y = np.array([0.5, 1.0, -3.0])
     exact = values(y, Normal(loc, np.ones(3)))
     assert np.all(np.abs(values(y, DrawsOnly(loc)) - exact) < 4 * 1.5 / math.sqrt(512))

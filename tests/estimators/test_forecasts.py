@@ -280,7 +280,7 @@ class TestOptions:
 
 
 class Uniform(Distribution):
-    """Of a user's own: nothing but draws."""
+    """A user's own has nothing but draws."""
 
     def __init__(self, low, high):
         self.low, self.high = np.asarray(low, dtype=float), np.asarray(high, dtype=float)

@@ -178,7 +178,7 @@ def test_confidence_band_is_clopper_pearson():
 
 @pytest.mark.parametrize("simultaneous", [False, True])
 def test_coverage_of_the_bands_of_bins(simultaneous):
-    """Of a calibrated model both bands fail at most as often as they say; the exact one not for want of trying."""
+    """Both bands of a calibrated model fail at most as often as they say; the exact one not for want of trying."""
     rng = np.random.default_rng(5)
     p, trials, level = rng.beta(2, 2, size=120), 400, 0.9
     options = {"n_bins": 5, "confidence_level": level, "simultaneous": simultaneous, **BINARY}

@@ -111,7 +111,7 @@ def test_multiplier_is_that_without_the_diagonal(multipliers):
 
 @pytest.mark.parametrize(("n", "m", "tolerance"), [(60, 3, 1e-9), (400, 2, 1e-3), (400, 10, 2e-3), (400, 50, 1e-2)])
 def test_spectrum_is_the_law_of_all_eigenvalues(n, m, tolerance):
-    """Of few samples exactly; otherwise products with H are added until p changes by less than 1 %."""
+    """Few samples have all eigenvalues; otherwise products with H are added until p changes by less than 1 %."""
     for y, p in (softmax_problem(n, m, seed=1), softmax_problem(n, m, seed=2, scale=1.0)):
         p = p**1.2 / np.sum(p**1.2, axis=1, keepdims=True)
         h = off_diagonal(dense(y, p)) / (n - 1)

@@ -117,7 +117,7 @@ def test_weights_are_those_of_the_host(cupy, kind):
 
 @pytest.mark.parametrize("width", [1, 3, 16, 21])
 def test_segment_sums(cupy, width):
-    """Of empty segments, and of more rows than a block has threads; roundings of 700 terms of size 1."""
+    """There are empty segments, and more rows than a block has threads; roundings of 700 terms of size 1."""
     rng = np.random.default_rng(width)
     numbers = rng.choice([0, 2, 2, 2, 5], size=700)
     values, scales = rng.normal(size=(700, width)), rng.normal(size=700)

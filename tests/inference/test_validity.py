@@ -22,7 +22,7 @@ import kcalib
 from kcalib.kernels import Exponential
 
 ALPHAS = (0.01, 0.05, 0.1)
-# Of each assertion, were the seed another. Less than 500 of them: a run of the slow suite fails with less than 1 %.
+# The risk of an assertion, were the seed another; there are fewer than 500: a slow run fails in 1 % at most.
 RISK = 2e-5
 MEDIAN = Exponential(metric="total_variation")
 FIXED = Exponential(bandwidth=0.8, metric="total_variation")

@@ -87,7 +87,7 @@ def _literal_pair(components, one, other, two, kernel) -> float:
 
 
 def _laplace_quadrature(m: float, b: float, c: float, kernel) -> float:
-    """Of the difference of two Laplace variables, by its density, piece by piece between its kinks."""
+    """Expectation over the difference of two Laplace variables, by its density, piece by piece between its kinks."""
 
     def density(z: float) -> float:
         if c == 0:
@@ -562,7 +562,7 @@ def _flat(y, components: Components) -> list:
 @pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient(family, equal):
-    """Of the total in locations and scales, against central differences; with equal scales (1 / g for Laplace) too."""
+    """Gradients in locations and scales, against central differences; with equal scales (1 / g for Laplace) too."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     kernel = kernels_of(family)[0][0]
     start = random_components(family, 5, 2, 2)

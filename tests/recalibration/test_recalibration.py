@@ -397,7 +397,7 @@ def test_skce_of_given_kernels():
 
 
 def test_weights_count_samples_in_the_skce():
-    """Of the biased estimate, which has pairs of a sample with itself."""
+    """The criterion is the biased estimate, which has pairs of a sample with itself."""
     rng = np.random.default_rng(1)
     times = rng.integers(0, 3, 80)
     y, p, _ = labels_at(2.0, n=80)

@@ -167,7 +167,7 @@ def test_log_normalisers(cupy, n, m):
         dirichlet.log_normalisers(cupy.asarray(x)).get(),
         _native.log_normalisers(x, _native.Sweep(1, None)),
     )
-    # Of each logarithm of Gamma; below 8 it is a difference of numbers below 24.
+    # This is the error of each logarithm of Gamma; below 8 it is a difference of numbers below 24.
     total = x.sum(axis=1)
     size = np.sum(x * np.log(x + 2), axis=1) + 24 * (m + 1) + total * np.log(total + m + 1)
     assert np.all(np.abs(found - expected) <= 4 * EPSILON * size)
@@ -204,7 +204,7 @@ def test_functions_are_those_of_numpy_arrays(cupy, function, make_problem: MakeP
         found = function.clone().fit(y, p)
         error, risk, h = found.squared_error(q_there), found.risk(z_there, q_there), found.h(q_there, p)
     assert type(error) is float and type(risk) is float and type(h) is type(p)
-    # Of float32 costs, of size 4 / 0.2; temperatures are searched to 1e-6; else rounding, times eigenvalues' quotients.
+    # Float32 costs have size 4 / 0.2; temperatures are searched to 1e-6; else rounding, times eigenvalues' quotients.
     rounding = (
         1e-5 if "float32" in repr(function) else 1e-6 if function.get_params().get("temperature", 1) is None else 1e-10
     )

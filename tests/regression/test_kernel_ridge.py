@@ -159,7 +159,7 @@ def test_confidences_in_higher_precision():
 @pytest.mark.parametrize("lens", [None, TopLabel()])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_low_rank_is_the_dense_path(function, lens, gamma, monkeypatch):
-    """Of saturated predictions, whose kernel matrix has a low rank with all classes, too."""
+    """Predictions are saturated: their kernel matrix has a low rank with all classes, too."""
     n, kernel = 400, Gaussian(bandwidth=(2 * gamma) ** -0.5)
     y, p = softmax_problem(n, 10, 0, scale=30.0)
     _, q = softmax_problem(50, 10, 1, scale=30.0)

@@ -248,7 +248,7 @@ def test_expansion_is_that_of_numpy_arrays(cupy, monkeypatch, problem, shift, ba
         found = Expansion.of(operator, residuals, shift, rows, seed=0)
         pairs = found.pairs(rows[:7], rows)
     assert found.factor.is_exact == expected.factor.is_exact == exact
-    # Of the solver b is known to 1e-6 only, divided by what is left of it.
+    # The solver knows b to 1e-6 only, divided by what is left of it.
     rtol = 1e-9 if exact else 1e-4
     assert found.value == pytest.approx(expected.value, rel=rtol)
     assert found.plug_in == pytest.approx(expected.plug_in, rel=1e-9)

@@ -96,7 +96,7 @@ FAMILIES: dict[str, tuple[Distribution, list[Nodes], float]] = {
 
 
 def targets(name: str) -> np.ndarray:
-    """Of the right shape, not drawn from the predictions: all terms count."""
+    """Targets of the right shape, not drawn from the predictions: all terms count."""
     prediction = FAMILIES[name][0]
     y = np.random.default_rng(3).normal(scale=1.5, size=(N, *prediction.event_shape))
     return np.abs(np.round(2 * y)) if prediction.support == "count" else y

@@ -32,6 +32,20 @@ packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispat
 
 from typing import TYPE_CHECKING, Any
 
+try:
+    import kcalib._native as _native  # noqa: F401
+except ModuleNotFoundError as error:
+    from pathlib import Path
+
+    folder = Path(__file__).parent
+    # The build file is not installed. Anything else that is missing is another fault, which shows as it is.
+    if error.name != "kcalib._native" or not (folder / "meson.build").is_file():
+        raise
+    raise ImportError(
+        f"this is the source folder {folder}, without the compiled core; install kcalib (`pip install .`), and start "
+        "Python in another folder, or with the option -P, to import what is installed"
+    ) from None
+
 from kcalib import (
     bandwidth,
     distributions,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import os
 import re
 import subprocess
 import sys
@@ -75,6 +76,39 @@ def test_import_is_light():
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"scipy.special", "array_api_compat.numpy", "matplotlib", "pandas", "numpy.testing"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("change", "last"),
+    [
+        (None, "ImportError: this is the source folder {0}, without the compiled core; install kcalib (`pip install "
+         ".`), and start Python in another folder, or with the option -P, to import what is installed"),
+        ("no checkout", "ModuleNotFoundError: No module named 'kcalib._native'"),
+        ("core that needs more", "ModuleNotFoundError: No module named 'more'"),
+    ],
+)  # fmt: skip
+def test_import_in_a_checkout_says_what_to_do(tmp_path, change, last):
+    """In one sentence; every other fault of an installation shows as it is."""
+    folder = tmp_path / "kcalib"
+    folder.mkdir()
+    for name in ("__init__.py", "meson.build"):
+        (folder / name).write_bytes((ROOT / "kcalib" / name).read_bytes())
+    if change == "no checkout":
+        (folder / "meson.build").unlink()
+    elif change is not None:
+        (folder / "_native.py").write_text("import more")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Without site-packages (-S) no hook of an editable install takes precedence over the folder.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import kcalib"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error = done.stderr.splitlines()
+    assert error[-1] == last.format(folder) and not any("During handling" in line for line in error)
 
 
 def test_one_version():

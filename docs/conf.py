@@ -14,7 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 import kcalib
-from kcalib._command import files
+from kcalib._command.files import names as file_names
 from kcalib._pairs import dispatch
 
 project = "kcalib"
@@ -71,13 +71,13 @@ def names(values: tuple[str, ...]) -> str:
 
 # The names that `kcalib evaluate` recognises in files, for user_guide/inputs.rst and scores.rst.
 rst_epilog = f"""
-.. |probability_names| replace:: {names(files.PROBABILITY_NAMES)}
-.. |logit_names| replace:: {names(files.LOGIT_NAMES)}
-.. |label_names| replace:: {names(files.LABEL_NAMES)}
-.. |mean_names| replace:: {names(files.MEAN_NAMES)}
-.. |std_names| replace:: {names(files.STD_NAMES)}
-.. |samples_names| replace:: {names(files.SAMPLES_NAMES)}
-.. |rate_names| replace:: {names(files.RATE_NAMES)}
+.. |probability_names| replace:: {names(file_names.PROBABILITY_NAMES)}
+.. |logit_names| replace:: {names(file_names.LOGIT_NAMES)}
+.. |label_names| replace:: {names(file_names.LABEL_NAMES)}
+.. |mean_names| replace:: {names(file_names.MEAN_NAMES)}
+.. |std_names| replace:: {names(file_names.STD_NAMES)}
+.. |samples_names| replace:: {names(file_names.SAMPLES_NAMES)}
+.. |rate_names| replace:: {names(file_names.RATE_NAMES)}
 """
 
 

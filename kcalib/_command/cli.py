@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from kcalib._command import files
+from kcalib._command.files import names
 from kcalib._input.forecasts import Either as Data
-from kcalib._input.forecasts import Forecasts, prepare
+from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.forecast_scores import LEVELS, QuantileCalibration, curve_of
 from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
@@ -70,12 +71,12 @@ samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ..
 std_0, ...; arrays are (n, d), samples (n, S, d).
 
 names, in order of preference:
-  probabilities  {", ".join(files.PROBABILITY_NAMES)}
-  logits         {", ".join(files.LOGIT_NAMES)} (a softmax is applied)
-  mean and std   {", ".join(files.MEAN_NAMES)}; {", ".join(files.STD_NAMES)}
-  samples        {", ".join(files.SAMPLES_NAMES)}
-  rate           {", ".join(files.RATE_NAMES)}
-  labels         {", ".join(files.LABEL_NAMES)} (targets, too)
+  probabilities  {", ".join(names.PROBABILITY_NAMES)}
+  logits         {", ".join(names.LOGIT_NAMES)} (a softmax is applied)
+  mean and std   {", ".join(names.MEAN_NAMES)}; {", ".join(names.STD_NAMES)}
+  samples        {", ".join(names.SAMPLES_NAMES)}
+  rate           {", ".join(names.RATE_NAMES)}
+  labels         {", ".join(names.LABEL_NAMES)} (targets, too)
 
 exit codes:
   {DONE}    done
@@ -464,13 +465,7 @@ def _prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
     """The checked content of a file; errors that the library then raises speak of the file."""
     found = files.read_predictions(job.path, **reading)
     try:
-        if isinstance(found, files.FileForecasts):
-            data = prepare(found.y_true, found.distribution(), threads=threads)
-        else:
-            data = prepare(
-                found.y_true, found.y_pred, classes=found.classes, from_logits=found.from_logits, threads=threads
-            )
-        yield data
+        yield found.prepared(threads)
     except files.FileError:
         raise
     except (ValueError, TypeError) as error:

@@ -7,7 +7,8 @@ import csv
 import numpy as np
 import pytest
 
-from kcalib._command.files import FAMILIES, FileError, FileForecasts, FilePredictions, read_predictions
+from kcalib._command.files import FileError, FileForecasts, FilePredictions, read_predictions
+from kcalib._command.files.names import FAMILIES
 
 Y = np.array([0.5, -1.25, 3.0, 2.0, 0.0])
 MEAN = np.array([0.25, -1.0, 2.5, 2.0, 1.0])

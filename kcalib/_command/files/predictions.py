@@ -1,0 +1,258 @@
+"""`read_predictions`: from the path of a file to the predictions and labels, or targets, of one model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kcalib import distributions
+from kcalib._command.files.csv import csv_source
+from kcalib._command.files.names import (
+    CLASSES_NAME,
+    LABEL_NAMES,
+    FamilyChoice,
+    choose,
+    choose_forecasts,
+    label_name,
+    target_names,
+)
+from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
+from kcalib._command.files.parquet import parquet_source
+from kcalib._command.files.source import Choice, FileError, Source, check_content, named
+from kcalib._input.forecasts import Either, prepare
+from kcalib.distributions import Distribution
+
+SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class FilePredictions:
+    """What a file holds, as `kcalib.evaluate` takes it."""
+
+    y_true: np.ndarray  # shape: (n,), or (n, m) one-hot
+    y_pred: np.ndarray  # shape: (n, m), or (n,) for a binary problem
+    from_logits: bool
+    classes: np.ndarray | None  # the label of each column of y_pred, shape: (m,)
+    name: str  # the file's name without folder and suffix
+    origin: str  # which arrays or columns y_pred and y_true are, for messages
+
+    def prepared(self, threads: int | None) -> Either:
+        """The checked content; errors are those of `kcalib._input`."""
+        return prepare(self.y_true, self.y_pred, classes=self.classes, from_logits=self.from_logits, threads=threads)
+
+
+@dataclass(frozen=True)
+class FileForecasts:
+    """Targets and the parameters of predicted distributions."""
+
+    y_true: np.ndarray  # shape: (n,) or (n, d)
+    family: str  # a key of `FAMILIES`
+    parameters: dict[str, np.ndarray]  # by the names that the family has for them
+    name: str
+    origin: str
+
+    def distribution(self) -> Distribution:
+        """The predictions; errors are those of `kcalib.distributions`."""
+        made: Distribution = getattr(distributions, self.family)(**self.parameters)
+        return made
+
+    def prepared(self, threads: int | None) -> Either:
+        """The checked content; errors are those of `kcalib._input`, too."""
+        return prepare(self.y_true, self.distribution(), threads=threads)
+
+
+def read_predictions(
+    path: str | os.PathLike[str],
+    *,
+    probs: str | None = None,
+    logits: str | None = None,
+    labels: str | None = None,
+    from_logits: bool = False,
+    mean: str | None = None,
+    std: str | None = None,
+    samples: str | None = None,
+    rate: str | None = None,
+) -> FilePredictions | FileForecasts:
+    """Predictions and labels, or targets, of one model from one file.
+
+    Parameters
+    ----------
+    path : path-like
+        A .npz, .npy, .csv or .parquet file.
+    probs, logits : str, optional
+        Name of the array or column with probabilities or logits, or the prefix of a family of
+        columns (``probs_0``, ``probs_1``, ...); at most one of them. Default: the first
+        of `PROBABILITY_NAMES`, then of `LOGIT_NAMES`, that the file has.
+    labels : str, optional
+        Name of the array or column with the labels, or an existing .npy file that holds
+        them. Default: the first of `LABEL_NAMES`; for an .npy file without fields
+        the file of that name beside it.
+    from_logits : bool
+        Whatever is read are logits, however it is named.
+    mean, std, samples, rate : str, optional
+        Names, or prefixes of families of columns, of the parameters of predicted distributions; `labels` then names
+        the targets. Default: the first of `FAMILIES` that the file has all parameters of, if it has no class
+        probabilities.
+
+    Returns
+    -------
+    FilePredictions or FileForecasts
+        Not checked beyond what the format needs.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or does not hold what is asked for.
+    OSError
+        If the system refuses to open it.
+    """
+    path = Path(path)
+    given = {"mean": mean, "std": std, "samples": samples, "rate": rate}
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FileError(f"the suffix is {path.suffix!r}, expected one of {', '.join(SUFFIXES)}; convert the file")
+    check_content(path)
+    if suffix == ".npy":
+        whole = npy_array(path)
+        if whole.dtype.names is None:
+            _check_no_names(probs=probs, logits=logits, **given)
+            return _plain_npy(path, whole, labels, from_logits)
+        source = field_source(whole)
+    else:
+        source = {".npz": npz_source, ".csv": csv_source, ".parquet": parquet_source}[suffix](path)
+
+    forecasts = None
+    if probs is None and logits is None and not from_logits:
+        forecasts = choose_forecasts(source, given)
+    if forecasts is not None:
+        return _read_forecasts(path, source, forecasts, labels)
+    choice = choose(source, probs, logits)
+    label_file = _label_file(labels)
+    name = label_name(source, labels) if label_file is None else None
+    pred, true = source.read(choice, name)
+    if label_file is not None:
+        true = npy_labels(label_file)
+    assert true is not None  # by one of the two ways
+    from_logits = from_logits or choice.logits
+    pred_origin = named(source, choice.names)
+    pred = _check_not_labels(pred, from_logits, pred_origin)
+    true_origin = f"{source.noun} {name!r}" if label_file is None else f"file {str(label_file)!r}"
+
+    classes: np.ndarray | None = None
+    if choice.classes is not None:
+        classes = np.asarray(choice.classes)
+        if true.dtype.kind not in "SUO":
+            raise FileError(
+                f"{true_origin} holds {true.dtype}, but the predictions are the {pred_origin}, named after the "
+                f"classes; expected labels {', '.join(map(repr, choice.classes[:5]))}, or predictions numbered from 0"
+            )
+    elif source.noun == "array" and CLASSES_NAME in source.names:
+        classes = _text(npz_array(path, CLASSES_NAME))
+        if (classes.dtype.kind == "U") != (true.dtype.kind in "SU"):
+            classes = None  # display names; the labels are positions
+    return FilePredictions(
+        y_true=_text(true),
+        y_pred=pred,
+        from_logits=from_logits,
+        classes=classes,
+        name=path.stem,
+        origin=f"y_pred is {pred_origin}, y_true is {true_origin}",
+    )
+
+
+def _read_forecasts(path: Path, source: Source, chosen: FamilyChoice, labels: str | None) -> FileForecasts:
+    label_file = _label_file(labels)
+    vectors = chosen.family == "Normal" and len(chosen.names["mean"]) > 1
+    targets = () if label_file is not None else target_names(source, labels, vectors)
+    *parameters, true = _read_groups(source, [*chosen.names.values(), targets])
+    if label_file is not None:
+        true = npy_labels(label_file)
+    assert true is not None
+    origin = f"file {str(label_file)!r}" if label_file is not None else named(source, targets)
+    for array, what in zip([*parameters, true], [*(named(source, n) for n in chosen.names.values()), origin]):
+        if array is not None and array.dtype.kind not in "biuf":
+            kind = "strings" if array.dtype.kind in "SU" else str(array.dtype)
+            raise FileError(f"{what} holds {kind}, expected numbers")
+    return FileForecasts(
+        y_true=true,
+        family=chosen.family,
+        parameters={name: array for name, array in zip(chosen.names, parameters) if array is not None},
+        name=path.stem,
+        origin=f"y_pred is {chosen.described(source)}, y_true is {origin}",
+    )
+
+
+def _read_groups(source: Source, groups: Sequence[tuple[str, ...]]) -> list[np.ndarray | None]:
+    """Each group of columns as one array; None for a group of none."""
+    if not source.in_one_pass:
+        return [source.read(Choice(names, False), None)[0] if names else None for names in groups]
+    table = source.read(Choice(tuple(name for names in groups for name in names), False), None)[0]
+    table = table.reshape(len(table), -1)
+    stops = np.cumsum([len(names) for names in groups])
+    parts = [table[:, stop - len(names) : stop] for stop, names in zip(stops, groups, strict=True)]
+    return [
+        None if not names else part[:, 0] if len(names) == 1 else part
+        for part, names in zip(parts, groups, strict=True)
+    ]
+
+
+def _label_file(labels: str | None) -> Path | None:
+    if labels is not None and labels.lower().endswith(".npy") and Path(labels).is_file():
+        return Path(labels)
+    return None
+
+
+def _check_not_labels(pred: np.ndarray, from_logits: bool, origin: str) -> np.ndarray:
+    if pred.dtype.kind not in "biu" or not (pred.ndim == 1 or (pred.ndim == 2 and pred.shape[1] == 1)):
+        return pred
+    if from_logits:
+        return pred.astype(np.float64)
+    raise FileError(
+        f"{origin} holds whole numbers and looks like predicted labels, expected probabilities; "
+        "name the predictions by --probs or --logits"
+    )
+
+
+def _text(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind != "S":
+        return array
+    try:
+        return np.char.decode(array, "utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"a label is not UTF-8 text: {error}") from None
+
+
+def _check_no_names(**given: str | None) -> None:
+    for option, name in given.items():
+        if name is not None:
+            remedy = "leave it out (for logits: --from-logits)"
+            if option not in ("probs", "logits"):
+                remedy = "save predicted distributions as an .npz file of named arrays"
+            raise FileError(f"the array has no fields, so --{option} names nothing; {remedy}")
+
+
+def _plain_npy(path: Path, array: np.ndarray, labels: str | None, from_logits: bool) -> FilePredictions:
+    """The array is the predictions; the labels are in another file."""
+    label_file = _label_file(labels)
+    beside = [path.with_name(name + ".npy") for name in LABEL_NAMES]
+    if labels is None:
+        label_file = next((file for file in beside if file.is_file() and file != path), None)
+    if label_file is None:
+        tried = "" if labels is None else f" (there is no file {labels!r})"
+        raise FileError(
+            f"the array has no labels{tried}; name a file by --labels FILE.npy, or put one of "
+            f"{', '.join(file.name for file in beside)} beside it"
+        )
+    from_logits = from_logits or "logits" in path.stem.lower()
+    return FilePredictions(
+        y_true=_text(npy_labels(label_file)),
+        y_pred=_check_not_labels(array, from_logits, "the array"),
+        from_logits=from_logits,
+        classes=None,
+        name=path.stem,
+        origin=f"y_pred is the array, y_true is file {str(label_file)!r}",
+    )

@@ -21,7 +21,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import check_choice, check_integer, check_seed
 from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._input.checks import check_points
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -56,7 +56,7 @@ def median_distance(
     metric: str = "euclidean",
     *,
     max_samples: int | None = MAX_SAMPLES,
-    seed: int = 0,
+    seed: int | None = 0,
     threads: int | None = None,
 ) -> MedianDistance:
     """Median of the distances between predictions, the default bandwidth of every kernel.
@@ -75,8 +75,8 @@ def median_distance(
     max_samples : int, optional
         Size of the subset, at least 2. None for the exact median of all pairs: time O(n^2 m), about
         that of one or two unbiased estimates of the SKCE, memory O(n m).
-    seed : int
-        Seed of the subset.
+    seed : int, optional
+        Seed of the subset, at least 0. None draws one, which the result reports.
     threads : int, optional
         Number of threads; of arrays in host memory.
 
@@ -103,7 +103,7 @@ def median_distance(
     if max_samples is not None:
         max_samples = check_integer("max_samples", max_samples, 2)
     points = check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
-    return median_of_points(points, metric, max_samples=max_samples, seed=seed, threads=threads)
+    return median_of_points(points, metric, max_samples=max_samples, seed=check_seed(seed), threads=threads)
 
 
 def median_of_points(

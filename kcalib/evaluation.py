@@ -56,7 +56,7 @@ class ForecastEvaluation:
     quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
-    alpha: float  #: level of the verdict
+    level: float  #: of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
     verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
 
@@ -66,7 +66,7 @@ def evaluate(
     y_true: Any,
     y_pred: Categorical,
     *,
-    alpha: float = ...,
+    level: float = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
     method: str = ...,
@@ -82,7 +82,7 @@ def evaluate(
     y_true: Any,
     y_pred: Distribution,
     *,
-    alpha: float = ...,
+    level: float = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
     method: str = ...,
@@ -97,7 +97,7 @@ def evaluate(
     y_true: Any,
     y_pred: Any,
     *,
-    alpha: float = ...,
+    level: float = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
     method: str = ...,
@@ -116,7 +116,7 @@ def evaluate(
     y_true: Any,
     y_pred: Any,
     *,
-    alpha: float = 0.05,
+    level: float = 0.05,
     kernel: Kernel | None = None,
     estimator: str = "unbiased",
     method: str = "auto",
@@ -137,7 +137,7 @@ def evaluate(
     ----------
     y_true, y_pred, kernel, estimator, classes, from_logits, threads
         As in `kcalib.skce`.
-    alpha : float
+    level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
     method : str
@@ -161,12 +161,12 @@ def evaluate(
         errors if the test rejects calibration: "too low" or "too high" predictions by the mean of the PIT values,
         "over-confident" ones with intervals that hold too few targets, "under-confident" with too many (of
         vectors: by squared errors over variances). If the test does not reject, but one of these is off at the level
-        `alpha` over both, the verdict says "no evidence by the SKCE, but" so.
+        `level` over both, the verdict says "no evidence by the SKCE, but" so.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` and `kcalib.calibration_test`, and if `alpha` is outside (0, 1).
+        As `kcalib.skce` and `kcalib.calibration_test`, and if `level` is outside (0, 1).
 
     Examples
     --------
@@ -181,11 +181,11 @@ def evaluate(
     >>> result.verdict, round(result.interval_coverage, 2)
     ('miscalibrated, over-confident', 0.65)
     """
-    if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
-        raise ValueError(f"`alpha` is {alpha!r}, expected a number between 0 and 1")
+    if not (isinstance(level, (int, float)) and 0 < level < 1):
+        raise ValueError(f"`level` is {level!r}, expected a number between 0 and 1")
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     options: dict[str, Any] = {
-        "alpha": alpha,
+        "level": level,
         "kernel": kernel,
         "estimator": estimator,
         "method": method,
@@ -206,7 +206,7 @@ def evaluate(
 def evaluation_of(
     data: Classification,
     *,
-    alpha: float,
+    level: float,
     kernel: Kernel | None,
     estimator: str,
     method: str,
@@ -219,7 +219,7 @@ def evaluation_of(
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
-    miscalibrated = test.pvalue < alpha
+    miscalibrated = test.pvalue < level
     return Evaluation(
         n_samples=data.n,
         n_classes=data.m,
@@ -231,7 +231,7 @@ def evaluation_of(
         top_label_ece=reliability_bins(data, n_bins).ece,
         skce=skce,
         test=test,
-        alpha=float(alpha),
+        level=float(level),
         miscalibrated=miscalibrated,
         verdict=_verdict(data.n, miscalibrated, accuracy, confidence),
     )
@@ -240,7 +240,7 @@ def evaluation_of(
 def forecast_evaluation_of(
     data: Forecasts,
     *,
-    alpha: float,
+    level: float,
     kernel: Kernel | None,
     estimator: str,
     method: str,
@@ -250,12 +250,12 @@ def forecast_evaluation_of(
 ) -> ForecastEvaluation:
     """`evaluate` of checked data."""
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
-    miscalibrated = test.pvalue < alpha
+    miscalibrated = test.pvalue < level
     errors = arrays.where_computed(data.y) - forecast_scores.means_of(data)
     has_density = forecast_scores.has_density(data.prediction)
     numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
-    # Where the SKCE finds nothing, a reason has to stand by itself: level alpha over two of them.
-    quantile = 2.0 if miscalibrated else -float(scipy.special.ndtri(alpha / 4))
+    # Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
+    quantile = 2.0 if miscalibrated else -float(scipy.special.ndtri(level / 4))
     reasons = _reasons(data.n, numbers, quantile) if numbers else _spread(data, errors, quantile)
     if miscalibrated:
         verdict = ", ".join(["miscalibrated", *reasons])
@@ -277,7 +277,7 @@ def forecast_evaluation_of(
         quantile_calibration_error=numbers.get("quantile_calibration_error"),
         skce=skce,
         test=test,
-        alpha=float(alpha),
+        level=float(level),
         miscalibrated=miscalibrated,
         verdict=verdict,
     )

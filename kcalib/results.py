@@ -178,7 +178,7 @@ class Evaluation:
     top_label_ece: float  #: `kcalib.top_label_ece`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
-    alpha: float  #: level of the verdict
+    level: float  #: of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
     verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
 
@@ -420,7 +420,7 @@ class KDEResult:
     """A calibration error by Dirichlet kernel densities."""
 
     value: float  #: the estimate
-    norm: int  #: p of CE_p^p
+    norm: str  #: "l1" or "l2": p = 1 or 2 of CE_p^p
     bandwidth: float  #: of the Dirichlet kernel
     bandwidth_source: str  #: "given", or by which criterion it is the best
     log_likelihood: float  #: mean leave-one-out log-likelihood of the predictions with this bandwidth

@@ -2,9 +2,101 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
 import kcalib
+from kcalib.distributions import Samples
+
+
+def public_parameters() -> Iterator[tuple[str, inspect.Parameter]]:
+    """Where each parameter of everything public is, such as "kernels.Matern.__init__"."""
+    for name in kcalib.__all__:
+        value = getattr(kcalib, name)
+        if inspect.ismodule(value):
+            parts = {f"{name}.{part}": getattr(value, part) for part in value.__all__}
+        else:
+            parts = {name: value}
+        for path, part in parts.items():
+            yield from parameters_of(path, part)
+
+
+def parameters_of(path: str, value: Any) -> Iterator[tuple[str, inspect.Parameter]]:
+    if inspect.isclass(value):
+        for name, member in inspect.getmembers(value, inspect.isfunction):
+            if name == "__init__" or not name.startswith("_"):
+                yield from parameters_of(f"{path}.{name}", member)
+    elif callable(value):
+        yield from ((path, parameter) for parameter in inspect.signature(value).parameters.values())
+
+
+REQUIRED = inspect.Parameter.empty
+# For each name its types and defaults; a field of a result is required.
+MEANINGS: dict[str, tuple[set[str], set[Any]]] = {
+    "confidence_level": ({"float"}, {REQUIRED, 0.95}),
+    "from_logits": ({"bool"}, {False}),
+    "full_output": ({"bool"}, {False}),
+    "level": ({"float"}, {REQUIRED, 0.05}),  # of a test
+    "n_bins": ({"int", "int | None", "int | str"}, {REQUIRED, 15, None}),  # None: 15, or no bins at all
+    "norm": ({"str"}, {REQUIRED, "l1"}),
+    # An integer, or None for a seed that is drawn and that the result reports; "int" where there is no result.
+    "seed": ({"int", "int | None"}, {REQUIRED, 0, None}),
+    "threads": ({"int | None"}, {REQUIRED, None}),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_name_has_one_meaning(name):
+    types, defaults = MEANINGS[name]
+    found = [(where, parameter) for where, parameter in public_parameters() if parameter.name == name]
+    assert found
+    for where, parameter in found:
+        assert parameter.annotation in types, where
+        assert parameter.default in defaults, where
+
+
+def test_alpha_is_no_level():
+    found = {where for where, parameter in public_parameters() if parameter.name == "alpha"}
+    assert found == {"distributions.Dirichlet.__init__", "kernels.RationalQuadratic.__init__"}
+
+
+Y, P = np.arange(40) % 3, np.random.default_rng(0).dirichlet(np.ones(3), size=40)
+SEEDED = {
+    "median_distance": lambda seed: kcalib.bandwidth.median_distance(P, max_samples=5, seed=seed),
+    "quantile_calibration": lambda seed: kcalib.quantile_calibration(
+        Y, Samples(np.random.default_rng(0).normal(size=(40, 5))), seed=seed
+    ),
+    "reliability": lambda seed: kcalib.reliability(Y, P, binning="isotonic", n_resamples=99, seed=seed),
+    "squared_calibration_error": lambda seed: kcalib.squared_calibration_error(
+        Y, P, estimators="temperature", seed=seed
+    ),
+    "squared_calibration_error, class by class": lambda seed: kcalib.squared_calibration_error(
+        Y, P, estimators="temperature", lens="class_wise", seed=seed
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seed_none_is_drawn_and_reported(name):
+    call = SEEDED[name]
+    seeds = {call(None).seed for _ in range(3)}
+    assert None not in seeds and len(seeds) == 3
+    drawn = call(None)
+    again = call(drawn.seed)
+    for field in ("value", "histogram", "consistency_band"):
+        np.testing.assert_array_equal(getattr(drawn, field, None), getattr(again, field, None))
+    assert call(0).seed == 0
+
+
+def test_nothing_is_drawn_where_nothing_is_random():
+    assert kcalib.reliability(Y, P, seed=None).seed is None
+    assert kcalib.squared_calibration_error(Y, P, estimators="temperature", shuffle=False, seed=None).seed is None
+    with pytest.raises(TypeError, match="`seed` is None, expected an integer"):
+        kcalib.pit_values(Y, Samples(np.zeros((40, 5))), seed=None)
 
 
 @pytest.mark.parametrize(

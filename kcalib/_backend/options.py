@@ -1,8 +1,9 @@
-"""Checks of options that are one integer or one name; every public function has such."""
+"""Checks of options that are one integer, one name or a seed; every public function has such."""
 
 from __future__ import annotations
 
 import operator
+import secrets
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, hint
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
         raise ValueError(f"`{name}` is {number}, expected an integer {bounds}{hint}")
     return number
+
+
+def check_seed(seed: Any, high: int | None = None) -> int:
+    """`seed` as an int in [0, high]; for None one from the operating system, which the caller's result reports."""
+    return secrets.randbits(63) if seed is None else check_integer("seed", seed, 0, high)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

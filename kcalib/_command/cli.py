@@ -248,7 +248,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     computed = parser.add_argument_group("what to compute")
     _add_lens(computed)
     computed.add_argument(
-        "--alpha", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
+        "--level", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
     )
     computed.add_argument(
         "--seed", metavar="INT", type=_integer(0), default=0,
@@ -413,7 +413,7 @@ def _collected(failures: list[Failure], file: str) -> Iterator[None]:
 def _evaluated(
     job: Job, arguments: argparse.Namespace, reading: dict[str, Any], same_kind_as: Model | None = None
 ) -> Model:
-    options = {name: getattr(arguments, name) for name in ("alpha", "estimator", "method", "block_size")}
+    options = {name: getattr(arguments, name) for name in ("level", "estimator", "method", "block_size")}
     options |= {"kernel": None, "seed": arguments.seed, "threads": arguments.threads}
     with _prepared(job, arguments.threads, reading) as data:
         if same_kind_as is not None and isinstance(data, Forecasts) != _is_regression(same_kind_as):
@@ -667,7 +667,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     if _is_regression(models[0]):
         targets = dict.fromkeys(model.evaluation.skce.target_kernel.partition("(")[0] for model in models)
         kernel += f", {' or '.join(targets)} kernel on targets"
-    level = f"{arguments.alpha:g}"
+    level = f"{arguments.level:g}"
     lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
     remarks = [
         *lens,
@@ -678,7 +678,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     if len(models) > 1:
         remarks.append(
             f"the level holds for each model by itself; for {level} over all {len(models)} "
-            f"use --alpha {arguments.alpha / len(models):.2g}"
+            f"use --level {arguments.level / len(models):.2g}"
         )
     return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
 
@@ -746,7 +746,7 @@ def _comparison_csv(comparison: Comparison) -> str:
 def _json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
     content = {
         "kcalib": __version__,
-        "alpha": arguments.alpha,
+        "level": arguments.level,
         "seed": arguments.seed,
         "models": [
             {"model": model.model, "file": model.file, **dataclasses.asdict(model.evaluation)} for model in models
@@ -789,14 +789,14 @@ def _csv(models: Sequence[Model]) -> str:
     fields = FORECAST_CSV_FIELDS if models and _is_regression(models[0]) else CSV_FIELDS
     writer.writerow([
         "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
-        "pvalue", "block_size", "n_blocks", "seed", "alpha", "miscalibrated", "verdict",
+        "pvalue", "block_size", "n_blocks", "seed", "level", "miscalibrated", "verdict",
     ])  # fmt: skip
     for model in models:
         e = model.evaluation
         writer.writerow([
             model.model, model.file, *(getattr(e, field) for field in fields), e.skce.value, e.skce.standard_error,
             e.skce.estimator, e.skce.kernel, e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size,
-            e.test.n_blocks, e.test.seed, e.alpha, e.miscalibrated, e.verdict,
+            e.test.n_blocks, e.test.seed, e.level, e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()
 

@@ -30,6 +30,7 @@ from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins"]
 
+N_BINS = 15  # everywhere, where a number of bins is not given
 MAX_BINS = 1_000_000
 BINNINGS = ("uniform", "equal_mass", "median_variance")
 MIN_BIN_SIZE = 10

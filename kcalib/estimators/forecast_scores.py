@@ -23,7 +23,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_memory
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import check_integer, check_seed
 from kcalib._backend.special import brought, special
 from kcalib._input.forecasts import FOREIGN, Forecasts, prepare
 from kcalib._pairs.problem import Components
@@ -269,7 +269,7 @@ def quantile_calibration(
     levels: Any = LEVELS,
     confidence_level: float = 0.95,
     simultaneous: bool = False,
-    seed: int = 0,
+    seed: int | None = 0,
 ) -> QuantileCalibration:
     """Quantile calibration curve: how often targets are at most the predicted quantiles.
 
@@ -283,8 +283,8 @@ def quantile_calibration(
         Of the consistency band, in (0, 1).
     simultaneous : bool
         Whether the band holds for all levels at once, or for each by itself.
-    seed : int
-        Of the randomised PIT values of counts and samples.
+    seed : int, optional
+        Of the randomised PIT values of counts and samples. None draws one, which the curve reports.
 
     Returns
     -------
@@ -322,7 +322,7 @@ def quantile_calibration(
         levels=checked_levels(levels),
         confidence_level=confidence_level,
         simultaneous=simultaneous,
-        seed=check_integer("seed", seed, 0),
+        seed=check_seed(seed),
     )
 
 

@@ -18,11 +18,12 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_memory
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import check_choice, check_integer, check_seed
 from kcalib._backend.random import drawn_labels
 from kcalib._backend.segments import Segments
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import cumulative_sum, group_sums
+from kcalib.estimators.binning import MAX_BINS, N_BINS
 from kcalib.lenses import Lens, TopLabel
 from kcalib.report import figures
 
@@ -30,10 +31,8 @@ __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
 BINNINGS = ("uniform", "equal_mass", "isotonic")
 BANDS = ("both", "confidence", "consistency")
-DEFAULT_BINS = 15
 DEFAULT_RESAMPLES = 999
-DEFAULT_SEED = 0
-MAX_BINS = 1_000_000
+SEED = 0  # unless another is given
 MAX_POINTS = 1000  # of the bands of isotonic regression
 HISTOGRAM_BINS = 20
 BATCH_ELEMENTS, DEVICE_ELEMENTS = 2**18, 2**24  # drawn labels in memory at a time
@@ -128,7 +127,7 @@ def reliability(
     bands: str | None = None,
     simultaneous: bool = False,
     n_resamples: int | None = None,
-    seed: int | None = None,
+    seed: int | None = SEED,
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
@@ -163,7 +162,7 @@ def reliability(
         Draws of all labels for the consistency bands of "isotonic" and of weighted samples; default 999. All
         others are exact.
     seed : int, optional
-        Of these draws, 0 to 2**64 - 1; default 0.
+        Of these draws, 0 to 2**64 - 1. None draws one, which the diagram reports.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights. Samples of weight 0 are left out.
 
@@ -252,7 +251,7 @@ def diagram_of(
     bands: str | None = None,
     simultaneous: bool = False,
     n_resamples: int | None = None,
-    seed: int | None = None,
+    seed: int | None = SEED,
 ) -> ReliabilityDiagram:
     """`reliability` of checked data."""
     n_bins = check_binning(binning, n_bins)
@@ -309,7 +308,7 @@ def check_binning(binning: str, n_bins: int | None) -> int | None:
     """`n_bins`, by default 15; None for isotonic regression."""
     check_choice("binning", binning, BINNINGS)
     if binning != "isotonic":
-        return check_integer("n_bins", DEFAULT_BINS if n_bins is None else n_bins, 1, MAX_BINS)
+        return check_integer("n_bins", N_BINS if n_bins is None else n_bins, 1, MAX_BINS)
     if n_bins is not None:
         raise ValueError(f"`n_bins` is {n_bins!r}, but binning='isotonic' finds the number itself; leave it out")
     return None
@@ -343,9 +342,9 @@ def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | Non
     """Both with their defaults; None where nothing is drawn."""
     if is_drawn:
         n_resamples = check_integer("n_resamples", DEFAULT_RESAMPLES if n_resamples is None else n_resamples, 1, 2**32)
-        return n_resamples, check_integer("seed", DEFAULT_SEED if seed is None else seed, 0, 2**64 - 1)
-    for name, value in (("n_resamples", n_resamples), ("seed", seed)):
-        if value is not None:
+        return n_resamples, check_seed(seed, 2**64 - 1)
+    for name, value, default in (("n_resamples", n_resamples, None), ("seed", seed, SEED)):
+        if value is not None and value != default:
             raise ValueError(
                 f"`{name}` is {value!r}, but nothing is drawn: labels are for the consistency bands of "
                 "binning='isotonic' and of weighted samples only; leave it out"

@@ -185,22 +185,22 @@ class ChiSquareMixture(Law):
         high = math.inf if self.normal_variance or max(self.weights) > 0 else 0.0
         return low, high
 
-    def rvs(self, size: int | tuple[int, ...] | None = None, seed: Any = None) -> Any:
+    def rvs(self, size: int | tuple[int, ...] | None = None, rng: Any = None) -> Any:
         """Random numbers with this law.
 
         Parameters
         ----------
         size : int or tuple of int, optional
             Shape of the result. Default: one number.
-        seed : int or numpy.random.Generator, optional
-            As for ``numpy.random.default_rng``.
+        rng : int or numpy.random.Generator, optional
+            As in scipy.stats, for ``numpy.random.default_rng``.
 
         Returns
         -------
         float or numpy.ndarray
             Of shape `size`; a float for None.
         """
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(rng)
         weights, counts = self._different
         values = math.sqrt(self.normal_variance) * rng.standard_normal(() if size is None else size)
         for weight, count in zip(weights, counts):

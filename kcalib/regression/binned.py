@@ -12,7 +12,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._pairs.statistics import group_sums
-from kcalib.estimators.binning import MAX_BINS, Binning
+from kcalib.estimators.binning import MAX_BINS, N_BINS, Binning
 from kcalib.lenses import Lens, TopLabel
 from kcalib.regression._function import CalibrationFunction, Problem
 
@@ -84,7 +84,7 @@ class BinnedCalibration(CalibrationFunction):
     0.1925
     """
 
-    def __init__(self, n_bins: int = 15, *, binning: str = "uniform", lens: Lens | None = TOP_LABEL) -> None:
+    def __init__(self, n_bins: int = N_BINS, *, binning: str = "uniform", lens: Lens | None = TOP_LABEL) -> None:
         self.n_bins = n_bins
         self.binning = binning
         self.lens = lens

@@ -24,7 +24,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import check_integer, check_seed
 from kcalib._backend.threads import terminal_progress
 from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, ClassWise, Lens
@@ -116,7 +116,7 @@ def squared_calibration_error(
     n_folds: int = 5,
     test_size: float = 0.2,
     shuffle: bool = True,
-    seed: int = 0,
+    seed: int | None = 0,
     classes: Any = None,
     from_logits: bool = False,
 ) -> SquaredCalibrationErrorResult:
@@ -173,6 +173,8 @@ def squared_calibration_error(
     if lens != "class_wise":
         raise ValueError(f"`lens` is {lens!r}, expected one of kcalib.lenses, or 'class_wise'")
     start, results = time.perf_counter(), []
+    if shuffle and seed is None:
+        options["seed"] = check_seed(None)  # one for all classes: their folds are the same samples
     m = prepare(y_true, y_pred, classes=classes, from_logits=from_logits).m
     with terminal_progress("kcalib cross-validation") as bar:
         for k in range(m):
@@ -209,9 +211,9 @@ class SquaredCalibrationErrorCV(Parametrised):
         Share of the samples that are not for tuning, in (0, 1); rounded to whole samples.
     shuffle : bool
         Permute the samples first. If False, the first samples are for tuning, the last for the estimate.
-    seed : int
-        Of ``numpy.random.default_rng(seed).permutation(n)``, at least 0. Folds are contiguous in that order, the first
-        ones larger by one sample where the division leaves a rest.
+    seed : int, optional
+        Of ``numpy.random.default_rng(seed).permutation(n)``, at least 0. None draws one, which `result_` reports. Folds
+        are contiguous in that order, the first ones larger by one sample where the division leaves a rest.
 
     Attributes
     ----------
@@ -280,7 +282,7 @@ class SquaredCalibrationErrorCV(Parametrised):
         n_folds: int = 5,
         test_size: float = 0.2,
         shuffle: bool = True,
-        seed: int = 0,
+        seed: int | None = 0,
     ) -> None:
         self.estimators = estimators
         self.lens = lens
@@ -374,7 +376,7 @@ class SquaredCalibrationErrorCV(Parametrised):
             n_test=len(split.test),
             n_folds=len(split.folds),
             n_classes=problem.simplex.shape[1],
-            seed=int(self.seed) if self.shuffle else None,
+            seed=split.seed,
             seconds=time.perf_counter() - start,
         )
         self.cv_results_ = _cv_results(searches, null_risks)
@@ -387,10 +389,10 @@ class SquaredCalibrationErrorCV(Parametrised):
 
     def _split(self, n: int) -> Split:
         n_folds = check_integer("n_folds", self.n_folds, 2)
-        seed = check_integer("seed", self.seed, 0)
+        seed = check_seed(self.seed)
         if not isinstance(self.shuffle, (bool, np.bool_)):
             raise TypeError(f"`shuffle` is {self.shuffle!r}, expected True or False")
-        if not self.shuffle and seed != 0:
+        if not self.shuffle and self.seed is not None and seed != 0:
             raise ValueError(f"`seed` is {seed} but `shuffle` is False: nothing is random; leave one of them out")
         if isinstance(self.test_size, bool) or not isinstance(self.test_size, numbers.Real):
             raise TypeError(f"`test_size` is {self.test_size!r}, expected a share of the samples between 0 and 1")
@@ -404,12 +406,13 @@ class SquaredCalibrationErrorCV(Parametrised):
                 "another `test_size` or `n_folds`"
             )
         order = np.random.default_rng(seed).permutation(n) if self.shuffle else np.arange(n)
-        return Split(np.array_split(order[: n - n_test], n_folds), order[n - n_test :])
+        return Split(np.array_split(order[: n - n_test], n_folds), order[n - n_test :], seed if self.shuffle else None)
 
 
 class Split(NamedTuple):
     folds: list[np.ndarray]  # rows of the samples for tuning
     test: np.ndarray  # rows of the others
+    seed: int | None  # of the permutation; None where the samples kept their order
 
     def without(self, k: int) -> np.ndarray:
         """The rows of all folds but the k-th."""

@@ -27,7 +27,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._input.checks import DTYPES
 from kcalib._input.labels import prepare
@@ -38,10 +38,11 @@ from kcalib.results import KDEResult
 
 __all__ = ["BANDWIDTHS", "DirichletKDE", "kde_calibration_error"]
 
-# Of Popordanoska's code, and of Gruber and Bach's appendix B: 15 from 1e-5 to 0.1 at equal ratios, and 5 up to 1.
+# Popordanoska's code, and Gruber and Bach's appendix B, try these: 15 from 1e-5 to 0.1 at equal ratios, 5 up to 1.
 BANDWIDTHS: tuple[float, ...] = (*(10.0 ** (-5 + 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
 CRITERIA = ("likelihood", "loo_risk")
 ORIENTATIONS = ("training", "query")
+POWERS = {"l1": 1, "l2": 2}  # p of each norm
 Progress = Callable[[float], None]
 
 SMALLEST = 2.0**-1022  # the smallest normal number: what the logarithm of a smaller probability is taken of
@@ -155,7 +156,7 @@ class Bandwidth:
 
 
 def _show_share(bar: Progress, sweeps: int, done: float) -> None:
-    """Of all bandwidths, after so many sweeps and a part of the next."""
+    """The share of all bandwidths that is done, after so many sweeps and a part of the next."""
     bar((sweeps + done) / len(BANDWIDTHS))
 
 
@@ -299,7 +300,7 @@ def kde_calibration_error(
     y_pred: Any,
     *,
     bandwidth: float | str = "likelihood",
-    norm: int = 1,
+    norm: str = "l1",
     orientation: str = "training",
     lens: Lens | None = None,
     classes: Any = None,
@@ -321,8 +322,9 @@ def kde_calibration_error(
         to the host.
     bandwidth : float or {"likelihood", "loo_risk"}
         A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; the default is the choice of [1]_'s code.
-    norm : {1, 2}
-        p. With 2 the estimate is a mean squared Euclidean distance: its root is not taken.
+    norm : {"l1", "l2"}
+        That of the distances, p = 1 or 2. With "l2" the estimate is a mean squared Euclidean distance: its root is not
+        taken.
     orientation, lens, dtype, threads
         As in `kcalib.regression.DirichletKDE`. With a lens of one probability distances are
         :math:`|c - r(c)|^p`, c the confidence.
@@ -368,7 +370,7 @@ def kde_calibration_error(
     1.4
     """
     start = time.perf_counter()
-    norm = check_integer("norm", norm, 1, 2)
+    check_choice("norm", norm, tuple(POWERS))
     check_choice("orientation", orientation, ORIENTATIONS)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, dtype=dtype, threads=threads, lens=lens)
     lens = Canonical() if lens is None else lens
@@ -378,7 +380,7 @@ def kde_calibration_error(
     with terminal_progress() as progress:
         shares, log_likelihood = ratio.leave_one_out(found.value, progress)
     xp = arrays.namespace(shares)
-    value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** norm, axis=1)))
+    value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** POWERS[norm], axis=1)))
     if not full_output:
         return value
     return KDEResult(

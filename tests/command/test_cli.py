@@ -131,7 +131,7 @@ def test_logits_by_name_and_on_request(tmp_path, capsys, data):
     ("options", "arguments"),
     [
         (["--seed", "3"], {"seed": 3}),
-        (["--alpha", "0.3"], {"alpha": 0.3}),
+        (["--level", "0.3"], {"level": 0.3}),
         (["--estimator", "biased"], {"estimator": "biased"}),
         (["--estimator", "linear"], {"estimator": "linear"}),
         (["--estimator", "block", "--block-size", "20"], {"estimator": "block", "block_size": 20}),
@@ -146,7 +146,7 @@ def test_options_are_those_of_evaluate(capsys, data, good, options, arguments):
     result = load_json(capsys.readouterr().out)
     assert_same_numbers(result["models"][0], kcalib.evaluate(*data, **arguments))
     assert result["kcalib"] == kcalib.__version__
-    assert (result["alpha"], result["seed"]) == (arguments.get("alpha", 0.05), arguments.get("seed", 0))
+    assert (result["level"], result["seed"]) == (arguments.get("level", 0.05), arguments.get("seed", 0))
 
 
 def test_csv_output(capsys, data, good, poor):
@@ -184,17 +184,17 @@ def test_table(capsys, data, good, poor):
     assert remarks == [
         "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; openmp operator, 1 thread",
         "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0; spectrum test of all pairs",
-        "the level holds for each model by itself; for 0.05 over all 2 use --alpha 0.025",
+        "the level holds for each model by itself; for 0.05 over all 2 use --level 0.025",
     ]
 
 
 def test_level_is_that_of_the_option(capsys, data, good):
     pvalue = kcalib.evaluate(*data).test.pvalue
-    for alpha, verdict in ((pvalue * 0.9, "no evidence against calibration"), (pvalue * 1.1, "miscalibrated")):
-        assert main(["evaluate", good, "--alpha", repr(alpha)]) == 0
+    for level, verdict in ((pvalue * 0.9, "no evidence against calibration"), (pvalue * 1.1, "miscalibrated")):
+        assert main(["evaluate", good, "--level", repr(level)]) == 0
         out = capsys.readouterr().out
         assert verdict in out.splitlines()[1]
-        assert f"verdict at level {alpha:g}" in out
+        assert f"verdict at level {level:g}" in out
 
 
 def test_narrow_terminal(capsys, monkeypatch, good, poor):
@@ -242,7 +242,7 @@ def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
 
 
 def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
-    assert main(["demo", "--alpha", "0.0083", "--json"]) == 0  # 0.05 over all six
+    assert main(["demo", "--level", "0.0083", "--json"]) == 0  # 0.05 over all six
     result = load_json(capsys.readouterr().out)
     verdicts = {entry["model"]: entry["verdict"] for entry in result["models"]}
     assert {name for name, verdict in verdicts.items() if verdict.startswith("no evidence")} == CALIBRATED
@@ -254,7 +254,7 @@ def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
 
 
 def test_demo_table_and_options(capsys):
-    assert main(["demo", "--alpha", "1e-35", "--fail-if-miscalibrated"]) == 3
+    assert main(["demo", "--level", "1e-35", "--fail-if-miscalibrated"]) == 3
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out[1:7]] == sorted(CALIBRATED | MISCALIBRATED)
     assert sum("miscalibrated" in line for line in out[1:7]) == 1
@@ -514,9 +514,9 @@ def test_block_size_of_too_few_samples(capsys, good):
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        (["--alpha", "2"], "argument --alpha: '2', expected a number between 0 and 1"),
-        (["--alpha", "nan"], "argument --alpha: 'nan'"),
-        (["--alpha", "x"], "argument --alpha: 'x'"),
+        (["--level", "2"], "argument --level: '2', expected a number between 0 and 1"),
+        (["--level", "nan"], "argument --level: 'nan'"),
+        (["--level", "x"], "argument --level: 'x'"),
         (["--threads", "0"], "argument --threads: '0', expected an integer at least 1"),
         (["--threads", "1.5"], "argument --threads"),
         (["--seed", "-1"], "argument --seed: '-1', expected an integer at least 0"),

@@ -88,7 +88,7 @@ def test_the_numbers_are_those_of_the_functions():
     prediction = Normal(mean, np.full(N, 1.2))
     e = kcalib.evaluate(y, prediction, **QUICK)
     assert isinstance(e, kcalib.ForecastEvaluation)
-    assert (e.n_samples, e.n_dims, e.prediction, e.alpha) == (N, 1, "Normal", 0.05)
+    assert (e.n_samples, e.n_dims, e.prediction, e.level) == (N, 1, "Normal", 0.05)
     assert e.rmse == pytest.approx(np.sqrt(np.mean((y - mean) ** 2)), rel=1e-14)
     assert e.crps == kcalib.crps(y, prediction)
     assert e.log_score == kcalib.log_score(y, prediction)
@@ -169,7 +169,7 @@ def test_the_usual_evaluation_of_classes():
     [
         ({"n_bins": 15}, "`n_bins` is for class probabilities, but `y_pred` is Normal; leave it out"),
         ({"classes": [0, 1]}, "`classes` is for class probabilities"),
-        ({"alpha": 2}, "`alpha` is 2, expected a number between 0 and 1"),
+        ({"level": 2}, "`level` is 2, expected a number between 0 and 1"),
         ({"block_size": 5}, "`block_size` is 5, but neither"),
     ],
 )
@@ -218,7 +218,7 @@ def test_table(capsys, good, poor, ensemble):
         "  operator, 1 thread",
         "in 90 %: share of the targets in central intervals of that probability",
         "verdict at level 0.05: spectrum test of all pairs",
-        "the level holds for each model by itself; for 0.05 over all 3 use --alpha 0.017",
+        "the level holds for each model by itself; for 0.05 over all 3 use --level 0.017",
     ]
 
 

@@ -135,10 +135,10 @@ def test_evaluate_names_the_direction():
     assert kcalib.evaluate(y, p).verdict == "no evidence against calibration"
     assert kcalib.evaluate(y, powered(3.0)).verdict == "miscalibrated, over-confident"
     assert kcalib.evaluate(y, powered(0.3)).verdict == "miscalibrated, under-confident"
-    result = kcalib.evaluate(y, powered(3.0), alpha=1e-300)
-    assert not result.miscalibrated and result.alpha == 1e-300
-    with pytest.raises(ValueError, match="`alpha` is 1.5, expected a number between 0 and 1"):
-        kcalib.evaluate(y, p, alpha=1.5)
+    result = kcalib.evaluate(y, powered(3.0), level=1e-300)
+    assert not result.miscalibrated and result.level == 1e-300
+    with pytest.raises(ValueError, match="`level` is 1.5, expected a number between 0 and 1"):
+        kcalib.evaluate(y, p, level=1.5)
 
 
 def test_evaluate_is_its_parts():

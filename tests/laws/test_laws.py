@@ -261,9 +261,9 @@ def test_larger_tail_is_the_complement():
 def test_random_numbers_and_moments():
     law = ChiSquareMixture([1.0, 1.0, -0.5, 0.0], 0.3)
     n = 20_000
-    values = law.rvs((n // 2, 2), seed=5)
-    assert values.shape == (n // 2, 2) and isinstance(law.rvs(seed=1), float)
-    np.testing.assert_array_equal(values, law.rvs((n // 2, 2), seed=5))
+    values = law.rvs((n // 2, 2), rng=5)
+    assert values.shape == (n // 2, 2) and isinstance(law.rvs(rng=1), float)
+    np.testing.assert_array_equal(values, law.rvs((n // 2, 2), rng=5))
     for probability in (0.05, 0.5, 0.95):
         low, high = binomial_bounds(n, probability)
         assert low <= np.mean(values <= law.ppf(probability)) <= high
@@ -485,7 +485,7 @@ def test_degrees_of_freedom_are_repeated_weights():
     for name in ("mean", "var", "skewness", "kurtosis"):
         assert getattr(law, name) == pytest.approx(getattr(repeated, name), rel=1e-14)
     assert ChiSquareMixture([2.0, 3.0], degrees_of_freedom=2).degrees_of_freedom == (2.0, 2.0)
-    draws = law.rvs(20_000, seed=0)
+    draws = law.rvs(20_000, rng=0)
     assert abs(draws.mean() - law.mean) < 5 * math.sqrt(law.var / 20_000)
 
 

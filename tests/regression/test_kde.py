@@ -303,13 +303,13 @@ def test_bandwidth_by_leave_one_out(orientation, lens, make_problem: MakeProblem
     assert tuple(by_risk.criteria_) == BANDWIDTHS
 
 
-@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize(("norm", "power"), [("l1", 1), ("l2", 2)])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_calibration_error(norm, orientation, make_problem: MakeProblem):
+def test_calibration_error(norm, power, orientation, make_problem: MakeProblem):
     y, p = make_problem(30, 4)
     shares = literal_shares(y, p, p, 0.05, orientation, range(30))
     options = {"bandwidth": 0.05, "norm": norm, "orientation": orientation}
-    expected = np.mean(np.sum(np.abs(p - shares) ** norm, axis=1))
+    expected = np.mean(np.sum(np.abs(p - shares) ** power, axis=1))
     assert kcalib.kde_calibration_error(y, p, **options) == pytest.approx(expected, rel=1e-11)
     for lens, confidence, hits in (
         (TopLabel(), p.max(axis=1), p.argmax(axis=1) == y),
@@ -318,18 +318,18 @@ def test_calibration_error(norm, orientation, make_problem: MakeProblem):
         pairs = np.column_stack((1 - confidence, confidence))
         share = literal_shares(hits.astype(int), pairs, pairs, 0.05, orientation, range(30))[:, 1]
         found = kcalib.kde_calibration_error(y, p, lens=lens, **options)
-        assert found == pytest.approx(np.mean(np.abs(confidence - share) ** norm), rel=1e-11)
+        assert found == pytest.approx(np.mean(np.abs(confidence - share) ** power), rel=1e-11)
 
 
 def test_result_says_what_was_done(make_problem: MakeProblem):
     y, p = make_problem(40, 3)
-    result = kcalib.kde_calibration_error(y, p, norm=2, lens=TopLabel(), threads=1, full_output=True)
+    result = kcalib.kde_calibration_error(y, p, norm="l2", lens=TopLabel(), threads=1, full_output=True)
     kde = DirichletKDE("likelihood", lens=TopLabel()).fit(y, p)
     assert (result.bandwidth, result.log_likelihood) == (kde.bandwidth_, kde.criteria_[kde.bandwidth_])
     assert result.bandwidth_source == "best leave-one-out log-likelihood of 20"
-    assert (result.norm, result.orientation, result.lens, result.dtype) == (2, "training", "TopLabel()", "float64")
+    assert (result.norm, result.orientation, result.lens, result.dtype) == ("l2", "training", "TopLabel()", "float64")
     assert (result.n_samples, result.n_classes, result.threads) == (40, 2, 1)
-    assert float(result) == kcalib.kde_calibration_error(y, p, norm=2, lens=TopLabel())
+    assert float(result) == kcalib.kde_calibration_error(y, p, norm="l2", lens=TopLabel())
     given = kcalib.kde_calibration_error(y, p, bandwidth=0.1, dtype="float32", full_output=True)
     assert (given.bandwidth, given.bandwidth_source, given.dtype) == (0.1, "given", "float32")
 
@@ -378,8 +378,8 @@ def test_bad_options(options, error, message, make_problem: MakeProblem):
 
 
 def test_bad_norm(make_problem: MakeProblem):
-    with pytest.raises(ValueError, match="`norm` is 3, expected an integer between 1 and 2"):
-        kcalib.kde_calibration_error(*make_problem(10, 3), norm=3)
+    with pytest.raises(ValueError, match="`norm` is 2, expected one of 'l1', 'l2'"):
+        kcalib.kde_calibration_error(*make_problem(10, 3), norm=2)
 
 
 def test_extreme_bandwidths(make_problem: MakeProblem):

@@ -1,4 +1,4 @@
-# Types of src/_native.pyx.
+# Types of src/_native.pyx and src/native/.
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -40,7 +40,7 @@ namespace {
 
 // The residual of a binary sample: (-r, r) on the line.
 struct Residual {
-  Residual(const double* point, long long label) : other(point[1 - label]), rest(1 - point[label]) {}
+  Residual(const double* point, int64_t label) : other(point[1 - label]), rest(1 - point[label]) {}
   double size() const { return 0.5 * (other + rest); }
   double other, rest;
 };
@@ -67,7 +67,7 @@ struct ResidualSums {
 
 }  // namespace
 
-bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+bool line_residuals(const double* points, const int64_t* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line, double* square_norms) {
   const Chunks chunks(n);
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
@@ -184,7 +184,7 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
   return !watch.stopped();
 }
 
-bool line_order(const Word* keys, const Samples& samples, const Run& run, long long* positions, double* places,
+bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_t* positions, double* places,
                 Marks* marks) {
   const long n = samples.n, block = samples.block;
   const Chunks chunks(n);
@@ -211,14 +211,14 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, long l
         ++end;
       } while (same(end));
       if (!ascending) {
-        std::sort(positions + begin, positions + end, [&](long long a, long long b) {
+        std::sort(positions + begin, positions + end, [&](int64_t a, int64_t b) {
           const double x = samples.place(a), y = samples.place(b);
           return x < y || (x == y && a < b);
         });
         for (long i = begin; i < end; ++i) places[i] = samples.place(positions[i]);
       }
       for (long i = begin; marks->labels && i < end; ++i) {
-        const long long at = positions[i], label = marks->labels[at];
+        const int64_t at = positions[i], label = marks->labels[at];
         const Residual residual(samples.points + 2 * at, label);
         marks->values[i] = std::sqrt(2.0) * (label ? residual.size() : -residual.size());
         part.add(residual);

@@ -17,7 +17,7 @@ bool line_gap(const double* points, long n, const Run& run, double* largest);
 
 // Sizes of the residuals of the n points (1 - c, c) as `Residuals` has them, but not sorted. A point that rounding puts off the line has the residual r of the nearest on it, and
 // <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>.
-bool line_residuals(const double* points, const long long* labels, long n, const Run& run, double* sizes, long* n_zeros,
+bool line_residuals(const double* points, const int64_t* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line, double* square_norms);
 
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
@@ -36,14 +36,14 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys);
 
 // Signed residuals of sorted samples, as `line_residuals` has them; of n points (1 - c, c).
 struct Marks {
-  const long long* labels;  // null: not wanted
+  const int64_t* labels;  // null: not wanted
   double* values;  // sqrt(2) r
   double off_line, square_norms;
   double worst;  // largest |d| / r
 };
 
 // From the sorted keys, the samples sorted by place, equal ones by number; their places and marks.
-bool line_order(const Word* keys, const Samples& samples, const Run& run, long long* positions, double* places,
+bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_t* positions, double* places,
                 Marks* marks);
 
 // Points ascending within blocks (the last may be shorter); points of different blocks do not see each other.
@@ -61,7 +61,7 @@ struct Steps {
 
 // out = H @ vectors for the sum H of the terms, between samples of the same block; `diagonal`: whether
 // H_ii is in it. positions: of the sorted samples in the user's order. line.kernel is not used.
-bool line_product(const Line& line, const long long* positions, const ProductTerm* terms, int n_terms, bool diagonal,
+bool line_product(const Line& line, const int64_t* positions, const ProductTerm* terms, int n_terms, bool diagonal,
                   const VectorRows& vectors, long n_vectors, const Run& run, const ProductRows& out);
 
 // A kernel between columns of factors: sum_r f_r[i] k(x_i, x_j) f_r[j].
@@ -78,7 +78,7 @@ struct FormWeights {
 };
 
 // out[b] = w_b^T H w_b for the sum H of the terms, diagonal included; line.kernel is not used.
-bool line_forms(const Line& line, const long long* positions, const FormTerm* terms, int n_terms,
+bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms,
                 const FormWeights& weights, long n_replicates, const Run& run, double* out);
 
 // The median of the distances of all pairs of n points, ascending; if it is 0, of all pairs at another

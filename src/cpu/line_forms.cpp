@@ -47,7 +47,7 @@ struct Task {
   const Steps* steps;
   int n_terms;
   long n;
-  const long long* positions;
+  const int64_t* positions;
 
   // Adds the forms of `weights` to out[n_replicates]. state: (highest degree + 2) * MOST.
   void add(const SampleWeights& weights, const Run& run, Watch& watch, double* state, double* out) const {
@@ -78,7 +78,7 @@ struct Task {
 
 }  // namespace
 
-bool line_forms(const Line& line, const long long* positions, const FormTerm* terms, int n_terms,
+bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms,
                 const FormWeights& weights, long n_replicates, const Run& run, double* out) {
   const long n = line.n;
   std::vector<Steps> steps;

@@ -2,6 +2,8 @@
 // line_kernels.cpp is compiled once for each, as tile.cpp is. Called by line*.cpp.
 #pragma once
 
+#include <cstdint>
+
 namespace kcalib {
 
 // k(x, x') = exp(-rate |x - x'|) sum_p coefficients[p] |x - x'|^p.
@@ -32,7 +34,7 @@ struct Piece {
 struct WeightedLine {
   const double *gap, *decay;  // from the point before, and exp(-rate gap)
   const double* factors;
-  const long long* positions;  // of the samples in the user's order
+  const int64_t* positions;  // of the samples in the user's order
 };
 
 // Weights of samples: either values[sample * stride + replicate], or signs as WeightTable::sign_lines
@@ -52,7 +54,7 @@ struct Strip {
   long left;  // points from its first one to the last of the line
   long block;
   const double* places;
-  const long long* positions;  // of the samples in the user's order
+  const int64_t* positions;  // of the samples in the user's order
   // The places of the points before and after it, and its points that are seen from there: [0, previous_end)
   // and [next_begin, length).
   double previous, next;

@@ -126,10 +126,10 @@ class Distances {
 // (low, high] hold both ranks at any time; between neighbouring doubles nothing is left to search.
 double mean_of_ranks(Distances& distances, long n, long first, long second) {
   const std::vector<double> sample = distances.sample();
-  long low_bits = -1, high_bits = std::bit_cast<long>(distances.largest());  // in the order of their values
+  int64_t low_bits = -1, high_bits = std::bit_cast<int64_t>(distances.largest());  // in the order of their values
   long low_count = 0, high_count = distances.pairs();
   bool smooth = true;
-  const auto value = [](long bits) { return bits < 0 ? -1.0 : std::bit_cast<double>(bits); };
+  const auto value = [](int64_t bits) { return bits < 0 ? -1.0 : std::bit_cast<double>(bits); };
   while (high_bits - low_bits > 1) {
     if (high_count - low_count <= 2 * n + (1L << 20)) {
       std::vector<double> found;
@@ -163,13 +163,13 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
       const double least = low_bits < 0 ? 0.0 : distances.around(value(low_bits)).second;
       if (least >= value(high_bits)) return value(high_bits);
       const double most = distances.around(value(high_bits - 1)).first;
-      const long from = std::bit_cast<long>(least), to = std::bit_cast<long>(most);
+      const int64_t from = std::bit_cast<int64_t>(least), to = std::bit_cast<int64_t>(most);
       for (int k = 0; k < TRIALS; ++k) t[k] = k < TRIALS - 1 ? value(from + (to - from) / (TRIALS - 1) * k) : most;
     }
     const Counts counts = distances.count(t);
     if (distances.stopped()) return 0;
     for (int k = 0; k < TRIALS; ++k) {
-      const long bits = std::bit_cast<long>(t[k] + 0.0);  // -0 becomes 0
+      const int64_t bits = std::bit_cast<int64_t>(t[k] + 0.0);  // -0 becomes 0
       if (bits <= low_bits || bits >= high_bits) continue;
       if (counts[k] < first) low_bits = bits, low_count = counts[k];
       else if (counts[k] >= second) high_bits = bits, high_count = counts[k];

@@ -38,7 +38,7 @@ class Buffer {
 
 class Product {
  public:
-  Product(const Line& line, const long long* positions, const ProductTerm* terms, int n_terms, bool diagonal,
+  Product(const Line& line, const int64_t* positions, const ProductTerm* terms, int n_terms, bool diagonal,
           const Run& run, long most_columns)
       : line_(line), positions_(positions), terms_(terms), n_terms_(n_terms), own_(diagonal),
         functions_(*run.table->line), n_strips_(ceil_divide(line.n, Strip::LENGTH)),
@@ -125,7 +125,7 @@ class Product {
   }
 
   const Line& line_;
-  const long long* positions_;
+  const int64_t* positions_;
   const ProductTerm* terms_;
   const int n_terms_;
   const double own_;
@@ -138,7 +138,7 @@ class Product {
 
 }  // namespace
 
-bool line_product(const Line& line, const long long* positions, const ProductTerm* terms, int n_terms, bool diagonal,
+bool line_product(const Line& line, const int64_t* positions, const ProductTerm* terms, int n_terms, bool diagonal,
                   const VectorRows& vectors, long n_vectors, const Run& run, const ProductRows& out) {
   // Groups of columns of equal sizes, in whole cache lines.
   const long groups = ceil_divide(n_vectors, LANES_AT_ONCE), size = ceil_divide(ceil_divide(n_vectors, groups), 8) * 8;

@@ -51,7 +51,7 @@ template <bool WRITE> KCALIB_FN void ask_for(const double* row, long count) {
 void gather(const Strip& strip, const VectorRows& in, long n_columns, double* out) {
   const long whole = n_columns / WIDTH * WIDTH, rest = n_columns - whole, width = rest ? whole + WIDTH : whole;
   const long length = strip.length, left = strip.left, first = in.first, stride = in.stride;
-  const long long* positions = strip.positions;
+  const int64_t* positions = strip.positions;
   const double* values = in.values;
   for (long i = 0; i < (values ? 0 : length * width); i += WIDTH) store(out + i, P{} + 1.0);
   for (long i = 0; i < (values ? length : 0); ++i, out += width) {
@@ -71,7 +71,7 @@ void gather(const Strip& strip, const VectorRows& in, long n_columns, double* ou
 void scatter(const Strip& strip, const double* results, long n_columns, const ProductRows& out) {
   const long whole = n_columns / WIDTH * WIDTH, rest = n_columns - whole, width = rest ? whole + WIDTH : whole;
   const long length = strip.length, left = strip.left, n = out.n, stride = out.stride;
-  const long long* positions = strip.positions;
+  const int64_t* positions = strip.positions;
   double* values = out.values;
   for (long i = 0; i < length; ++i, results += width) {
     if (i + AHEAD < left && positions[i + AHEAD] < n)

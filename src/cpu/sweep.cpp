@@ -455,10 +455,10 @@ long weights_at_once(const TileTable& table, bool single) {
 }
 
 template <class T>
-bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, long* counts) {
+bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, int64_t* counts) {
   const Blocks<T> blocks(problem, run);
-  const AlignedBuffer<long> parts(blocks.tasks() * THRESHOLDS);
-  std::fill_n(parts.get(), blocks.tasks() * THRESHOLDS, 0L);
+  const AlignedBuffer<int64_t> parts(blocks.tasks() * THRESHOLDS);
+  std::fill_n(parts.get(), blocks.tasks() * THRESHOLDS, int64_t(0));
   const bool finished = blocks.for_each(
       blocks.threads(), [](long, auto, auto) {},
       [&](long task, long i, long j) { blocks.tile.counts(blocks.pairs(i, j), thresholds, &parts[task * THRESHOLDS]); });
@@ -614,7 +614,7 @@ void register_fork_handler() {
   template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, bool, double*);    \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
-  template bool counts<T>(const PairProblem<T>&, const Run&, const double*, long*);                  \
+  template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
   template bool own_products<T>(const PairProblem<T>&, const Run&, T*);                              \

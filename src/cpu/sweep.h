@@ -49,7 +49,7 @@ long weights_at_once(const TileTable& table, bool single);
 
 // counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.
 template <class T>
-bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, long* counts);
+bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, int64_t* counts);
 
 // The entries H_ij in [low, high) of pairs i < j, in no order, and how many there are; at most
 // `capacity` are written.

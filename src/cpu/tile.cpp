@@ -142,7 +142,7 @@ template <class T, class Out> void panels(const BlockOfPairs<T>& block, Out* out
     for (long l = 0; l < WIDTH<Out> - WIDTH<T>; ++l) visitor.at(i, written)[l] = Out(0);
 }
 
-template <class T> void counts(const BlockOfPairs<T>& block, const double* thresholds, long* counts) {
+template <class T> void counts(const BlockOfPairs<T>& block, const double* thresholds, int64_t* counts) {
   using V = Pack<T>;
   V threshold[THRESHOLDS];
   Bits<V> count[THRESHOLDS] = {};

@@ -3,6 +3,8 @@
 // table for each; cpu_level.cpp picks the table the machine can run.
 #pragma once
 
+#include <cstdint>
+
 #include "dirichlet_kernels.h"
 #include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
@@ -22,7 +24,7 @@ template <class T> struct Side {
   const T* marks;
   long n_marks;
   const int* labels;
-  const long* order;
+  const int64_t* order;
   long n;
 
   long row(long i) const { return order ? order[i] : i; }
@@ -98,7 +100,7 @@ template <class T> struct TileFunctions {
   // Adds both products. Sums of at most 96 terms, and those in each lane, are in T, all beyond them in float64.
   void (*multiply)(const BlockProduct<T>& block);
   // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS; on the diagonal, of pairs i < j.
-  void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, long* counts);
+  void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, int64_t* counts);
   // The entries (on the diagonal: of pairs i < j) in [low, high) are written to `out`, whose room
   // is `capacity`; returns how many there are.
   long (*between)(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity);

@@ -1,0 +1,238 @@
+# Samples on a line: src/cpu/line.h.
+
+cdef extern from "cpu/line.h" namespace "kcalib" nogil:
+    cdef cppclass LineKernel:
+        double rate
+        const double* coefficients
+        int degree
+    cdef cppclass Residuals:
+        const double* sizes
+        long n_zeros
+        long n
+    cdef cppclass Line:
+        const double* places
+        long n
+        long block
+        LineKernel kernel
+    cdef cppclass FormTerm:
+        LineKernel kernel
+        const double* factors
+        int rank
+    cdef cppclass FormWeights:
+        const double* values
+        unsigned long long seed
+    bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
+    bint c_line_residuals "kcalib::line_residuals"(
+        const double*, const int64_t*, long, const Run&, double*, long*, double*, double*) except +
+    bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
+    cdef cppclass Samples:
+        const double* points
+        long n_features
+        long n
+        long block
+    cdef cppclass Marks:
+        const int64_t* labels
+        double* values
+        double off_line
+        double square_norms
+        double worst
+    bint c_line_keys "kcalib::line_keys"(const Samples&, const Run&, unsigned long long*) except +
+    bint c_line_order "kcalib::line_order"(
+        const unsigned long long*, const Samples&, const Run&, int64_t*, double*, Marks*) except +
+    cdef cppclass ProductTerm:
+        LineKernel kernel
+        const double* left
+        const double* right
+        int rank
+    cdef cppclass VectorRows:
+        const double* values
+        long stride
+        long first
+    cdef cppclass ProductRows:
+        double* values
+        long stride
+        long n
+    bint c_line_product "kcalib::line_product"(
+        const Line&, const int64_t*, const ProductTerm*, int, bint, const VectorRows&, long, const Run&,
+        const ProductRows&) except +
+    bint c_line_forms "kcalib::line_forms"(
+        const Line&, const int64_t*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
+    bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
+
+
+cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
+    cdef LineKernel kernel
+    kernel.rate = rate
+    kernel.coefficients = &coefficients[0]
+    kernel.degree = <int>coefficients.shape[0] - 1
+    return kernel
+
+
+cdef Line line_of(const double[::1] places, long block):
+    cdef Line line
+    line.places = &places[0]
+    line.n = places.shape[0]
+    line.block = block
+    return line
+
+
+def line_gap(const double[:, ::1] points, Sweep sweep not None):
+    """Largest |p + q - 1| of the points (p, q)."""
+    cdef double largest = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_gap(&points[0, 0], points.shape[0], sweep.run, &largest)
+    sweep.raise_if_stopped(finished)
+    return largest
+
+
+def line_residuals(const double[:, ::1] points, const int64_t[::1] labels, Sweep sweep not None):
+    """Sizes of the residuals: label 0, two infinities, label 1; number of zeros; off_line and square_norms."""
+    sizes = np.empty(points.shape[0] + 2)
+    cdef double[::1] out = sizes
+    cdef double off_line = 0
+    cdef double square_norms = 0
+    cdef long n_zeros = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_residuals(
+            &points[0, 0], &labels[0], points.shape[0], sweep.run, &out[0], &n_zeros, &off_line, &square_norms)
+    sweep.raise_if_stopped(finished)
+    return sizes, n_zeros, off_line, square_norms
+
+
+def line_total(
+    const double[::1] sizes, long n_zeros, double rate, const double[::1] coefficients, bint squared,
+    Sweep sweep not None,
+):
+    """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line.h."""
+    cdef Residuals residuals
+    residuals.sizes = &sizes[0]
+    residuals.n_zeros = n_zeros
+    residuals.n = sizes.shape[0] - 2
+    cdef LineKernel kernel = line_kernel(rate, coefficients)
+    cdef double[2] total
+    cdef bint finished
+    with nogil:
+        finished = c_line_total(residuals, kernel, squared, sweep.run, total)
+    sweep.raise_if_stopped(finished)
+    return total[0], total[1]
+
+
+def line_order(const double[:, ::1] points, const int64_t[::1] labels, long block, Sweep sweep not None):
+    """Samples sorted by their last coordinates, within blocks: positions and places.
+
+    And, unless `labels` is None, marks of the sorted samples, and off_line, square_norms and worst.
+    """
+    cdef Samples samples
+    samples.points = &points[0, 0]
+    samples.n_features = points.shape[1]
+    samples.n = points.shape[0]
+    samples.block = block
+    keys = np.empty(samples.n, dtype=np.uint64)
+    cdef unsigned long long[::1] keys_view = keys
+    cdef bint finished
+    with nogil:
+        finished = c_line_keys(samples, sweep.run, &keys_view[0])
+    sweep.raise_if_stopped(finished)
+    keys.sort()
+    positions = np.empty(samples.n, dtype=np.int64)
+    places = np.empty(samples.n)
+    residuals = None if labels is None else np.empty(samples.n)
+    cdef int64_t[::1] positions_view = positions
+    cdef double[::1] out = places
+    cdef double[::1] residuals_view = residuals
+    cdef Marks marks
+    marks.labels = NULL
+    if labels is not None:
+        marks.labels = &labels[0]
+        marks.values = &residuals_view[0]
+    with nogil:
+        finished = c_line_order(&keys_view[0], samples, sweep.run, &positions_view[0], &out[0], &marks)
+    sweep.raise_if_stopped(finished)
+    return positions, places, residuals, marks.off_line, marks.square_norms, marks.worst
+
+
+def line_product(
+    const double[::1] places, const int64_t[::1] positions, long block, terms, bint diagonal,
+    const double[:, :] vectors, long first, long n_rows, Sweep sweep not None,
+):
+    """H @ vectors of samples within blocks, a row for each of the first n_rows positions; with H_ii if `diagonal`.
+
+    terms: [(rate, coefficients, left, right), ...] with factors of shape (n, rank), of sorted points. vectors: at
+    least a column, whose elements are beside each other in a row; rows of the positions from `first` on, 0 before.
+    None: a column of 1.
+    """
+    cdef long n_vectors = 1 if vectors is None else vectors.shape[1]
+    # Rows are read and written in any order: those of 8 or 16 columns shall not share a line of the cache.
+    buffer = np.empty(n_rows * n_vectors + 7)
+    cdef long skip = -(buffer.ctypes.data // 8) % 8
+    result = buffer[skip : skip + n_rows * n_vectors].reshape(n_rows, n_vectors)
+    cdef double[:, ::1] out = result
+    cdef vector[ProductTerm] all_terms
+    cdef ProductTerm term
+    cdef const double[:, ::1] left, right
+    for rate, coefficients, left_factors, right_factors in terms:
+        left, right = left_factors, right_factors
+        term.kernel = line_kernel(rate, coefficients)
+        term.left, term.right = &left[0, 0], &right[0, 0]
+        term.rank = <int>left.shape[1]
+        all_terms.push_back(term)
+    cdef Line line = line_of(places, block)
+    cdef VectorRows rows
+    cdef ProductRows products
+    rows.values = NULL
+    rows.stride = 0
+    rows.first = first
+    if vectors is not None:
+        rows.values, rows.stride = &vectors[0, 0], vectors.strides[0] // <long>sizeof(double)
+    products.values, products.stride, products.n = &out[0, 0], n_vectors, n_rows
+    cdef bint finished
+    with nogil:
+        finished = c_line_product(
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, rows, n_vectors, sweep.run, products)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def line_forms(
+    const double[::1] places, const int64_t[::1] positions, terms, const double[:, ::1] weights,
+    unsigned long long seed, long n_replicates, Sweep sweep not None,
+):
+    """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
+
+    terms: [(rate, coefficients, factors of shape (rank, n), of sorted points), ...].
+    """
+    result = np.empty(n_replicates)
+    cdef double[::1] out = result
+    cdef vector[FormTerm] all_terms
+    cdef FormTerm term
+    cdef FormWeights source
+    cdef const double[:, ::1] factors
+    for rate, coefficients, term_factors in terms:
+        factors = term_factors
+        term.kernel = line_kernel(rate, coefficients)
+        term.factors = &factors[0, 0]
+        term.rank = <int>factors.shape[0]
+        all_terms.push_back(term)
+    source.values = NULL
+    if weights is not None:
+        source.values = &weights[0, 0]
+    source.seed = seed
+    cdef Line line = line_of(places, places.shape[0])
+    cdef bint finished
+    with nogil:
+        finished = c_line_forms(
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), source, n_replicates, sweep.run, &out[0])
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def line_median(const double[::1] places, Sweep sweep not None):
+    """Median distance of the pairs of all places but the last, which is infinite; see src/cpu/line.h."""
+    cdef double median = 0
+    cdef bint finished
+    with nogil:
+        finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median)
+    sweep.raise_if_stopped(finished)
+    return median

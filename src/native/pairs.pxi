@@ -1,0 +1,320 @@
+# Sweeps over all pairs: src/cpu/sweep.h.
+
+cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
+    cdef struct Factor:
+        int profile
+        int metric
+        double scale
+        double shape
+    cdef struct Term:
+        double coefficient
+        int first_factor
+        int n_factors
+    cdef struct KernelProgram:
+        const Term* terms
+        int n_terms
+        const Factor* factors
+
+
+cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
+    cdef struct Mixtures:
+        int family
+        int n_dims
+        int n_components
+        int n_terms
+        KernelProgram kernel
+    int MAX_DIMS "kcalib::MAX_FULL_DIMS"
+
+
+cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+    cdef struct PairProgram:
+        KernelProgram kernel
+        const Mixtures* target
+        const Mixtures* predicted
+        const double* table
+        long table_stride
+    cdef cppclass Side[T]:
+        const T* points
+        long n_features
+        const T* marks
+        long n_marks
+        const int* labels
+        const int64_t* order
+        long n
+    int N_THRESHOLDS "kcalib::THRESHOLDS"
+
+
+cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
+    cdef cppclass PairProblem[T]:
+        PairProgram program
+        Side[T] left
+        Side[T] right
+        bint symmetric
+    bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
+    bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
+    bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, bint, double*) except +
+    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
+    long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
+    bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
+    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
+    bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
+    bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
+
+
+ctypedef fused weight:
+    double
+    float
+
+
+MAX_FULL_DIMS = MAX_DIMS
+
+
+cdef class Terms:
+    """A kernel in normal form: [(coefficient, [(profile, metric, scale, shape), ...]), ...]."""
+
+    cdef vector[Term] terms
+    cdef vector[Factor] factors
+    cdef KernelProgram program
+
+    def __init__(self, terms):
+        for coefficient, factors in terms:
+            self.terms.push_back(Term(coefficient, <int>self.factors.size(), <int>len(factors)))
+            for profile, metric, scale, shape in factors:
+                self.factors.push_back(Factor(profile, metric, scale, shape))
+        self.program = KernelProgram(self.terms.data(), <int>self.terms.size(), self.factors.data())
+
+
+cdef class Kernel:
+    """What is computed of points and marks: the terms of the kernel, what marks (`target`) and points (`predicted`)
+    are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances."""
+
+    cdef Terms terms
+    cdef list kept
+    cdef const double[:, :] table
+    cdef Mixtures target
+    cdef Mixtures predicted
+    cdef PairProgram program
+
+    def __init__(self, terms, target=None, predicted=None, const double[:, :] table=None):
+        self.kept = []
+        self.terms = Terms(terms)
+        self.program.kernel = self.terms.program
+        self.program.target = self.program.predicted = NULL
+        self.program.table = NULL
+        if target is not None:
+            self.target = self.mixtures(target)
+            self.program.target = &self.target
+        if predicted is not None:
+            self.predicted = self.mixtures(predicted)
+            self.program.predicted = &self.predicted
+        if table is not None:
+            self.table = table
+            self.program.table = &table[0, 0]
+            self.program.table_stride = table.strides[0] // <long>sizeof(double)
+
+    cdef Mixtures mixtures(self, description):
+        family, n_dims, n_components, n_terms, terms = description
+        cdef Terms kernel = Terms(terms)
+        self.kept.append(kernel)
+        return Mixtures(family, n_dims, n_components, n_terms, kernel.program)
+
+
+cdef Side[real] one_side(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+):
+    cdef Side[real] side
+    side.points = &points[0, 0]
+    side.n_features = points.shape[1]
+    side.n_marks = points.shape[1]
+    side.marks = NULL
+    side.labels = NULL
+    side.order = NULL
+    if marks is not None:
+        side.n_marks = marks.shape[1]
+        side.marks = &marks[0, 0]
+    if labels is not None:
+        side.labels = &labels[0]
+    if order is not None:
+        side.order = &order[0]
+    side.n = points.shape[0]
+    return side
+
+
+cdef PairProblem[real] pair_problem(
+    Kernel kernel,
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric,
+):
+    cdef PairProblem[real] problem
+    problem.program = kernel.program
+    problem.symmetric = symmetric
+    problem.left = one_side[real](points, marks, labels, order)
+    problem.right = one_side[real](right_points, right_marks, right_labels, right_order)
+    return problem
+
+
+def moments(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
+):
+    """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    row_sums = np.empty(points.shape[0]) if rows else None
+    column_sums = np.empty(right_points.shape[0]) if rows and not symmetric else None
+    cdef double[::1] rows_view
+    cdef double[::1] columns_view
+    cdef double total = 0
+    cdef double squares = 0
+    cdef double* rows_pointer = NULL
+    cdef double* columns_pointer = NULL
+    if row_sums is not None:
+        rows_view = row_sums
+        rows_pointer = &rows_view[0]
+    if column_sums is not None:
+        columns_view = column_sums
+        columns_pointer = &columns_view[0]
+    cdef bint finished
+    with nogil:
+        finished = c_moments(
+            problem, sweep.run, &total, rows_pointer, columns_pointer, &squares if second else NULL)
+    sweep.raise_if_stopped(finished)
+    return total, row_sums, column_sums, squares if second else None
+
+
+def quadratic_forms(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
+):
+    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    cdef vector[const weight*] pointers
+    cdef const weight[:, ::1] panel
+    for panel in panels:
+        pointers.push_back(&panel[0, 0])
+    result = np.empty((len(panels), first_panel.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_quadratic_forms(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def weights_at_once(dtype, Sweep sweep not None):
+    """Columns of a panel of weights."""
+    return c_weights_at_once(sweep.run.table[0], np.dtype(dtype) == np.float32)
+
+
+THRESHOLDS = N_THRESHOLDS
+
+
+def counts(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, const double[::1] thresholds,
+):
+    """Number of pairs i < j with H_ij below each of the THRESHOLDS thresholds."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    result = np.empty(N_THRESHOLDS, dtype=np.int64)
+    cdef int64_t[::1] out = result
+    cdef int64_t* out_pointer = &out[0]
+    cdef const double* thresholds_pointer = &thresholds[0]
+    cdef bint finished
+    with nogil:
+        finished = c_counts(problem, sweep.run, thresholds_pointer, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def between(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, double low, double high, long count,
+):
+    """The `count` entries H_ij, i < j, in [low, high), in no order."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    result = np.empty(count)
+    cdef double[::1] out = result
+    cdef double* out_pointer = &out[0] if count else NULL
+    cdef long found = 0
+    cdef bint finished
+    with nogil:
+        finished = c_between(problem, sweep.run, low, high, out_pointer, count, &found)
+    sweep.raise_if_stopped(finished)
+    assert found == count
+    return result
+
+
+def block_sums(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, long size,
+):
+    """Sums over the pairs i != j of consecutive blocks of `size` samples."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    result = np.empty(points.shape[0] // size)
+    cdef double[::1] out = result
+    cdef double* out_pointer = &out[0]
+    cdef bint finished
+    with nogil:
+        finished = c_block_sums(problem, sweep.run, size, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def matmul(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
+):
+    """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    result = np.empty((points.shape[0], vectors.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef long n_vectors = vectors.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_matmul(problem, sweep.run, vectors_pointer, n_vectors, single, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def entries(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None,
+):
+    """The dense H."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    result = np.empty((points.shape[0], right_points.shape[0]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_entries(problem, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def own_products(const real[:, ::1] points, Kernel kernel not None, Sweep sweep not None, real[::1] out):
+    """Writes the product of each point with itself under the target kernel, for points that are mixtures."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, points, None, None, points, points, None, None, True)
+    cdef real* out_pointer = &out[0]
+    cdef bint finished
+    with nogil:
+        finished = c_own_products(problem, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)

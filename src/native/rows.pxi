@@ -1,0 +1,207 @@
+# Passes over the samples: checks and residuals (src/cpu/rows.h), bins (src/cpu/bins.h).
+
+cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
+    bint are_distributions[T](const T*, long, long, double, int, double*)
+    bint complete_pairs[T](const T*, long, double, int, double*)
+    bint are_classes[T](const T*, long, long, int, int64_t*)
+    void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
+    void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
+
+
+cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
+    cdef cppclass Predictions:
+        const double* p
+        const int64_t* labels
+        const double* weight
+        long n
+        long m
+    cpdef enum class GapNorm:
+        CITYBLOCK
+        EUCLIDEAN
+    void c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*)
+    void c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*) except +
+    long c_uniform_cells "kcalib::uniform_cells"(const Predictions&, long, GapNorm, int, int64_t*, double*) except +
+    long c_median_variance_cells "kcalib::median_variance_cells"(
+        const Predictions&, long, long, int, int64_t*) except +
+    void c_group_gaps "kcalib::group_gaps"(
+        const Predictions&, const int64_t*, long, const double*, GapNorm, int, double*, double*) except +
+
+
+ctypedef fused number:
+    double
+    int64_t
+    int32_t
+
+
+def distributions(rows, double tolerance, int threads):
+    """Probabilities of m classes (n, m), or of the second of two (n,) or (n, 1), as float64 rows; None
+    if some row is no distribution within `tolerance`, or cannot quite be said to be one.
+
+    Takes float64, returned as it is if it has several columns, and float32.
+    """
+    if rows.dtype == np.float32:
+        return checked_rows[float](rows.reshape(-1), rows, tolerance, threads)
+    return checked_rows[double](rows.reshape(-1), rows, tolerance, threads)
+
+
+cdef checked_rows(const real[::1] values, rows, double tolerance, int threads):
+    cdef long n = rows.shape[0], m = 1 if rows.ndim == 1 else rows.shape[1]
+    cdef double[:, ::1] out
+    cdef double* out_pointer = NULL
+    cdef bint good
+    if m == 1 or real is float:
+        rows = np.empty((n, max(m, 2)))
+        out = rows
+        out_pointer = &out[0, 0]
+    with nogil:
+        if m == 1:
+            good = complete_pairs(&values[0], n, tolerance, threads, out_pointer)
+        else:
+            good = are_distributions(&values[0], n, m, tolerance, threads, out_pointer)
+    return rows if good else None
+
+
+def classes(labels, long m, int threads):
+    """Labels 0..m-1 as int64; None if some label is not one of these. Takes int64, returned as it is,
+    int32 and float64."""
+    if labels.dtype == np.int64:
+        return checked_labels[int64_t](labels, labels, m, threads)
+    if labels.dtype == np.int32:
+        return checked_labels[int32_t](labels, labels, m, threads)
+    return checked_labels[double](labels, labels, m, threads)
+
+
+cdef checked_labels(const number[::1] values, labels, long m, int threads):
+    cdef int64_t[::1] out
+    cdef int64_t* out_pointer = NULL
+    cdef bint good
+    if number is not int64_t:
+        labels = np.empty(values.shape[0], np.int64)
+        out = labels
+        out_pointer = &out[0]
+    with nogil:
+        good = are_classes(&values[0], values.shape[0], m, threads, out_pointer)
+    return labels if good else None
+
+
+def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
+    """The float64 rows p (themselves, if that is `dtype`) and onehot(labels) - p, both in `dtype`."""
+    marks = np.empty(p.shape, dtype)
+    if marks.dtype == np.float64:
+        write_residuals[double](p, labels, threads, None, marks)
+        return p, marks
+    points = np.empty(p.shape, dtype)
+    write_residuals[float](p, labels, threads, points, marks)
+    return points, marks
+
+
+cdef write_residuals(
+    const double[:, ::1] p, const int64_t[::1] labels, int threads, real[:, ::1] points, real[:, ::1] marks,
+):
+    cdef real* points_pointer = NULL
+    if points is not None:
+        points_pointer = &points[0, 0]
+    with nogil:
+        c_residuals(&p[0, 0], &labels[0], p.shape[0], p.shape[1], threads, points_pointer, &marks[0, 0])
+
+
+def square_norms(vectors, int threads):
+    """The float64 sums of squares of the rows, which are float64 or float32."""
+    result = np.empty(vectors.shape[0])
+    if vectors.dtype == np.float32:
+        write_square_norms[float](vectors, threads, result)
+    else:
+        write_square_norms[double](vectors, threads, result)
+    return result
+
+
+cdef write_square_norms(const real[:, ::1] vectors, int threads, double[::1] out):
+    with nogil:
+        c_square_norms(&vectors[0, 0], vectors.shape[0], vectors.shape[1], threads, &out[0])
+
+
+cdef Predictions predictions(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight,
+):
+    cdef Predictions data
+    data.p = &p[0, 0]
+    data.labels = NULL
+    data.weight = NULL
+    if labels is not None:
+        data.labels = &labels[0]
+    if weight is not None:
+        data.weight = &weight[0]
+    data.n = p.shape[0]
+    data.m = p.shape[1]
+    return data
+
+
+def top_labels(const double[:, ::1] p, const int64_t[::1] labels, int threads):
+    """The largest entry of each row, and 1.0 where its first place is the label, else 0.0."""
+    cdef Predictions data = predictions(p, labels, None)
+    confidence, correct = np.empty(data.n), np.empty(data.n)
+    cdef double[::1] confidence_view = confidence
+    cdef double[::1] correct_view = correct
+    with nogil:
+        c_top_labels(data, threads, &confidence_view[0], &correct_view[0])
+    return confidence, correct
+
+
+def uniform_bins(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, int threads,
+):
+    """Sums of each column by bins of equal width, of entries, weights, and weights of hits: (3, m, n_bins)."""
+    cdef Predictions data = predictions(p, labels, weight)
+    sums = np.empty((3, data.m, n_bins))
+    cdef double[:, :, ::1] out = sums
+    with nogil:
+        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0])
+    return sums
+
+
+GAP_NORMS = {"cityblock": GapNorm.CITYBLOCK, "euclidean": GapNorm.EUCLIDEAN}
+
+
+def uniform_cells(const double[:, ::1] p, const int64_t[::1] labels, long n_bins, str norm, int threads):
+    """The group of each row whose entries all lie in the same bins of equal width, (n,), how many groups, and the norm
+    of each row's residual, (n,), as `group_gaps` takes it."""
+    cdef Predictions data = predictions(p, labels, None)
+    cdef GapNorm kind = GAP_NORMS[norm]
+    group, row_gap = np.empty(data.n, np.int64), np.empty(data.n)
+    cdef int64_t[::1] out = group
+    cdef double[::1] row_gap_view = row_gap
+    cdef long count
+    if data.n >= 2**31:
+        raise ValueError(f"{data.n} rows, expected less than {2**31}")
+    with nogil:
+        count = c_uniform_cells(data, n_bins, kind, threads, &out[0], &row_gap_view[0])
+    return group, count, row_gap
+
+
+def median_variance_cells(const double[:, ::1] p, long max_bins, long min_size, int threads):
+    """The median-variance bin of each row, (n,), and how many bins."""
+    cdef Predictions data = predictions(p, None, None)
+    group = np.empty(data.n, np.int64)
+    cdef int64_t[::1] out = group
+    cdef long count
+    with nogil:
+        count = c_median_variance_cells(data, max_bins, min_size, threads, &out[0])
+    return group, count
+
+
+def group_gaps(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, const int64_t[::1] group, long n_groups,
+    const double[::1] row_gap, str norm, int threads,
+):
+    """Weights of the groups and norms of their mean residuals, both (n_groups,); `norm`: "cityblock" or "euclidean"."""
+    cdef Predictions data = predictions(p, labels, weight)
+    cdef GapNorm kind = GAP_NORMS[norm]
+    cdef const double* rows = NULL
+    if row_gap is not None:
+        rows = &row_gap[0]
+    weights, gaps = np.empty(n_groups), np.empty(n_groups)
+    cdef double[::1] weights_view = weights
+    cdef double[::1] gaps_view = gaps
+    with nogil:
+        c_group_gaps(data, &group[0], n_groups, rows, kind, threads, &weights_view[0], &gaps_view[0])
+    return weights, gaps

@@ -1,0 +1,138 @@
+# How compiled code runs: threads, instruction set, signals, progress; the weights of replicates; rates of the machine.
+
+cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+    cdef cppclass TileTable:
+        const char* name
+    cpdef enum class Probe:
+        FMA
+        EXP
+        SQRT
+    cpdef enum class ScalarFunction:
+        EXP
+        EXP_MINUS
+        ONE_MINUS_EXP
+        SQUARE_ROOT
+        RECIPROCAL_ROOT
+        RECIPROCAL
+        LOG
+        LOG1P
+        POWER
+
+
+cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
+    const TileTable* tile_table(const char* level)
+
+
+cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
+    cdef cppclass Run:
+        const TileTable* table
+        int threads
+        int (*poll)(void* context, double done) noexcept
+        void* context
+    double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
+    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
+    bint compiled_with_openmp()
+    int openmp_max_threads()
+    int count_running_sweeps()
+    void register_fork_handler()
+
+
+cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
+    cdef enum WeightKind:
+        pass
+    bint c_fill_weights "kcalib::fill_weights"[T](
+        WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
+
+
+cdef class Sweep:
+    """How to run: threads, instruction set (None: the best here), progress callback."""
+
+    cdef Run run
+    cdef object progress
+    cdef object error
+
+    def __init__(self, int threads, level=None, progress=None):
+        cdef bytes name
+        cdef const char* wanted = NULL
+        if level is not None:
+            name = level.encode()
+            wanted = name
+        self.run.table = tile_table(wanted)
+        if self.run.table == NULL:
+            raise ValueError(f"this machine cannot run the instruction set {level!r}")
+        self.run.threads = threads
+        self.run.poll = poll
+        self.run.context = <void*>self
+        self.progress = progress
+        self.error = None
+
+    @property
+    def level(self):
+        return self.run.table.name.decode()
+
+    cdef raise_if_stopped(self, bint finished):
+        if not finished:
+            error, self.error = self.error, None
+            raise error
+
+
+cdef int poll(void* context, double done) noexcept with gil:
+    # Python's signal handlers run here: Ctrl-C stops a sweep.
+    cdef Sweep sweep = <Sweep>context
+    try:
+        PyErr_CheckSignals()
+        if sweep.progress is not None:
+            sweep.progress(done)
+    except BaseException as error:
+        sweep.error = error
+        return 1
+    return 0
+
+
+def fill_weights(
+    int kind, unsigned long long seed, unsigned long long first_replicate, real[:, ::1] out, Sweep sweep not None,
+):
+    """Writes the weights of the rows in replicates from `first_replicate` on; out not empty."""
+    cdef real* out_pointer = &out[0, 0]
+    cdef long n = out.shape[0]
+    cdef long n_replicates = out.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
+    sweep.raise_if_stopped(finished)
+
+
+def probe(str what, dtype, long repetitions, Sweep sweep not None):
+    """Number of elements on which `what` ("fma", "exp", "sqrt") was done, all threads together."""
+    cdef Probe operation = {"fma": Probe.FMA, "exp": Probe.EXP, "sqrt": Probe.SQRT}[what]
+    cdef bint single = np.dtype(dtype) == np.float32
+    cdef double elements
+    with nogil:
+        if single:
+            elements = c_probe[float](sweep.run, operation, repetitions)
+        else:
+            elements = c_probe[double](sweep.run, operation, repetitions)
+    return elements
+
+
+def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not None, double a=1.0):
+    """Writes a function of x to out: the name of a `ScalarFunction` in lower case; "power" is x^a."""
+    c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
+
+
+def has_openmp():
+    """Whether the extension was compiled with OpenMP."""
+    return compiled_with_openmp()
+
+
+def max_threads():
+    """OpenMP's number of threads; 1 in a forked child or inside a parallel region."""
+    return openmp_max_threads()
+
+
+def running_sweeps():
+    """Number of sweeps that are running in this process."""
+    return count_running_sweeps()
+
+
+register_fork_handler()

@@ -8,7 +8,8 @@
     compare            models on the same samples                  inference/compare.py
     reliability        reliability diagrams with bands             estimators/reliability.py
     kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
-    top_label_ece, class_wise_ece, canonical_ece, ...   binned errors   estimators/ece.py
+    top_label_ece, class_wise_ece, ...   binned errors             estimators/ece.py
+    canonical_ece      binned errors of the whole prediction       estimators/canonical_ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     crps, log_score, pinball_loss, ...   scores of distributions   estimators/forecast_scores.py
@@ -46,30 +47,15 @@ except ModuleNotFoundError as error:
         "Python in another folder, or with the option -P, to import what is installed"
     ) from None
 
-from kcalib import (
-    bandwidth,
-    distributions,
-    kernels,
-    laws,
-    lenses,
-    recalibration,
-    regression,
-    solvers,
-    target_kernels,
-)
+from kcalib import bandwidth, distributions, kernels, laws, lenses, recalibration, regression, solvers, target_kernels
 from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.definiteness import smallest_eigenvalue
 from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
+from kcalib.estimators.canonical_ece import canonical_ece
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
-from kcalib.estimators.ece import (
-    ECEResult,
-    canonical_ece,
-    class_wise_ece,
-    debiased_ece,
-    top_label_ece,
-)
+from kcalib.estimators.ece import ECEResult, class_wise_ece, debiased_ece, top_label_ece
 from kcalib.estimators.forecast_scores import (
     QuantileCalibration,
     crps,

@@ -22,7 +22,7 @@ from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators import forecast_scores
-from kcalib.estimators.ece import MAX_BINS, reliability_bins
+from kcalib.estimators.binning import MAX_BINS, reliability_bins
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run

@@ -37,7 +37,7 @@ def components(n, d, K, equal_weights):
 
 
 def pairs_a_second(problem):
-    table = require("distributions.distances.wasserstein_table").distributions.distances.wasserstein_table
+    table = require("distributions.mixture_distances").distributions.mixture_distances.wasserstein_table
     n, *shape = PROBLEMS[problem]
     data = components(n, *shape)
     times = alternated([lambda: table(data, threads=1)], 1, rounds=5)

@@ -67,7 +67,7 @@ def require(*names):
 
 def pair_problem(labels, p, dtype="float64"):
     """The pair problem of `kcalib.skce` with the exponential kernel, for operators."""
-    kcalib = require("kernels.Exponential", "_inputs.prepare", "_packing.pack")
+    kcalib = require("kernels.Exponential", "_input.labels.prepare", "_packing.labels.pack")
     data = kcalib._input.labels.prepare(labels, p, dtype=dtype)
     return kcalib._packing.labels.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
 

@@ -35,7 +35,7 @@ from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, T
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution, NegativeBinomial, Poisson
 from kcalib.distributions._distribution import take_rows
-from kcalib.distributions.distances import wasserstein_table
+from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import METRICS, MMD, SMALLEST, Exponential, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 

@@ -12,14 +12,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import (
-    check_size,
-    events,
-    numbers,
-    probability_row,
-    read_only,
-    weight_rows,
-)
+from kcalib.distributions._checks import check_size, events, numbers, probability_row, read_only, weight_rows
 from kcalib.distributions._distribution import Density, Distribution, Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 from kcalib.distributions.laplace import Laplace

@@ -12,14 +12,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.special import betaincc, special
 from kcalib._input.checks import reject
-from kcalib.distributions._checks import (
-    LARGEST,
-    check_numbers,
-    check_size,
-    parameters_of,
-    positive_array,
-    real_array,
-)
+from kcalib.distributions._checks import LARGEST, check_numbers, check_size, parameters_of, positive_array, real_array
 from kcalib.distributions._counts import Counts
 from kcalib.distributions._distribution import choose
 

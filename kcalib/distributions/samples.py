@@ -11,14 +11,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import (
-    check_size,
-    numbers,
-    probability_row,
-    read_only,
-    real_array,
-    weight_rows,
-)
+from kcalib.distributions._checks import check_size, numbers, probability_row, read_only, real_array, weight_rows
 from kcalib.distributions._distribution import Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 

@@ -1,7 +1,9 @@
 """Estimators, one file for each family.
 
     skce     squared kernel calibration error of classifiers
-    ece      top-label expected calibration error, and the bins of a reliability diagram
+    ece      binned errors of the top label and of every class
+    canonical_ece   binned errors of the whole prediction
+    binning  bins over predicted probabilities, and how many there should be
     reliability   reliability diagrams with confidence and consistency bands
     scores   proper scores: Brier score, log loss
     forecast_scores   CRPS, log score, pinball loss, PIT values of predicted distributions

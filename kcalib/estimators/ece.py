@@ -1,7 +1,7 @@
-r"""Binned calibration errors: of the top label, of every class, and of the whole prediction.
+"""Binned calibration errors of probabilities one at a time: of the top label, and of every class.
 
-The public functions check their input and hand columns or rows to `kcalib.estimators.binning`, whose bins they
-turn into an `ECEResult`: `_of_columns` for those of probabilities one at a time, `canonical_ece` for those of rows.
+The public functions check their input and hand columns to `kcalib.estimators.binning`, whose bins they turn into an
+`ECEResult`. That of the whole prediction is `kcalib.estimators.canonical_ece`.
 """
 
 from __future__ import annotations
@@ -17,37 +17,26 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.binning import (
-    MAX_BINS,
     N_BINS,
     Binning,
     ReliabilityBins,
     Risk,
-    bin_numbers,
     class_columns,
     column_bins,
     n_bins_by_risk,
-    norm_of,
-    reliability_bins,
-    simplex_bins,
     top_label_column,
 )
 from kcalib.lenses import Lens
 
 __all__ = [
-    "MAX_BINS",
     "ECEResult",
-    "ReliabilityBins",
-    "bin_numbers",
-    "canonical_ece",
     "class_wise_ece",
     "debiased_ece",
-    "reliability_bins",
     "top_label_ece",
 ]
 
 NORMS = ("l1", "l2", "max")
 NOTIONS = ("top_label", "class_wise")
-DISTANCES = ("total_variation", "cityblock", "euclidean", "squared_euclidean")
 
 
 @dataclass(frozen=True)
@@ -347,131 +336,6 @@ def debiased_ece(
     return result if full_output else result.value
 
 
-@on_their_gpu
-def canonical_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int = N_BINS,
-    norm: str = "l1",
-    distance: str = "total_variation",
-    binning: str = "uniform",
-    min_bin_size: int | None = None,
-    sample_weight: Any = None,
-    classes: Any = None,
-    from_logits: bool = False,
-    lens: Lens | None = None,
-    threads: int | None = None,
-    full_output: bool = False,
-) -> float | ECEResult:
-    r"""Expected calibration error of the whole prediction, by histogram regression on the simplex.
-
-    The mean over samples of the distance between mean prediction and mean one-hot label in the bin of the sample [1]_
-    (equation 5). The bins of m classes are many: with few samples in a bin the value is large whatever the model,
-    1 minus the probability of the label where every sample is alone. See `kcalib.skce` for a number without bins.
-
-    Parameters
-    ----------
-    y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`.
-    n_bins : int
-        Uniform: bins of each of the m probabilities, 1 to 1,000,000. Median variance: bins at most.
-    norm : {"l1", "l2", "max"}
-        Of the distances: their mean over samples, the root of the mean of their squares, or the largest.
-    distance : {"total_variation", "cityblock", "euclidean", "squared_euclidean"}
-        Total variation is half of cityblock, so that for a binary problem it is \|a - b\| of the probabilities a, b of
-        the second class.
-    binning : {"uniform", "median_variance"}
-        Products of bins (a, b] of equal width, 0 in the first, as in `kcalib.top_label_ece`. Or, starting with
-        one bin: that in which a probability has the largest (unbiased) variance is split into values
-        below the median of that probability and others, until there are `n_bins` or no bin can be split. Of bins
-        with equal variances the first made is split first. Empty bins do not count.
-    min_bin_size : int, optional
-        "median_variance" only. Samples that every bin holds at least, 1 to n; default 10. A bin that the median
-        would split into a smaller one is not split.
-    sample_weight : array_like, shape (n,), optional
-        Non-negative weights, for uniform bins.
-    lens, threads
-        As in `kcalib.top_label_ece`.
-    full_output : bool
-        Return an `ECEResult` with weight and distance of each bin instead of a float.
-
-    Returns
-    -------
-    float or ECEResult
-        The error, in [0, 1] for total variation.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `kcalib.top_label_ece`; if `distance` is something else.
-    NotImplementedError
-        For "median_variance" on a GPU.
-    MemoryError
-        If there is no memory for O(n) numbers.
-
-    Notes
-    -----
-    Uniform bins take O(n m) time and at most 80 n bytes beside the input; samples are in one bin if 128-bit hashes of
-    their m bin numbers are equal. Median-variance bins take a pass over the predictions for each doubling of the
-    bins, O(n m log n_bins) time, and 32 n bytes. ``min_bin_size=10`` with a very large `n_bins` is the default
-    ``MedianVarianceBinning`` of the Julia package CalibrationErrors.
-
-    References
-    ----------
-    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
-       classification: A unifying framework. NeurIPS 2019.
-    .. [2] J. Vaicenavicius, D. Widmann, C. Andersson, F. Lindsten, J. Roll, T. B. Schoen. Evaluating model
-       calibration in classification. AISTATS 2019.
-
-    Examples
-    --------
-    The first two samples share a bin: mean prediction (0.65, 0.25, 0.1), mean label (1/2, 1/2, 0).
-
-    >>> import kcalib
-    >>> y_pred = [[0.62, 0.28, 0.1], [0.68, 0.22, 0.1], [0.1, 0.1, 0.8]]
-    >>> round(kcalib.canonical_ece([0, 1, 2], y_pred, n_bins=10), 6)
-    0.233333
-    """
-    data = prepare(
-        y_true,
-        y_pred,
-        classes=classes,
-        from_logits=from_logits,
-        lens=lens,
-        sample_weight=sample_weight,
-        threads=threads,
-    )
-    check_choice("norm", norm, NORMS)
-    check_choice("distance", distance, DISTANCES)
-    threads = resolve_threads(threads)
-    how = Binning.checked(binning, n_bins, min_bin_size, data, ("uniform", "median_variance"))
-    kind = "euclidean" if "euclidean" in distance else "cityblock"
-    bins = simplex_bins(class_columns(data), how, kind, threads)
-    gaps = {"total_variation": bins.gap / 2, "squared_euclidean": bins.gap**2}.get(distance, bins.gap)
-    value = norm_of(gaps, bins.weight, norm)
-    if not full_output:
-        return value
-    return ECEResult(
-        value=value,
-        notion="canonical",
-        norm=norm,
-        distance=distance,
-        square=None,
-        **_described(how, "given", None),
-        n_occupied=int((bins.weight > 0).sum()),
-        bins=(),
-        class_values=None,
-        class_weight=None,
-        bin_number=arrays.restored(bins.number, y_pred),
-        bin_weight=arrays.restored(bins.weight, y_pred),
-        bin_distance=arrays.restored(gaps, y_pred),
-        n_samples=data.n,
-        n_classes=data.m,
-        lens=str(data.lens),
-    )
-
-
 def _of_columns(
     notion: str,
     data: Classification,
@@ -512,7 +376,7 @@ def _of_columns(
         norm=norm,
         distance=None,
         square=square,
-        **_described(how, "risk" if by_risk else "given", risks),
+        **described(how, "risk" if by_risk else "given", risks),
         n_occupied=sum(one.n_occupied for one in bins),
         bins=bins,
         class_values=None if weights is None else tuple(values.tolist()),
@@ -526,7 +390,7 @@ def _of_columns(
     )
 
 
-def _described(how: Binning, source: str, risks: tuple[Risk, ...] | None) -> dict[str, Any]:
+def described(how: Binning, source: str, risks: tuple[Risk, ...] | None) -> dict[str, Any]:
     return {
         "binning": how.rule,
         "n_bins": how.n_bins,

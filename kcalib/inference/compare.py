@@ -40,7 +40,7 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
-from kcalib.estimators.ece import MAX_BINS, bin_numbers
+from kcalib.estimators.binning import MAX_BINS, bin_numbers
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
 from kcalib.estimators.forecast_scores import crps_values, log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals, top_label

@@ -26,7 +26,7 @@ from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib.estimators.ece import MAX_BINS, bin_numbers
+from kcalib.estimators.binning import MAX_BINS, bin_numbers
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator, describe, value_and_error
 from kcalib.estimators.ucme import DEFAULT_SEED, locations_for, mean_differences, mean_square

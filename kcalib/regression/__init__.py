@@ -4,7 +4,8 @@
     DirichletKDE             Dirichlet kernel densities                    dirichlet_kde.py
     KKR, UKKR                kernel ridge regression                       kernel_ridge.py
     TemperatureCalibration   predictions at another temperature            temperature.py
-    SquaredCalibrationErrorCV       chooses among them by risk, and estimates     cross_validation.py
+    SquaredCalibrationErrorCV   chooses among them by risk, and estimates   cross_validation.py
+                             what it found, and its risks                  _choice.py
                              which names and grids it knows                _candidates.py
                              what all estimation functions share           _function.py
 
@@ -12,13 +13,9 @@ An estimation function h(p, p') is fitted to labels and predictions; the mean of
 calibration error, and its risk on other samples says how far to trust it.
 """
 
+from kcalib.regression._choice import EstimatorRisk, SquaredCalibrationErrorResult
 from kcalib.regression.binned import BinnedCalibration
-from kcalib.regression.cross_validation import (
-    EstimatorRisk,
-    SquaredCalibrationErrorCV,
-    SquaredCalibrationErrorResult,
-    squared_calibration_error,
-)
+from kcalib.regression.cross_validation import SquaredCalibrationErrorCV, squared_calibration_error
 from kcalib.regression.dirichlet_kde import DirichletKDE
 from kcalib.regression.kernel_ridge import KKR, UKKR, RegularizationWarning
 from kcalib.regression.temperature import TemperatureCalibration

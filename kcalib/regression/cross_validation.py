@@ -1,7 +1,7 @@
 """Which estimator of the calibration error, with which parameters: the pipeline of Gruber and Bach, section 3.2.2.
 
-    squared_calibration_error     one call; also the mean over classes
-    SquaredCalibrationErrorCV    the same as an estimator in the manner of scikit-learn
+    squared_calibration_error   one call; also the mean over classes
+    SquaredCalibrationErrorCV   the same as an estimator in the manner of scikit-learn
 
 Part of the samples tune: each candidate of `_candidates`, an estimation function with parameters, is fitted to all
 folds but one and has its risk on that one. The functions of the lowest mean risk, one of each fold, together estimate
@@ -15,7 +15,6 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,81 +28,12 @@ from kcalib._backend.threads import terminal_progress
 from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, ClassWise, Lens
 from kcalib.regression._candidates import Candidate, candidates_of
+from kcalib.regression._choice import SquaredCalibrationErrorResult, entry_of, mean_over_classes, result_of
 from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, as_given, null_risk_of
-from kcalib.results import aligned
 
 Progress = Callable[[float], None]
 
-__all__ = ["EstimatorRisk", "SquaredCalibrationErrorCV", "SquaredCalibrationErrorResult", "squared_calibration_error"]
-
-
-@dataclass(frozen=True)
-class EstimatorRisk:
-    """One estimator with its best parameters: what it estimates, and how far it is to be trusted.
-
-    Standard errors are over folds: the standard deviation by the square root of the number of folds.
-    """
-
-    estimator: str  #: as it was given
-    parameters: dict[str, Any] | None  #: the best setting; None where classes have different ones
-    value: float  #: estimate of the squared calibration error, on the samples not used for tuning
-    standard_error: float  #: of `value`
-    root: float  #: square root of `value`, with its sign
-    risk: float  #: mean over folds
-    risk_standard_error: float  #: of `risk`
-    root_risk: float  #: mean over folds of the root of the risk, as Gruber and Bach print it
-    root_risk_standard_error: float  #: of `root_risk`
-    risk_minus_null: float  #: mean over folds of the risk minus that of h = 0; negative where something was learned
-    risk_minus_null_standard_error: float  #: of `risk_minus_null`, whose folds are paired
-    fold_values: tuple[float, ...]  #: the estimate by the function of each fold
-    fold_risks: tuple[float, ...]  #: the risk on each fold
-
-
-@dataclass(frozen=True)
-class SquaredCalibrationErrorResult:
-    """A squared calibration error, estimated by the estimator of the lowest risk.
-
-    Standard errors are over folds; they do not know that other samples would have been evaluated.
-    """
-
-    value: float  #: estimate of the squared calibration error; may be negative
-    standard_error: float  #: of `value`, over folds
-    root: float  #: square root of `value`, with its sign
-    estimator: str  #: the estimator of the lowest risk, as it was given
-    parameters: dict[str, Any] | None  #: its best parameters; None where classes have different ones
-    risk: float  #: its risk, mean over folds
-    risk_standard_error: float  #: of `risk`
-    null_risk: float  #: the risk of h = 0, mean over folds
-    null_risk_standard_error: float  #: of `null_risk`
-    risk_minus_null: float  #: mean over folds of the difference; above 0: no estimator was better than none
-    risk_minus_null_standard_error: float  #: of `risk_minus_null`
-    estimators: tuple[EstimatorRisk, ...]  #: all that were tried, by rising risk
-    fold_null_risks: tuple[float, ...]  #: the risk of h = 0 on each fold
-    lens: str  #: notion of calibration
-    by_class: tuple[Any, ...] | None  #: one such result for each class; None but for lens="class_wise"
-    n_samples: int  #: samples given
-    n_tuning: int  #: samples of the folds
-    n_test: int  #: samples that `value` is a mean over
-    n_folds: int  #: folds
-    n_classes: int  #: m
-    seed: int | None  #: of the permutation; None where the samples kept their order
-    seconds: float  #: wall time
-
-    def __float__(self) -> float:
-        return self.value
-
-    def __str__(self) -> str:
-        """The table of all estimators, by rising risk."""
-        rows = [["estimator", "parameters", "squared error", "std. error", "risk minus null", "std. error"]]
-        for entry in self.estimators:
-            shown = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in _items(entry))
-            numbers = (entry.value, entry.standard_error, entry.risk_minus_null, entry.risk_minus_null_standard_error)
-            rows.append([entry.estimator, shown, *(f"{number:.2e}" for number in numbers)])
-        return "\n".join(aligned(rows, [True, True, False, False, False, False]))
-
-
-def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:
-    return [] if entry.parameters is None else list(entry.parameters.items())
+__all__ = ["SquaredCalibrationErrorCV", "squared_calibration_error"]
 
 
 @on_their_gpu
@@ -181,7 +111,7 @@ def squared_calibration_error(
             cv = SquaredCalibrationErrorCV(estimators, lens=ClassWise(k), **options)
             share = None if bar is None else partial(_show, bar, k, m)
             results.append(cv._fit(y_true, y_pred, classes, from_logits, share).result_)
-    return _mean_over_classes(results, time.perf_counter() - start)
+    return mean_over_classes(results, time.perf_counter() - start)
 
 
 def _show(bar: Progress, k: int, m: int, done: float) -> None:
@@ -363,9 +293,9 @@ class SquaredCalibrationErrorCV(Parametrised):
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in folds])
         winner = min(searches, key=lambda search: search.risk)
         # Only now, so that an interrupted fit changes nothing.
-        self.result_ = _result(
+        self.result_ = result_of(
             [
-                _entry(s.candidate.name, s.candidate.settings[s.best], s.values, s.risks[s.best], null_risks)
+                entry_of(s.candidate.name, s.candidate.settings[s.best], s.values, s.risks[s.best], null_risks)
                 for s in searches
             ],
             null_risks,
@@ -467,77 +397,6 @@ def _search(candidate: Candidate, problem: Problem, split: Split, advance: Calla
             best, functions = lowest, fitted[lowest]
     test = problem.take(split.test)
     return Search(candidate, risks, best, functions, np.array([f._squared_error(test) for f in functions]))
-
-
-def _entry(
-    name: str, parameters: dict[str, Any] | None, values: np.ndarray, risks: np.ndarray, null_risks: np.ndarray
-) -> EstimatorRisk:
-    value = float(np.mean(values))
-    roots = np.sqrt(np.maximum(risks, 0.0))  # rounding may have made a risk of 0 negative
-    return EstimatorRisk(
-        name,
-        parameters,
-        value,
-        _standard_error(values),
-        math.copysign(math.sqrt(abs(value)), value),
-        float(np.mean(risks)),
-        _standard_error(risks),
-        float(np.mean(roots)),
-        _standard_error(roots),
-        float(np.mean(risks - null_risks)),
-        _standard_error(risks - null_risks),
-        tuple(values.tolist()),
-        tuple(risks.tolist()),
-    )
-
-
-def _standard_error(values: np.ndarray) -> float:
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
-
-
-def _result(
-    entries: list[EstimatorRisk], null_risks: np.ndarray, **what_was_done: Any
-) -> SquaredCalibrationErrorResult:
-    entries = sorted(entries, key=lambda entry: entry.risk)
-    first = entries[0]
-    return SquaredCalibrationErrorResult(
-        value=first.value,
-        standard_error=first.standard_error,
-        root=first.root,
-        estimator=first.estimator,
-        parameters=first.parameters,
-        risk=first.risk,
-        risk_standard_error=first.risk_standard_error,
-        null_risk=float(np.mean(null_risks)),
-        null_risk_standard_error=_standard_error(null_risks),
-        risk_minus_null=first.risk_minus_null,
-        risk_minus_null_standard_error=first.risk_minus_null_standard_error,
-        estimators=tuple(entries),
-        fold_null_risks=tuple(null_risks.tolist()),
-        **what_was_done,
-    )
-
-
-def _mean_over_classes(
-    results: Sequence[SquaredCalibrationErrorResult], seconds: float
-) -> SquaredCalibrationErrorResult:
-    """Fold by fold the means over classes; the folds are the same samples for every class."""
-    null_risks = np.mean([result.fold_null_risks for result in results], axis=0)
-    entries = []
-    for name in (entry.estimator for entry in results[0].estimators):
-        same = [entry for result in results for entry in result.estimators if entry.estimator == name]
-        values, risks = (np.mean([getattr(e, of) for e in same], axis=0) for of in ("fold_values", "fold_risks"))
-        entries.append(_entry(name, None, values, risks, null_risks))
-    sizes = {name: getattr(results[0], name) for name in ("n_samples", "n_tuning", "n_test", "n_folds", "seed")}
-    return _result(
-        entries,
-        null_risks,
-        lens=f"mean over ClassWise(0..{len(results) - 1})",
-        by_class=tuple(results),
-        n_classes=len(results),
-        seconds=seconds,
-        **sizes,
-    )
 
 
 def _cv_results(searches: Sequence[Search], null_risks: np.ndarray) -> dict[str, Any]:

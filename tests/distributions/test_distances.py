@@ -20,12 +20,13 @@ from kcalib.distributions import (
     Normal,
     Poisson,
     Samples,
-    distances,
+    _tables,
+    mixture_distances,
     mmd_distance,
     transport,
     wasserstein_distance,
 )
-from kcalib.distributions.distances import wasserstein_table
+from kcalib.distributions.mixture_distances import wasserstein_table
 
 
 def random_covariances(n, d, rng):
@@ -478,8 +479,9 @@ class TestKernels:
 class TestOptions:
     @pytest.mark.parametrize("kind", ["euclidean", "bures", "assignment", "general", "line"])
     def test_threads_do_not_change_bits(self, kind, monkeypatch):
-        monkeypatch.setattr(distances, "BLOCK", 2**9)  # several blocks
-        monkeypatch.setattr(distances, "SEARCH_BLOCK", 2**9)
+        for module in (_tables, mixture_distances):
+            monkeypatch.setattr(module, "BLOCK", 2**9)  # several blocks
+        monkeypatch.setattr(mixture_distances, "SEARCH_BLOCK", 2**9)
         rng = np.random.default_rng(0)
         prediction = {
             "euclidean": lambda: Normal(rng.standard_normal(60), rng.gamma(2.0, size=60)),
@@ -503,8 +505,9 @@ class TestOptions:
             def __exit__(self, *_):
                 return None
 
-        monkeypatch.setattr(distances, "terminal_progress", Bar)
-        monkeypatch.setattr(distances, "BLOCK", 2**6)
+        monkeypatch.setattr(_tables, "terminal_progress", Bar)
+        for module in (_tables, mixture_distances):
+            monkeypatch.setattr(module, "BLOCK", 2**6)
         prediction = Samples(np.random.default_rng(0).standard_normal((30, 4, 2)))
         wasserstein_distance(prediction)
         wasserstein_distance(Normal(np.arange(30.0), np.ones(30)))

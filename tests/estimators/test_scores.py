@@ -10,7 +10,7 @@ from problems import softmax_problem
 
 import kcalib
 from kcalib._input.labels import prepare
-from kcalib.estimators.ece import reliability_bins
+from kcalib.estimators.binning import reliability_bins
 
 
 def test_brier_by_hand():

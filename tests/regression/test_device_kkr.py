@@ -21,7 +21,7 @@ from kcalib.regression import (
     DirichletKDE,
     SquaredCalibrationErrorCV,
     TemperatureCalibration,
-    kernel_ridge,
+    _expansion,
 )
 from kcalib.regression import _dirichlet_cuda as dirichlet
 from kcalib.solvers import kernel_operator, kronecker
@@ -254,12 +254,12 @@ def test_rank_of_confidences_at_many_samples(cupy, make_problem: MakeProblem):
 @pytest.mark.parametrize("ranks", [(50,), (20, 25), (16, 22)])
 def test_factors_grow_on_a_gpu(cupy, monkeypatch, ranks, make_problem: MakeProblem):
     """As large as memory allows at the end, and with the pivots of the host; blocks are of one here."""
-    for module in (vars(kernel_ridge), partial_cholesky.__globals__):
+    for module in (vars(_expansion), partial_cholesky.__globals__):
         monkeypatch.setitem(module, "automatic_block", lambda rank: 1)
     y, p = make_problem(120, 3)
     expected = KKR(1e-5, lens=TopLabel()).fit(y, p)
     assert 5 < expected.rank_ < 22
-    monkeypatch.setattr(kernel_ridge, "RANKS_ON_GPU", ranks)
+    monkeypatch.setattr(_expansion, "RANKS_ON_GPU", ranks)
     found = KKR(1e-5, lens=TopLabel()).fit(cupy.asarray(y), cupy.asarray(p))
     assert np.array_equal(found._expansion_.landmarks.get(), expected._expansion_.landmarks)
 

@@ -16,7 +16,7 @@ from problems import duplicates_problem, softmax_problem
 from kcalib._backend import arrays
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.lenses import ClassWise, TopLabel
-from kcalib.regression import KKR, UKKR, RegularizationWarning, kernel_ridge
+from kcalib.regression import KKR, UKKR, RegularizationWarning, _expansion, kernel_ridge
 from kcalib.regression._function import Problem
 from kcalib.solvers import kernel_operator
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
@@ -165,7 +165,7 @@ def test_low_rank_is_the_dense_path(function, lens, gamma, monkeypatch):
     _, q = softmax_problem(50, 10, 1, scale=30.0)
     low = function(1e-3, kernel=kernel, lens=lens).fit(y, p)
     assert low.method_ == "low_rank" and low.rank_ <= 0.6 * n
-    monkeypatch.setattr(kernel_ridge, "LOW_RANK", 0.0)
+    monkeypatch.setattr(_expansion, "LOW_RANK", 0.0)
     dense = function(1e-3, kernel=kernel, lens=lens).fit(y, p)
     assert dense.method_ == "dense"
     problem, others = low._problem(y, p, None, False), low._points(q, False, "q")
@@ -207,8 +207,8 @@ def test_a_path_takes_one_decomposition(function, kernel, monkeypatch):
     problem = given._problem(y, p, None, False)
     train, validation = problem.take(np.arange(100)), problem.take(np.arange(100, 150))
     calls = []
-    real = kernel_ridge.Expansion.of
-    monkeypatch.setattr(kernel_ridge.Expansion, "of", lambda *a: calls.append(1) or real(*a))
+    real = _expansion.Expansion.of
+    monkeypatch.setattr(_expansion.Expansion, "of", lambda *a: calls.append(1) or real(*a))
     path = [1e-6, 1e-3, 1.0]
     tried = list(given._tried([{"regularization": value} for value in path], train, validation))
     assert len(calls) == 1
@@ -285,9 +285,9 @@ def test_truncation_of_the_dense_path():
     y, p = np.tile(y, 2), np.tile(p, (2, 1))
     problem = UKKR()._problem(y, p, None, False)
     operator = kernel_operator(p, Exponential(bandwidth=0.5))
-    dense = kernel_ridge.Expansion._of_matrix(problem, operator, "")
+    dense = _expansion.Expansion._of_matrix(problem, operator, "")
     assert (dense.rank, dense.n_truncated, dense.method) == (75, 75, "dense")
-    low = kernel_ridge.Expansion.of(problem, Exponential(bandwidth=0.5), None)
+    low = _expansion.Expansion.of(problem, Exponential(bandwidth=0.5), None)
     assert (low.rank, low.method) == (75, "low_rank")
     assert np.allclose(low.eigenvalues, dense.eigenvalues, rtol=0, atol=dense.rounding)
     with pytest.warns(RegularizationWarning, match="are left out"):
@@ -451,7 +451,7 @@ def test_memory_of_evaluation_is_asked_for():
 @pytest.mark.parametrize("most", [0.7, 0.0])
 def test_indefinite_kernels_are_refused(most, monkeypatch):
     """exp(-d^2) of the cityblock distance, on random points of 10 classes."""
-    monkeypatch.setattr(kernel_ridge, "LOW_RANK", most)
+    monkeypatch.setattr(_expansion, "LOW_RANK", most)
     p = np.random.default_rng(0).dirichlet(np.full(10, 0.1), size=200)
     kernel = Gaussian(bandwidth=1.0, metric="cityblock")
     assert np.linalg.eigvalsh(kernel_matrix(kernel, p, p))[0] < -0.1

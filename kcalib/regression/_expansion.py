@@ -1,0 +1,171 @@
+r"""The kernel matrix of training samples as a sum of few products: what kernel ridge regression starts from.
+
+`Expansion.of` finds features of a prediction that reproduce the kernel between training samples, and between these and
+others, and are orthogonal over the training samples:
+
+.. math:: k(p, p') \approx \psi(p)^\top \psi(p'), \qquad \sum_i \psi(p_i) \psi(p_i)^\top = \operatorname{diag}(l),
+
+l the eigenvalues of the kernel matrix. They come from a pivoted Cholesky factorisation as far as rounding allows, where
+that ends early, and otherwise from an eigendecomposition of the whole matrix. `kernel_products` evaluates them.
+Called by `kcalib.regression.kernel_ridge`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
+from kcalib._packing.labels import pack_points
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.kernels import Kernel
+from kcalib.regression._function import Problem
+from kcalib.solvers import KernelOperator
+from kcalib.solvers.kronecker import Spectrum, eigendecomposition
+from kcalib.solvers.pivoted_cholesky import LowRank, automatic_block, partial_cholesky
+
+RANKS_ON_GPU = (1024, 8192)  # of factors that are tried before larger ones
+LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
+NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """psi(p) = map^T k(landmarks, p) of training samples, their eigenvalues and moments with the residuals."""
+
+    n_samples: int
+    kernel: Kernel  # with its bandwidths as numbers
+    landmarks: Array  # points, shape (q, d)
+    map: Array  # shape (q, r)
+    eigenvalues: Array  # l > 0, ascending, shape (r,)
+    cross: Array  # c, shape (r, m)
+    rounding: float  # eigenvalues below are left out
+    n_truncated: int  # so many
+    method: str  # "low_rank" or "dense"
+    reason: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.eigenvalues)
+
+    @classmethod
+    def of(cls, problem: Problem, kernel: Kernel, max_memory: float | None) -> Expansion:
+        """The expansion of training samples.
+
+        Raises
+        ------
+        ValueError
+            If the kernel is not positive definite.
+        MemoryError
+            If neither way fits in memory.
+        """
+        points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
+        operator = KernelOperator(pack_points(points, kernel, "float64"), threads=None, operator=None)
+        most = _largest_rank(points, max_memory)
+        found = _factor(operator, most, arrays.is_host(points))
+        if found.rank < most:
+            reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
+            return cls._of_factor(problem, operator, found.factor, found.pivots, reason)
+        del found
+        reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
+        check_memory(
+            (24 if arrays.is_host(points) else 40) * problem.n**2,
+            max_memory,
+            f"{reason}, and its eigendecomposition and workspace",
+            "fit fewer samples, or take a smoother kernel, such as Gaussian() with a larger bandwidth",
+            array=points,
+        )
+        return cls._of_matrix(problem, operator, reason)
+
+    @classmethod
+    def _of_factor(
+        cls, problem: Problem, operator: KernelOperator, factor: Array, pivots: Array, reason: str
+    ) -> Expansion:
+        """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
+        spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
+        kept, vectors = _kept(spectrum)
+        pivots = arrays.beside(pivots, factor)
+        root = arrays.namespace(factor).tril(factor[pivots])
+        return cls(
+            n_samples=problem.n,
+            kernel=operator.kernel,
+            landmarks=problem.points[pivots],
+            map=linalg.solve_triangular(root, vectors, transposed=True),
+            eigenvalues=kept,
+            cross=vectors.T @ (factor.T @ problem.residuals),
+            rounding=spectrum.rounding,
+            n_truncated=len(pivots) - len(kept),
+            method="low_rank",
+            reason=reason,
+        )
+
+    @classmethod
+    def _of_matrix(cls, problem: Problem, operator: KernelOperator, reason: str) -> Expansion:
+        """K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
+        everyone = slice(0, problem.n)
+        # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
+        spectrum = eigendecomposition(operator.tile(everyone, everyone).T, overwrite=True)
+        smallest, most = float(spectrum.values[0]), float(spectrum.values[-1])
+        if smallest < -NEGATIVE * most:
+            raise ValueError(
+                "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
+                f"{smallest:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, "
+                "such as Gaussian() with metric='euclidean'"
+            )
+        kept, vectors = _kept(spectrum)
+        roots = arrays.namespace(kept).sqrt(kept)
+        return cls(
+            n_samples=problem.n,
+            kernel=operator.kernel,
+            landmarks=problem.points,
+            map=vectors / roots,
+            eigenvalues=kept,
+            cross=roots[:, None] * (vectors.T @ problem.residuals),
+            rounding=spectrum.rounding,
+            n_truncated=problem.n - len(kept),
+            method="dense",
+            reason=reason,
+        )
+
+
+def _kept(spectrum: Spectrum) -> tuple[Array, Array]:
+    """Eigenvalues above rounding, and their eigenvectors."""
+    first = int(arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
+    return spectrum.values[first:], spectrum.vectors[:, first:]
+
+
+def _factor(operator: KernelOperator, most: int, on_host: bool) -> LowRank:
+    """Of the kernel matrix, to rounding, of rank `most` where there is no lower one.
+
+    Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have
+    the same pivots, if the last block of these was a whole one.
+    """
+    for rank in () if on_host else [rank for rank in RANKS_ON_GPU if rank < most]:
+        found = partial_cholesky(operator, rank, to_rounding=True)
+        if found.rank <= rank - automatic_block(rank):
+            return found
+        del found
+    return partial_cholesky(operator, most, to_rounding=True)
+
+
+def _largest_rank(points: Array, max_memory: float | None) -> int:
+    """Up to which a factor is tried: it, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes."""
+    n = len(points)
+    most = int(LOW_RANK * n)
+    if max_memory is not None:
+        limit: int | None = check_max_memory(max_memory)
+    else:
+        limit = available_memory() if arrays.is_host(points) else available_memory_on_gpu(points.device)
+    return most if limit is None else min(most, limit // (32 * n))
+
+
+def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Array) -> Array:
+    """k(points, landmarks) @ vectors, where the points are; the matrix is not stored."""
+    xp = arrays.namespace(points)
+    if len(landmarks) == 0:
+        return xp.zeros((len(points), vectors.shape[1]))
+    landmarks, vectors = (arrays.beside(a, points) for a in (landmarks, vectors))
+    left, right = (Side(xp.ascontiguousarray(a), xp.ones((len(a), 1))) for a in (points, landmarks))
+    return operator_for(PairProblem(left, right, kernel.terms())).matmul(xp.ascontiguousarray(vectors))

@@ -12,7 +12,9 @@
     canonical_ece      binned errors of the whole prediction       estimators/canonical_ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
-    crps, log_score, pinball_loss, ...   scores of distributions   estimators/forecast_scores.py
+    crps               score of distributions, and of vectors      estimators/crps.py
+    log_score, pinball_loss   scores of distributions              estimators/forecast_scores.py
+    pit_values, quantile_calibration   where targets lie           estimators/quantile_calibration.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
@@ -51,21 +53,17 @@ from kcalib import bandwidth, distributions, kernels, laws, lenses, recalibratio
 from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.definiteness import smallest_eigenvalue
+from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import ReliabilityBins
 from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.canonical_ece import canonical_ece
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
+from kcalib.estimators.crps import crps
 from kcalib.estimators.ece import ECEResult, class_wise_ece, debiased_ece, top_label_ece
-from kcalib.estimators.forecast_scores import (
-    QuantileCalibration,
-    crps,
-    log_score,
-    pinball_loss,
-    pit_values,
-    quantile_calibration,
-)
+from kcalib.estimators.forecast_scores import log_score, pinball_loss
 from kcalib.estimators.mmce import MMCEResult, mmce
-from kcalib.estimators.reliability import Band, ReliabilityDiagram, reliability
+from kcalib.estimators.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
+from kcalib.estimators.reliability import ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme

@@ -21,8 +21,11 @@ from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution
-from kcalib.estimators import forecast_scores
 from kcalib.estimators.binning import MAX_BINS, reliability_bins
+from kcalib.estimators.crps import crps_values
+from kcalib.estimators.forecast_quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
+from kcalib.estimators.forecast_scores import log_score_values, pinball_values
+from kcalib.estimators.quantile_calibration import curve_of, pit_of
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run
@@ -251,8 +254,8 @@ def forecast_evaluation_of(
     """`evaluate` of checked data."""
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     miscalibrated = test.pvalue < level
-    errors = arrays.where_computed(data.y) - forecast_scores.means_of(data)
-    has_density = forecast_scores.has_density(data.prediction)
+    errors = arrays.where_computed(data.y) - means_of(data)
+    has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
     # Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
     quantile = 2.0 if miscalibrated else -float(scipy.special.ndtri(level / 4))
@@ -268,8 +271,8 @@ def forecast_evaluation_of(
         n_dims=data.n_dims,
         prediction=type(data.prediction).__name__,
         rmse=math.sqrt(float(arrays.namespace(errors).mean(errors**2))),
-        crps=forecast_scores.mean_of(data, forecast_scores.crps_values(data)),
-        log_score=forecast_scores.mean_of(data, forecast_scores.log_score_values(data)) if has_density else None,
+        crps=mean_of(data, crps_values(data)),
+        log_score=mean_of(data, log_score_values(data)) if has_a_density else None,
         pinball_loss=numbers.get("pinball_loss"),
         interval_coverage=numbers.get("interval_coverage"),
         interval_width=numbers.get("interval_width"),
@@ -285,12 +288,12 @@ def forecast_evaluation_of(
 
 def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     """What predictions of numbers have, and those of vectors have not."""
-    levels, tail = np.asarray(forecast_scores.LEVELS), (1 - INTERVAL) / 2
-    pit = forecast_scores.pit_of(data, seed)
-    limits, xp = forecast_scores.quantiles_of(data, np.array([tail, 1 - tail])), arrays.namespace(pit)
-    curve = forecast_scores.curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=seed)
+    levels, tail = np.asarray(LEVELS), (1 - INTERVAL) / 2
+    pit = pit_of(data, seed)
+    limits, xp = quantiles_of(data, np.array([tail, 1 - tail])), arrays.namespace(pit)
+    curve = curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=seed)
     return {
-        "pinball_loss": forecast_scores.mean_of(data, forecast_scores.pinball_values(data, levels)),
+        "pinball_loss": mean_of(data, pinball_values(data, levels)),
         "interval_coverage": float(xp.mean(xp.astype((pit >= tail) & (pit <= 1 - tail), np.float64))),
         "interval_width": float(xp.mean(limits[:, 1] - limits[:, 0])),
         "pit_mean": float(xp.mean(pit)),

@@ -31,7 +31,8 @@ from kcalib._command.files import names
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
-from kcalib.estimators.forecast_scores import LEVELS, QuantileCalibration, curve_of
+from kcalib.estimators.forecast_quantities import LEVELS
+from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
 from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import INTERVAL, ForecastEvaluation, evaluation_of, forecast_evaluation_of

@@ -19,7 +19,7 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.warnings import warn
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums, row_groups
-from kcalib.estimators.reliability import Sample, check_binning, cut
+from kcalib.estimators.event_bins import Sample, check_binning, cut
 from kcalib.estimators.scores import brier_score_of, is_halved
 from kcalib.lenses import Lens
 

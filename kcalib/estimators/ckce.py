@@ -36,14 +36,7 @@ from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.lenses import Lens
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
-from kcalib.solvers.low_rank import (
-    GROUPS,
-    FourierFeatures,
-    NormalEquations,
-    NystromFeatures,
-    jackknife,
-    row_blocks,
-)
+from kcalib.solvers.low_rank import GROUPS, FourierFeatures, NormalEquations, NystromFeatures, jackknife, row_blocks
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["ToleranceWarning", "ckce", "jkce"]

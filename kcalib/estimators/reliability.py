@@ -1,50 +1,33 @@
 """Reliability diagrams: observed frequency against predicted probability, with bands that say what is noise.
 
-`reliability` checks its arguments, `diagram_of` is the same on checked data (the command calls it). `cut` gives the
-bins (`kcalib.estimators.brier` calls it, too), `_Bins` sums up the samples in them. Consistency bands come from
-`_exact_band` or, for weights and for isotonic regression, from `_drawn_band`.
+`reliability` checks its arguments, `diagram_of` is the same on checked data (the command calls it). The bins and what
+they hold come from `event_bins`, the bands from `bands`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib._backend import arrays
-from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_choice, check_integer, check_seed
-from kcalib._backend.random import drawn_labels
-from kcalib._backend.segments import Segments
 from kcalib._input.labels import Classification, prepare
-from kcalib._pairs.statistics import cumulative_sum, group_sums
-from kcalib.estimators.binning import MAX_BINS, N_BINS
+from kcalib._pairs.statistics import group_sums
+from kcalib.estimators.bands import MAX_POINTS, Band, Draws, clopper_pearson, drawn_band, exact_band, isotonic_band
+from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
 from kcalib.lenses import Lens, TopLabel
 from kcalib.report import figures
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
-BINNINGS = ("uniform", "equal_mass", "isotonic")
 BANDS = ("both", "confidence", "consistency")
 DEFAULT_RESAMPLES = 999
 SEED = 0  # unless another is given
-MAX_POINTS = 1000  # of the bands of isotonic regression
 HISTOGRAM_BINS = 20
-BATCH_ELEMENTS, DEVICE_ELEMENTS = 2**18, 2**24  # drawn labels in memory at a time
 HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 for a million samples in a bin
-SHORT = 40  # laws of fewer values are multiplied without a Fourier transform
-
-
-class Band(NamedTuple):
-    """Lower and upper limits of observed frequencies."""
-
-    low: np.ndarray  #: float64, in [0, 1], shape (k,)
-    high: np.ndarray  #: the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,19 +245,19 @@ def diagram_of(
     n_resamples, seed = _check_draws(is_drawn, n_resamples, seed)
 
     edges, index = cut(sample, binning, n_bins)
-    bins = _Bins.of(sample, index, len(edges) - 1)
+    bins = Bins.of(sample, index, len(edges) - 1)
     filled = np.flatnonzero(bins.count)
     tail = float(-np.expm1(np.log(level) / len(filled)) if simultaneous else 1 - level) / 2
     points, consistency = bins.confidence, None
     if binning == "isotonic":
-        points, consistency = _isotonic_band(sample, _Draws.checked(n_resamples, seed, tail, MAX_POINTS, index))
+        points, consistency = isotonic_band(sample, Draws.checked(n_resamples, seed, tail, MAX_POINTS, index))
     elif has_consistency:
         if is_drawn:
-            draws = _Draws.checked(n_resamples, seed, tail, len(filled), index)
+            draws = Draws.checked(n_resamples, seed, tail, len(filled), index)
             position = arrays.namespace(index).searchsorted(arrays.like(filled, index), index)
-            limits = _drawn_band(sample, position, draws)
+            limits = drawn_band(sample, position, draws)
         else:
-            limits = _exact_band(sample, index, filled, bins.count, tail)
+            limits = exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
         for whole, part in zip(consistency, limits, strict=True):
             whole[filled] = part
@@ -289,7 +272,7 @@ def diagram_of(
         lowest=bins.lowest,
         highest=bins.highest,
         points=points,
-        confidence_band=_clopper_pearson(bins, tail) if has_confidence else None,
+        confidence_band=clopper_pearson(bins, tail) if has_confidence else None,
         consistency_band=consistency,
         histogram=in_histogram / np.sum(in_histogram),
         binning=binning,
@@ -302,16 +285,6 @@ def diagram_of(
         lens=str(data.lens),
         n_samples=data.n,
     )
-
-
-def check_binning(binning: str, n_bins: int | None) -> int | None:
-    """`n_bins`, by default 15; None for isotonic regression."""
-    check_choice("binning", binning, BINNINGS)
-    if binning != "isotonic":
-        return check_integer("n_bins", N_BINS if n_bins is None else n_bins, 1, MAX_BINS)
-    if n_bins is not None:
-        raise ValueError(f"`n_bins` is {n_bins!r}, but binning='isotonic' finds the number itself; leave it out")
-    return None
 
 
 def _check_level(confidence_level: Any) -> float:
@@ -350,247 +323,3 @@ def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | Non
                 "binning='isotonic' and of weighted samples only; leave it out"
             )
     return None, None
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Confidences, events and weights, float64, shape (n,), without those of weight 0; CuPy arrays, or on the host."""
-
-    confidence: Array
-    event: Array  # 0 or 1
-    weight: Array
-
-    @classmethod
-    def of(cls, data: Classification) -> Sample:
-        if data.m != 2:
-            raise ValueError(
-                f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
-                "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
-            )
-        second = arrays.where_computed(data.probabilities[:, 1], np.float64)
-        xp = arrays.namespace(second)
-        confidence, event = xp.minimum(second, 1.0), arrays.where_computed(data.labels, np.float64)
-        if data.sample_weight is None:
-            return cls(confidence, event, xp.ones_like(second))
-        weight = arrays.where_computed(data.sample_weight, np.float64)
-        used = weight > 0
-        return cls(confidence[used], event[used], weight[used])
-
-
-def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:
-    """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), where the samples are."""
-    if binning == "isotonic":
-        arrays.check_not_cuda(sample.confidence, "isotonic regression")
-        distinct = _by_confidence(sample)
-        blocks = scipy.optimize.isotonic_regression(distinct.frequency, weights=distinct.weight).blocks
-        inner = distinct.confidence[blocks[1:-1] - 1]
-    elif binning == "equal_mass":
-        assert n_bins is not None
-        inner = _equal_mass(sample.confidence, sample.weight, n_bins)
-    else:
-        assert n_bins is not None
-        inner = np.linspace(0.0, 1.0, n_bins + 1)[1:-1]
-    edges = np.concatenate(([0.0], inner, [1.0]))
-    return edges, numbers(sample.confidence, edges)
-
-
-def numbers(confidence: Array, edges: np.ndarray) -> Array:
-    """The bin (a, b] of each confidence, 0 in the first."""
-    inner = arrays.like(edges[1:-1], confidence)
-    return arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
-
-
-def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
-    """Inner edges: the last confidences with at most shares 1/n_bins, 2/n_bins, ... of the weight before them.
-
-    Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
-    """
-    xp = arrays.namespace(confidence)
-    # With weights the order of ties matters, and must be the same everywhere; NumPy is faster where it may choose it.
-    is_host, is_weighted = arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
-    order = np.argsort(confidence, kind="stable" if is_weighted else None) if is_host else xp.argsort(confidence)
-    weight = weight[order]
-    before = cumulative_sum(weight) - weight
-    # Products, not quotients: exact for samples without weights.
-    shares = before[-1] * arrays.like(np.arange(1, n_bins), before)
-    at = xp.searchsorted(before * n_bins, shares, side="right") - 1
-    inner = np.unique(arrays.to_host(confidence[order][at]))
-    return inner[inner < float(confidence[order[-1]])]
-
-
-class _Distinct(NamedTuple):
-    confidence: np.ndarray  # distinct and ascending, shape: (u,)
-    place: np.ndarray  # of each sample's confidence among them, shape: (n,)
-    frequency: np.ndarray  # weighted mean of the events of each, shape: (u,)
-    weight: np.ndarray  # shape: (u,)
-
-
-def _by_confidence(sample: Sample) -> _Distinct:
-    distinct, place = np.unique(sample.confidence, return_inverse=True)
-    weight = np.bincount(place, sample.weight)
-    return _Distinct(distinct, place, np.bincount(place, sample.weight * sample.event) / weight, weight)
-
-
-@dataclass(frozen=True)
-class _Bins:
-    """Numbers of each bin, on the host."""
-
-    count: np.ndarray
-    weight: np.ndarray
-    square_weight: np.ndarray  # sum of the squares of the weights
-    confidence: np.ndarray
-    frequency: np.ndarray
-    lowest: np.ndarray
-    highest: np.ndarray
-
-    @classmethod
-    def of(cls, sample: Sample, index: Array, n_bins: int) -> _Bins:
-        w = sample.weight
-        count = arrays.to_host(arrays.namespace(index).bincount(index, minlength=n_bins))
-        terms = (w, w * w, w * sample.confidence, w * sample.event)
-        sums = [arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
-        share = np.where(count > 0, sums[0], np.nan)
-        lowest, highest = np.full(n_bins, np.nan), np.full(n_bins, np.nan)
-        if arrays.is_host(index):
-            np.fmin.at(lowest, index, sample.confidence)
-            np.fmax.at(highest, index, sample.confidence)
-        else:  # bins follow each other in the order of confidences
-            filled, ends = count > 0, np.cumsum(count)
-            ascending = arrays.namespace(index).sort(sample.confidence)
-            first, last = (arrays.like(at[filled], index) for at in (ends - count, ends - 1))
-            lowest[filled], highest[filled] = (arrays.to_host(ascending[at]) for at in (first, last))
-        return cls(count, sums[0], sums[1], sums[2] / share, sums[3] / share, lowest, highest)
-
-
-def _clopper_pearson(bins: _Bins, tail: float) -> Band:
-    """Limits of the true frequency in each bin, for the effective number of samples; [0, 1] in empty bins."""
-    filled = bins.count > 0
-    effective = np.where(filled, bins.weight**2 / np.where(filled, bins.square_weight, 1.0), 0.0)
-    hits = effective * np.where(filled, bins.frequency, 0.0)
-    misses = effective * np.where(filled, 1 - bins.frequency, 0.0)
-    # 1 where betaincinv is not defined and not used.
-    low = scipy.special.betaincinv(np.where(hits > 0, hits, 1.0), misses + 1, tail)
-    high = scipy.special.betainccinv(hits + 1, np.where(misses > 0, misses, 1.0), tail)
-    return Band(np.where(hits > 0, low, 0.0), np.where(misses > 0, high, 1.0))
-
-
-def _exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarray, tail: float) -> Band:
-    """Quantiles of each bin's frequency if events are independent with the predicted probabilities."""
-    xp = arrays.namespace(index)
-    order = np.argsort(index, kind="stable") if arrays.is_host(index) else xp.argsort(index)
-    ordered, ends = sample.confidence[order], np.cumsum(count[filled]).tolist()
-    parts = [ordered[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-    limits = np.array([_count_limits(part, tail) / len(part) for part in parts])
-    return Band(limits[:, 0], limits[:, 1])
-
-
-def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
-    """Lowest and highest count that at most `tail` of the law lies below and above."""
-    law, xp = count_law(probabilities), arrays.namespace(probabilities)
-    low, high = (xp.searchsorted(cumulative_sum(part), tail, side="right") for part in (law, xp.flip(law)))
-    return np.array([int(low), len(probabilities) - int(high)])
-
-
-def count_law(probabilities: Array) -> Array:
-    """The Poisson binomial law: P(k events) for k = 0..n, of independent events with these probabilities.
-
-    The product of the polynomials 1 - p + p z, pair by pair: O(n log^2 n), absolute error of sums about 4e-18 n.
-    """
-    xp = arrays.namespace(probabilities)
-    laws = xp.stack((1 - probabilities, probabilities), axis=1)
-    while len(laws) > 1:
-        if len(laws) % 2:
-            laws = xp.concat((laws, arrays.like(np.eye(1, laws.shape[1]), laws)))  # the law of no event
-        laws = _products(laws[::2], laws[1::2])
-    return laws[0, : len(probabilities) + 1]
-
-
-def _products(left: Array, right: Array) -> Array:
-    """Products of polynomials, row by row."""
-    xp = arrays.namespace(left)
-    size = left.shape[1] + right.shape[1] - 1
-    if size >= SHORT:
-        length = scipy.fft.next_fast_len(size, real=True)
-        fft = scipy.fft if arrays.is_host(left) else xp.fft
-        spectrum = fft.rfft(left, n=length) * fft.rfft(right, n=length)
-        return xp.maximum(fft.irfft(spectrum, n=length)[:, :size], 0.0)
-    result = xp.zeros((len(left), size), **({} if arrays.is_host(left) else {"device": arrays.device(left)}))
-    for power in range(left.shape[1]):
-        result[:, power : power + right.shape[1]] += left[:, power, None] * right
-    return result
-
-
-class _Draws(NamedTuple):
-    """Draws of all labels, and which of the ordered values are the limits."""
-
-    n_resamples: int
-    seed: int
-    rank: int  # the lowest and the highest `rank` - 1 values lie outside
-
-    @classmethod
-    def checked(cls, n_resamples: int | None, seed: int | None, tail: float, n_values: int, beside: Array) -> _Draws:
-        assert n_resamples is not None and seed is not None
-        rank = int(tail * (n_resamples + 1) + 1e-9)
-        if rank < 1:
-            raise ValueError(
-                f"`n_resamples` is {n_resamples}, expected at least {int(np.ceil(1 / tail - 1e-9)) - 1} for limits "
-                f"that a calibrated model leaves with a probability of {tail:.2g} on each side"
-            )
-        check_memory(
-            16 * n_values * n_resamples,
-            None,
-            f"{n_resamples} draws of {n_values} frequencies",
-            "use fewer n_bins or n_resamples",
-            beside,
-        )
-        return cls(n_resamples, seed, rank)
-
-
-def _isotonic_band(sample: Sample, draws: _Draws) -> tuple[np.ndarray, Band]:
-    """Confidences, and limits of the isotonic regression there."""
-    distinct = _by_confidence(sample)
-    u = len(distinct.confidence)
-    at = np.unique(np.linspace(0, u - 1, min(u, MAX_POINTS)).round().astype(np.intp))
-
-    def fitted(frequencies: np.ndarray) -> np.ndarray:
-        regression = scipy.optimize.isotonic_regression
-        return np.stack([regression(column, weights=distinct.weight).x[at] for column in frequencies.T], axis=1)
-
-    return distinct.confidence[at], _drawn_band(sample, distinct.place, draws, fitted)
-
-
-def _drawn_band(
-    sample: Sample, group: Array, draws: _Draws, fitted: Callable[[np.ndarray], np.ndarray] | None = None
-) -> Band:
-    """Order statistics of the frequencies in groups 0, 1, ... of samples, after a fit, of labels that are drawn.
-
-    With the frequencies of a calibrated model there are R + 1 of them, in random order: those below the value of a
-    rank r, among the R that are drawn, have the rank r at most among all, which has a probability of r / (R + 1).
-    """
-    xp, is_host = arrays.namespace(group), arrays.is_host(group)
-    # On a device groups are bins, which ascend with the confidence.
-    order = np.lexsort((sample.confidence, group)) if is_host else xp.argsort(sample.confidence)
-    confidence, weight = sample.confidence[order], sample.weight[order][:, None]
-    sums = _summing(group[order])
-    totals = sums(weight)
-    probabilities = xp.stack((1 - confidence, confidence), axis=1)
-    at_once = max(1, (BATCH_ELEMENTS if is_host else DEVICE_ELEMENTS) // len(group))
-    parts = []
-    for labels in drawn_labels(probabilities, draws.n_resamples, draws.seed, at_once=at_once):
-        frequencies = sums(weight * labels) / totals
-        parts.append(frequencies if fitted is None else fitted(frequencies))
-    values = xp.concat(parts, axis=1)
-    lowest, highest = draws.rank - 1, draws.n_resamples - draws.rank
-    if is_host:
-        values.partition((lowest, highest), axis=1)
-    else:
-        values = xp.sort(values, axis=1)
-    return Band(*(np.array(arrays.to_host(values[:, rank])) for rank in (lowest, highest)))
-
-
-def _summing(group: Array) -> Callable[[Array], Array]:
-    """A function that sums the rows of an array within groups 0, 1, ... that ascend and hold samples."""
-    if arrays.is_host(group):
-        starts = np.flatnonzero(np.diff(group, prepend=-1))
-        return lambda rows: np.add.reduceat(rows, starts)
-    return Segments.of_runs(arrays.namespace(group).bincount(group)).sums

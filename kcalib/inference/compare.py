@@ -41,8 +41,9 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
 from kcalib.estimators.binning import MAX_BINS, bin_numbers
+from kcalib.estimators.crps import crps_values
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
-from kcalib.estimators.forecast_scores import crps_values, log_score_values
+from kcalib.estimators.forecast_scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
 from kcalib.inference.ckce_expansion import Expansion

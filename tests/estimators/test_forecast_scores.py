@@ -28,8 +28,9 @@ from kcalib.distributions import (
     PowerExponential,
     Samples,
 )
-from kcalib.estimators import forecast_scores
-from kcalib.estimators.forecast_scores import crps_values, forecasts_of
+from kcalib.estimators import crps, quantile_calibration
+from kcalib.estimators.crps import crps_values
+from kcalib.estimators.forecast_quantities import forecasts_of
 
 Y = np.array([0.3, -4.0, 2.5, 100.0])
 MEAN = np.array([0.1, 0.5, 2.5, -3.0])
@@ -158,9 +159,9 @@ def test_mean_difference_of_negative_binomial_counts():
             with mp.workdps(30):
                 size, s = 1 / mp.mpf(a), 1 + mp.mpf(a) * mp.mpf(m)
                 expected = m * s * mp.hyp2f1(size + 1, mp.mpf(1) / 2, 2, -4 * mp.mpf(a) * m * s)
-            found = forecast_scores._half_gap_of_negative_binomial(np.array([m]), np.array([a]))
+            found = crps._half_gap_of_negative_binomial(np.array([m]), np.array([a]))
             assert found[0] == pytest.approx(float(expected), rel=1e-13)
-    found = forecast_scores._half_gap_of_negative_binomial(np.array([1e12]), np.array([1e-15]))
+    found = crps._half_gap_of_negative_binomial(np.array([1e12]), np.array([1e-15]))
     # The variance is 1e12 (1 + 1e-3); half of the mean difference of normals is the root of that over pi.
     assert found[0] == pytest.approx(math.sqrt(1.001e12 / math.pi), rel=1e-6)
 
@@ -176,7 +177,7 @@ def test_gap_of_laplace_across_equal_scales():
                     expected = d + mp.exp(-d / b) * (mp.mpf(1.5) * b + d / 2)
                 else:
                     expected = d + (b**3 * mp.exp(-d / b) - c**3 * mp.exp(-d / c)) / (b * b - c * c)
-                found = forecast_scores._mean_gap_of_laplace(np.array(gap), np.array(float(b)), np.array(float(c)))
+                found = crps._mean_gap_of_laplace(np.array(gap), np.array(float(b)), np.array(float(c)))
                 assert float(found) == pytest.approx(float(expected), rel=1e-12)
 
 
@@ -296,7 +297,7 @@ def test_batches_change_nothing(monkeypatch):
     y, mean = rng.normal(size=50), rng.normal(size=(50, 4, 1))
     prediction = Ensemble([Normal(mean[:, i, 0], 1.0) for i in range(4)])
     whole = values(y, prediction)
-    monkeypatch.setattr(forecast_scores, "BATCH_ELEMENTS", 100)
+    monkeypatch.setattr(crps, "BATCH_ELEMENTS", 100)
     np.testing.assert_array_equal(values(y, prediction), whole)
 
 
@@ -410,14 +411,14 @@ def test_pit_values_of_counts():
     assert stats.kstest(kcalib.pit_values(y, Poisson(rate)), "uniform").pvalue > 1e-3
     assert stats.kstest(kcalib.pit_values(y, NegativeBinomial(rate, 1.0)), "uniform").pvalue < 1e-3
     # At 0 uniform below P(0); at 2 between P(Z <= 1) and P(Z <= 2).
-    u = np.random.default_rng((forecast_scores.PIT_STREAM, 7)).uniform(size=2)
+    u = np.random.default_rng((quantile_calibration.PIT_STREAM, 7)).uniform(size=2)
     low, high = np.array([0, stats.poisson.cdf(1, 3.0)]), stats.poisson.cdf([0, 2], 3.0)
     np.testing.assert_allclose(kcalib.pit_values([0, 2], Poisson([3.0, 3.0]), seed=7), low + u * (high - low))
 
 
 def test_pit_of_samples_by_hand():
     """One sample of four below, two equal, u uniform: (1 + 3 u) / 5."""
-    u = np.random.default_rng((forecast_scores.PIT_STREAM, 5)).uniform(size=1)
+    u = np.random.default_rng((quantile_calibration.PIT_STREAM, 5)).uniform(size=1)
     assert kcalib.pit_values([2.0], atoms([[2.0, 1.0, 3.0, 2.0]]), seed=5) == pytest.approx((1 + 3 * u) / 5)
     # Weights 1/2, 1/4 and 1/4 are worth 8/3 samples: half of these below, none equal.
     weighted = atoms([[1.0, 3.0, 4.0]], np.array([[0.5, 0.25, 0.25]]))

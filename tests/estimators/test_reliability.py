@@ -13,7 +13,7 @@ import pytest
 from problems import binomial_bounds, softmax_problem
 
 import kcalib
-from kcalib.estimators.reliability import count_law
+from kcalib.estimators.bands import count_law
 from kcalib.lenses import Canonical, ClassWise, TopLabel
 
 BINARY = {"lens": Canonical()}

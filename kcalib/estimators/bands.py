@@ -1,0 +1,167 @@
+"""Limits of frequencies in bins: where those of the true model are, and where those of a calibrated one would be.
+
+`clopper_pearson` gives confidence limits. Consistency limits, if labels are drawn from the predictions, are exact
+(`exact_band`, by the Poisson binomial law `count_law`), or order statistics of draws (`drawn_band`, `isotonic_band`).
+Called by `reliability`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._backend.random import drawn_labels
+from kcalib._backend.segments import Segments
+from kcalib._pairs.statistics import cumulative_sum
+from kcalib.estimators.event_bins import Bins, Sample, by_confidence
+
+MAX_POINTS = 1000  # of the bands of isotonic regression
+BATCH_ELEMENTS, DEVICE_ELEMENTS = 2**18, 2**24  # drawn labels in memory at a time
+SHORT = 40  # laws of fewer values are multiplied without a Fourier transform
+
+
+class Band(NamedTuple):
+    """Lower and upper limits of observed frequencies."""
+
+    low: np.ndarray  #: float64, in [0, 1], shape (k,)
+    high: np.ndarray  #: the same
+
+
+def clopper_pearson(bins: Bins, tail: float) -> Band:
+    """Limits of the true frequency in each bin, for the effective number of samples; [0, 1] in empty bins."""
+    filled = bins.count > 0
+    effective = np.where(filled, bins.weight**2 / np.where(filled, bins.square_weight, 1.0), 0.0)
+    hits = effective * np.where(filled, bins.frequency, 0.0)
+    misses = effective * np.where(filled, 1 - bins.frequency, 0.0)
+    # 1 where betaincinv is not defined and not used.
+    low = scipy.special.betaincinv(np.where(hits > 0, hits, 1.0), misses + 1, tail)
+    high = scipy.special.betainccinv(hits + 1, np.where(misses > 0, misses, 1.0), tail)
+    return Band(np.where(hits > 0, low, 0.0), np.where(misses > 0, high, 1.0))
+
+
+def exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarray, tail: float) -> Band:
+    """Quantiles of each bin's frequency if events are independent with the predicted probabilities."""
+    xp = arrays.namespace(index)
+    order = np.argsort(index, kind="stable") if arrays.is_host(index) else xp.argsort(index)
+    ordered, ends = sample.confidence[order], np.cumsum(count[filled]).tolist()
+    parts = [ordered[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    limits = np.array([_count_limits(part, tail) / len(part) for part in parts])
+    return Band(limits[:, 0], limits[:, 1])
+
+
+def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
+    """Lowest and highest count that at most `tail` of the law lies below and above."""
+    law, xp = count_law(probabilities), arrays.namespace(probabilities)
+    low, high = (xp.searchsorted(cumulative_sum(part), tail, side="right") for part in (law, xp.flip(law)))
+    return np.array([int(low), len(probabilities) - int(high)])
+
+
+def count_law(probabilities: Array) -> Array:
+    """The Poisson binomial law: P(k events) for k = 0..n, of independent events with these probabilities.
+
+    The product of the polynomials 1 - p + p z, pair by pair: O(n log^2 n), absolute error of sums about 4e-18 n.
+    """
+    xp = arrays.namespace(probabilities)
+    laws = xp.stack((1 - probabilities, probabilities), axis=1)
+    while len(laws) > 1:
+        if len(laws) % 2:
+            laws = xp.concat((laws, arrays.like(np.eye(1, laws.shape[1]), laws)))  # the law of no event
+        laws = _products(laws[::2], laws[1::2])
+    return laws[0, : len(probabilities) + 1]
+
+
+def _products(left: Array, right: Array) -> Array:
+    """Products of polynomials, row by row."""
+    xp = arrays.namespace(left)
+    size = left.shape[1] + right.shape[1] - 1
+    if size >= SHORT:
+        length = scipy.fft.next_fast_len(size, real=True)
+        fft = scipy.fft if arrays.is_host(left) else xp.fft
+        spectrum = fft.rfft(left, n=length) * fft.rfft(right, n=length)
+        return xp.maximum(fft.irfft(spectrum, n=length)[:, :size], 0.0)
+    result = xp.zeros((len(left), size), **({} if arrays.is_host(left) else {"device": arrays.device(left)}))
+    for power in range(left.shape[1]):
+        result[:, power : power + right.shape[1]] += left[:, power, None] * right
+    return result
+
+
+class Draws(NamedTuple):
+    """Draws of all labels, and which of the ordered values are the limits."""
+
+    n_resamples: int
+    seed: int
+    rank: int  # the lowest and the highest `rank` - 1 values lie outside
+
+    @classmethod
+    def checked(cls, n_resamples: int | None, seed: int | None, tail: float, n_values: int, beside: Array) -> Draws:
+        assert n_resamples is not None and seed is not None
+        rank = int(tail * (n_resamples + 1) + 1e-9)
+        if rank < 1:
+            raise ValueError(
+                f"`n_resamples` is {n_resamples}, expected at least {int(np.ceil(1 / tail - 1e-9)) - 1} for limits "
+                f"that a calibrated model leaves with a probability of {tail:.2g} on each side"
+            )
+        check_memory(
+            16 * n_values * n_resamples,
+            None,
+            f"{n_resamples} draws of {n_values} frequencies",
+            "use fewer n_bins or n_resamples",
+            beside,
+        )
+        return cls(n_resamples, seed, rank)
+
+
+def isotonic_band(sample: Sample, draws: Draws) -> tuple[np.ndarray, Band]:
+    """Confidences, and limits of the isotonic regression there."""
+    distinct = by_confidence(sample)
+    u = len(distinct.confidence)
+    at = np.unique(np.linspace(0, u - 1, min(u, MAX_POINTS)).round().astype(np.intp))
+
+    def fitted(frequencies: np.ndarray) -> np.ndarray:
+        regression = scipy.optimize.isotonic_regression
+        return np.stack([regression(column, weights=distinct.weight).x[at] for column in frequencies.T], axis=1)
+
+    return distinct.confidence[at], drawn_band(sample, distinct.place, draws, fitted)
+
+
+def drawn_band(
+    sample: Sample, group: Array, draws: Draws, fitted: Callable[[np.ndarray], np.ndarray] | None = None
+) -> Band:
+    """Order statistics of the frequencies in groups 0, 1, ... of samples, after a fit, of labels that are drawn.
+
+    With the frequencies of a calibrated model there are R + 1 of them, in random order: those below the value of a
+    rank r, among the R that are drawn, have the rank r at most among all, which has a probability of r / (R + 1).
+    """
+    xp, is_host = arrays.namespace(group), arrays.is_host(group)
+    # On a device groups are bins, which ascend with the confidence.
+    order = np.lexsort((sample.confidence, group)) if is_host else xp.argsort(sample.confidence)
+    confidence, weight = sample.confidence[order], sample.weight[order][:, None]
+    sums = _summing(group[order])
+    totals = sums(weight)
+    probabilities = xp.stack((1 - confidence, confidence), axis=1)
+    at_once = max(1, (BATCH_ELEMENTS if is_host else DEVICE_ELEMENTS) // len(group))
+    parts = []
+    for labels in drawn_labels(probabilities, draws.n_resamples, draws.seed, at_once=at_once):
+        frequencies = sums(weight * labels) / totals
+        parts.append(frequencies if fitted is None else fitted(frequencies))
+    values = xp.concat(parts, axis=1)
+    lowest, highest = draws.rank - 1, draws.n_resamples - draws.rank
+    if is_host:
+        values.partition((lowest, highest), axis=1)
+    else:
+        values = xp.sort(values, axis=1)
+    return Band(*(np.array(arrays.to_host(values[:, rank])) for rank in (lowest, highest)))
+
+
+def _summing(group: Array) -> Callable[[Array], Array]:
+    """A function that sums the rows of an array within groups 0, 1, ... that ascend and hold samples."""
+    if arrays.is_host(group):
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        return lambda rows: np.add.reduceat(rows, starts)
+    return Segments.of_runs(arrays.namespace(group).bincount(group)).sums

@@ -1,0 +1,143 @@
+"""Events in bins of confidences: where the edges are, and what each bin holds.
+
+A `Sample` has a confidence and an event for each sample, through a lens that leaves two classes. `cut` finds bins of
+equal width, of equal mass, or the blocks of isotonic regression, and `Bins` their sums. Called by `reliability` for
+diagrams, by `bands` for their limits, and by `brier`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._input.labels import Classification
+from kcalib._pairs.statistics import cumulative_sum, group_sums
+from kcalib.estimators.binning import MAX_BINS, N_BINS
+
+BINNINGS = ("uniform", "equal_mass", "isotonic")
+
+
+def check_binning(binning: str, n_bins: int | None) -> int | None:
+    """`n_bins`, by default 15; None for isotonic regression."""
+    check_choice("binning", binning, BINNINGS)
+    if binning != "isotonic":
+        return check_integer("n_bins", N_BINS if n_bins is None else n_bins, 1, MAX_BINS)
+    if n_bins is not None:
+        raise ValueError(f"`n_bins` is {n_bins!r}, but binning='isotonic' finds the number itself; leave it out")
+    return None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Confidences, events and weights, float64, shape (n,), without those of weight 0; CuPy arrays, or on the host."""
+
+    confidence: Array
+    event: Array  # 0 or 1
+    weight: Array
+
+    @classmethod
+    def of(cls, data: Classification) -> Sample:
+        if data.m != 2:
+            raise ValueError(
+                f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
+                "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
+            )
+        second = arrays.where_computed(data.probabilities[:, 1], np.float64)
+        xp = arrays.namespace(second)
+        confidence, event = xp.minimum(second, 1.0), arrays.where_computed(data.labels, np.float64)
+        if data.sample_weight is None:
+            return cls(confidence, event, xp.ones_like(second))
+        weight = arrays.where_computed(data.sample_weight, np.float64)
+        used = weight > 0
+        return cls(confidence[used], event[used], weight[used])
+
+
+def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:
+    """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), where the samples are."""
+    if binning == "isotonic":
+        arrays.check_not_cuda(sample.confidence, "isotonic regression")
+        distinct = by_confidence(sample)
+        blocks = scipy.optimize.isotonic_regression(distinct.frequency, weights=distinct.weight).blocks
+        inner = distinct.confidence[blocks[1:-1] - 1]
+    elif binning == "equal_mass":
+        assert n_bins is not None
+        inner = _equal_mass(sample.confidence, sample.weight, n_bins)
+    else:
+        assert n_bins is not None
+        inner = np.linspace(0.0, 1.0, n_bins + 1)[1:-1]
+    edges = np.concatenate(([0.0], inner, [1.0]))
+    return edges, numbers(sample.confidence, edges)
+
+
+def numbers(confidence: Array, edges: np.ndarray) -> Array:
+    """The bin (a, b] of each confidence, 0 in the first."""
+    inner = arrays.like(edges[1:-1], confidence)
+    return arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
+
+
+def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
+    """Inner edges: the last confidences with at most shares 1/n_bins, 2/n_bins, ... of the weight before them.
+
+    Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
+    """
+    xp = arrays.namespace(confidence)
+    # With weights the order of ties matters, and must be the same everywhere; NumPy is faster where it may choose it.
+    is_host, is_weighted = arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
+    order = np.argsort(confidence, kind="stable" if is_weighted else None) if is_host else xp.argsort(confidence)
+    weight = weight[order]
+    before = cumulative_sum(weight) - weight
+    # Products, not quotients: exact for samples without weights.
+    shares = before[-1] * arrays.like(np.arange(1, n_bins), before)
+    at = xp.searchsorted(before * n_bins, shares, side="right") - 1
+    inner = np.unique(arrays.to_host(confidence[order][at]))
+    return inner[inner < float(confidence[order[-1]])]
+
+
+class _Distinct(NamedTuple):
+    confidence: np.ndarray  # distinct and ascending, shape: (u,)
+    place: np.ndarray  # of each sample's confidence among them, shape: (n,)
+    frequency: np.ndarray  # weighted mean of the events of each, shape: (u,)
+    weight: np.ndarray  # shape: (u,)
+
+
+def by_confidence(sample: Sample) -> _Distinct:
+    distinct, place = np.unique(sample.confidence, return_inverse=True)
+    weight = np.bincount(place, sample.weight)
+    return _Distinct(distinct, place, np.bincount(place, sample.weight * sample.event) / weight, weight)
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Numbers of each bin, on the host."""
+
+    count: np.ndarray
+    weight: np.ndarray
+    square_weight: np.ndarray  # sum of the squares of the weights
+    confidence: np.ndarray
+    frequency: np.ndarray
+    lowest: np.ndarray
+    highest: np.ndarray
+
+    @classmethod
+    def of(cls, sample: Sample, index: Array, n_bins: int) -> Bins:
+        w = sample.weight
+        count = arrays.to_host(arrays.namespace(index).bincount(index, minlength=n_bins))
+        terms = (w, w * w, w * sample.confidence, w * sample.event)
+        sums = [arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
+        share = np.where(count > 0, sums[0], np.nan)
+        lowest, highest = np.full(n_bins, np.nan), np.full(n_bins, np.nan)
+        if arrays.is_host(index):
+            np.fmin.at(lowest, index, sample.confidence)
+            np.fmax.at(highest, index, sample.confidence)
+        else:  # bins follow each other in the order of confidences
+            filled, ends = count > 0, np.cumsum(count)
+            ascending = arrays.namespace(index).sort(sample.confidence)
+            first, last = (arrays.like(at[filled], index) for at in (ends - count, ends - 1))
+            lowest[filled], highest[filled] = (arrays.to_host(ascending[at]) for at in (first, last))
+        return cls(count, sums[0], sums[1], sums[2] / share, sums[3] / share, lowest, highest)

@@ -1,0 +1,136 @@
+"""What scores ask of predicted distributions and targets: numbers, quantiles, components, draws; all in float64.
+
+`forecasts_of` checks the input of functions that are for distributions only. A distribution of the user's own, of which
+nothing but draws is known, is taken as `N_DRAWS` of them. Called by `crps`, `forecast_scores`, `quantile_calibration`
+and `kcalib.evaluation`. All is on a GPU for CuPy arrays, otherwise on the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._input.forecasts import FOREIGN, Forecasts, prepare
+from kcalib._pairs.problem import Components
+from kcalib.distributions import Distribution, Samples, as_distribution
+
+LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
+N_DRAWS = 512  # of a distribution that offers nothing else
+DRAW_SEED = 0
+
+
+def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecasts:
+    """Checked input of functions that are for distributions of numbers and vectors only."""
+    if type(y_pred).__module__.startswith(FOREIGN):
+        y_pred = as_distribution(y_pred)
+    of_numbers = isinstance(y_pred, Distribution) and y_pred.support != "class"
+    data = prepare(y_true, y_pred, sample_weight=sample_weight) if of_numbers else None
+    if not isinstance(data, Forecasts):
+        raise TypeError(
+            f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "
+            "kcalib.distributions.Normal(mean, std); for class probabilities use kcalib.brier_score or kcalib.log_loss"
+        )
+    return data
+
+
+def mean_of(data: Forecasts, values: Array) -> float:
+    xp = arrays.namespace(values)
+    if data.sample_weight is None:
+        return float(xp.mean(values))
+    weights = arrays.where_computed(data.sample_weight)
+    used = weights > 0  # a score may be infinite
+    values, weights = values[used], weights[used]
+    return float(xp.sum(values * weights) / xp.sum(weights))
+
+
+def means_of(data: Forecasts) -> Array:
+    """Means of the predictions, shape (n, d)."""
+    return arrays.where_computed(data.prediction.expected_value(), np.float64)
+
+
+def has_density(prediction: Distribution) -> bool:
+    return hasattr(prediction, "log_density")
+
+
+def checked_levels(levels: Any) -> np.ndarray:
+    array = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"`levels` has shape {array.shape}, expected (k,) with k at least 1")
+    for i in np.flatnonzero(~((array > 0) & (array < 1))):
+        raise ValueError(f"`levels[{i}]` is {array[i]:.6g}, expected a level between 0 and 1")
+    return array
+
+
+def numbers_of(data: Forecasts, what: str) -> Array:
+    """The targets, shape (n,), if they are numbers."""
+    if data.n_dims != 1:
+        raise ValueError(
+            f"`y_pred` predicts vectors of {data.n_dims} entries, but {what} for numbers; pass the targets and the "
+            "predictions of one entry at a time"
+        )
+    return targets_of(data)[:, 0]
+
+
+def cdf_at(data: Forecasts, x: Array) -> Array:
+    """P(Z <= x) at one number for each sample, shape (n,)."""
+    prediction: Any = data.prediction
+    shape = (data.n, *prediction.event_shape)
+    return arrays.where_computed(prediction.cdf(arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
+
+
+def targets_of(data: Forecasts) -> Array:
+    return arrays.where_computed(data.y, np.float64)
+
+
+def event_of(data: Forecasts) -> Any:
+    """The targets in the shape that a density takes: (n,) or (n, d)."""
+    return data.y if data.prediction.event_shape else data.y[:, 0]
+
+
+def components_of(prediction: Distribution) -> Components | None:
+    c = prediction.components()
+    if c is None:
+        return None
+    fields = (c.weights, c.locations, c.scales)
+    return Components(c.family, *(None if a is None else arrays.where_computed(a, np.float64) for a in fields))
+
+
+def draws_of(data: Forecasts) -> Array:
+    """Draws that stand for the predictions, shape (n, S, d)."""
+    check_memory(
+        5 * 8 * data.n * N_DRAWS * data.n_dims,
+        None,
+        f"{N_DRAWS} draws from each of {data.n} predictions and what is computed of them",
+        "define `quantile` and `cdf` for the family, or take fewer predictions at a time",
+        data.y,
+    )
+    draws = data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED)
+    return arrays.where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
+
+
+def samples_of(data: Forecasts) -> Components | None:
+    """The samples that the predictions are, or are taken as; None: they are not."""
+    components = data.prediction.components()
+    if components is not None and components.family == "atoms":
+        return components_of(data.prediction)
+    return None if hasattr(data.prediction, "cdf") else atoms_of(draws_of(data))
+
+
+def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
+    """inf {x: F(x) >= level}, shape (n, k)."""
+    if hasattr(data.prediction, "quantile"):
+        return arrays.where_computed(data.prediction.quantile(levels), np.float64)
+    draws = draws_of(data)[:, :, 0]
+    if not arrays.is_host(draws):
+        return Samples(draws).quantile(levels)
+    return np.quantile(draws, levels, axis=1, method="inverted_cdf").T
+
+
+def atoms_of(samples: Array) -> Components:
+    """Samples, shape (n, S, d), of equal weight."""
+    equal = arrays.namespace(samples).full(samples.shape[:2], 1 / samples.shape[1])
+    return Components("atoms", equal, samples, None)

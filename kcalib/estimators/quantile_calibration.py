@@ -1,0 +1,250 @@
+"""Where targets lie in their predicted distributions: PIT values, and the quantile calibration curve.
+
+`pit_values` and `quantile_calibration` check their input and call `pit_of` and `curve_of` of checked data, which
+`kcalib.evaluation` and the command call, too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_integer, check_seed
+from kcalib._backend.special import brought
+from kcalib._input.forecasts import Forecasts
+from kcalib.distributions import Distribution
+from kcalib.estimators.bands import Band
+from kcalib.estimators.forecast_quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
+from kcalib.report import figures
+
+PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
+HISTOGRAM_BINS = 20
+
+
+@on_their_gpu
+def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
+    """Probability integral transform: where in its predicted distribution each target lies.
+
+    Parameters
+    ----------
+    y_true, y_pred
+        As in `kcalib.crps`, for predictions of numbers.
+    seed : int
+        Of the randomisation for counts and samples.
+
+    Returns
+    -------
+    array, float64, shape (n,)
+        NumPy's, or CuPy's for predictions on a GPU.
+        In [0, 1]: P(Z <= y) for continuous predictions. For counts P(Z < y) + u P(Z = y) with u uniform in (0, 1). For
+        S samples the rank of the target among them, (number below + u (1 + number equal)) / (S + 1), which is uniform
+        if targets and samples are drawn from the same distribution; if they have weights w, S is 1 / (sum of w^2) and
+        numbers are weights times S. Of a calibrated model the values are uniform;
+        but models can have uniform values and not be calibrated, see `kcalib.calibration_test`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; for predictions of vectors.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> kcalib.pit_values([0.0, 5.0], Normal([0.0, 5.0], [1.0, 2.0]))
+    array([0.5, 0.5])
+    """
+    return pit_of(forecasts_of(y_true, y_pred), check_integer("seed", seed, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileCalibration:
+    """Observed coverage of predicted quantiles; `plot` draws it. Arrays are float64."""
+
+    levels: np.ndarray  #: predicted probabilities that a target is at most the quantile, shape (k,)
+    coverage: np.ndarray  #: share of the targets that are, shape (k,)
+    standard_error: np.ndarray  #: of the share if the model is calibrated, shape (k,)
+    consistency_band: Band  #: limits of the share if the model is calibrated, at each level
+    error: float  #: mean absolute difference of coverage and level; of a calibrated model not 0 but about 0.3 / sqrt(n)
+    histogram: np.ndarray  #: share of the PIT values in 20 bins of equal width, shape (20,)
+    confidence_level: float  #: of the band
+    simultaneous: bool  #: whether it holds for all levels at once (Dvoretzky, Kiefer, Wolfowitz, Massart)
+    seed: int | None  #: of the randomised PIT values of counts and samples; None for continuous predictions
+    n_samples: int  #: samples given
+
+    def __repr__(self) -> str:
+        return (
+            f"QuantileCalibration(error={self.error:.4g}, n_levels={len(self.levels)}, n_samples={self.n_samples}, "
+            f"confidence_level={self.confidence_level:g}, simultaneous={self.simultaneous})"
+        )
+
+    def plot(
+        self, ax: Any = None, *, color: str = figures.CALIBRATED, histogram: bool = True, legend: bool = True
+    ) -> Any:
+        """Draw the curve: observed against predicted coverage, the band, the diagonal, a histogram of PIT values.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default the axes of a new figure that pyplot does not know (``ax.figure.savefig`` writes
+            it).
+        color : str
+            Of the curve, in any form that matplotlib knows.
+        histogram : bool
+            Put the histogram of the PIT values below, in axes that are cut off from `ax`.
+        legend : bool
+            Say what is what in a corner.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes of the curve.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        """
+        return figures.plot_quantiles(self, ax, color, histogram, legend)
+
+
+@on_their_gpu
+def quantile_calibration(
+    y_true: Any,
+    y_pred: Distribution,
+    *,
+    levels: Any = LEVELS,
+    confidence_level: float = 0.95,
+    simultaneous: bool = False,
+    seed: int | None = 0,
+) -> QuantileCalibration:
+    """Quantile calibration curve: how often targets are at most the predicted quantiles.
+
+    Parameters
+    ----------
+    y_true, y_pred
+        As in `kcalib.crps`, for predictions of numbers.
+    levels : array_like, shape (k,)
+        Levels of the quantiles, each in (0, 1); default 0.05, 0.1, ..., 0.95.
+    confidence_level : float
+        Of the consistency band, in (0, 1).
+    simultaneous : bool
+        Whether the band holds for all levels at once, or for each by itself.
+    seed : int, optional
+        Of the randomised PIT values of counts and samples. None draws one, which the curve reports.
+
+    Returns
+    -------
+    QuantileCalibration
+        The curve and its band.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; if a level is out of range; for predictions of vectors.
+
+    See Also
+    --------
+    kcalib.calibration_test : Finds what the curve does not show.
+
+    Notes
+    -----
+    The coverage at level tau is the share of PIT values (`kcalib.pit_values`) of at most tau (Widmann, Lindsten and
+    Zachariah 2021, appendix A.1). If the model is calibrated n times the share is binomial: so are the standard error
+    and the band at each level. The simultaneous band has the half width sqrt(log(2 / a) / (2 n)) with a = 1 -
+    confidence_level, from the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant. The curve averages
+    over all predictions: errors that cancel between them do not show. Time O(n log n + n k), memory O(n).
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> from kcalib.distributions import Normal
+    >>> y = np.random.default_rng(0).normal(size=400)
+    >>> curve = kcalib.quantile_calibration(y, Normal(np.zeros(400), np.full(400, 0.5)), levels=[0.1, 0.5, 0.9])
+    >>> curve.coverage.round(2)  # over-confident
+    array([0.28, 0.53, 0.75])
+    """
+    return curve_of(
+        forecasts_of(y_true, y_pred),
+        levels=checked_levels(levels),
+        confidence_level=confidence_level,
+        simultaneous=simultaneous,
+        seed=check_seed(seed),
+    )
+
+
+def pit_of(data: Forecasts, seed: int) -> Array:
+    """PIT values, shape (n,)."""
+    y, prediction = numbers_of(data, "PIT values are"), data.prediction
+    xp, uniform = arrays.namespace(y), brought(np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n), y)
+    atoms = samples_of(data)
+    if atoms is not None:
+        size = 1 / xp.sum(atoms.weights**2, axis=1)  # S for equal weights
+        z = atoms.locations[:, :, 0]
+        below = xp.sum(atoms.weights * (z < y[:, None]), axis=1)
+        equal = xp.sum(atoms.weights * (z == y[:, None]), axis=1)
+        return (below * size + uniform * (1 + equal * size)) / (size + 1)
+    upper = cdf_at(data, y)
+    if prediction.support != "count":
+        return upper
+    lower = xp.where(y > 0, cdf_at(data, xp.maximum(y - 1, 0)), 0.0)
+    return lower + uniform * (upper - lower)
+
+
+def curve_of(
+    data: Forecasts, *, levels: np.ndarray, confidence_level: float, simultaneous: bool, seed: int
+) -> QuantileCalibration:
+    """`quantile_calibration` of checked data."""
+    if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
+        raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+    if not isinstance(simultaneous, (bool, np.bool_)):
+        raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
+    pit, n = pit_of(data, seed), data.n
+    xp = arrays.namespace(pit)
+    ascending = xp.sort(pit)
+    coverage = arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n
+    if simultaneous:
+        width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
+        band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
+    else:
+        tail = (1 - confidence_level) / 2
+        band = Band(_binomial_quantile(n, levels, tail) / n, 1 - _binomial_quantile(n, 1 - levels, tail) / n)
+    return QuantileCalibration(
+        levels=levels,
+        coverage=coverage,
+        standard_error=np.sqrt(levels * (1 - levels) / n),
+        consistency_band=band,
+        error=float(np.mean(np.abs(coverage - levels))),
+        histogram=_histogram(ascending) / n,
+        confidence_level=float(confidence_level),
+        simultaneous=bool(simultaneous),
+        seed=None if is_continuous(data) else seed,
+        n_samples=n,
+    )
+
+
+def _histogram(ascending: Array) -> np.ndarray:
+    """Numbers of PIT values, in order, in bins of equal width."""
+    if arrays.is_host(ascending):
+        return np.histogram(ascending, HISTOGRAM_BINS, (0, 1))[0]
+    inner = arrays.like(np.linspace(0, 1, HISTOGRAM_BINS + 1)[1:-1], ascending)
+    below = arrays.to_host(arrays.namespace(ascending).searchsorted(ascending, inner, side="left"))
+    return np.diff(below, prepend=0, append=len(ascending))
+
+
+def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
+    """Smallest k with P(X <= k) >= probability."""
+    k = np.maximum(np.ceil(scipy.special.bdtrik(probability, n, p)), 0)  # rounded, it may be one too large
+    return np.where((k > 0) & (scipy.special.bdtr(k - 1, n, p) >= probability), k - 1, k)
+
+
+def is_continuous(data: Forecasts) -> bool:
+    """Whether PIT values need no randomisation."""
+    return data.prediction.support != "count" and samples_of(data) is None

@@ -29,10 +29,8 @@ from kcalib._input.checks import reject
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
-from kcalib._packing.forecasts import side_of, target_factor
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.problem import Side
 from kcalib.distributions import (
     Beta,
     Categorical,
@@ -747,19 +745,15 @@ class SKCECriterion:
 
     def _operator(self, log_temperature: float) -> Operator:
         """Of the points at T = 1, and the marks of the scaled predictions."""
-        problem, temperature = self.packed.problem, math.exp(log_temperature)
-        points = problem.left.points
+        temperature = math.exp(log_temperature)
+        data: Data
         if not isinstance(self.data, Forecasts):
             assert self.logits is not None
             data = replace(self.data, probabilities=at_temperature(self.logits, temperature))
-            marks = _packing.repack(self.packed, data, threads=self.threads).problem.left.marks
-            return operator_for(replace(problem, left=Side(points, marks)), threads=self.threads)
-        assert self.packed.forecast is not None
-        target = self.packed.forecast.target
-        scaled = replace(self.data, prediction=tempered(self.data.prediction, temperature))
-        factor = target_factor(scaled, target.kernel if target.draws is None else target.draws)
-        left = side_of(scaled, points, factor.marks(scaled.y, scaled.sample_weight))
-        return operator_for(replace(problem, left=left, target=factor.mixtures), threads=self.threads)
+        else:
+            data = replace(self.data, prediction=tempered(self.data.prediction, temperature))
+        packed = self.packed.with_marks_of(data, threads=self.threads)
+        return operator_for(packed.problem, threads=self.threads)
 
 
 # Input and output.

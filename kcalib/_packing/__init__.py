@@ -1,27 +1,24 @@
 """From checked data to a pair problem: points, marks, and the kernel's normal form.
 
-The only room that knows both user objects (kernels, target kernels) and `PairProblem`. `labels` has what is called from
-outside, `forecasts` what predicted distributions need, `target_features` finite features of target kernels.
+The only room that knows both user objects (kernels, target kernels) and `PairProblem`. `packed` has what all kinds of
+data share, `labels` and `forecasts` each kind's own way; of predicted distributions `prediction_points` has what the
+kernel on predictions sees, `target_factors` what the marks say, `target_features` finite features of target kernels.
 """
 
-from kcalib._packing.labels import (
-    Packed,
-    check_kernel,
-    pack,
-    pack_locations,
-    pack_points,
-    points_and_residuals,
-    repack,
-    target_root,
-)
+from kcalib._packing import forecasts, labels  # noqa: F401, they register how their data are packed
+from kcalib._packing.labels import TargetMatrix, check_kernel, pack_points, points_and_residuals, target_root
+from kcalib._packing.packed import Alike, Packed, Target, pack, pack_alike, pack_locations
 
 __all__ = [
+    "Alike",
     "Packed",
+    "Target",
+    "TargetMatrix",
     "check_kernel",
     "pack",
+    "pack_alike",
     "pack_locations",
     "pack_points",
     "points_and_residuals",
-    "repack",
     "target_root",
 ]

@@ -1,12 +1,9 @@
-"""From checked input to a pair problem: points, marks, and the kernel's normal form.
-
-The only room that knows both user objects (kernels, target kernels) and `PairProblem`.
-Called by the estimators; the result goes to `_pairs.dispatch`.
-"""
+"""From class labels and probabilities to a pair problem: points, marks, and the kernel's normal form."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,119 +13,79 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
-from kcalib._input.forecasts import Either as Data
-from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
-from kcalib._packing.forecasts import (
-    ForecastProblem,
-    is_definite,
-    pack_forecast_locations,
-    pack_forecasts,
-    side_of,
-)
+from kcalib._packing.packed import Alike, Packed, Target, medians_of, pack_alike, pack_locations
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_points
-from kcalib.kernels import METRICS, SMALLEST, Exponential, Kernel
+from kcalib.kernels import METRICS, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A pair problem and what was decided on the way to it."""
+class TargetMatrix(Target):
+    """Marks of class labels: residuals onehot(y) - p, times the root R of the target kernel's matrix M = R R^T."""
 
-    problem: PairProblem
-    kernel: Kernel  # with its bandwidths as numbers
-    medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
-    root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, rank); None for the Kronecker delta
-    forecast: ForecastProblem | None = None  # of predicted distributions
+    root: np.ndarray | None = None  # shape (m, rank); None for the Kronecker delta
 
-    @property
-    def matrix(self) -> np.ndarray | None:
-        """The target kernel's matrix; None for the Kronecker delta."""
-        return None if self.root is None else self.root @ self.root.T
-
-    @classmethod
-    def of_forecast(cls, found: ForecastProblem) -> Packed:
-        return cls(found.problem, found.kernel, found.medians, None, found)
+    mixtures = None
+    medians = ()
+    route = None
 
     @property
-    def is_definite(self) -> bool:
-        """Whether the kernel on predictions is known to be positive definite."""
-        if self.forecast is not None:
-            return is_definite(self.kernel, self.forecast.points)
-        return self.problem.left.points.shape[1] <= 2 or all(f.is_positive_definite() for f in self.kernel.factors())
+    def name(self) -> str:
+        return "delta" if self.root is None else f"matrix of rank {self.root.shape[1]}"
 
-    def with_targets(self, data: Forecasts) -> Packed:
-        """Other targets beside the same predictions."""
-        return self._with_marks(data, None)
+    def take(self, rows: Array) -> TargetMatrix:
+        return self
 
-    def taken(self, rows: Any) -> Packed:
-        """The problem of some of the samples, in the order of `rows`."""
-        return replace(self, problem=replace(self.problem, left=self.problem.left.take(rows)))
+    def beside(self, data: Classification) -> TargetMatrix:
+        return self
 
-    def _with_marks(self, data: Forecasts, rows: Any) -> Packed:
-        """Samples with the predictions of `rows`, and the targets of `data`."""
-        assert self.forecast is not None
-        marks = self.forecast.target.marks(data.y, data.sample_weight, rows)
-        points = self.problem.columns.points
-        if rows is not None:
-            points = arrays.namespace(points).take(points, rows, axis=0)
-        side = side_of(data, points, marks)
-        if self.problem.symmetric:
-            return replace(self, problem=replace(self.problem, left=side))
-        return replace(self, problem=replace(self.problem, right=side))
+    def side(self, data: Classification, points: Array, threads: int | None) -> Side:
+        return sample_side(data, self.root, threads)
 
 
-def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
-    """H_ij = k(p_i, p_j) e_i^T M e_j, samples weighted by scaling their residuals; distributions: see `Mixtures`."""
-    if isinstance(data, Forecasts):
-        return Packed.of_forecast(pack_forecasts(data, kernel, target_kernel, threads))
-    resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
-    root = target_root(target_kernel, data)
-    problem = PairProblem(_sample_side(data, root, threads), None, _terms(resolved))
-    return Packed(problem, resolved, medians, root)
+@pack_alike.register(Classification)
+def _pack_alike(
+    first: Classification,
+    *others: Classification,
+    kernel: Kernel | None,
+    target_kernel: TargetKernel,
+    threads: int | None = None,
+) -> Alike:
+    models = (first, *others)
+    resolved, medians = resolve([one.probabilities for one in models], check_kernel(kernel, first.m), threads)
+    target, terms = TargetMatrix(target_root(target_kernel, first)), _terms(resolved)
+    definite = _is_definite(resolved, first.m)
+    problems = (PairProblem(sample_side(one, target.root, threads), None, terms) for one in models)
+    return Alike(tuple(Packed(problem, resolved, (), target, definite) for problem in problems), medians)
 
 
-def pack_locations(
-    data: Data,
-    locations: Data,
+@pack_locations.register(Classification)
+def _pack_locations(
+    data: Classification,
+    locations: Classification,
     kernel: Kernel | None,
     target_kernel: TargetKernel,
     *,
     threads: int | None = None,
 ) -> Packed:
-    """H_ji = k(p_T, p_i) onehot(y_T)^T M e_i: test locations T_j = (p_T, y_T) on the left, samples on the right."""
-    if isinstance(data, Forecasts):
-        assert isinstance(locations, Forecasts)
-        return Packed.of_forecast(pack_forecast_locations(data, locations, kernel, target_kernel, threads))
-    assert isinstance(locations, Classification)
-    resolved, medians = _resolved(check_kernel(kernel, data.m), data.probabilities, threads)
-    root = target_root(target_kernel, data)
-    problem = PairProblem(_location_side(locations, root), _sample_side(data, root, threads), _terms(resolved))
-    return Packed(problem, resolved, medians, root)
+    resolved, medians = resolve([data.probabilities], check_kernel(kernel, data.m), threads)
+    target = TargetMatrix(target_root(target_kernel, data))
+    left, right = _location_side(locations, target.root), sample_side(data, target.root, threads)
+    problem = PairProblem(left, right, _terms(resolved))
+    return Packed(problem, resolved, _first(medians), target, _is_definite(resolved, data.m))
 
 
 def pack_points(points: Array, kernel: Kernel | None, dtype: str, *, threads: int | None = None) -> Packed:
     """K_ij = k(x_i, x_j) of checked points, shape (n, m): all marks are 1."""
-    resolved, medians = _resolved(check_kernel(kernel, int(points.shape[1])), points, threads)
+    m = int(points.shape[1])
+    resolved, medians = resolve([points], check_kernel(kernel, m), threads)
     xp = arrays.namespace(points)
     points = xp.astype(points, getattr(xp, dtype), copy=False)
     problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved))
-    return Packed(problem, resolved, medians, None)
-
-
-def repack(packed: Packed, data: Data, *, rows: Any = None, threads: int | None = None) -> Packed:
-    """Other samples in place of those of `packed`, with its kernel, bandwidths included, and its locations.
-
-    `rows` are the samples of `packed` that the predictions are of, None for all in their order; only distributions
-    need to know.
-    """
-    if isinstance(data, Forecasts):
-        return packed._with_marks(data, rows)
-    side, old = _sample_side(data, packed.root, threads), packed.problem
-    problem = replace(old, left=side) if old.symmetric else replace(old, right=side)
-    return replace(packed, problem=problem)
+    return Packed(problem, resolved, _first(medians), TargetMatrix(), _is_definite(resolved, m))
 
 
 def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray | None:
@@ -153,19 +110,24 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
     return matrix_root(GenericOperator(problem).tile(slice(None), slice(None)), data.m)
 
 
-def _resolved(kernel: Kernel, points: Array, threads: int | None) -> tuple[Kernel, tuple[MedianDistance, ...]]:
-    """The kernel with its bandwidths as numbers, and the medians they come from."""
-    medians: dict[str, MedianDistance] = {}
+def resolve(
+    models: Sequence[Array], kernel: Kernel, threads: int | None
+) -> tuple[Kernel, dict[str, list[MedianDistance]]]:
+    """The kernel with its bandwidths as numbers, the same for the points of all models; the medians they come from."""
+    medians: dict[str, list[MedianDistance]] = {}
 
     def bandwidth(metric: str) -> float:
-        if metric not in medians:
-            medians[metric] = median_of_points(points, metric, threads=threads)
-        return max(medians[metric].value, SMALLEST)
+        return medians_of(models, lambda points: median_of_points(points, metric, threads=threads), medians, metric)
 
-    return kernel.resolve(bandwidth), tuple(medians.values())
+    return kernel.resolve(bandwidth), medians
 
 
-def _sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:
+def _first(medians: dict[str, list[MedianDistance]]) -> tuple[MedianDistance, ...]:
+    return tuple(found[0] for found in medians.values())
+
+
+def sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:
+    """Predictions, and the residuals times `root` and the samples' weights."""
     dtype = getattr(data.xp, data.dtype)
     if root is None and data.sample_weight is None:
         return _residual_side(data, dtype, threads)
@@ -208,6 +170,11 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
                 IndefiniteKernelWarning,
             )
     return kernel
+
+
+def _is_definite(kernel: Kernel, m: int) -> bool:
+    """Whether the kernel on vectors of m entries is known to be positive definite; on a line all are."""
+    return m <= 2 or all(factor.is_positive_definite() for factor in kernel.factors())
 
 
 def _check_metrics(kernel: Kernel) -> None:

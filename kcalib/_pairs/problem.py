@@ -148,7 +148,7 @@ class Side:
             return Side(self.points[rows, :], self.marks[rows, :], labels)
         take = arrays.namespace(self.points).take
         labels = None if self.labels is None else take(self.labels, rows, axis=0)
-        return Side(take(self.points, rows, axis=0), take(self.marks, rows, axis=0), labels)
+        return Side(take(self.points, rows, axis=0), lambda: take(self.marks, rows, axis=0), labels)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.warnings import warn
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
 from kcalib.estimators.forecast_residuals import Residuals, kernel_alone, residuals_of
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Gaussian, Kernel, Linear
@@ -239,7 +239,7 @@ def ckce(
         sides = _where_solved(data)
         kernel, source = _kernel(sides, kernel)
         packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
-        packed = dataclasses.replace(packed, root=_packing.target_root(target_kernel, data))
+        packed = dataclasses.replace(packed, target=_packing.TargetMatrix(_packing.target_root(target_kernel, data)))
     matrix = KernelOperator(packed, threads=threads, operator=operator)
     system = System(data.n, data.dtype, sides, residuals, packed, matrix, shift, options)
     found = METHODS[method].compute(system)
@@ -372,7 +372,7 @@ class System:
         if self.distributed is not None:
             return self.distributed.rows.shape[1]
         assert self.data is not None
-        return self.data.m if self.packed.root is None else self.packed.root.shape[1]
+        return self.data.m if self.packed.target.root is None else self.packed.target.root.shape[1]
 
     @property
     def tol(self) -> float:
@@ -395,7 +395,7 @@ class System:
         assert self.data is not None
         e = -self.data.probabilities[rows]
         e[arrays.namespace(e).arange(len(e)), self.data.labels[rows]] += 1
-        return e if self.packed.root is None else e @ arrays.like(self.packed.root, e)
+        return e if self.packed.target.root is None else e @ arrays.like(self.packed.target.root, e)
 
     @property
     def rounding_of_target(self) -> float:
@@ -404,7 +404,7 @@ class System:
             # The value is tr(B G) with a psd B of norm at most 1 / (4 shift).
             rounding = 4 * 2.0**-52 * linalg.squared_norm(self.distributed.rows)
             return (self.distributed.lost + rounding) / (4 * self.shift)
-        root = self.packed.root
+        root = self.packed.target.root
         if root is None or self.data is None:
             return 0.0
         p, labels = self.data.probabilities, self.data.labels

@@ -17,7 +17,8 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
+from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import Factor, Side, Term
 from kcalib.solvers import KernelOperator, pivoted_cholesky
 
@@ -44,11 +45,11 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
         If a factor takes more memory than there is: targets of many dimensions have up to n columns.
     """
     problem = packed.problem
-    assert packed.forecast is not None
-    target = packed.forecast.target
+    target = packed.target
+    assert isinstance(target, TargetFactor)
     if target.draws is not None:
         raise ValueError(
-            f"the target kernel {target.kernel} has expectations by draws only here ({target.description}), which make "
+            f"the target kernel {target.kernel} has expectations by draws only here ({target.route}), which make "
             "residuals larger than they are; use a kernel with a closed form for the family, or "
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._input.forecasts import Either as Data
-from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._packing.forecasts import redrawn
-from kcalib._packing.labels import Packed
+from kcalib._input.data import Data
+from kcalib._input.forecasts import prepare
+from kcalib._packing import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.kernels import Kernel
@@ -255,16 +253,11 @@ def draws_standard_error(
     From estimates with other draws, in groups that have as many together: their spread includes what the products of
     draws add, which is more with few draws, so that it is somewhat too large rather than too small.
     """
-    if packed.forecast is None or packed.forecast.target.draws is None or not isinstance(data, Forecasts):
-        return None
     values = []
-    for target in redrawn(data, packed.forecast.target, N_GROUPS):
-        forecast = dataclasses.replace(packed.forecast, target=target)
-        problem = dataclasses.replace(packed.problem, target=target.mixtures)
-        other = dataclasses.replace(packed, forecast=forecast, problem=problem).with_targets(data)
+    for other in packed.redrawn(data, N_GROUPS):
         again = operator_for(other.problem, operator=operator.name, threads=operator.threads)
         values.append(value_and_error(data, again, estimator, block_size, with_error=False)[0])
-    return math.sqrt(float(np.var(values, ddof=1)) / N_GROUPS)
+    return math.sqrt(float(np.var(values, ddof=1)) / N_GROUPS) if values else None
 
 
 def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
@@ -299,28 +292,20 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelOperator) ->
         + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
         for m in packed.medians
     ]
-    forecast = packed.forecast
-    if forecast is not None:
-        sources += [
-            f"on targets: median {m.metric} distance of one draw from every prediction"
-            + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
-            for m in forecast.target_medians
-        ]
+    sources += [
+        f"on targets: median {m.metric} distance of one draw from every prediction"
+        + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
+        for m in packed.target.medians
+    ]
     return {
         **data.describe(),
-        "target_factor": None if forecast is None else forecast.target.description,
+        "target_factor": packed.target.route,
         "kernel": str(packed.kernel),
         "bandwidth_source": "; ".join(sources) or "given",
-        "target_kernel": _describe_target(packed),
+        "target_kernel": packed.target.name,
         "operator": operator.name,
         "operator_reason": operator.reason,
     }
-
-
-def _describe_target(packed: Packed) -> str:
-    if packed.forecast is not None:
-        return str(packed.forecast.target.kernel)
-    return "delta" if packed.root is None else f"matrix of rank {packed.root.shape[1]}"
 
 
 def _block_size(data: Data, estimator: str, block_size: int | None) -> int | None:

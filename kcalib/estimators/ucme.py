@@ -24,7 +24,7 @@ from kcalib._input import labels as label_checks
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel

@@ -410,7 +410,7 @@ def _distribution_free(
     if isinstance(data, Forecasts):
         size = distribution_free.forecast_bound(largest, found.packed, norms)
     else:
-        size = distribution_free.residual_bound(largest, found.packed.matrix, data.m, norms)
+        size = distribution_free.residual_bound(largest, found.packed.target.matrix, data.m, norms)
     log_pvalue = distribution_free.log_pvalue(
         found.value, estimator=estimator, n=data.n, block_size=found.block_size, bound=size
     )

@@ -23,7 +23,7 @@ from kcalib._backend.options import check_choice
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.skce import PairOptions, describe
@@ -182,10 +182,10 @@ def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed:
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
     rows = arrays.like(np.tile(np.arange(data.n), at_once), data.y)
-    repeated = data.take(rows)
+    repeated, there = data.take(rows), packed.taken(rows)
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
-        drawn = _packing.repack(packed, repeated.draw(seed, r), rows=rows)
+        drawn = there.with_targets(repeated.draw(seed, r))
         again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
         for _, z in _blocks(again):
             matrix += arrays.to_host(z @ z.T)
@@ -201,8 +201,8 @@ def _predicted_covariance(
     Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
     """
     table = (arrays.to_host(locations.labels)[:, None] == np.arange(data.m)).astype(np.float64)
-    if packed.root is not None:
-        table = table @ packed.root @ packed.root.T
+    if packed.target.root is not None:
+        table = table @ packed.target.root @ packed.target.root.T
     # Classes that no location tells apart count as one: at most J + 1 of them for the Kronecker delta.
     table, groups = np.unique(table, axis=1, return_inverse=True)
     members = (groups.reshape(-1, 1) == np.arange(table.shape[1])).astype(np.float64)

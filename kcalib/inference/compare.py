@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,11 @@ from kcalib._backend.segments import Segments
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
-from kcalib._packing.forecasts import packed_with, resolve
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
-from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_points
+from kcalib.bandwidth import MAX_SAMPLES, MedianDistance
 from kcalib.estimators.binning import MAX_BINS, bin_numbers
 from kcalib.estimators.crps import crps_values
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
@@ -47,7 +45,7 @@ from kcalib.estimators.forecast_scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
 from kcalib.inference.ckce_expansion import Expansion
-from kcalib.kernels import SMALLEST, Exponential, Gaussian, Kernel, Linear
+from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.lenses import Lens
 from kcalib.results import Comparison, ConfidenceInterval, ModelDifference, ModelValue
 from kcalib.solvers import KernelOperator
@@ -476,55 +474,23 @@ def _skce(data: Sequence[Data], confidence_level: float, options: Options) -> Me
 
 def _packed_alike(data: Sequence[Data], options: Options) -> tuple[list[Packed], str]:
     """The problems of all models with the same kernels, and where bandwidths come from."""
-    forecasts = [one for one in data if isinstance(one, Forecasts)]
-    if forecasts:
-        resolved = resolve(forecasts, options.kernel, options.target_kernel, options.threads)
-        packed = [Packed.of_forecast(packed_with(one, resolved, i)) for i, one in enumerate(forecasts)]
-        targets = [f"on targets: {_source(resolved.target_medians)}"] if resolved.target_medians else []
-        return packed, "; ".join([_source(resolved.medians)] * bool(resolved.medians) + targets) or "given"
-    classes = [one for one in data if isinstance(one, Classification)]
-    kernel, medians = _common_kernel(classes, options, Exponential())
-    packed = [_packing.pack(one, kernel, options.target_kernel, threads=options.threads) for one in classes]
-    return packed, _source(medians) or "given"
+    found = _packing.pack_alike(
+        *data, kernel=options.kernel, target_kernel=options.target_kernel, threads=options.threads
+    )
+    sources = [_source(found.medians)] if found.medians else []
+    sources += [f"on targets: {_source(found.target_medians)}"] if found.target_medians else []
+    return list(found.packed), "; ".join(sources) or "given"
 
 
 def _factors(data: Sequence[Data], packed: Sequence[Packed]) -> dict[str, Any]:
     """Families, and how expectations were found, of all models."""
-    of = [one for one in data if isinstance(one, Forecasts)]
-    if not of:
-        return {"prediction": None, "target_factor": None}
-    families = dict.fromkeys(type(one.prediction).__name__ for one in of)
-    routes = dict.fromkeys(p.forecast.target.description for p in packed if p.forecast is not None)
-    return {"prediction": ", ".join(families), "target_factor": "; ".join(routes)}
+    families = (one.describe()["prediction"] for one in data)
+    return {"prediction": _joined(", ", families), "target_factor": _joined("; ", (p.target.route for p in packed))}
 
 
-def _common_kernel(
-    data: Sequence[Classification], options: Options, default: Kernel
-) -> tuple[Any, dict[str, list[MedianDistance]]]:
-    """The kernel with one bandwidth for all models, and the medians it comes from."""
-    medians: dict[str, list[MedianDistance]] = {}
-
-    def bandwidth(metric: str) -> float:
-        if metric not in medians:
-            medians[metric] = list(_medians(data, metric, options.threads))
-        return max(median(m.value for m in medians[metric]), SMALLEST)
-
-    kernel = default if options.kernel is None else options.kernel
-    if isinstance(kernel, Kernel):  # what is none is told so by `pack`
-        kernel = kernel.resolve(bandwidth)
-    return kernel, medians
-
-
-def _medians(data: Sequence[Classification], metric: str, threads: int | None) -> Iterator[MedianDistance]:
-    """Of the models that have a length scale; an error if none has."""
-    found = False
-    for i, one in enumerate(data):
-        try:
-            yield median_of_points(one.probabilities, metric, threads=threads)
-            found = True
-        except ValueError:  # identical predictions only
-            if i == len(data) - 1 and not found:
-                raise
+def _joined(separator: str, names: Iterable[str | None]) -> str | None:
+    """Each name once; None if there is none."""
+    return separator.join(dict.fromkeys(name for name in names if name is not None)) or None
 
 
 def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
@@ -632,17 +598,15 @@ def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple
         packed, source = _packed_alike(data, replace(options, kernel=kernel))
         residuals = [residuals_of(one, threads=options.threads, seed=seed).rows for one in packed]
         return residuals, [kernel_alone(one) for one in packed], source
-    classes = [one for one in data if isinstance(one, Classification)]
-    kernel, medians = _common_kernel(classes, options, Linear() + Gaussian())
-    kernel = _packing.check_kernel(kernel, classes[0].m)
-    root = _packing.target_root(options.target_kernel, classes[0])
-    residuals, packed = [], []
-    for one in classes:
-        points = _packing.pack_points(one.probabilities, kernel, "float64", threads=options.threads)
-        packed.append(replace(points, root=root))
+    kernel = Linear() + Gaussian() if options.kernel is None else options.kernel
+    packed, source = _packed_alike(data, replace(options, kernel=kernel))
+    root = packed[0].target.root
+    residuals = []
+    for one in data:
+        assert isinstance(one, Classification)
         rows = arrays.where_computed(_packing.points_and_residuals(one, "float64")[1])
         residuals.append(rows if root is None else rows @ arrays.like(root, rows))
-    return residuals, packed, _source(medians) or "given"
+    return residuals, [kernel_alone(one) for one in packed], source
 
 
 def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float) -> Estimate:

@@ -24,7 +24,7 @@ from kcalib._backend.warnings import warn
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.estimators.binning import MAX_BINS, bin_numbers
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
@@ -316,7 +316,8 @@ class _PairStatistic:
         return NOTHING_TO_SAY | self._fields | {"description": description}
 
     def _of_sample(self, rows: Array | None, sample: Data) -> float:
-        packed = _packing.repack(self._packed, sample, rows=rows, threads=self._options.threads)
+        there = self._packed if rows is None else self._packed.taken(rows)
+        packed = there.with_targets(sample, threads=self._options.threads)
         return self._value(self._operator_for(packed))
 
     def _operator_for(self, packed: Packed) -> Operator:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
+from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import PairProblem
 from kcalib._pairs.statistics import disjoint_pairs
 
@@ -55,12 +56,12 @@ def forecast_bound(kernel_bound: float, packed: Packed, norms: Any) -> float:
     """
     if norms is not None:
         raise ValueError("`norms` is for class labels, whose target kernel is a matrix; leave it out")
-    assert packed.forecast is not None
-    target = packed.forecast.target
+    target = packed.target
+    assert isinstance(target, TargetFactor)
     if target.draws is not None:
         raise ValueError(
             "method='distribution_free' needs expectations of the target kernel that are exact, but they come from "
-            f"{target.description}; use method='exact', which stays valid, or a target kernel with a closed form"
+            f"{target.route}; use method='exact', which stays valid, or a target kernel with a closed form"
         )
     if target.supremum is None:
         raise ValueError(

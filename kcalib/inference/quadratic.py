@@ -29,7 +29,7 @@ from kcalib._backend.memory import check_memory
 from kcalib._backend.random import Weights, batches, drawn_labels
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts
-from kcalib._packing.labels import Packed
+from kcalib._packing import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
@@ -209,8 +209,8 @@ def entry_cost(problem: PairProblem) -> float:
 
 def _root(problem: QuadraticProblem, m: int) -> np.ndarray:
     """R, shape (m, rank), with <a_i, a_j> = <R^T e_i, R^T e_j> for the residuals e."""
-    if problem.packed.root is not None:
-        return problem.packed.root
+    if problem.packed.target.root is not None:
+        return problem.packed.target.root
     if problem.operator.name == "sorted_scan" and m == 2:
         return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]  # on a line e is (-r, r), to rounding
     return np.eye(m)

@@ -19,7 +19,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
-from kcalib._packing.labels import Packed, pack_points
+from kcalib._packing import Packed, pack_points
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Side

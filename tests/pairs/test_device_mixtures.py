@@ -19,7 +19,7 @@ from kcalib import kernels as K
 from kcalib import target_kernels as TK
 from kcalib._backend.random import Weights
 from kcalib._input.forecasts import prepare
-from kcalib._packing.forecasts import pack_forecasts
+from kcalib._packing import pack
 from kcalib._packing.target_features import target_features
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.generic import GenericOperator
@@ -151,7 +151,7 @@ def test_covariances_of_many_dimensions_are_the_generic_operators_on_the_gpu(cup
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     weights = Weights("rademacher", n, 7, 5)
     forms = [
-        GenericOperator(pack_forecasts(prepare(*each), kernel, options["target_kernel"], None).problem)
+        GenericOperator(pack(prepare(*each), kernel, options["target_kernel"]).problem)
         for each in ((arrays[0], MultivariateNormal(*arrays[1:])), (y, predictions))
     ]
     np.testing.assert_allclose(forms[1].quadratic_forms(weights).get(), forms[0].quadratic_forms(weights), rtol=1e-11)

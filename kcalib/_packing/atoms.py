@@ -1,0 +1,38 @@
+"""Distributions as mixtures that the engine knows: in closed form, or as atoms, draws if need be.
+
+Shared by the kernel on predictions (`prediction_points`) and that on targets (`target_factors`).
+"""
+
+from __future__ import annotations
+
+from kcalib._backend import arrays
+from kcalib._packing.target_features import TargetFeatures
+from kcalib._pairs.problem import Mixtures, Term
+from kcalib.distributions import Components, Distribution
+from kcalib.target_kernels import Draws
+
+TARGET_SEED = 0  # of the draws from the predictions whose median distance is the default bandwidth on targets
+DRAWS = Draws()
+
+NEARLY_EXACT = 1e-11  # error of a target factor, relative to the kernel: far below its statistical error
+FEWEST_ATOMS = 4  # of a prediction, for which features are tried
+
+Groups = tuple[tuple[float, float], ...]
+
+
+def drawn_atoms(prediction: Distribution, size: int, seed: int) -> Components:
+    """The predictions replaced by draws from them."""
+    draws = prediction.quasi_sample(size, seed=seed)
+    xp = arrays.namespace(draws)
+    atoms = xp.reshape(xp.astype(draws, xp.float64), (prediction.n, size, prediction.n_dims))
+    return Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
+
+
+def mixtures_of(components: Components, terms: tuple[Term, ...], groups: Groups) -> Mixtures:
+    d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
+    return Mixtures(components.family, d, count, len(groups), terms if components.family == "atoms" else ())
+
+
+def is_exact(found: TargetFeatures) -> bool:
+    """Whether the features are the kernel but for a few roundings, also at targets far from all others."""
+    return found.exact or found.error_bound <= NEARLY_EXACT * found.map.largest

@@ -1,0 +1,153 @@
+"""What packing returns, and the functions that pack, which each kind of data registers for (`labels`, `forecasts`).
+
+Once packed, samples in another order (`Packed.taken`), or with other targets (`Packed.with_targets`), take no packing
+and no bandwidth again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from statistics import median
+from typing import Any, Self
+
+import numpy as np
+
+from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
+from kcalib._pairs.problem import Mixtures, PairProblem, Side
+from kcalib.bandwidth import MedianDistance
+from kcalib.kernels import SMALLEST, Kernel
+from kcalib.target_kernels import TargetKernel
+
+Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one
+
+
+class Target(ABC):
+    """What the marks of a problem are: the kernel on targets, and the way to its expectations."""
+
+    root: np.ndarray | None  # linear map R of targets (of labels: of one-hot rows) before all else; None: the identity
+    mixtures: Mixtures | None  # what a row of marks says; None: marks are vectors, and factors their inner products
+    medians: tuple[MedianDistance, ...]  # where a bandwidth on targets came from the median heuristic
+    route: str | None  # how its expectations under predictions were found; None where there is nothing to find
+
+    @property
+    def matrix(self) -> np.ndarray | None:
+        """R R^T; None for the identity."""
+        return None if self.root is None else self.root @ self.root.T
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The kernel on targets, as results show it."""
+
+    @abstractmethod
+    def take(self, rows: Array) -> Self:
+        """The same for some of the predictions."""
+
+    @abstractmethod
+    def beside(self, data: Any) -> Self:
+        """The same for other predictions."""
+
+    @abstractmethod
+    def side(self, data: Any, points: Array, threads: int | None) -> Side:
+        """Samples, whose predictions have these points."""
+
+    def redrawn(self, data: Any, n_groups: int) -> Iterator[Self]:
+        """The same from other draws, where expectations come from draws."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A pair problem and what was decided on the way to it."""
+
+    problem: PairProblem
+    kernel: Kernel  # with its bandwidths as numbers
+    medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
+    target: Target
+    is_definite: bool  # whether the kernel on predictions is known to be positive definite
+
+    def taken(self, rows: Array) -> Packed:
+        """The problem of some of the samples, in the order of `rows`."""
+        return self._with_samples(self.problem.columns.take(rows), self.target.take(rows))
+
+    def with_targets(self, data: Data, *, threads: int | None = None) -> Packed:
+        """The problem of data with the same predictions, in the same order, and other targets."""
+        return self._with_samples(self.target.side(data, self.problem.columns.points, threads), self.target)
+
+    def with_marks_of(self, data: Data, *, threads: int | None = None) -> Packed:
+        """Points as they are, with the marks of other predictions and targets."""
+        points, target = self.problem.columns.points, self.target.beside(data)
+        return self._with_samples(Side(points, target.side(data, points, threads).marks), target)
+
+    def redrawn(self, data: Data, n_groups: int) -> Iterator[Packed]:
+        """The problem with other draws in place of predictions that draws stand for; of others there is none."""
+        for target in self.target.redrawn(data, n_groups):
+            yield replace(self, target=target).with_targets(data)
+
+    def _with_samples(self, side: Side, target: Target) -> Packed:
+        """Samples are the columns: in a problem with test locations they are on the right."""
+        old, mixtures = self.problem, target.mixtures
+        left, right = (side, None) if old.symmetric else (old.left, side)
+        return replace(self, problem=replace(old, left=left, right=right, target=mixtures), target=target)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Models packed with the same kernels, and the medians that their bandwidths are medians of."""
+
+    packed: tuple[Packed, ...]
+    medians: Medians = field(default_factory=dict)
+    target_medians: Medians = field(default_factory=dict)
+
+
+@singledispatch
+def pack_alike(
+    first: Data, *others: Data, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None = None
+) -> Alike:
+    """H of each model, with the same kernels: a bandwidth that is not given is a median over the models."""
+    raise NotImplementedError
+
+
+def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
+    """H of checked data.
+
+    Of class labels H_ij = k(p_i, p_j) e_i^T M e_j, with residuals e = onehot(y) - p, which are scaled by the samples'
+    weights. Of predicted distributions H_ij = k(P_i, P_j) <delta_{y_i} - P_i, delta_{y_j} - P_j>, see `Mixtures`.
+    """
+    found = pack_alike(data, kernel=kernel, target_kernel=target_kernel, threads=threads)
+    return replace(found.packed[0], medians=tuple(one[0] for one in found.medians.values()))
+
+
+@singledispatch
+def pack_locations(
+    data: Data, locations: Any, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None
+) -> Packed:
+    """Test locations T_j on the left, samples on the right: what of sample i is seen from T_j.
+
+    Of class labels H_ji = k(p_T, p_i) onehot(y_T)^T M e_i, of predicted distributions
+    H_ji = k(P_T, P_i) <delta_{y_T}, delta_{y_i} - P_i>.
+    """
+    raise NotImplementedError
+
+
+def medians_of(
+    models: Sequence[Any], median_of: Callable[[Any], MedianDistance], found: dict[str, list[MedianDistance]], name: str
+) -> float:
+    """The bandwidth that the models share: the median of their medians, which are kept in `found` under `name`.
+
+    A model of identical predictions has none; an error if no model has one.
+    """
+    if name not in found:
+        medians = []
+        for i, model in enumerate(models):
+            try:
+                medians.append(median_of(model))
+            except ValueError:  # identical predictions only
+                if i == len(models) - 1 and not medians:
+                    raise
+        found[name] = medians
+    return max(median(m.value for m in found[name]), SMALLEST)

@@ -1,0 +1,261 @@
+"""What the kernel on predictions sees: points of predicted distributions, whose distances its metrics are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.warnings import IndefiniteKernelWarning, warn
+from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
+from kcalib._packing.target_features import FEATURES_PER_EVALUATION, LARGEST_RANK, FeatureMap, target_features
+from kcalib._pairs import mixtures
+from kcalib._pairs.operators.device_mixtures import uploaded
+from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
+from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
+from kcalib.distributions import Components, Distribution
+from kcalib.distributions.mixture_distances import wasserstein_table
+from kcalib.kernels import METRICS, MMD, Gaussian, Kernel, MixtureWasserstein, RadialKernel
+
+Space = str | MMD | MixtureWasserstein
+
+
+@dataclass(frozen=True)
+class PredictionPoints:
+    """Points of the predictions, of one space: distances of all factors of the kernel are taken there."""
+
+    prediction: Distribution
+    space: Space
+    values: Array  # shape (n, p); parameters, Wasserstein points, mixtures' columns, or positions in the table
+    predicted: Mixtures | None = None
+    table: Array | None = None  # float64; beside `values` on a GPU, else on the host
+    features: FeatureMap | None = None  # of which `values` are means: their distances are those of the metric
+
+    @classmethod
+    def of(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
+        """For a kernel whose MMD metrics have bandwidths."""
+        space = _space(prediction, kernel)
+        _check_definite(prediction, kernel, space)
+        if isinstance(space, MMD):
+            components, terms = _mmd_components(prediction), _gaussian(space)
+            if components.family == "atoms":
+                found = _mean_features(components, terms)
+                if found is not None:
+                    return cls(prediction, space, found[1], features=found[0])
+            return cls(prediction, space, *_mmd_columns(components, terms))
+        if space == "parameters" or space == "wasserstein":
+            values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
+            assert values is not None
+            return cls(prediction, space, values)
+        table = _table(prediction, None, space)
+        return cls(prediction, space, _positions(prediction), None, table)
+
+    def is_definite(self, kernel: Kernel) -> bool:
+        """Whether the kernel on these points is known to be positive definite."""
+        if self.table is not None:
+            return False
+        if isinstance(self.space, MMD) or self.space == "wasserstein" or self.values.shape[1] == 1:
+            return True
+        return all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
+
+    def terms(self, kernel: Kernel) -> tuple[Term, ...]:
+        """The kernel's normal form, with bandwidths as numbers."""
+        metric: Metric | None = "table" if self.table is not None else None if self.predicted is None else "mmd"
+        terms = kernel.mapped(_as_vectors).terms()
+        for term in terms:
+            if not 1e-30 <= term.coefficient <= 1e30:
+                raise ValueError(
+                    f"`kernel` has a term scaled by {term.coefficient:.3g}, expected scales between 1e-30 and 1e30 "
+                    "after multiplying out; rescale the kernel"
+                )
+        if metric is None:
+            return terms
+        return tuple(
+            Term(t.coefficient, tuple(dataclasses.replace(f, metric=metric) for f in t.factors)) for t in terms
+        )
+
+    def median(self, metric: Any, threads: int | None) -> MedianDistance:
+        """The median heuristic."""
+        if self.predicted is None and self.table is None:
+            vectors = metric if isinstance(metric, str) and metric in METRICS else "euclidean"
+            return dataclasses.replace(median_of_points(self.values, vectors, threads=threads), metric=str(metric))
+        # Distances are the entries of a problem without bandwidths and targets.
+        factor = Factor("identity", "mmd" if self.table is None else "table")
+        ones = arrays.namespace(self.values).ones_like(self.values[:, :1])
+        problem = PairProblem(Side(self.values, ones), None, (Term(1.0, (factor,)),), None, self.predicted, self.table)
+        return median_of_entries(problem, str(metric))
+
+    def beside(self, other: Distribution) -> Array:
+        """The points of other predictions of the family, for rows against these columns."""
+        if self.table is not None:
+            return arrays.beside(_positions(other), self.values)
+        if self.features is not None:
+            components = _mmd_components(other)
+            if components.family != "atoms" or components.locations.shape[2] != self.prediction.n_dims:
+                raise ValueError(_other_family(self.prediction, other))
+            values = arrays.like(self.features.means(components.locations, components.weights)[0], self.values)
+        elif isinstance(self.space, MMD):
+            assert self.predicted is not None
+            components = _mmd_components(other)
+            if components.weights.shape[1] > self.predicted.n_components:
+                raise ValueError(
+                    f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has "
+                    f"{self.predicted.n_components}; expected at most as many"
+                )
+            components = mixtures.padded(components, self.predicted.n_components)
+            values, description = _mmd_columns(components, _gaussian(self.space))
+            if description != self.predicted:
+                raise ValueError(_other_family(self.prediction, other))
+        else:
+            found = other.parameters() if self.space == "parameters" else other.wasserstein_points()
+            if found is None or found.shape[1] != self.values.shape[1]:
+                raise ValueError(_other_family(self.prediction, other))
+            values = found
+        return arrays.beside(values, self.values)
+
+    def table_between(self, other: Distribution) -> Array | None:
+        """Of other predictions, in rows, and these."""
+        return None if self.table is None else _table(other, self.prediction, self.space)
+
+
+def _other_family(prediction: Distribution, other: Distribution) -> str:
+    return (
+        f"`test_predictions` are of {type(other).__name__} and have no distance to those of `y_pred`, "
+        f"{type(prediction).__name__}, that the kernel could take; expected the same family and sizes"
+    )
+
+
+def _as_vectors(kernel: RadialKernel) -> RadialKernel:
+    return kernel if kernel.metric in METRICS else dataclasses.replace(kernel, metric="euclidean")
+
+
+def _space(prediction: Distribution, kernel: Kernel) -> Space:
+    """The one space that all factors of the kernel have their distances in."""
+    name = type(prediction).__name__
+    wanted: dict[Space, str] = {}
+    for factor in kernel.factors():
+        if factor.metric == "total_variation":
+            raise ValueError(
+                f"{factor} has a metric of class probabilities, but `y_pred` is {name}; use metric='wasserstein' or "
+                "'mmd', or 'cityblock' for a distance of parameters"
+            )
+        space: Space = "parameters" if isinstance(factor.metric, str) and factor.metric in METRICS else factor.metric
+        wanted.setdefault(space, str(factor))
+    if any(factor.metric == "dot" for factor in _linear_factors(kernel)):
+        wanted.setdefault("parameters", "Linear()")
+    parameters = prediction.parameters() if "parameters" in wanted else None
+    if "parameters" in wanted and parameters is None:
+        raise ValueError(
+            f"{wanted['parameters']} is a function of parameters, but {name} has none whose distance makes sense; "
+            "use metric='wasserstein' or metric='mmd'"
+        )
+    if set(wanted) == {"parameters", "wasserstein"}:
+        points = prediction.wasserstein_points()
+        same = points is not None and points.shape == parameters.shape  # type: ignore[union-attr]
+        if same and bool(arrays.namespace(points).all(points == parameters)):
+            return "parameters"
+    if len(wanted) > 1:
+        shown = " and ".join(wanted.values())
+        raise ValueError(
+            f"`kernel` combines {shown}, whose metrics take distances of different points; use one metric in all of "
+            "its parts"
+        )
+    space = next(iter(wanted), "parameters")
+    if space == "wasserstein" and prediction.wasserstein_points() is None:
+        return MixtureWasserstein(2)
+    return space
+
+
+def _linear_factors(kernel: Kernel) -> Iterator[Factor]:
+    numbers = kernel.mapped(_as_vectors).resolve(lambda metric: 1.0)
+    for term in numbers.terms():
+        yield from (f for f in term.factors if f.metric == "dot")
+
+
+def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> None:
+    if isinstance(space, MixtureWasserstein):
+        for factor in kernel.factors():
+            components = prediction.components()
+            single = components is not None and components.weights.shape[1] == 1
+            reason = (
+                "the Wasserstein distance between normal distributions with full covariances is not the distance of "
+                "a Hilbert space in 2 or more dimensions"
+                if single
+                else "a transport distance between mixtures is not that of a Hilbert space"
+            )
+            warn_indefinite(f"{factor}", reason)
+            return
+    if isinstance(space, MMD) or space == "wasserstein":
+        return
+    parameters = prediction.parameters()
+    for factor in kernel.factors():
+        if parameters is not None and parameters.shape[1] > 1 and not _as_vectors(factor).is_positive_definite():
+            warn_indefinite(
+                f"{factor}",
+                f"for {parameters.shape[1]} parameters with this metric only Exponential and "
+                "GammaExponential(gamma <= 1) are known to be positive definite",
+            )
+
+
+def _gaussian(space: MMD) -> tuple[Term, ...]:
+    return Gaussian(bandwidth=space.bandwidth).terms()
+
+
+def _mmd_components(prediction: Distribution) -> Components:
+    """What the MMD is taken between: mixtures with a closed form under a Gaussian kernel, or draws."""
+    components = prediction.components()
+    if components is not None and components.family != "laplace":
+        return components
+    return drawn_atoms(prediction, DRAWS.n_draws, TARGET_SEED)
+
+
+def _mmd_columns(components: Components, terms: tuple[Term, ...]) -> tuple[Array, Mixtures]:
+    groups = mixtures.closed_form(components.family, terms, int(components.locations.shape[2]))
+    assert groups is not None
+    return mixtures.point_columns(components, groups), mixtures_of(components, terms, groups)
+
+
+def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[FeatureMap, Array] | None:
+    """Means of features of the atoms; None where the kernel has too many features to be exact."""
+    size = int(components.weights.shape[1])
+    if size < FEWEST_ATOMS:
+        return None
+    limit = min(LARGEST_RANK, FEATURES_PER_EVALUATION * size**2)
+    y = components.locations[:, 0, :]
+    found = target_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
+    return None if found is None or not is_exact(found) else (found.map, found.means)
+
+
+def _table(left: Distribution, right: Distribution | None, space: Space) -> Array:
+    assert isinstance(space, MixtureWasserstein)
+    components, other = left.components(), None if right is None else right.components()
+    if components is None or (right is not None and other is None):
+        raise ValueError(
+            f"{type(left).__name__} has no Wasserstein distance in closed form; use metric='mmd', or pass "
+            "kcalib.distributions.Samples of draws from the predictions"
+        )
+    if other is not None and other.family != components.family:
+        assert right is not None
+        raise ValueError(_other_family(right, left))
+    table = wasserstein_table(components, other, order=space.order)
+    return uploaded(table, components.locations) if arrays.is_cuda(components.locations) else table
+
+
+def _positions(prediction: Distribution) -> Array:
+    """Rows, and columns, of the table of distances."""
+    positions = np.arange(prediction.n, dtype=np.float64)[:, None]
+    components = prediction.components()
+    return positions if components is None else arrays.like(positions, components.locations)
+
+
+def warn_indefinite(what: str, reason: str) -> None:
+    warn(
+        f"{what} may be indefinite: {reason}. The estimate can then be negative or near 0 for a miscalibrated model; "
+        "kcalib.smallest_eigenvalue tells how far, and Exponential(metric='mmd') is positive definite.",
+        IndefiniteKernelWarning,
+    )

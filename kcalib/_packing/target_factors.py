@@ -1,0 +1,216 @@
+"""What was observed minus what was predicted: marks of targets beside predicted distributions.
+
+In closed form where the target kernel has one for the family (`kcalib._pairs.mixtures`); by features of the kernel
+where these are exact; by sums over atoms; else by draws.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, Groups, drawn_atoms, is_exact, mixtures_of
+from kcalib._packing.packed import Target
+from kcalib._packing.target_features import LARGEST_RANK, FeatureMap, count_features, target_features
+from kcalib._pairs import mixtures
+from kcalib._pairs.problem import Mixtures, Side, Term
+from kcalib.bandwidth import MedianDistance
+from kcalib.distributions import Components, NegativeBinomial, Poisson
+from kcalib.distributions._distribution import take_rows
+from kcalib.kernels import Gaussian
+from kcalib.target_kernels import Draws, MahalanobisGaussian
+
+LARGEST_COUNT = 20_000  # of which probabilities are tabulated
+
+
+@dataclass(frozen=True)
+class TargetFactor(Target):
+    """Marks of targets beside predictions."""
+
+    kernel: Any  # on targets, with bandwidths as numbers
+    route: str  # how its expectations were found
+    supremum: float | None  # of the kernel; None if it has none that is known
+    components: Components | None  # after the linear map `root`; None: the marks are vectors, differences of
+    features: FeatureMap | None  # these and
+    means: Array | None  # their means under the predictions, shape (n, rank)
+    groups: Groups  # coefficient and scale of each group of columns
+    mixtures: Mixtures | None
+    root: np.ndarray | None = None  # of targets: y @ root
+    draws: Draws | None = None  # what the expectations come from, if not from the family itself
+    medians: tuple[MedianDistance, ...] = ()  # where a bandwidth came from the median heuristic
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel)
+
+    def take(self, rows: Array) -> TargetFactor:
+        components = None if self.components is None else _taken(self.components, rows)
+        means = None if self.means is None else take_rows(self.means, rows)
+        return dataclasses.replace(self, components=components, means=means)
+
+    def side(self, data: Forecasts, points: Array, threads: int | None) -> Side:
+        return side_of(data, points, self.marks(data.y, data.sample_weight))
+
+    def beside(self, data: Forecasts) -> TargetFactor:
+        given = self.kernel if self.draws is None else self.draws
+        return dataclasses.replace(target_factor(data, given), medians=self.medians)
+
+    def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetFactor]:
+        """From `n_groups` other sets of draws, together as many as it has: for its standard error."""
+        if self.draws is None:
+            return
+        size = max(1, self.draws.n_draws // n_groups)
+        for replicate in range(n_groups):
+            yield _by_draws(data, self.draws, replicate, size)
+
+    def marks(self, y: Array, weight: Array | None = None) -> Array:
+        """Targets, shape (n, d), beside the predictions."""
+        if self.components is None:
+            assert self.means is not None
+            marks = self.observed(y) - self.means
+            return marks if weight is None else marks * arrays.beside(weight, marks)[:, None]
+        components = self.components
+        if weight is not None:
+            weight = arrays.beside(weight, components.weights)
+        return mixtures.mark_columns(self._seen(y, components.locations), components, self.groups, weight)
+
+    def observed(self, y: Array) -> Array:
+        """Targets with no prediction beside them."""
+        if self.components is None:
+            assert self.features is not None and self.means is not None
+            return arrays.like(self.features.points(self._seen(y, self.means))[0], self.means)
+        return mixtures.location_columns(self._seen(y, self.components.locations), self.components, self.groups)
+
+    def _seen(self, y: Array, like: Array) -> Array:
+        """Targets as the kernel's normal form sees them."""
+        y = arrays.namespace(like).astype(arrays.beside(y, like), like.dtype)
+        return y if self.root is None else y @ arrays.like(self.root, y, dtype=y.dtype)
+
+
+def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
+    """The way to the expectations of the target kernel, whose bandwidths are numbers."""
+    if isinstance(target_kernel, Draws):
+        return _by_draws(data, target_kernel)
+    root, terms = _normal_form(target_kernel)
+    components = data.prediction.components()
+    if components is not None and components.family == "atoms":
+        components = _seen(components, root)
+        return _of_atoms(data, target_kernel, components, terms, root, "")
+    if isinstance(data.prediction, (Poisson, NegativeBinomial)):
+        found = _of_counts(data, target_kernel, terms)
+        if found is not None:
+            return found
+    groups = None if components is None else mixtures.closed_form(components.family, terms, data.n_dims)
+    if components is None or groups is None:
+        return _by_draws(data, dataclasses.replace(DRAWS, kernel=target_kernel))
+    components = _seen(components, root)
+    described = mixtures_of(components, terms, groups)
+    name = f"closed form ({components.family})"
+    return TargetFactor(target_kernel, name, _supremum(terms), components, None, None, groups, described, root)
+
+
+def _of_atoms(
+    data: Forecasts,
+    kernel: Any,
+    components: Components,
+    terms: tuple[Term, ...],
+    root: np.ndarray | None,
+    draws_name: str,
+    draws: Draws | None = None,
+) -> TargetFactor:
+    """Sums over atoms; by features of the kernel where these are exact to rounding, and less work."""
+    size, groups = int(components.weights.shape[1]), ((1.0, 1.0),)
+    if size >= FEWEST_ATOMS and _positive_definite(terms):
+        like = components.locations
+        y = arrays.namespace(like).astype(arrays.beside(data.y, like), like.dtype)
+        y = y if root is None else y @ arrays.like(root, like, dtype=like.dtype)
+        found = target_features(y, components.locations, components.weights, terms, only_exact=True)
+        if found is not None and found.cheaper and is_exact(found):
+            name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
+            name = f"{draws_name}, {name}" if draws_name else name
+            return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, groups, None, root, draws)
+    described = mixtures_of(components, terms, groups)
+    name = draws_name or "sums over atoms"
+    return TargetFactor(kernel, name, _supremum(terms), components, None, None, groups, described, root, draws)
+
+
+def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetFactor | None:
+    """Features on the counts that have probability; None where the kernel has too many to be exact."""
+    assert isinstance(data.prediction, (Poisson, NegativeBinomial))
+    if isinstance(kernel, MahalanobisGaussian) or not _positive_definite(terms):
+        return None
+    largest, spread = (
+        float(arrays.namespace(a).max(a))
+        for a in (data.prediction.expected_value(), data.prediction.standard_deviation())
+    )
+    if largest + 10 * spread > LARGEST_COUNT:
+        return None
+    table = data.prediction.pmf_table()
+    found = count_features(data.y, table, terms, max_rank=LARGEST_RANK, only_exact=True)
+    if found is None or not is_exact(found):
+        return None
+    name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
+    return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, ((1.0, 1.0),), None)
+
+
+def _positive_definite(terms: tuple[Term, ...]) -> bool:
+    return all(f.metric == "euclidean" for t in terms for f in t.factors)
+
+
+def _supremum(terms: tuple[Term, ...]) -> float | None:
+    """Of the kernel; None for unbounded ones."""
+    bounded = not any(f.profile == "identity" for t in terms for f in t.factors)
+    return sum(t.coefficient for t in terms) if bounded else None
+
+
+def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:
+    """The predictions replaced by means over draws."""
+    root, terms = _normal_form(draws.kernel)
+    seed = draws.seed if replicate is None else _seed_of(draws.seed, replicate)
+    components = _seen(drawn_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
+    name = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
+    return _of_atoms(data, draws.kernel, components, terms, root, name, draws)
+
+
+def _seen(components: Components, root: np.ndarray | None) -> Components:
+    """The distributions of Z @ root."""
+    if root is None:
+        return components
+    like = components.locations
+    return mixtures.transformed(like[:, 0, :], components, root)[1]
+
+
+def _seed_of(*key: int) -> int:
+    """A seed of its own for each key."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...]]:
+    """The linear map of targets, and the kernel's normal form after it."""
+    if isinstance(target_kernel, MahalanobisGaussian):
+        return target_kernel.root, Gaussian(bandwidth=1.0).terms()
+    return None, target_kernel.terms()
+
+
+def _taken(components: Components, rows: Any) -> Components:
+    scales = None if components.scales is None else take_rows(components.scales, rows)
+    return Components(
+        components.family, take_rows(components.weights, rows), take_rows(components.locations, rows), scales
+    )
+
+
+def side_of(data: Forecasts, points: Array, marks: Array) -> Side:
+    xp = data.xp
+    dtype = getattr(xp, data.dtype)
+    return Side(*(xp.astype(compact(a), dtype, copy=False) for a in (points, marks)))
+
+
+def compact(array: Array) -> Array:
+    return np.ascontiguousarray(array) if arrays.is_host(array) else array

@@ -197,10 +197,9 @@ class TestConsistency:
     def test_predictions_drawn_again(self):
         """A replicate by hand: rows and targets, with the bandwidths of the data."""
         from kcalib._input.forecasts import prepare
-        from kcalib.inference.consistency import Draws as Replicates
 
         data = prepare(self.y, self.prediction)
-        sample = Replicates(data, 7, True).sample(0)
+        _, sample = data.redraw(7, 0)
         options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=0.1)}
         values = []
 

@@ -17,7 +17,6 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_memory
 from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._input.checks import check_points
-from kcalib._packing.forecasts import prediction_kernel_problem
 from kcalib._pairs.dispatch import operator_for
 from kcalib.distributions import Categorical, Distribution
 from kcalib.kernels import Kernel
@@ -88,7 +87,7 @@ def smallest_eigenvalue(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the question is being answered
         if points is None:
-            problem = prediction_kernel_problem(y_pred, kernel, threads)
+            problem = _packing.prediction_kernel_problem(y_pred, kernel, threads)
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     operator = operator_for(problem, threads=threads)

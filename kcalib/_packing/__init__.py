@@ -5,7 +5,7 @@ data share, `labels` and `forecasts` each kind's own way; of predicted distribut
 kernel on predictions sees, `target_factors` what the marks say, `target_features` finite features of target kernels.
 """
 
-from kcalib._packing import forecasts, labels  # noqa: F401, they register how their data are packed
+from kcalib._packing.forecasts import prediction_kernel_problem
 from kcalib._packing.labels import TargetMatrix, check_kernel, pack_points, points_and_residuals, target_root
 from kcalib._packing.packed import Alike, Packed, Target, pack, pack_alike, pack_locations
 
@@ -20,5 +20,6 @@ __all__ = [
     "pack_locations",
     "pack_points",
     "points_and_residuals",
+    "prediction_kernel_problem",
     "target_root",
 ]

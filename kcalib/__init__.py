@@ -67,7 +67,7 @@ from kcalib.estimators.reliability import ReliabilityDiagram, reliability
 from kcalib.estimators.scores import brier_score, log_loss
 from kcalib.estimators.skce import skce
 from kcalib.estimators.ucme import ucme
-from kcalib.evaluation import ForecastEvaluation, evaluate
+from kcalib.evaluation import Evaluation, ForecastEvaluation, evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
@@ -78,7 +78,6 @@ from kcalib.results import (
     CKCEResult,
     Comparison,
     ConfidenceInterval,
-    Evaluation,
     KDEResult,
     ModelDifference,
     ModelValue,

@@ -1,13 +1,14 @@
 """The usual numbers about one model in one call; what `kcalib evaluate` prints.
 
-`evaluate` checks its input and calls `evaluation_of`, for class probabilities, or `forecast_evaluation_of`, for
-predicted distributions of numbers and vectors; so does the command.
+`evaluate` checks its input and calls `evaluation_of`, which has a function for each kind of data; so does the command.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any, overload
 
 import numpy as np
@@ -30,17 +31,66 @@ from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, t
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run
 from kcalib.kernels import Kernel
-from kcalib.lenses import Lens
-from kcalib.results import CalibrationTestResult, Evaluation, SKCEResult
+from kcalib.lenses import Canonical, Lens
+from kcalib.results import CalibrationTestResult, SKCEResult
 
-__all__ = ["ForecastEvaluation", "evaluate"]
+__all__ = ["Evaluation", "ForecastEvaluation", "evaluate"]
 
 N_BINS = 15  # of the ECE
 INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
 
 
+class ModelEvaluation(ABC):
+    """An evaluation in words; its fields before `skce` are numbers that only models of its kind have."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """The numbers before `skce` as cells of a table, by their headers."""
+
+    def remarks(self) -> list[str]:
+        """What the columns are, where their headers do not say it."""
+        return []
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What a picture says beside the diagram."""
+
+
 @dataclass(frozen=True)
-class ForecastEvaluation:
+class Evaluation(ModelEvaluation):
+    """The usual numbers about one classifier, and a verdict on its calibration."""
+
+    n_samples: int  #: samples given
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    accuracy: float  #: share of samples whose most probable class is right; all numbers are those seen through the lens
+    mean_confidence: float  #: mean probability of the predicted class
+    log_loss: float  #: `kcalib.log_loss`
+    brier_score: float  #: `kcalib.brier_score`
+    top_label_ece: float  #: `kcalib.top_label_ece`
+    skce: SKCEResult  #: the estimate, with its standard error
+    test: CalibrationTestResult  #: the test that the verdict rests on
+    level: float  #: of the verdict
+    miscalibrated: bool  #: whether calibration is rejected at that level
+    verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
+
+    def columns(self) -> dict[str, str]:
+        return {
+            "n": str(self.n_samples),
+            "classes": str(self.n_classes),
+            "accuracy": f"{self.accuracy:.4f}",
+            "log loss": f"{self.log_loss:.4f}",
+            "Brier": f"{self.brier_score:.4f}",
+            "ECE": f"{self.top_label_ece:.4f}",
+        }
+
+    def notes(self) -> list[str]:
+        lens = [] if self.lens == str(Canonical()) else [self.lens]
+        return [*lens, f"ECE {self.top_label_ece:.4f}"]
+
+
+@dataclass(frozen=True)
+class ForecastEvaluation(ModelEvaluation):
     """The usual numbers about one model that predicts distributions, and a verdict on its calibration.
 
     What predictions of vectors, or predictions without a density, do not have is None.
@@ -62,6 +112,30 @@ class ForecastEvaluation:
     level: float  #: of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
     verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
+
+    def columns(self) -> dict[str, str]:
+        return {
+            "n": str(self.n_samples),
+            "predicted": self.prediction,
+            "RMSE": f"{self.rmse:.4g}",
+            "CRPS": f"{self.crps:.4g}",
+            "log score": _optional(self.log_score, ".4f"),
+            "pinball": _optional(self.pinball_loss, ".4g"),
+            f"in {100 * INTERVAL:g} %": _optional(self.interval_coverage, ".4f"),
+        }
+
+    def remarks(self) -> list[str]:
+        remarks = [f"in {100 * INTERVAL:g} %: share of the targets in central intervals of that probability"]
+        if self.n_dims > 1:
+            remarks.append("CRPS of vectors: the energy score; pinball loss and intervals are for numbers only")
+        return remarks
+
+    def notes(self) -> list[str]:
+        return [f"CRPS {self.crps:.4g}"]
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 @overload
@@ -196,17 +270,28 @@ def evaluate(
         "seed": seed,
         "threads": threads,
     }
-    if isinstance(data, Forecasts):
-        if n_bins is not None:
-            raise ValueError(
-                f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
-            )
-        return forecast_evaluation_of(data, **options)
-    n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
     return evaluation_of(data, n_bins=n_bins, **options)
 
 
+@singledispatch
 def evaluation_of(
+    data: Data,
+    *,
+    level: float,
+    kernel: Kernel | None,
+    estimator: str,
+    method: str,
+    block_size: int | None,
+    n_bins: int | None,
+    seed: int | None,
+    threads: int | None,
+) -> Evaluation | ForecastEvaluation:
+    """`evaluate` of checked data."""
+    raise NotImplementedError
+
+
+@evaluation_of.register
+def _(
     data: Classification,
     *,
     level: float,
@@ -214,11 +299,11 @@ def evaluation_of(
     estimator: str,
     method: str,
     block_size: int | None,
-    n_bins: int,
+    n_bins: int | None,
     seed: int | None,
     threads: int | None,
 ) -> Evaluation:
-    """`evaluate` of checked data."""
+    n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
@@ -240,7 +325,8 @@ def evaluation_of(
     )
 
 
-def forecast_evaluation_of(
+@evaluation_of.register
+def _(
     data: Forecasts,
     *,
     level: float,
@@ -248,10 +334,14 @@ def forecast_evaluation_of(
     estimator: str,
     method: str,
     block_size: int | None,
+    n_bins: int | None,
     seed: int | None,
     threads: int | None,
 ) -> ForecastEvaluation:
-    """`evaluate` of checked data."""
+    if n_bins is not None:
+        raise ValueError(
+            f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
+        )
     skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
     miscalibrated = test.pvalue < level
     errors = arrays.where_computed(data.y) - means_of(data)

@@ -24,7 +24,6 @@ __all__ = [
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
-    "Evaluation",
     "KDEResult",
     "ModelDifference",
     "ModelValue",
@@ -162,25 +161,6 @@ class CalibrationTestResult:
         return ConfidenceInterval(
             -infinity if alternative == "less" else low, infinity if alternative == "greater" else high
         )
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The usual numbers about one classifier, and a verdict on its calibration."""
-
-    n_samples: int  #: samples given
-    n_classes: int  #: m, of the induced problem if there is a lens
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    accuracy: float  #: share of samples whose most probable class is right; all numbers are those seen through the lens
-    mean_confidence: float  #: mean probability of the predicted class
-    log_loss: float  #: `kcalib.log_loss`
-    brier_score: float  #: `kcalib.brier_score`
-    top_label_ece: float  #: `kcalib.top_label_ece`
-    skce: SKCEResult  #: the estimate, with its standard error
-    test: CalibrationTestResult  #: the test that the verdict rests on
-    level: float  #: of the verdict
-    miscalibrated: bool  #: whether calibration is rejected at that level
-    verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib.lenses import Lens
 
+# Ends the messages of `Data.mismatch`.
+SAME_SAMPLES = "; models are compared on the same samples in the same order"
+
 
 class Data(ABC):
     """Checked samples, predictions with a target each, in one array library on one device; immutable."""
@@ -85,6 +88,10 @@ class Data(ABC):
     @abstractmethod
     def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
         """Targets and predictions as plain Python values, in the form in which results show them."""
+
+    @abstractmethod
+    def mismatch(self, other: Self, name: str) -> str | None:
+        """How the samples differ from those of another model, which is called `name`; None if they are the same."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.random import replicate_numbers
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
-from kcalib._input.data import Data
+from kcalib._input.data import SAME_SAMPLES, Data
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
@@ -88,6 +88,19 @@ class Forecasts(Data):
         shown = np.empty((self.n, 0)) if parameters is None else arrays.to_host(parameters)
         targets = y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())
         return tuple(targets), tuple(map(tuple, shown.tolist()))
+
+    def mismatch(self, other: Forecasts, name: str) -> str | None:
+        if (self.n, self.n_dims) != (other.n, other.n_dims):
+            return f"{self.size}, but {name} has {other.n} and {other.n_dims}{SAME_SAMPLES}"
+        mine, others = arrays.to_host(self.y), arrays.to_host(other.y)
+        differing = np.argwhere(mine != others)
+        if not differing.size:
+            return None
+        i, entry = (int(k) for k in differing[0])
+        return (
+            f"the target of sample {i} (counted from 0) is {mine[i, entry]:.6g}, but in {name} "
+            f"{others[i, entry]:.6g} ({len(np.unique(differing[:, 0]))} targets differ){SAME_SAMPLES}"
+        )
 
     def describe(self) -> dict[str, Any]:
         return {"n_classes": None, "prediction": type(self.prediction).__name__, "lens": str(self.lens)}

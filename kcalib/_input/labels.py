@@ -22,7 +22,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, replicate_numbers
 from kcalib._backend.threads import threads_for
 from kcalib._input.checks import dtype_name, reject, weights_of
-from kcalib._input.data import Data
+from kcalib._input.data import SAME_SAMPLES, Data
 from kcalib.lenses import Canonical, Lens
 
 
@@ -107,6 +107,25 @@ class Classification(Data):
         labels, names = arrays.to_host(self.labels).tolist(), self.classes
         named = tuple(labels if names is None else (names[label] for label in labels))
         return named, tuple(map(tuple, arrays.to_host(self.probabilities).tolist()))
+
+    def mismatch(self, other: Classification, name: str) -> str | None:
+        if (self.n, self.m) != (other.n, other.m):
+            return f"{self.size}, but {name} has {other.n} and {other.m}{SAME_SAMPLES}"
+        classes, expected = (tuple(range(one.m)) if one.classes is None else one.classes for one in (self, other))
+        if classes != expected:
+            return (
+                f"the columns are the classes {list(classes)}, but those of {name} {list(expected)}; "
+                "write the same columns in the same order"
+            )
+        mine, others = arrays.to_host(self.labels), arrays.to_host(other.labels)
+        differing = np.flatnonzero(mine != others)
+        if not differing.size:
+            return None
+        i = int(differing[0])
+        return (
+            f"the label of sample {i} (counted from 0) is {classes[mine[i]]}, but in {name} "
+            f"{classes[others[i]]} ({differing.size} labels differ){SAME_SAMPLES}"
+        )
 
     def describe(self) -> dict[str, Any]:
         return {"n_classes": self.m, "prediction": None, "lens": str(self.lens)}

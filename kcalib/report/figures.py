@@ -11,7 +11,7 @@ import math
 import os
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,8 @@ MISCALIBRATED = "#D55E00"
 
 
 TICKS = ([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "0.2", "0.4", "0.6", "0.8", "1"])
-CAPTION = (
-    "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
-    "bars: share of the samples"
-)
-QUANTILE_CAPTION = (
-    "points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; bars: "
-    "shares of PIT values, dashed: of a calibrated model"
-)
 BAND = "0.82"
+UPPER_LEFT, LOWER_RIGHT = (0.04, 0.96, "left", "top"), (0.96, 0.04, "right", "bottom")
 NARROWEST = 0.008  # of a bin that can still be seen
 
 
@@ -53,6 +46,18 @@ class MissingLibraryError(PlotError, ImportError):
 
 
 @dataclass(frozen=True)
+class Style:
+    """How diagrams of one kind are drawn."""
+
+    what: str  # the predictions are for
+    caption: str
+    labels: tuple[str, str]  # of the axes: below, and at the left
+    draw: Callable[[Any, Any, str], None]  # axes, diagram, color
+    draw_below: Callable[[Any, Any, str], None]  # the same for the histogram
+    corner: Callable[[Panel], tuple[float, float, str, str]]  # for the notes: position and alignment
+
+
+@dataclass(frozen=True)
 class Panel:
     """One model in the picture."""
 
@@ -61,7 +66,7 @@ class Panel:
     miscalibrated: bool
     notes: tuple[str, ...]  # lines in a corner of the diagram
     diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands, or kcalib.QuantileCalibration
-    is_regression: bool = False  # whether it is the latter
+    style: Style
 
 
 def require_matplotlib() -> None:
@@ -220,14 +225,13 @@ def _add_quantile_legend(axes: Any, curve: Any, color: str) -> None:
         Patch(color=BAND, label=f"{100 * curve.confidence_level:g} % consistency band{kind}"),
         Line2D([], [], color=color, marker="o", markersize=4, linewidth=0.8, label="share of targets"),
     ]
-    axes.legend(handles=handles, loc=_free_corner(curve)[0], fontsize=8.5, framealpha=0.8, edgecolor="none")
+    corner = "upper left" if _is_below(curve) else "lower right"
+    axes.legend(handles=handles, loc=corner, fontsize=8.5, framealpha=0.8, edgecolor="none")
 
 
-def _free_corner(curve: Any) -> tuple[str, float, float, str, str]:
-    """The corner on the side of the diagonal on which there is less of the curve: name, position and alignment."""
-    if np.mean(curve.coverage - curve.levels) < 0:
-        return "upper left", 0.04, 0.96, "left", "top"
-    return "lower right", 0.96, 0.04, "right", "bottom"
+def _is_below(curve: Any) -> bool:
+    """Whether more of the curve is below the diagonal, so that there is room above it."""
+    return bool(np.mean(curve.coverage - curve.levels) < 0)
 
 
 def draw_pit(axes: Any, curve: Any, color: str) -> None:
@@ -269,11 +273,9 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
 
     rows = math.ceil(len(panels) / MOST_COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    texts = {False: CAPTION, True: QUANTILE_CAPTION}
-    kinds = dict.fromkeys(panel.is_regression for panel in panels)
-    if len(kinds) > 1:
-        texts = {False: f"Classes: {CAPTION}", True: f"Regression: {QUANTILE_CAPTION}"}
-    caption = [line for kind in kinds for line in textwrap.wrap(texts[kind], 48 * columns)]
+    styles = dict.fromkeys(panel.style for panel in panels)
+    captions = [style.caption if len(styles) == 1 else f"{style.what}: {style.caption}" for style in styles]
+    caption = [line for text in captions for line in textwrap.wrap(text, 48 * columns)]
     width = PANEL_SIZE[0] * columns + 0.35
     height = PANEL_SIZE[1] * rows + 0.15 * len(caption) + 0.1
     figure = Figure(figsize=(width, height))
@@ -295,7 +297,7 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
         histogram = figure.add_subplot(cell[1], sharex=diagram)
         _draw_panel(diagram, histogram, panel)
         if column == 0:
-            diagram.set_ylabel("coverage" if panel.is_regression else "accuracy")
+            diagram.set_ylabel(panel.style.labels[1])
             histogram.set_ylabel("share")
     figure.text(0.5, 0.08 / height, "\n".join(caption), ha="center", va="bottom", fontsize=8, color="0.25")
     try:
@@ -308,31 +310,49 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
 
 def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
     color = MISCALIBRATED if panel.miscalibrated else CALIBRATED
-    if panel.is_regression:
-        draw_quantiles(diagram, panel.diagram, color)
-    else:
-        draw_diagram(diagram, panel.diagram, color)
+    panel.style.draw(diagram, panel.diagram, color)
     diagram.tick_params(labelbottom=False)
     diagram.set_title(_shortened(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
     diagram.annotate(
         panel.verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
         ha="center", va="bottom", fontsize=8.5, color=color, parse_math=False,
     )  # fmt: skip
-    if panel.is_regression:
-        _, x, y, horizontal, vertical = _free_corner(panel.diagram)
-    else:
-        over = panel.miscalibrated and overconfidence(panel.diagram) > 0
-        x, y, horizontal, vertical = (0.04, 0.96, "left", "top") if over else (0.96, 0.04, "right", "bottom")
+    x, y, horizontal, vertical = panel.style.corner(panel)
     diagram.text(
         x, y, "\n".join(panel.notes), transform=diagram.transAxes, ha=horizontal, va=vertical, fontsize=8.5, zorder=5,
         linespacing=1.25, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2}, parse_math=False,
     )  # fmt: skip
-    if panel.is_regression:
-        draw_pit(histogram, panel.diagram, color)
-        histogram.set_xlabel("predicted quantile level")
-    else:
-        draw_histogram(histogram, panel.diagram, color)
-        histogram.set_xlabel("confidence")
+    panel.style.draw_below(histogram, panel.diagram, color)
+    histogram.set_xlabel(panel.style.labels[0])
+
+
+def _reliability_corner(panel: Panel) -> tuple[float, float, str, str]:
+    over = panel.miscalibrated and overconfidence(panel.diagram) > 0
+    return UPPER_LEFT if over else LOWER_RIGHT
+
+
+def _quantile_corner(panel: Panel) -> tuple[float, float, str, str]:
+    return UPPER_LEFT if _is_below(panel.diagram) else LOWER_RIGHT
+
+
+RELIABILITY = Style(
+    "Classes",
+    "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
+    "bars: share of the samples",
+    ("confidence", "accuracy"),
+    draw_diagram,
+    draw_histogram,
+    _reliability_corner,
+)
+QUANTILES = Style(
+    "Regression",
+    "points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; bars: "
+    "shares of PIT values, dashed: of a calibrated model",
+    ("predicted quantile level", "coverage"),
+    draw_quantiles,
+    draw_pit,
+    _quantile_corner,
+)
 
 
 def _style(axes: Any) -> None:

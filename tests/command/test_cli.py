@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kcalib
-from kcalib._command import cli
+from kcalib._command import evaluate
 from kcalib._command.cli import main
 
 CALIBRATED = {"forest_temperature", "logistic", "mlp"}
@@ -407,7 +407,7 @@ def test_plot(tmp_path, capsys, good, poor, output):
 def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(cli.figures, "plot_reliability", lambda panels, path: drawn.extend(panels))
+    monkeypatch.setattr(evaluate.figures, "plot_reliability", lambda panels, path: drawn.extend(panels))
     assert main(["evaluate", good, poor, "--plot", str(tmp_path / "out.png"), "--bins", "7"]) == 0
     first, second = drawn
     assert (first.model, first.verdict, first.miscalibrated) == (
@@ -563,7 +563,7 @@ def test_interrupt(capsys, monkeypatch, good):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "evaluation_of", interrupted)
+    monkeypatch.setattr(evaluate, "evaluation_of", interrupted)
     assert main(["evaluate", good]) == 130
     assert capsys.readouterr() == ("", "kcalib: interrupted\n")
 
@@ -572,7 +572,7 @@ def test_no_memory(capsys, monkeypatch, good):
     def exhausted(*args, **kwargs):
         raise MemoryError("no 7 TiB")
 
-    monkeypatch.setattr(cli, "evaluation_of", exhausted)
+    monkeypatch.setattr(evaluate, "evaluation_of", exhausted)
     assert main(["evaluate", good]) == 1
     assert error_line(capsys) == f"{good}: not enough memory (no 7 TiB)"
 
@@ -591,7 +591,7 @@ def test_json_of_infinite_numbers(tmp_path, capsys):
 
 
 def test_certain_pvalue(capsys, good, monkeypatch):
-    whole = cli.evaluation_of
+    whole = evaluate.evaluation_of
 
     def certain(*args, **kwargs):
         e = whole(*args, **kwargs)
@@ -599,7 +599,7 @@ def test_certain_pvalue(capsys, good, monkeypatch):
         skce = dataclasses.replace(e.skce, standard_error=None)
         return dataclasses.replace(e, test=test, skce=skce, miscalibrated=True, verdict="miscalibrated")
 
-    monkeypatch.setattr(cli, "evaluation_of", certain)
+    monkeypatch.setattr(evaluate, "evaluation_of", certain)
     assert main(["evaluate", good]) == 0
     row = re.split(r"  +", capsys.readouterr().out.splitlines()[1])
     assert row[-3:] == ["-", "<1e-300", "miscalibrated"]

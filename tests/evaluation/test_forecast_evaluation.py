@@ -16,7 +16,6 @@ import pytest
 from scipy import stats
 
 import kcalib
-from kcalib._command import cli
 from kcalib._command.cli import main
 from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.report import figures
@@ -403,15 +402,13 @@ def test_plot(tmp_path, capsys, monkeypatch, good, poor, classes):
     pytest.importorskip("matplotlib")
     drawn = []
     plot = figures.plot_reliability
-    monkeypatch.setattr(
-        cli.figures, "plot_reliability", lambda panels, path: (drawn.extend(panels), plot(panels, path))
-    )
+    monkeypatch.setattr(figures, "plot_reliability", lambda panels, path: (drawn.extend(panels), plot(panels, path)))
     path = tmp_path / "out.png"
     assert main(["evaluate", good, poor, classes, "--plot", str(path), *OPTIONS]) == 0
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG") and struct.unpack(">II", content[16:24])[0] > 900
     first, second, third = drawn
-    assert (first.is_regression, third.is_regression) == (True, False)
+    assert (first.style, third.style) == (figures.QUANTILES, figures.RELIABILITY)
     assert isinstance(first.diagram, kcalib.QuantileCalibration)
     assert second.verdict == "miscalibrated, over-confident" and second.miscalibrated
     assert re.fullmatch(r"CRPS 0\.\d+", first.notes[0]) and first.notes[1].startswith("SKCE ")
@@ -428,7 +425,7 @@ def test_texts_of_the_picture_do_not_overlap(tmp_path, monkeypatch):
     panels = [
         figures.Panel(
             "model", "miscalibrated, too high, over-confident", True, ("CRPS 0.1", "p = 0.5"),
-            kcalib.quantile_calibration(y + shift, Normal(mean, np.ones(N))), True,
+            kcalib.quantile_calibration(y + shift, Normal(mean, np.ones(N))), figures.QUANTILES,
         )
         for shift in (1, -1, 0, 2, -2)
     ]  # fmt: skip

@@ -24,7 +24,9 @@ def some_diagram(n=300, power=1.0):
 
 def panel(name="model", miscalibrated=False, diagram=None):
     verdict = "miscalibrated, over-confident" if miscalibrated else "no evidence against calibration"
-    return figures.Panel(name, verdict, miscalibrated, ("ECE 0.0100", "p = 0.5"), diagram or some_diagram())
+    return figures.Panel(
+        name, verdict, miscalibrated, ("ECE 0.0100", "p = 0.5"), diagram or some_diagram(), figures.RELIABILITY
+    )
 
 
 def png_size(path):

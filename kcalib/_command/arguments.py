@@ -1,0 +1,253 @@
+"""The options of the command: `parser`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kcalib._command.files import names
+from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
+from kcalib._version import __version__
+from kcalib.estimators.skce import ESTIMATORS
+from kcalib.evaluation import N_BINS as EVALUATION_BINS
+from kcalib.inference.calibration_test import METHODS
+from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED
+from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
+from kcalib.report import figures
+
+MOST_BINS = 10_000
+
+EPILOG = f"""\
+formats:
+  .npz       arrays by name (best for regression); with `classes`, the label of each column, labels may be strings
+  .npy       structured: fields are columns; plain: the predictions (logits if the file's
+             name says so), with labels in a file beside it, such as labels.npy
+  .csv       a header, then one sample a line; commas, UTF-8
+  .parquet   needs pyarrow: pip install 'kcalib[parquet]'
+Predictions are an array (n, m), or (n,) for the probability of the second of two classes.
+Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
+probs.0, probs0), or probs_cat, probs_dog, ... for labels cat, dog, ...
+
+Regression: targets, and for each sample a predicted distribution: a normal one by its mean and
+standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of
+samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ... and mean_0, ...,
+std_0, ...; arrays are (n, d), samples (n, S, d).
+
+names, in order of preference:
+  probabilities  {", ".join(names.PROBABILITY_NAMES)}
+  logits         {", ".join(names.LOGIT_NAMES)} (a softmax is applied)
+  mean and std   {", ".join(names.MEAN_NAMES)}; {", ".join(names.STD_NAMES)}
+  samples        {", ".join(names.SAMPLES_NAMES)}
+  rate           {", ".join(names.RATE_NAMES)}
+  labels         {", ".join(names.LABEL_NAMES)} (targets, too)
+
+exit codes:
+  {DONE}    done
+  {BAD_INPUT}    bad input: a file could not be read, evaluated or compared, or an output not written
+  {USAGE}    usage: an unknown option or an option value out of range
+  {MISCALIBRATED}    with --fail-if-miscalibrated (not of compare): done, and some model is miscalibrated
+  {INTERRUPTED}  interrupted
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="kcalib",
+        description="Are my models calibrated, how sure is that, and which is calibrated better?",
+        epilog=f"`kcalib COMMAND --help` lists options, file formats and exit codes.\n\n{EPILOG}",
+        formatter_class=formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kcalib {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="evaluate predictions from files",
+        description="Print proper scores, calibration errors and a verdict for the predictions in each file, which\n"
+        "are class probabilities, or the distributions that a regression model predicts.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
+    _add_reading(evaluate)
+    _add_common(evaluate)
+    evaluate.set_defaults(usage_error=evaluate.error)
+
+    compare = commands.add_parser(
+        "compare",
+        help="compare models on the same samples",
+        description="Print a calibration error or score of each model with its interval, a ranking, and the paired\n"
+        "differences of all pairs of models. All files must hold the same labels, or targets, in the same order.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    compare.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model; at least two")
+    _add_reading(compare)
+    _add_comparing(compare)
+    compare.set_defaults(usage_error=compare.error)
+
+    demo = commands.add_parser(
+        "demo",
+        help="evaluate the predictions of six classifiers that come with kcalib",
+        description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
+        epilog=EPILOG[EPILOG.index("exit codes:") :],
+        formatter_class=formatter,
+    )
+    _add_common(demo)
+    return parser
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_argument_group("what to read")
+    which = names.add_mutually_exclusive_group()
+    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
+    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    which.add_argument("--mean", metavar="NAME", help="regression: array, column or prefix of columns with the means")
+    names.add_argument("--std", metavar="NAME", help="the same for their standard deviations")
+    which.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
+    which.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
+    names.add_argument(
+        "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
+    )
+    names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+
+
+def _add_comparing(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
+    computed = parser.add_argument_group("what to compute")
+    computed.add_argument(
+        "--metric",
+        choices=tuple(METRICS),
+        default="skce",
+        help="what to compare the models by (default: %(default)s);"
+        f" of regression files {', '.join(name for name, metric in METRICS.items() if metric.of_distributions)}",
+    )
+    computed.add_argument(
+        "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"
+    )
+    _add_lens(computed)
+    # None: not given, which matters where the metric has no such option.
+    computed.add_argument(
+        "--bins", metavar="INT", type=integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"
+    )
+    computed.add_argument(
+        "--resamples", metavar="INT", type=integer(1),
+        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
+    )  # fmt: skip
+    computed.add_argument(
+        "--seed", metavar="INT", type=integer(0),
+        help=f"seed of the bootstrap, or of what SKCE and CKCE draw (default: {SEED})",
+    )  # fmt: skip
+    computed.add_argument(
+        "--threads", metavar="INT", type=integer(1),
+        help="threads, of skce, ckce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
+    )  # fmt: skip
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output")
+    machine = output.add_mutually_exclusive_group()
+    machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
+    output.add_argument(
+        "--plot",
+        metavar="OUT",
+        type=_picture,
+        help="write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg "
+        "file",
+    )
+    output.add_argument(
+        "--fail-if-miscalibrated",
+        action="store_true",
+        help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
+    )
+    computed = parser.add_argument_group("what to compute")
+    _add_lens(computed)
+    computed.add_argument(
+        "--level", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
+    )
+    computed.add_argument(
+        "--seed", metavar="INT", type=integer(0), default=0,
+        help="seed of what the test draws or permutes (default: %(default)s)",
+    )  # fmt: skip
+    computed.add_argument(
+        "--method", choices=("auto", *METHODS), default="auto", help="test of calibration (default: %(default)s)"
+    )
+    computed.add_argument(
+        "--estimator", choices=ESTIMATORS, default="unbiased", help="estimator of the SKCE (default: %(default)s)"
+    )
+    computed.add_argument(
+        "--block-size", metavar="INT", type=integer(2),
+        help="samples in a block, for --method block and --estimator block (default: about the square root of n)",
+    )  # fmt: skip
+    computed.add_argument(
+        "--bins", metavar="INT", type=integer(1, MOST_BINS),
+        help=f"bins of the ECE and of reliability diagrams (default: {EVALUATION_BINS})",
+    )  # fmt: skip
+    computed.add_argument(
+        "--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
+    )
+
+
+def _add_lens(group: Any) -> None:
+    group.add_argument(
+        "--lens", metavar="LENS", type=_lens, default=Canonical(),
+        help="notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or "
+        "groups:0,1/2,3,4 (columns, counted from 0)",
+    )  # fmt: skip
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{text!r}, expected an integer {bounds}")
+        return value
+
+    return parse
+
+
+def _level(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number between 0 and 1")
+    return value
+
+
+def _lens(text: str) -> Lens:
+    name, colon, argument = text.partition(":")
+    if not colon and name in ("canonical", "top-label"):
+        return TopLabel() if name == "top-label" else Canonical()
+    try:
+        if name == "class-wise":
+            return ClassWise(integer(0)(argument))
+        if name == "top-k":
+            return TopK(integer(1)(argument))
+        if name == "groups":
+            return Groups([[integer(0)(column) for column in group.split(",")] for group in argument.split("/")])
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    raise argparse.ArgumentTypeError(
+        f"{text!r}, expected canonical, top-label, class-wise:COLUMN, top-k:K or groups:0,1/2,3,4"
+    )
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in figures.SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a file name that ends in {', '.join(figures.SUFFIXES)}")
+    return path

@@ -1,0 +1,93 @@
+"""`kcalib evaluate` and `kcalib demo`: each file by itself."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from kcalib._command.files import FileError
+from kcalib._command.jobs import Failure, Job, Model, collected, named, prepared, reading_of
+from kcalib._command.kinds import check_options, picture_of
+from kcalib._command.machine import evaluations_csv, evaluations_json
+from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
+from kcalib._command.tables import evaluations_report, shown_pvalue
+from kcalib.evaluation import evaluation_of
+from kcalib.report import figures
+
+
+def run_evaluate(arguments: argparse.Namespace) -> int:
+    return _run(arguments, list(named(arguments.files)), reading_of(arguments))
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        files = sorted((importlib.resources.files("kcalib") / "data").iterdir(), key=lambda file: file.name)
+        jobs = [
+            Job(
+                file.name.removeprefix("digits_").removesuffix(".npz"),
+                str(file),
+                stack.enter_context(importlib.resources.as_file(file)),
+            )
+            for file in files
+            if file.name.startswith("digits_") and file.name.endswith(".npz")
+        ]
+        return _run(arguments, jobs, {})
+
+
+def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
+    models: list[Model] = []
+    failures: list[Failure] = []
+
+    if arguments.plot is not None:  # a missing library shows before the work, not after it
+        with collected(failures, str(arguments.plot)):
+            figures.require_matplotlib()
+    for job in jobs if not failures else ():
+        with collected(failures, job.file):
+            models.append(_evaluated(job, arguments, reading, models[0] if arguments.csv and models else None))
+    if arguments.plot is not None and models:
+        with collected(failures, str(arguments.plot)):
+            figures.plot_reliability([_panel(model) for model in models], arguments.plot)
+
+    if arguments.json:
+        text = evaluations_json(models, failures, arguments)
+    elif arguments.csv:
+        text = evaluations_csv(models)
+    else:
+        text = evaluations_report(models, arguments) if models else ""
+    if not write(text) or failures:
+        return BAD_INPUT
+    if arguments.fail_if_miscalibrated and any(model.evaluation.miscalibrated for model in models):
+        return MISCALIBRATED
+    return DONE
+
+
+def _evaluated(
+    job: Job, arguments: argparse.Namespace, reading: dict[str, Any], same_kind_as: Model | None = None
+) -> Model:
+    options = {name: getattr(arguments, name) for name in ("level", "estimator", "method", "block_size", "seed")}
+    with prepared(job, arguments.threads, reading) as data:
+        if same_kind_as is not None and data.noun != same_kind_as.noun:
+            raise FileError(
+                f"holds {data.noun}, {same_kind_as.model} holds {same_kind_as.noun}; "
+                "--csv prints one table: evaluate the files of each kind by themselves"
+            )
+        check_options(data, arguments)
+        seen = arguments.lens.induced(data)
+        evaluation = evaluation_of(seen, kernel=None, n_bins=arguments.bins, threads=arguments.threads, **options)
+        picture = None if arguments.plot is None else picture_of(seen, arguments.bins, arguments.seed)
+    return Model(job.model, job.file, data.noun, evaluation, picture)
+
+
+def _panel(model: Model) -> figures.Panel:
+    assert model.picture is not None
+    e = model.evaluation
+    pvalue = shown_pvalue(e.test.pvalue)
+    notes = (
+        *e.notes(),
+        f"SKCE {e.skce.value:.2e}",
+        f"p {pvalue[0]} {pvalue[1:]}" if pvalue[0] == "<" else f"p = {pvalue}",
+    )
+    return figures.Panel(model.model, e.verdict, e.miscalibrated, notes, model.picture.diagram, model.picture.style)

@@ -1,0 +1,105 @@
+"""The files that the user names: what they are called, how they are read, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kcalib._command import files
+from kcalib._command.kinds import Picture
+from kcalib._command.streams import message_of, printable, report
+from kcalib._input.forecasts import Either
+from kcalib.evaluation import Evaluation, ForecastEvaluation
+from kcalib.report import figures
+
+# How the library's messages name what an option says.
+OPTION_OF = {
+    "from_logits=True": "--from-logits",
+    "`block_size`": "--block-size",
+    "`index`": "the column of --lens class-wise",
+    "`k`": "the number of --lens top-k",
+    "`groups`": "--lens groups",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A file to evaluate."""
+
+    model: str
+    file: str  # as the user calls it
+    path: Path
+
+
+@dataclass(frozen=True)
+class Model:
+    """An evaluated file."""
+
+    model: str
+    file: str
+    noun: str  # what it holds
+    evaluation: Evaluation | ForecastEvaluation
+    picture: Picture | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that was not evaluated or not written, and why."""
+
+    file: str
+    message: str
+
+
+def reading_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("probs", "logits", "labels", "from_logits", "mean", "std", "samples", "rate")
+    reading = {name: getattr(arguments, name) for name in names}
+    for option in ("probs", "logits", "samples", "rate"):
+        if reading["std"] is not None and reading[option] is not None:
+            arguments.usage_error(f"--std goes with --mean, not with --{option}; leave it out")
+    for option in ("mean", "std", "samples", "rate"):
+        if reading["from_logits"] and reading[option] is not None:
+            arguments.usage_error(f"--from-logits is for class probabilities, --{option} for regression; leave one out")
+    return reading
+
+
+def named(files: Sequence[str]) -> Iterator[Job]:
+    """Models are called by the stems of their files, or by their paths where stems are equal."""
+    stems = Counter(Path(file).stem for file in files)
+    for file in files:
+        stem = Path(file).stem
+        yield Job(printable(stem if stems[stem] == 1 else file), file, Path(file))
+
+
+@contextmanager
+def collected(failures: list[Failure], file: str) -> Iterator[None]:
+    """An error becomes a line on standard error and a Failure."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, MemoryError, figures.PlotError) as error:
+        failures.append(Failure(printable(file), message_of(error)))
+        report(f"error: {failures[-1].file}: {failures[-1].message}")
+
+
+@contextmanager
+def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Either]:
+    """The checked content of a file; errors that the library then raises speak of the file."""
+    found = files.read_predictions(job.path, **reading)
+    try:
+        yield found.prepared(threads)
+    except files.FileError:
+        raise
+    except (ValueError, TypeError) as error:
+        # The library speaks of arguments; say what they are here.
+        message = str(error)
+        for argument, option in OPTION_OF.items():
+            message = message.replace(argument, option)
+        if "pass classes=" in message:
+            message += " (in an .npz file: an array `classes`)"
+        if any(f"`{name}" in message for name in ("y_true", "y_pred", "mean", "std", "samples", "rate")):
+            message += f" ({found.origin})"
+        raise files.FileError(message) from None

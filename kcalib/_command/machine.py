@@ -1,0 +1,90 @@
+"""Results for machines: JSON and CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kcalib._command.jobs import Failure, Job, Model
+from kcalib._command.streams import printable
+from kcalib._version import __version__
+from kcalib.evaluation import Evaluation
+from kcalib.results import Comparison, ConfidenceInterval
+
+
+def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures: Iterable[Failure]) -> str:
+    content = {
+        "kcalib": __version__,
+        "files": {job.model: printable(job.file) for job in jobs},
+        "comparison": None if comparison is None else dataclasses.asdict(comparison),
+        "errors": [dataclasses.asdict(failure) for failure in failures],
+    }
+    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """One table: a model has no second model and no p-values, a pair no rank."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([
+        "model", "minus", "metric", "lens", "value", "standard_error", "low", "high", "confidence_level", "rank",
+        "pvalue", "pvalue_holm", "distinguishable",
+    ])  # fmt: skip
+    what, level = (comparison.metric, comparison.lens), comparison.confidence_level
+    for m in comparison.models:
+        row = [m.model, "", *what, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
+        writer.writerow([*row, "", "", ""])
+    for d in comparison.differences:
+        row = [d.first, d.second, *what, d.difference, d.standard_error, *d.confidence_interval, level, ""]
+        writer.writerow([*row, d.pvalue, d.pvalue_holm, d.distinguishable])
+    return text.getvalue()
+
+
+def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
+    content = {
+        "kcalib": __version__,
+        "level": arguments.level,
+        "seed": arguments.seed,
+        "models": [
+            {"model": model.model, "file": model.file, **dataclasses.asdict(model.evaluation)} for model in models
+        ],
+        "errors": [dataclasses.asdict(failure) for failure in failures],
+    }
+    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null. Intervals have named limits."""
+    if isinstance(value, ConfidenceInterval):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def evaluations_csv(models: Sequence[Model]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    kind = type(models[0].evaluation) if models else Evaluation
+    fields = [field.name for field in dataclasses.fields(kind)]
+    fields = fields[: fields.index("skce")]
+    writer.writerow([
+        "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
+        "pvalue", "block_size", "n_blocks", "seed", "level", "miscalibrated", "verdict",
+    ])  # fmt: skip
+    for model in models:
+        e = model.evaluation
+        writer.writerow([
+            model.model, model.file, *(getattr(e, field) for field in fields), e.skce.value, e.skce.standard_error,
+            e.skce.estimator, e.skce.kernel, e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size,
+            e.test.n_blocks, e.test.seed, e.level, e.miscalibrated, e.verdict,
+        ])  # fmt: skip
+    return text.getvalue()

@@ -1,0 +1,122 @@
+"""Results as text: tables that fit the terminal, and below them what was done."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import operator
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from kcalib._command.jobs import Model
+from kcalib.lenses import Canonical
+from kcalib.results import CalibrationTestResult, Comparison, aligned
+
+TEXTS = ("model", "predicted", "verdict")  # columns that are no numbers
+GAP = "  "
+
+
+def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -> str:
+    """A table for each kind of model, and below it what was done."""
+    width = shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
+    kind = operator.attrgetter("noun")
+    kinds = [list(some) for _, some in itertools.groupby(sorted(models, key=kind), kind)]
+    return "\n".join(
+        _table(some, width) + "\n" + "".join(line + "\n" for line in _remarks(some, arguments, min(width, 120)))
+        for some in kinds
+    )
+
+
+def _row(model: Model) -> dict[str, str]:
+    e = model.evaluation
+    return {
+        "model": model.model,
+        **e.columns(),
+        "SKCE": f"{e.skce.value:.2e}",
+        "std. error": "-" if e.skce.standard_error is None else f"{e.skce.standard_error:.2e}",
+        "p-value": shown_pvalue(e.test.pvalue),
+        "verdict": e.verdict,
+    }
+
+
+def _table(models: Sequence[Model], width: int) -> str:
+    """One row a model; on a narrow terminal one column a model, as many at a time as fit."""
+    rows = [_row(model) for model in models]
+    headers = list(rows[0])
+    wide = aligned([headers, *(list(row.values()) for row in rows)], [header in TEXTS for header in headers])
+    if max(map(len, wide)) <= width:
+        return "\n".join(wide) + "\n"
+    columns = [_column(list(row.values())) for row in rows]
+    widths = [max(map(len, column)) + len(GAP) for column in columns]
+    room = width - max(map(len, headers))
+    if max(widths) > room:
+        return "\n".join(wide) + "\n"
+    parts: list[str] = []
+    start = 0
+    while start < len(columns):
+        stop = start + 1
+        while stop < len(columns) and sum(widths[start : stop + 1]) <= room:
+            stop += 1
+        group = columns[start:stop]
+        length = max(map(len, group))
+        group = [[*headers, *[""] * (length - len(headers))], *(c + [""] * (length - len(c)) for c in group)]
+        lines = aligned(list(zip(*group, strict=True)), [True] + [False] * (stop - start))
+        parts.append("\n".join(lines) + "\n")
+        start = stop
+    return "\n".join(parts)
+
+
+def _column(cells: list[str]) -> list[str]:
+    """The cells of a model one below the other, the verdict on several lines."""
+    return [*cells[:-1], *textwrap.wrap(cells[-1], max(16, *map(len, cells[:-1])), break_long_words=False)]
+
+
+def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int) -> list[str]:
+    evaluations = [model.evaluation for model in models]
+    skce = evaluations[0].skce
+    threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
+    kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
+    targets = {e.skce.target_kernel.partition("(")[0]: None for e in evaluations if e.skce.prediction is not None}
+    if targets:
+        kernel += f", {' or '.join(targets)} kernel on targets"
+    level = f"{arguments.level:g}"
+    lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
+    remarks = [
+        *lens,
+        f"SKCE: {skce.estimator} estimator, {kernel}; {skce.operator} operator{threads}",
+        *dict.fromkeys(remark for e in evaluations for remark in e.remarks()),
+        f"verdict at level {level}: {'; '.join(_tests([e.test for e in evaluations]))}",
+    ]
+    if len(models) > 1:
+        remarks.append(
+            f"the level holds for each model by itself; for {level} over all {len(models)} "
+            f"use --level {arguments.level / len(models):.2g}"
+        )
+    return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
+
+
+def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
+    """What was done, once for each method."""
+    for method in dict.fromkeys(test.method for test in tests):
+        some = [test for test in tests if test.method == method]
+        blocks = sorted({test.block_size for test in some if test.block_size is not None})
+        if blocks:
+            sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
+            yield f"{method} test, blocks of {sizes} samples, permuted with seed {some[0].seed}"
+        elif some[0].n_resamples is not None:
+            yield f"{method} test of all pairs, {some[0].n_resamples} draws with seed {some[0].seed}"
+        else:
+            yield f"{method} test of all pairs"
+
+
+def comparison_report(comparison: Comparison) -> str:
+    width = min(120, shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns)
+    remarks = [line for text in comparison.remarks() for line in textwrap.wrap(text, width, subsequent_indent="  ")]
+    parts = (comparison.model_lines(), comparison.pair_lines(), remarks)
+    return "\n".join("".join(line + "\n" for line in lines) for lines in parts)
+
+
+def shown_pvalue(pvalue: float) -> str:
+    return f"{pvalue:.2g}" if pvalue > 0 else "<1e-300"

@@ -27,6 +27,7 @@
     bandwidth          the median heuristic                        bandwidth.py
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
+    methods            methods with options, for `method=`         methods.py
 
 The way of the data, down once and up once: a public function checks its input (`_input.labels`),
 packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for an operator
@@ -49,7 +50,18 @@ except ModuleNotFoundError as error:
         "Python in another folder, or with the option -P, to import what is installed"
     ) from None
 
-from kcalib import bandwidth, distributions, kernels, laws, lenses, recalibration, regression, solvers, target_kernels
+from kcalib import (
+    bandwidth,
+    distributions,
+    kernels,
+    laws,
+    lenses,
+    methods,
+    recalibration,
+    regression,
+    solvers,
+    target_kernels,
+)
 from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.definiteness import smallest_eigenvalue
@@ -127,6 +139,7 @@ __all__ = [
     "lenses",
     "log_loss",
     "log_score",
+    "methods",
     "mmce",
     "pinball_loss",
     "pit_values",

@@ -1,9 +1,11 @@
-"""Checks of options that are one integer, one name or a seed; every public function has such."""
+"""Checks of options that are one number, one name or a seed; every public function has such."""
 
 from __future__ import annotations
 
+import math
 import operator
 import secrets
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,16 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, hint
 def check_seed(seed: Any, high: int | None = None) -> int:
     """`seed` as an int in [0, high]; for None one from the operating system, which the caller's result reports."""
     return secrets.randbits(63) if seed is None else check_integer("seed", seed, 0, high)
+
+
+def check_positive(name: str, value: Any, hint: str = "") -> float:
+    """`value` as a float that is finite and above 0."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` is {value!r}, expected a positive number")
+    number = float(value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"`{name}` is {value}, expected a positive finite number{hint}")
+    return number
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import Factor, Side, Term
-from kcalib.solvers import KernelOperator, pivoted_cholesky
+from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 FIRST_RANK = 128
 LEFT = 1e-12  # of the trace of G: what a factor may leave out
@@ -32,6 +33,18 @@ class Residuals:
 
     rows: Array  # F, float64, shape (n, rank)
     lost: float  # the trace of G - F F^T, which is positive semi-definite
+
+    @property
+    def columns(self) -> int:
+        return self.rows.shape[1]
+
+    def take(self, rows: slice) -> Array:
+        return self.rows[rows]
+
+    @property
+    def rounding(self) -> float:
+        """The trace of what G differs from F F^T by, rounding included."""
+        return self.lost + 4 * 2.0**-52 * linalg.squared_norm(self.rows)
 
 
 def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0) -> Residuals:
@@ -58,7 +71,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
     one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
-    gram = KernelOperator(replace(packed, problem=alone), threads=threads, operator=None)
+    gram = KernelMatrix(replace(packed, problem=alone), threads=threads, operator=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
     xp = arrays.namespace(gram.reference)
     trace = float(xp.sum(gram.diagonal()))
@@ -72,7 +85,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "take fewer samples, or a target kernel of larger bandwidth, whose factor has fewer columns",
             gram.reference,
         )
-        found = pivoted_cholesky(gram, rank, tol=LEFT, seed=seed)
+        found = partial_cholesky(gram, rank, tol=LEFT, seed=seed)
         if rank == n or found.trace_residual <= LEFT * trace or found.rank < rank:
             return Residuals(found.factor, max(0.0, found.trace_residual))
         rank = min(n, 2 * rank)

@@ -25,7 +25,7 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
-from kcalib.solvers import KernelOperator
+from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["skce"]
@@ -285,7 +285,7 @@ def block_estimates(operator: Operator, block_size: int) -> Array:
     return operator.block_sums(block_size) / (block_size * (block_size - 1))
 
 
-def describe(data: Data, packed: Packed, operator: Operator | KernelOperator) -> dict[str, Any]:
+def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> dict[str, Any]:
     """What every result says about how it was computed."""
     sources = [
         f"median {m.metric} distance of "

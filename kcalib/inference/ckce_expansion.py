@@ -29,14 +29,17 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib.estimators.ckce import TOLERANCES, Certificate, trace_bound
-from kcalib.solvers import KernelOperator, pivoted_cholesky, solve
+from kcalib.estimators.ckce_exact import VALUE_TOLERANCES, Certificate
+from kcalib.estimators.ckce_low_rank import trace_bound
+from kcalib.solvers._solve import AutomaticSolver, solved
+from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
+from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 RANK = 100  # of the factor that is tried first
 SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, at which a factor is good enough
 STRIP = 128  # rows of pairs that are in memory at once
-TOLERANCE = 1e-6  # relative residual of b
+TOLERANCE_OF_B = 1e-6  # relative residual
 EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -53,8 +56,10 @@ class Expansion:
     factor: Factor
 
     @classmethod
-    def of(cls, matrix: KernelOperator, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> Expansion:
-        """Of the kernel matrix K, the residuals E, shape (n, c), and n lambda; pairs of `rows` stand for all pairs.
+    def of(cls, matrix: KernelMatrix, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> Expansion:
+        """The expansion for the kernel matrix K, the residuals E, shape (n, c), and n lambda.
+
+        Pairs of `rows` stand for all pairs.
 
         Raises
         ------
@@ -64,20 +69,20 @@ class Expansion:
             If a factor of K takes more memory than there is.
         """
         factor = Factor.of(matrix, shift, rows, seed=seed)
-        solved = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
+        smoothed = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
         xp = arrays.namespace(residuals)
         own = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
-        without = shift * solved.z / own[:, None]
-        others = solved.b - diagonal[:, None] * without
+        without = shift * smoothed.z / own[:, None]
+        others = smoothed.b - diagonal[:, None] * without
         bias = xp.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * others))
         return cls(
-            value=solved.value - float(bias),
-            plug_in=solved.value,
-            error_bound=solved.bound,
+            value=smoothed.value - float(bias),
+            plug_in=smoothed.value,
+            error_bound=smoothed.bound,
             scores=2 * linalg.row_products(without, others),
-            influences=2 * shift * linalg.row_products(solved.z, solved.b),
+            influences=2 * shift * linalg.row_products(smoothed.z, smoothed.b),
             residuals=without,
             factor=factor,
         )
@@ -98,7 +103,7 @@ class Factor:
     entries of D are weighted with the number that gives this trace.
     """
 
-    matrix: KernelOperator
+    matrix: KernelMatrix
     shift: float
     vectors: Array  # P, shape (n, rank)
     eigenvalues: np.ndarray  # of P P^T, shape (rank,)
@@ -108,8 +113,8 @@ class Factor:
     is_exact: bool  # whether D is rounding
 
     @classmethod
-    def of(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, *, seed: int) -> Factor:
-        """Of as many columns as it takes; D is looked at between `rows`."""
+    def of(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, *, seed: int) -> Factor:
+        """A factor of as many columns as it takes; D is looked at between `rows`."""
         rank = min(matrix.n, RANK)
         while True:
             what = f"a factor of K with {rank} columns"
@@ -120,8 +125,8 @@ class Factor:
             rank = min(matrix.n, 2 * rank)
 
     @classmethod
-    def _of_rank(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
-        found = pivoted_cholesky(matrix, rank, seed=seed)
+    def _of_rank(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
+        found = partial_cholesky(matrix, rank, seed=seed)
         values, rotation = linalg.eigh(found.factor.T @ found.factor)
         eigenvalues = arrays.to_host(values)
         kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
@@ -137,12 +142,12 @@ class Factor:
         return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, exact)
 
     def diagonal(self, power: int) -> Array:
-        """Of K (K + s I)^{-power}, shape (n,)."""
+        """The diagonal of K (K + s I)^{-power}, shape (n,)."""
         scales = arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
         return self.vectors**2 @ scales + self._weight(power) * self.rest
 
     def tile(self, power: int, rows: np.ndarray, columns: np.ndarray) -> Array:
-        """Of K (K + s I)^{-power}, shape (rows, columns)."""
+        """A tile of K (K + s I)^{-power}, shape (rows, columns)."""
         weight, vectors = self._weight(power), self.vectors
         scales = arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
         tile = (vectors[arrays.like(rows, vectors)] * scales) @ vectors[arrays.like(columns, vectors)].T
@@ -159,7 +164,7 @@ class Factor:
 
 
 def _of_rest(
-    matrix: KernelOperator, vectors: Array, eigenvalues: np.ndarray, rest: Array, rows: np.ndarray
+    matrix: KernelMatrix, vectors: Array, eigenvalues: np.ndarray, rest: Array, rows: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """<u_k, D u_k>, and the mean eigenvalue, from the pairs of `rows`."""
     n, k, xp = matrix.n, len(rows), arrays.namespace(vectors)
@@ -183,14 +188,14 @@ def _of_rest(
 
 
 @dataclass(frozen=True, eq=False)
-class _Solved:
+class _Smoothed:
     z: Array  # (K + s I)^{-1} E
     b: Array  # K (K + s I)^{-2} E
     value: float  # <E, b>
     bound: float  # of its error
 
 
-def _by_factor(factor: Factor, residuals: Array) -> _Solved:
+def _by_factor(factor: Factor, residuals: Array) -> _Smoothed:
     vectors, eigenvalues = factor.vectors, arrays.like(factor.eigenvalues, factor.vectors)
     shifted = (eigenvalues + factor.shift)[:, None]
     cross = vectors.T @ residuals
@@ -203,12 +208,12 @@ def _by_factor(factor: Factor, residuals: Array) -> _Solved:
     xp = arrays.namespace(diagonal)
     lost = float(xp.sum(factor.rest)) + EPSILON * float(xp.sum(diagonal))
     value = linalg.squared_norm(solution)
-    return _Solved(z, b, value, trace_bound(equations, solution, factor.shift, lost))
+    return _Smoothed(z, b, value, trace_bound(equations, solution, factor.shift, lost))
 
 
-def _by_solver(matrix: KernelOperator, residuals: Array, shift: float, seed: int) -> _Solved:
-    certificate = Certificate(matrix, residuals, shift, TOLERANCES["float64"])
-    solution = solve(matrix, residuals, shift, accept=certificate, seed=seed)
-    value, bound = certificate.of(solution.values, solution.residual)
-    b = solution.values - shift * solve(matrix, solution.values, shift, tol=TOLERANCE, seed=seed).values
-    return _Solved(solution.values, b, value, bound)
+def _by_solver(matrix: KernelMatrix, residuals: Array, shift: float, seed: int) -> _Smoothed:
+    certificate = Certificate(matrix, residuals, shift, VALUE_TOLERANCES["float64"])
+    solution, verdict = solved(matrix, residuals, shift, AutomaticSolver(seed=seed), judge=certificate)
+    value, bound, _ = certificate.of(solution.values, verdict)
+    second, _ = solved(matrix, solution.values, shift, AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed))
+    return _Smoothed(solution.values, solution.values - shift * second.values, value, bound)

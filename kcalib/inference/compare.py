@@ -48,7 +48,7 @@ from kcalib.inference.ckce_expansion import Expansion
 from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.lenses import Lens
 from kcalib.results import Comparison, ConfidenceInterval, ModelDifference, ModelValue
-from kcalib.solvers import KernelOperator
+from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["compare"]
@@ -568,7 +568,7 @@ def _ckce(data: Sequence[Data], confidence_level: float, options: Options) -> Me
     seed = SEED if options.seed is None else int(options.seed)
     rows, _ = _subset(n, CKCE_SAMPLES, seed)
     residuals, packed, source = _residuals_alike(data, options, seed)
-    matrices = [KernelOperator(p, threads=options.threads, operator=options.operator) for p in packed]
+    matrices = [KernelMatrix(p, threads=options.threads, operator=options.operator) for p in packed]
     expansions = [
         Expansion.of(matrix, of_model, n * regularization, rows, seed=seed)
         for matrix, of_model in zip(matrices, residuals, strict=True)

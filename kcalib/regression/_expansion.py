@@ -22,7 +22,7 @@ from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Problem
-from kcalib.solvers import KernelOperator
+from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.solvers.kronecker import Spectrum, eigendecomposition
 from kcalib.solvers.pivoted_cholesky import LowRank, automatic_block, partial_cholesky
 
@@ -62,7 +62,7 @@ class Expansion:
             If neither way fits in memory.
         """
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
-        operator = KernelOperator(pack_points(points, kernel, "float64"), threads=None, operator=None)
+        operator = KernelMatrix(pack_points(points, kernel, "float64"), threads=None, operator=None)
         most = _largest_rank(points, max_memory)
         found = _factor(operator, most, arrays.is_host(points))
         if found.rank < most:
@@ -81,7 +81,7 @@ class Expansion:
 
     @classmethod
     def _of_factor(
-        cls, problem: Problem, operator: KernelOperator, factor: Array, pivots: Array, reason: str
+        cls, problem: Problem, operator: KernelMatrix, factor: Array, pivots: Array, reason: str
     ) -> Expansion:
         """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
         spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
@@ -102,7 +102,7 @@ class Expansion:
         )
 
     @classmethod
-    def _of_matrix(cls, problem: Problem, operator: KernelOperator, reason: str) -> Expansion:
+    def _of_matrix(cls, problem: Problem, operator: KernelMatrix, reason: str) -> Expansion:
         """K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
         everyone = slice(0, problem.n)
         # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
@@ -136,7 +136,7 @@ def _kept(spectrum: Spectrum) -> tuple[Array, Array]:
     return spectrum.values[first:], spectrum.vectors[:, first:]
 
 
-def _factor(operator: KernelOperator, most: int, on_host: bool) -> LowRank:
+def _factor(operator: KernelMatrix, most: int, on_host: bool) -> LowRank:
     """Of the kernel matrix, to rounding, of rank `most` where there is no lower one.
 
     Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have

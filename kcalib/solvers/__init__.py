@@ -1,7 +1,8 @@
 """Kernel ridge systems (K + s I) Z = B with a matrix K that is never stored, and shifted Kronecker systems.
 
-    kernel_operator    K_ij = k(x_i, x_j), by the pair engine     _operators.py
+    kernel_operator    K_ij = k(x_i, x_j), by the pair engine     kernel_operator.py
     solve              Z, by one of two methods                   _solve.py
+                       the system, and when to stop               ridge_system.py
                        dense Cholesky factorisation               cholesky.py
                        preconditioned block conjugate gradients   conjugate_gradient.py
     pivoted_cholesky   K ~ F F^T from a few columns               pivoted_cholesky.py
@@ -11,8 +12,8 @@
 Whatever has a product with vectors, tiles and a diagonal is an operator; so is a dense matrix.
 """
 
-from kcalib.solvers._operators import KernelOperator, SymmetricOperator, kernel_operator
 from kcalib.solvers._solve import ConvergenceWarning, Solution, solve
+from kcalib.solvers.kernel_operator import KernelOperator, SymmetricOperator, kernel_operator
 from kcalib.solvers.kronecker import Kronecker, KroneckerSolution, kronecker
 from kcalib.solvers.pivoted_cholesky import LowRank, pivoted_cholesky
 

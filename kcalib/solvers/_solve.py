@@ -1,40 +1,29 @@
-"""Kernel ridge systems (K + s I) Z = B: arguments checked, a method chosen, the solution with its residual.
+"""Kernel ridge systems (K + s I) Z = B: arguments checked, a method taken, the solution with its residual.
 
-`solve` calls `cholesky` or `conjugate_gradient`.
+`solve` is for users and checks everything; `solved` is the same on checked data, for `kcalib.estimators.ckce` and
+`kcalib.inference.ckce_expansion`. Both take one of `SOLVERS`, of which `AutomaticSolver` chooses between the others.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.memory import check_max_memory
+from kcalib._backend.options import check_integer, check_positive
 from kcalib._backend.warnings import warn
-from kcalib.solvers._operators import SymmetricOperator, as_operator, where_vectors_lie
-from kcalib.solvers.cholesky import cholesky_solve, memory_of_cholesky
-from kcalib.solvers.conjugate_gradient import (
-    SMALL_REMAINDER,
-    Preconditioner,
-    Solved,
-    Stop,
-    automatic_rank,
-    conjugate_gradient_solve,
-    memory_of_cg,
-    relative_residual,
-    shifted_product,
-)
+from kcalib._input.methods import resolved
+from kcalib.solvers.cholesky import Cholesky, memory_of_cholesky
+from kcalib.solvers.conjugate_gradient import ConjugateGradient
+from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator, where_vectors_lie
+from kcalib.solvers.ridge_system import Judge, RidgeSystem, Solved, Solver, Verdict, relative_residual
 
-METHODS = ("auto", "cholesky", "cg")
-PRODUCTS = ("auto", "float64", "float32")
-TOLERANCE = 1e-10  # relative residual, by default
 CHOLESKY_UP_TO = 1000  # samples; from there on conjugate gradients are faster, for shifts that are not very small
 CHOLESKY_COLUMNS = 4  # and up to this times the right sides, whose blocks conjugate gradients keep orthonormal
 PATIENCE = 10, 200  # "auto" turns to the dense factorisation after so many iterations, or n / so many
@@ -65,29 +54,76 @@ class Solution:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AutomaticSolver(Solver):
+    """Exact, by whichever is faster: ``"auto"`` of `kcalib.ckce` and `solvers.solve`.
+
+    `Cholesky` up to 1000 samples, and up to 4 times the number of right sides, where it takes no longer; else
+    `ConjugateGradient`. If this has not arrived after 10 (from 2000 samples on n / 200) iterations, which take about as
+    long as a dense factorisation, Cholesky follows. Where memory does not allow Cholesky, always conjugate gradients.
+    `kcalib.ckce` tries a low-rank factor before, see there.
+
+    Parameters
+    ----------
+    tol : float, optional
+        Where conjugate gradients stop, as for `ConjugateGradient`.
+    seed : int
+        Seed of random pivots, at least 0.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> method = kcalib.methods.AutomaticSolver(tol=1e-6)
+    >>> kcalib.ckce([0, 1, 1], [0.2, 0.6, 0.9], method=method, full_output=True).method
+    'cholesky'
+    """
+
+    name: ClassVar[str] = "auto"
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+
+    def solve(self, system: RidgeSystem, reason: str) -> Solved:
+        n, columns = system.right_sides.shape
+        dense, iterative = Cholesky(tol=self.tol), ConjugateGradient(tol=self.tol, seed=self.seed)
+        limit = system.allowed_memory
+        if limit is not None and memory_of_cholesky(n, columns, on_gpu=system.on_gpu) > limit:
+            reason = "a dense factorisation takes more memory than there is, or than is allowed"
+            return iterative.solve(system, reason)
+        if n <= CHOLESKY_UP_TO:
+            return dense.solve(system, f"up to {CHOLESKY_UP_TO} samples a dense factorisation takes no longer")
+        if n <= CHOLESKY_COLUMNS * columns:
+            return dense.solve(system, f"with {columns} right sides a dense factorisation takes no longer")
+        reason = f"from {CHOLESKY_UP_TO} samples on faster than a dense factorisation"
+        patience = max(PATIENCE[0], n // PATIENCE[1])
+        if iterative.max_iterations <= patience:
+            return iterative.solve(system, reason)
+        found = replace(iterative, max_iterations=patience).solve(system, reason)
+        if found.converged:
+            return found
+        left = relative_residual(found.residuals, linalg.column_norms(system.right_sides))
+        return dense.solve(system, f"{found.iterations} iterations of conjugate gradients have left {left:.2g}")
+
+
+SOLVERS: tuple[type[Solver], ...] = (AutomaticSolver, Cholesky, ConjugateGradient)
+
+
 @on_their_gpu
 def solve(
     operator: Any,
     right_sides: Any,
     shift: float,
     *,
-    method: str = "auto",
-    tol: float | None = None,
-    accept: Stop | None = None,
-    rank: int | None = None,
-    products: str = "auto",
-    max_iterations: int = 1000,
+    method: str | Solver = "auto",
+    accept: Callable[[Array, Array], bool] | None = None,
     max_memory: float | None = None,
-    seed: int = 0,
 ) -> Solution:
     r"""Solve a kernel ridge system, K never stored (but by "cholesky").
 
     .. math:: (K + s I) Z = B
-
-    "cholesky" computes and factorises the dense matrix: 8 n^2 bytes (on a GPU 16 n^2), n^3 / 3 multiply-adds. "cg",
-    block conjugate gradients with a randomly pivoted Cholesky preconditioner, takes a few products of K with c vectors
-    (a sweep over all pairs and n^2 c multiply-adds each) and O(n (rank + c)) memory. The better conditioned K + s I,
-    the fewer; hardly ten for the shift n^(3/4) of the CKCE.
 
     Parameters
     ----------
@@ -100,30 +136,14 @@ def solve(
         B. With CuPy arrays, or CUDA tensors, K has to be on the same GPU, and all is done there.
     shift : float
         The number s > 0.
-    method : {"auto", "cholesky", "cg"}
-        "auto": Cholesky up to 1000 samples, and up to 4 times the number of right sides, where it takes no
-        longer; else conjugate gradients. If these have not
-        arrived after 10 (from 2000 samples on n / 200) iterations, which take about as long as a dense
-        factorisation, Cholesky follows. Where memory does not allow Cholesky, always conjugate gradients.
-    tol : float, optional
-        Stop when the residual of each column is at most `tol` times the norm of its right side. By default 1e-10, or,
-        if there is an `accept`, not at all. With both, the one that is met first decides.
+    method : {"auto", "cholesky", "cg"} or method
+        With options an object: `kcalib.methods.AutomaticSolver`, `kcalib.methods.Cholesky` or
+        `kcalib.methods.ConjugateGradient`, which say what they cost and where they stop.
     accept : callable, optional
         ``accept(Z, R) -> bool``: whether a solution and its residual R = B - (K + s I) Z are good enough; asked in
         each iteration, with all columns, and last with a residual of products in float64. It must not change them.
-    rank : int, optional
-        Columns of K in the preconditioner of "cg", 0 for none. By default n / 50, at most 400, and fewer where these
-        make up all of K but a small part of s.
-    products : {"auto", "float64", "float32"}
-        Arithmetic of the products with K in "cg". In "float32" the residual is computed anew in float64 whenever
-        rounding would count, so that the solution is as exact; the more iterations. "auto": float64, which with the
-        preconditioner was faster wherever it was measured.
-    max_iterations : int
-        Of "cg", at least 1.
     max_memory : float, optional
         Bytes that may be taken; by default what the machine, or the right sides' GPU, has available.
-    seed : int
-        Of the preconditioner's random pivots.
 
     Returns
     -------
@@ -135,19 +155,19 @@ def solve(
     Raises
     ------
     TypeError
-        If `operator` is none, `right_sides` are not real numbers, `accept` cannot be called, or an integer is none; if
-        an operator's products are not where the right sides are.
+        If `operator` is none, `right_sides` are not real numbers, or `accept` cannot be called; if an operator's
+        products are not where the right sides are.
     ValueError
-        If `shift` or `tol` is not a positive finite number, shapes do not fit, an entry is not finite, or an option
-        is out of range or has no effect on the method; if K + s I turns out not to be positive definite; if one of K
-        and `right_sides` is on a GPU and the other is not.
+        If `shift` is not a positive finite number, shapes do not fit, an entry is not finite, or there is no such
+        method; if K + s I turns out not to be positive definite; if one of K and `right_sides` is on a GPU and the
+        other is not.
     MemoryError
         If more memory is needed than there is, or than `max_memory`; raised before it is taken.
 
     Warns
     -----
     ConvergenceWarning
-        If neither `tol` nor `accept` was met: the best solution found is returned, with its residual.
+        If neither the method's tolerance nor `accept` was met: the best solution found is returned, with its residual.
 
     Notes
     -----
@@ -176,133 +196,45 @@ def solve(
     matrix = as_operator(operator)
     n = check_integer("operator.n", matrix.n, 1)
     vectors = _checked_right_sides(right_sides, matrix, n)
-    shift, tol = _positive("shift", shift), _tolerance(tol, accept)
-    check_choice("method", method, METHODS)
-    check_choice("products", products, PRODUCTS)
-    check_integer("max_iterations", max_iterations, 1)
-    check_integer("seed", seed, 0)
-    if rank is not None:
-        check_integer("rank", rank, 0, n)
+    shift = check_positive("shift", shift)
+    solver = resolved(method, SOLVERS)
+    solver.check_size(n)
+    if accept is not None and not callable(accept):
+        raise TypeError(f"`accept` is {accept!r}, expected a function of (Z, R) that returns True or False")
     if max_memory is not None:
         check_max_memory(max_memory)
-    _check_options(method, rank, products)
-    stop = None if accept is None else _restoring(accept, right_sides)
-    task = _Task(matrix, vectors.reshape(n, -1), shift, tol, stop, rank, products, max_iterations, max_memory, seed)
-    solution = task.automatically() if method == "auto" else task.by(method, "asked for by name")
+    judge = None if accept is None else _judge(accept, right_sides)
+    solution, _ = solved(matrix, vectors.reshape(n, -1), shift, solver, judge=judge, max_memory=max_memory)
+    return replace(solution, values=_returned(solution.values.reshape(vectors.shape), right_sides))
+
+
+def solved(
+    operator: SymmetricOperator,
+    right_sides: Array,
+    shift: float,
+    solver: Solver,
+    *,
+    judge: Judge | None = None,
+    max_memory: float | None = None,
+) -> tuple[Solution, Verdict | None]:
+    """`solve` of checked arguments, `right_sides` of shape (n, c), and what the judge found about the solution."""
+    right_sides = arrays.namespace(right_sides).ascontiguousarray(right_sides)
+    system = RidgeSystem(operator, right_sides, shift, judge, max_memory)
+    found = solver.solve(system, "asked for by name")
+    solution = Solution(
+        values=found.values,
+        residual=linalg.norm(found.residuals),
+        relative_residual=relative_residual(found.residuals, linalg.column_norms(right_sides)),
+        iterations=found.iterations,
+        rank=found.rank,
+        method=found.method,
+        method_reason=found.reason,
+        memory=found.memory,
+        converged=found.converged,
+    )
     if not solution.converged:
-        _warn(solution, tol, max_iterations)
-    values = solution.values.reshape(vectors.shape)
-    return replace(solution, values=_returned(values, right_sides))
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Checked arguments of `solve`, all right sides as columns."""
-
-    operator: SymmetricOperator
-    right_sides: Array
-    shift: float
-    tol: float | None
-    accept: Stop | None
-    rank: int | None
-    products: str
-    max_iterations: int
-    max_memory: float | None
-    seed: int
-
-    def automatically(self) -> Solution:
-        n = self.operator.n
-        if self.rank is not None or self.products != "auto":
-            return self.by("cg", "`rank` and `products` are options of conjugate gradients")
-        limit = self._available_memory if self.max_memory is None else self.max_memory
-        if limit is not None and self._memory_of_cholesky > limit:
-            return self.by("cg", "a dense factorisation takes more memory than there is, or than is allowed")
-        if n <= CHOLESKY_UP_TO:
-            return self.by("cholesky", f"up to {CHOLESKY_UP_TO} samples a dense factorisation takes no longer")
-        columns = self.right_sides.shape[1]
-        if n <= CHOLESKY_COLUMNS * columns:
-            return self.by("cholesky", f"with {columns} right sides a dense factorisation takes no longer")
-        reason = f"from {CHOLESKY_UP_TO} samples on faster than a dense factorisation"
-        patience = max(PATIENCE[0], n // PATIENCE[1])
-        if self.max_iterations <= patience:
-            return self.by("cg", reason)
-        solution = replace(self, max_iterations=patience).by("cg", reason)
-        if solution.converged:
-            return solution
-        reason = f"{solution.iterations} iterations of conjugate gradients have left {solution.relative_residual:.2g}"
-        return self.by("cholesky", reason)
-
-    def by(self, method: str, reason: str) -> Solution:
-        found, rank, memory = self._by_cholesky() if method == "cholesky" else self._by_conjugate_gradients()
-        return Solution(
-            values=found.values,
-            residual=linalg.norm(found.residuals),
-            relative_residual=relative_residual(found.residuals, linalg.column_norms(self.right_sides)),
-            iterations=found.iterations,
-            rank=rank,
-            method=method,
-            method_reason=reason,
-            memory=memory,
-            converged=found.converged,
-        )
-
-    @property
-    def _available_memory(self) -> int | None:
-        right = self.right_sides
-        return available_memory_on_gpu(right.device) if arrays.is_cuda(right) else available_memory()
-
-    @property
-    def _memory_of_cholesky(self) -> int:
-        right = self.right_sides
-        return memory_of_cholesky(self.operator.n, right.shape[1], on_gpu=arrays.is_cuda(right))
-
-    def _by_cholesky(self) -> tuple[Solved, int, int]:
-        what = f"K + shift I and its Cholesky factor of n = {self.operator.n} samples"
-        memory, remedy = self._memory_of_cholesky, "use method='cg', which needs O(n (rank + c))"
-        check_memory(memory, self.max_memory, what, remedy, self.right_sides)
-        values = cholesky_solve(self.operator, self.right_sides, self.shift)
-        residuals = self.right_sides - shifted_product(self.operator, values, self.shift)
-        relative = relative_residual(residuals, linalg.column_norms(self.right_sides))
-        small = self.tol is not None and relative <= self.tol
-        accepted = small or (self.accept is not None and bool(self.accept(values, residuals)))
-        return Solved(values, residuals, 0, accepted), 0, memory
-
-    def _by_conjugate_gradients(self) -> tuple[Solved, int, int]:
-        n, c = self.right_sides.shape
-        most = automatic_rank(n) if self.rank is None else self.rank
-        memory = memory_of_cg(n, c, most, together=self.accept is not None)
-        what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
-        remedy = "pass a smaller rank=, or fewer right sides at a time"
-        check_memory(memory, self.max_memory, what, remedy, self.right_sides)
-        preconditioner = self._preconditioner(most)
-        found = conjugate_gradient_solve(
-            self.operator,
-            self.right_sides,
-            self.shift,
-            tol=self.tol,
-            preconditioner=preconditioner,
-            max_iterations=self.max_iterations,
-            products="float64" if self.products == "auto" else self.products,
-            accept=self.accept,
-        )
-        return found, 0 if preconditioner is None else preconditioner.rank, memory
-
-    def _preconditioner(self, most: int) -> Preconditioner | None:
-        if most == 0 or self.right_sides.shape[1] == 0:
-            return None
-        tol = 0.0
-        if self.rank is None:
-            trace = float(arrays.namespace(self.right_sides).sum(self.operator.diagonal()))
-            tol = min(0.5, SMALL_REMAINDER * self.shift / trace) if trace > 0 else 0.0
-        return Preconditioner.of(self.operator, self.shift, most, tol, self.seed)
-
-
-def _check_options(method: str, rank: int | None, products: str) -> None:
-    if method != "cholesky":
-        return
-    for name, given in (("rank", rank is not None), ("products", products != "auto")):
-        if given:
-            raise ValueError(f"`{name}` has no effect on method='cholesky'; leave it out, or take method='cg'")
+        _warn(solution, system.stopping_rule(solver.tol).tol, solver)
+    return solution, found.verdict
 
 
 def _checked_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) -> Array:
@@ -330,9 +262,16 @@ def _checked_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) 
     return array
 
 
-def _restoring(accept: Stop, right_sides: Any) -> Stop:
+@dataclass(frozen=True)
+class _Answer:
+    """The verdict of a user's `accept`."""
+
+    accepted: bool
+
+
+def _judge(accept: Callable[[Array, Array], bool], right_sides: Any) -> Judge:
     """`accept`, shown arrays as they are returned."""
-    return lambda z, r: accept(_returned(z, right_sides), _returned(r, right_sides))
+    return lambda z, r: _Answer(bool(accept(_returned(z, right_sides), _returned(r, right_sides))))
 
 
 def _returned(array: Array, right_sides: Any) -> Array:
@@ -344,28 +283,12 @@ def _where(array: Array) -> str:
     return f"on {arrays.describe_device(array)}" if arrays.is_cuda(array) else "in host memory"
 
 
-def _tolerance(tol: Any, accept: Any) -> float | None:
-    if accept is not None and not callable(accept):
-        raise TypeError(f"`accept` is {accept!r}, expected a function of (Z, R) that returns True or False")
-    if tol is None:
-        return TOLERANCE if accept is None else None
-    return _positive("tol", tol)
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` is {value!r}, expected a positive number")
-    number = float(value)
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"`{name}` is {value}, expected a positive finite number")
-    return number
-
-
-def _warn(found: Solution, tol: float | None, max_iterations: int) -> None:
+def _warn(found: Solution, tol: float | None, solver: Solver) -> None:
     reached = f"the relative residual is {found.relative_residual:.3g}"
     missed = f"{reached}, not {tol:g}," if tol is not None else f"`accept` was not met ({reached})"
-    if found.method == "cg" and found.iterations >= max_iterations:
-        cause = f"after {max_iterations} iterations; raise max_iterations, or rank"
+    limit = solver.max_iterations if isinstance(solver, ConjugateGradient) else ConjugateGradient.max_iterations
+    if found.method == ConjugateGradient.name and found.iterations >= limit:
+        cause = f"after {limit} iterations; take methods.ConjugateGradient of a larger max_iterations, or rank"
     else:
         cause = "and rounding allows no less; take a larger shift, or a larger tol"
     warn(f"{missed} {cause}. The best solution found is returned.", ConvergenceWarning)

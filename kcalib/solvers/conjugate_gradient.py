@@ -16,18 +16,26 @@ of a block, whose factors choose directions and lengths, are the host's unless t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import scipy
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib.solvers._operators import SymmetricOperator, check_beside
+from kcalib._backend.options import check_choice, check_integer
+from kcalib.solvers.kernel_operator import SymmetricOperator, shifted_product
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
-
-Stop = Callable[[Array, Array], bool]
+from kcalib.solvers.ridge_system import (
+    RidgeSystem,
+    Solved,
+    Solver,
+    StoppingRule,
+    Verdict,
+    largest_ratio,
+    relative_residual,
+)
 
 ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
 KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
@@ -40,6 +48,97 @@ GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at onc
 BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
 RANK_SHARE, LARGEST_RANK = 50, 400  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConjugateGradient(Solver):
+    """Exact to a tolerance, the kernel matrix never stored: ``"cg"`` of `kcalib.ckce` and `solvers.solve`.
+
+    Block conjugate gradients with a randomly pivoted Cholesky preconditioner. Each iteration takes one product of K
+    with c vectors, a sweep over all pairs and n^2 c multiply-adds: O(n^2 m) for m classes. The better conditioned
+    K + s I, the fewer; hardly ten for the shift n^(3/4) of the CKCE. Memory O(n (rank + c)).
+
+    Parameters
+    ----------
+    tol : float, optional
+        Where to stop. In `kcalib.ckce` the largest error of the value, by its bound, relative to the value, or to 1e-6
+        of the largest possible one, if that is more; default 1e-8, for float32 1e-3. In `kcalib.solvers.solve` the
+        largest residual of a column, relative to the norm of its right side; default 1e-10, or, if there is an
+        ``accept``, none. With both, the one that is met first decides.
+    rank : int, optional
+        Columns of K in the preconditioner, 0 for none. By default n / 50, at most 400, and fewer where these make up
+        all of K but a small part of s.
+    products : {"auto", "float64", "float32"}
+        Arithmetic of the products with K. In "float32" the residual is computed anew in float64 whenever rounding
+        would count, so that the solution is as exact; the more iterations. "auto": float64, which with the
+        preconditioner was faster wherever it was measured.
+    max_iterations : int
+        Iterations after which the best solution so far is returned, at least 1.
+    seed : int
+        Seed of the preconditioner's random pivots, at least 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kcalib
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet(np.ones(5), size=500)
+    >>> y = rng.integers(5, size=500)
+    >>> found = kcalib.ckce(y, p, method=kcalib.methods.ConjugateGradient(tol=1e-6), full_output=True)
+    >>> found.method, found.tol, found.error_bound < 1e-6 * found.value
+    ('cg', 1e-06, True)
+    """
+
+    name: ClassVar[str] = "cg"
+
+    rank: int | None = None
+    products: str = "auto"
+    max_iterations: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank is not None:
+            check_integer("rank", self.rank, 0)
+        check_choice("products", self.products, ("auto", "float64", "float32"))
+        check_integer("max_iterations", self.max_iterations, 1)
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+
+    def check_size(self, n: int) -> None:
+        if self.rank is not None:
+            check_integer("rank", self.rank, 0, n, ": there are no more samples")
+
+    def solve(self, system: RidgeSystem, reason: str) -> Solved:
+        n, c = system.right_sides.shape
+        most = automatic_rank(n) if self.rank is None else self.rank
+        memory = memory_of_cg(n, c, most, together=system.judge is not None)
+        what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
+        system.check_memory(memory, what, "pass a smaller rank=, or fewer right sides at a time")
+        preconditioner = self._preconditioner(system, most)
+        products = "float64" if self.products == "auto" else self.products
+        rule = system.stopping_rule(self.tol)
+        task = _Task(system.operator, system.shift, preconditioner, rule, products, self.max_iterations)
+        found = _by_groups(task, system.right_sides, c if system.judge is not None else columns_at_once(n))
+        return Solved(
+            found.values,
+            found.residuals,
+            found.converged,
+            found.verdict,
+            self.name,
+            reason,
+            memory,
+            found.iterations,
+            0 if preconditioner is None else preconditioner.rank,
+        )
+
+    def _preconditioner(self, system: RidgeSystem, most: int) -> Preconditioner | None:
+        if most == 0 or system.right_sides.shape[1] == 0:
+            return None
+        tol = 0.0
+        if self.rank is None:
+            trace = float(arrays.namespace(system.right_sides).sum(system.operator.diagonal()))
+            tol = min(0.5, SMALL_REMAINDER * system.shift / trace) if trace > 0 else 0.0
+        return Preconditioner.of(system.operator, system.shift, most, tol, self.seed)
 
 
 @dataclass(frozen=True)
@@ -66,34 +165,6 @@ class Preconditioner:
         return (vectors - self.factor @ inner) / self.shift
 
 
-@dataclass(frozen=True)
-class Solved:
-    """What `_solve` makes a `Solution` of."""
-
-    values: Array
-    residuals: Array
-    iterations: int
-    converged: bool
-
-
-def relative_residual(residuals: Array, scales: np.ndarray) -> float:
-    """Largest residual of a column, relative to its right side, whose length is in `scales`; 0 for zeros."""
-    return _largest_ratio(linalg.column_norms(residuals), scales)
-
-
-def _largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
-    return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))
-
-
-def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, dtype: str = "float64") -> Array:
-    """(K + shift I) vectors."""
-    found = operator.matmul(vectors, dtype)
-    check_beside(found, vectors, "a product with K", operator)
-    if not math.isfinite(float(arrays.namespace(vectors).sum(found))):
-        raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
-    return found + shift * vectors
-
-
 def automatic_rank(n: int) -> int:
     """Columns of K in the preconditioner, at most."""
     return min(n, LARGEST_RANK, n // RANK_SHARE)
@@ -109,46 +180,16 @@ def memory_of_cg(n: int, c: int, rank: int, *, together: bool) -> int:
     return 8 * n * (2 * c + 8 * columns + rank + 4 * automatic_block(rank))
 
 
-def conjugate_gradient_solve(
-    operator: SymmetricOperator,
-    right_sides: Array,
-    shift: float,
-    *,
-    tol: float | None,
-    preconditioner: Preconditioner | None,
-    max_iterations: int,
-    products: str,
-    accept: Stop | None,
-) -> Solved:
-    """(K + shift I)^{-1} right_sides, shape (n, c), until `accept` or the relative residual of each column is `tol`.
+@dataclass(frozen=True)
+class _Task:
+    """What is iterated upon, but for the right sides."""
 
-    Raises
-    ------
-    ValueError
-        If K + shift I shows negative curvature, or a product is not finite.
-    """
-    n, c = right_sides.shape
-    at_once = max(1, c if accept is not None else columns_at_once(n))
-    xp = arrays.namespace(right_sides)
-    solved = Solved(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
-    for begin in range(0, c, at_once):
-        columns = slice(begin, min(c, begin + at_once))
-        system = _System(operator, shift, preconditioner, tol, accept, products)
-        part = _Iteration(system, right_sides[:, columns]).run(max_iterations)
-        solved.values[:, columns], solved.residuals[:, columns] = part.values, part.residuals
-        iterations = max(solved.iterations, part.iterations)
-        solved = replace(solved, iterations=iterations, converged=solved.converged and part.converged)
-    return solved
-
-
-@dataclass
-class _System:
     operator: SymmetricOperator
     shift: float
     preconditioner: Preconditioner | None
-    tol: float | None
-    accept: Stop | None
+    rule: StoppingRule
     products: str
+    max_iterations: int
 
     def product(self, vectors: Array, dtype: str = "float64") -> Array:
         return shifted_product(self.operator, vectors, self.shift, dtype)
@@ -157,36 +198,63 @@ class _System:
         return residuals if self.preconditioner is None else self.preconditioner(residuals)
 
 
+@dataclass(frozen=True)
+class _Iterate:
+    """Solutions of some columns, with residuals of float64 products."""
+
+    values: Array
+    residuals: Array
+    iterations: int
+    converged: bool
+    verdict: Verdict | None = None
+
+
+def _by_groups(task: _Task, right_sides: Array, at_once: int) -> _Iterate:
+    """The solution of all columns, so many together; a judge sees all, so that there is one group then."""
+    n, c = right_sides.shape
+    xp = arrays.namespace(right_sides)
+    found = _Iterate(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
+    step = max(1, at_once)
+    for begin in range(0, c, step):
+        columns = slice(begin, min(c, begin + step))
+        part = _Iteration(task, right_sides[:, columns]).run()
+        found.values[:, columns], found.residuals[:, columns] = part.values, part.residuals
+        iterations, converged = max(found.iterations, part.iterations), found.converged and part.converged
+        found = replace(found, iterations=iterations, converged=converged, verdict=part.verdict)
+    return found
+
+
 class _Iteration:
     """Columns that are solved together."""
 
-    def __init__(self, system: _System, right_sides: Array) -> None:
+    def __init__(self, task: _Task, right_sides: Array) -> None:
         xp = arrays.namespace(right_sides)
-        self.system = system
-        self.products = system.products
+        self.task = task
+        self.products = task.products
         self.right_sides = right_sides
         self.scales = linalg.column_norms(right_sides)
         self.values = xp.zeros_like(right_sides)
         self.residuals = xp.asarray(right_sides, copy=True)
-        self.relative = _largest_ratio(self.scales, self.scales)
         self.largest = 0.0  # norm of K + s I, as far as seen
         self.errors = np.zeros(len(self.scales))  # of the residuals, by rounding: at most about
-        self.history = [self.relative]
+        self.history: list[float] = []
         self.iterations = 0
+        self._assess()
         # Directions, their products with K + s I, and the Cholesky root of both's.
         self.last: tuple[Array, Array, Array] | None = None
-        self.best = Solved(self.values, self.residuals, 0, False)  # of those whose residual was computed anew
+        # The best of those whose residual was computed anew.
+        self.best = _Iterate(self.values, self.residuals, 0, False, self.verdict)
         self.best_relative = math.inf
-        self.last_relative = math.inf if system.products == "float64" else self.relative  # when last computed anew
+        self.last_relative = math.inf if task.products == "float64" else self.relative  # when last computed anew
 
-    def run(self, max_iterations: int) -> Solved:
-        while not (self._is_small() and self._noise() <= KNOWN):
+    def run(self) -> _Iterate:
+        while not (self.good and self._noise() <= KNOWN):
             directions = self._directions()
             stuck = directions is None or self._is_stalled()
-            exhausted = self.iterations >= max_iterations
-            if stuck or exhausted or self._noise() > NOISY or self._is_small():
+            exhausted = self.iterations >= self.task.max_iterations
+            if stuck or exhausted or self._noise() > NOISY or self.good:
                 gains = self._recompute()
-                if self._is_small():
+                if self.good:
                     break
                 if self.products == "float32" and not gains:
                     self.products, gains, stuck = "float64", True, True
@@ -197,11 +265,11 @@ class _Iteration:
                     return replace(self.best, iterations=self.iterations)
             assert directions is not None
             self._step(directions)
-        return Solved(self.values, self.residuals, self.iterations, True)
+        return _Iterate(self.values, self.residuals, self.iterations, True, self.verdict)
 
     def _directions(self) -> Array | None:
         """An orthonormal basis of the next directions; None where there is none, or rounding has hidden it."""
-        news = self.system.preconditioned(self.residuals)
+        news = self.task.preconditioned(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
             lengths = _solved(curvature, images.T @ news)
@@ -210,12 +278,12 @@ class _Iteration:
 
     def _step(self, directions: Array) -> None:
         dtype = self.products
-        images = self.system.product(directions, dtype)
+        images = self.task.product(directions, dtype)
         matrix = _small(directions.T @ images)
         curvature = self._curvature(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
-            images = self.system.product(directions)
+            images = self.task.product(directions)
             matrix = _small(directions.T @ images)
             curvature = self._curvature(matrix)
         self.iterations += 1
@@ -230,7 +298,7 @@ class _Iteration:
         self.largest = max(self.largest, _spectral_norm(matrix))
         self.errors += ROUNDING[dtype] * self.largest * linalg.column_norms(lengths)
         self.last = directions, images, curvature
-        self._measure()
+        self._assess()
 
     def _curvature(self, matrix: Array) -> Array | None:
         """Cholesky root of P^T (K + s I) P; None where rounding hides that it is positive."""
@@ -239,12 +307,12 @@ class _Iteration:
             return linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             values = arrays.to_host(linalg.eigvalsh(matrix))
-        tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.system.shift)
+        tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.task.shift)
         if values[0] > -tolerance or self.products != "float64":
             return None
         raise ValueError(
             f"K + shift I is not positive definite: a vector has p^T (K + shift I) p / p^T p = {values[0]:.3g}, and K "
-            f"is {self.system.operator!r}; take a kernel that is positive definite (such as Exponential(), or "
+            f"is {self.task.operator!r}; take a kernel that is positive definite (such as Exponential(), or "
             "Gaussian() with metric='euclidean'), or a larger shift"
         )
 
@@ -254,30 +322,26 @@ class _Iteration:
 
     def _recompute(self) -> bool:
         """The residual in float64; whether it has fallen enough since it was so computed before."""
-        self.residuals = self.right_sides - self.system.product(self.values)
+        self.residuals = self.right_sides - self.task.product(self.values)
         sizes = self.largest * linalg.column_norms(self.values)
         self.errors = ROUNDING["float64"] * (sizes + self.scales)
-        self._measure()
+        self._assess()
         gains = self.relative < self.last_relative * GAIN[self.products]
         self.last_relative = self.relative
         if self.relative < self.best_relative:
-            self.best = Solved(self.values.copy(), self.residuals.copy(), self.iterations, False)
+            self.best = _Iterate(self.values.copy(), self.residuals.copy(), self.iterations, False, self.verdict)
             self.best_relative = self.relative
         return gains
 
-    def _measure(self) -> None:
+    def _assess(self) -> None:
+        """How large the residual is, and whether that is good enough: once for each."""
         self.relative = relative_residual(self.residuals, self.scales)
         self.history.append(self.relative)
-
-    def _is_small(self) -> bool:
-        tol, accept = self.system.tol, self.system.accept
-        if tol is not None and self.relative <= tol:
-            return True
-        return accept is not None and bool(accept(self.values, self.residuals))
+        self.good, self.verdict = self.task.rule(self.values, self.residuals, self.relative)
 
     def _noise(self) -> float:
         """Share of the residual that may be rounding."""
-        error = _largest_ratio(self.errors, self.scales)
+        error = largest_ratio(self.errors, self.scales)
         return error / self.relative if error > 0 and self.relative > 0 else math.inf if error > 0 else 0.0
 
     def _is_stalled(self) -> bool:
@@ -317,7 +381,7 @@ def _eigh(matrix: Array) -> tuple[Array, Array]:
 
 
 def _spectral_norm(matrix: Array) -> float:
-    """Of a matrix that is symmetric to rounding."""
+    """The spectral norm of a matrix that is symmetric to rounding."""
     if arrays.is_host(matrix):
         return float(np.linalg.norm(matrix, 2))
     return float(np.max(np.abs(arrays.to_host(linalg.eigvalsh((matrix + matrix.T) / 2)))))

@@ -148,7 +148,7 @@ class Kronecker:
         return moved
 
     def _path(self, original: Any, given: Array, shift: Any) -> KroneckerSolution:
-        """Of right sides that are where the matrices are."""
+        """The solution for right sides that are where the matrices are."""
         n_a, n_b, xp = len(self._left), len(self._right), arrays.namespace(given)
         is_one = given.shape in ((n_a * n_b,), (n_a, n_b))
         b = given.reshape(1, n_a, n_b) if is_one else given.T.reshape(given.shape[1], n_a, n_b)
@@ -266,8 +266,10 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
 
 
 def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Spectrum:
-    """Of a symmetric matrix, by divide and conquer (LAPACK's or cuSOLVER's syevd): 3 n^2 numbers in all, on the host if
-    `overwrite`."""
+    """Eigenvalues and eigenvectors of a symmetric matrix, by divide and conquer (LAPACK's or cuSOLVER's syevd).
+
+    It takes 3 n^2 numbers in all on the host, if `overwrite`.
+    """
     if not arrays.is_host(matrix):
         return Spectrum(*linalg.eigh(matrix))
     values, vectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False, overwrite_a=overwrite)
@@ -275,7 +277,7 @@ def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Spectrum:
 
 
 def largest(values: Array) -> float:
-    """Of numbers >= 0; 0 if there are none."""
+    """The largest of numbers >= 0; 0 if there are none."""
     return float(arrays.namespace(values).max(values)) if values.size else 0.0
 
 

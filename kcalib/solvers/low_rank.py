@@ -73,7 +73,7 @@ class NormalEquations:
         return linalg.cholesky_solve(linalg.cholesky(shifted), right_sides)
 
     def scaled(self, scales: np.ndarray) -> NormalEquations:
-        """Of the features times `scales`, which are on the host; those at scale 0 are left out."""
+        """The sums of the features times `scales`, which are on the host; those at scale 0 are left out."""
         kept = np.flatnonzero(scales)
         factors, kept = arrays.like(scales[kept], self.gram), arrays.like(kept, self.gram)
         gram = self.gram[kept[:, None], kept] * (factors[:, None] * factors)

@@ -22,7 +22,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._pairs.statistics import cumulative_sum
-from kcalib.solvers._operators import SymmetricOperator, as_operator
+from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator
 
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
 NEGATIVE_ROUNDINGS = 100  # or this many roundings of K's entries, if that is more
@@ -79,7 +79,7 @@ def pivoted_cholesky(
         Random pivots proposed at a time; a matter of speed alone. By default a tenth of `rank`, between 1 and 64.
         Greedy pivots come one at a time: leave it out.
     seed : int
-        Of the random pivots.
+        Seed of the random pivots.
 
     Returns
     -------

@@ -227,7 +227,7 @@ METRICS = {
     "skce weights": lambda y, p, **o: kcalib.skce(y, p, sample_weight=np.arange(len(y)) % 3, **o),
     "jkce": lambda y, p, **o: kcalib.jkce(y, p, full_output=True, **o),
     "ckce": lambda y, p, **o: kcalib.ckce(y, p, full_output=True, **o),
-    "ckce fourier": lambda y, p, **o: kcalib.ckce(y, p, method="fourier", n_features=20, **o),
+    "ckce fourier": lambda y, p, **o: kcalib.ckce(y, p, method=kcalib.methods.Fourier(n_features=20), **o),
     "ucme": lambda y, p, **o: kcalib.ucme(y, p, full_output=True, **o),
     "evaluate": lambda y, p, **o: kcalib.evaluate(y, p, n_bins=5, **o),
     "brier_score": kcalib.brier_score,

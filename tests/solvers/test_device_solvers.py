@@ -5,6 +5,8 @@ Kernels are few, as each is compiled.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import emulated_cupy
 import numpy as np
 import pytest
@@ -12,21 +14,24 @@ from problems import softmax_problem
 
 import kcalib
 from kcalib.distributions import Normal
-from kcalib.estimators.ckce import METHODS
+from kcalib.estimators import ckce
 from kcalib.inference.ckce_expansion import Expansion
 from kcalib.kernels import Gaussian, Linear
+from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Fourier, Nystrom, PivotedCholesky
 from kcalib.solvers import ConvergenceWarning, kernel_operator, pivoted_cholesky, solve
 
+METHODS = {cls.name: cls() for cls in ckce.METHODS}
+METHODS |= {"nystrom": Nystrom(n_landmarks=12), "pivoted_cholesky": PivotedCholesky(rank=12)}
 PAPER = Linear() + Gaussian(bandwidth=0.4)
 N, M = 160, 3  # several tiles of 64 rows, the last one ragged
 SMALL = 150  # numbers that may leave at once: squares of a rank or a block, fewer than samples
 SOLVERS = {
-    "auto": {},
-    "cholesky": {"method": "cholesky"},
-    "cg": {"method": "cg"},
-    "cg_plain": {"method": "cg", "rank": 0},
-    "cg_rank": {"method": "cg", "rank": 30, "seed": 3},
-    "cg_single": {"method": "cg", "products": "float32"},
+    "auto": AutomaticSolver(tol=1e-11),
+    "cholesky": Cholesky(tol=1e-11),
+    "cg": ConjugateGradient(tol=1e-11),
+    "cg_plain": ConjugateGradient(tol=1e-11, rank=0),
+    "cg_rank": ConjugateGradient(tol=1e-11, rank=30, seed=3),
+    "cg_single": ConjugateGradient(tol=1e-11, products="float32"),
 }
 
 
@@ -60,16 +65,16 @@ class UserOperator:
         return self.matrix.diagonal()
 
 
-@pytest.mark.parametrize("options", SOLVERS.values(), ids=SOLVERS)
-def test_solutions_are_those_of_numpy_arrays(cupy, problem, options):
+@pytest.mark.parametrize("method", SOLVERS)
+def test_solutions_are_those_of_numpy_arrays(cupy, problem, method):
     """|dZ| <= |R| / s, for residuals of both of at most tol |B|."""
     _, p, b = problem
-    expected = solve(kernel_operator(p, PAPER), b, 5.0, tol=1e-11, **options)
+    expected = solve(kernel_operator(p, PAPER), b, 5.0, method=SOLVERS[method])
     points, right = cupy.asarray(p), cupy.asarray(b)
     operator = kernel_operator(points, PAPER)
     assert operator.name == "cuda"
     with emulated_cupy.stays_on_device(at_most=SMALL):
-        found = solve(operator, right, 5.0, tol=1e-11, **options)
+        found = solve(operator, right, 5.0, method=SOLVERS[method])
     assert found.converged and found.method == expected.method and found.rank == expected.rank
     assert found.relative_residual <= 1e-11
     difference = np.linalg.norm(host(found.values) - expected.values)
@@ -91,11 +96,13 @@ def test_large_blocks_are_decomposed_on_the_gpu(cupy, monkeypatch, problem, prod
     exact = np.linalg.solve(matrix + 5 * np.eye(N), b)
     monkeypatch.setattr(conjugate_gradient, "BLOCK_ON_HOST", 0)
     with emulated_cupy.stays_on_device(at_most=20):  # not 20 x 20
-        found = solve(cupy.asarray(matrix), cupy.asarray(b), 5.0, method="cg", tol=1e-11, products=products)
+        found = solve(
+            cupy.asarray(matrix), cupy.asarray(b), 5.0, method=ConjugateGradient(tol=1e-11, products=products)
+        )
     assert found.converged
     assert np.linalg.norm(host(found.values) - exact) <= 1.1e-11 * np.linalg.norm(b) / 5.0
     with pytest.raises(ValueError, match=r"a vector has p\^T \(K \+ shift I\) p / p\^T p = -"):
-        solve(cupy.asarray(np.diag([1.0] * 9 + [-3.0])), cupy.ones(10), 1.0, method="cg", rank=0)
+        solve(cupy.asarray(np.diag([1.0] * 9 + [-3.0])), cupy.ones(10), 1.0, method=ConjugateGradient(rank=0))
 
 
 def test_dense_matrices_and_operators_of_the_user(cupy, problem):
@@ -104,9 +111,9 @@ def test_dense_matrices_and_operators_of_the_user(cupy, problem):
     exact = np.linalg.solve(matrix + 5 * np.eye(N), b)
     on_gpu = cupy.asarray(matrix)
     for operator in (on_gpu, UserOperator(on_gpu)):
-        for options in (SOLVERS["cholesky"], SOLVERS["cg_rank"], SOLVERS["cg_single"]):
+        for method in ("cholesky", "cg_rank", "cg_single"):
             with emulated_cupy.stays_on_device(at_most=SMALL):
-                found = solve(operator, cupy.asarray(b), 5.0, tol=1e-11, **options)
+                found = solve(operator, cupy.asarray(b), 5.0, method=SOLVERS[method])
             assert np.linalg.norm(host(found.values) - exact) <= 1.1e-11 * np.linalg.norm(b) / 5.0
     one = solve(on_gpu, cupy.asarray(b[:, 0]), 5.0)
     assert one.values.shape == (N,)
@@ -131,18 +138,19 @@ def test_zeros_no_columns_dependent_columns_and_one_sample(cupy, problem):
     matrix = cupy.asarray(kernel_operator(p, PAPER).tile(slice(0, N), slice(0, N)))
     dependent = np.column_stack([b[:, 0], np.zeros(N), -3 * b[:, 0], 1e-200 * b[:, 1], 1e150 * b[:, 2]])
     exact = np.linalg.solve(matrix.get() + np.eye(N), dependent)
-    for options in (SOLVERS["cholesky"], SOLVERS["cg_plain"], SOLVERS["cg_rank"]):
-        zeros = solve(matrix, cupy.zeros((N, 2)), 1.0, **options)
+    for name in ("cholesky", "cg_plain", "cg_rank"):
+        method = SOLVERS[name]
+        zeros = solve(matrix, cupy.zeros((N, 2)), 1.0, method=method)
         assert not host(zeros.values).any() and zeros.residual == 0 and zeros.converged
-        none = solve(matrix, cupy.zeros((N, 0)), 1.0, **options)
+        none = solve(matrix, cupy.zeros((N, 0)), 1.0, method=method)
         assert none.values.shape == (N, 0) and none.residual == 0 and none.converged
-        found = solve(matrix, cupy.asarray(dependent), 1.0, tol=1e-11, **options)
+        found = solve(matrix, cupy.asarray(dependent), 1.0, method=method)
         error = np.linalg.norm(host(found.values) - exact, axis=0)
         assert (error <= 1.1e-11 * np.linalg.norm(dependent, axis=0)).all()
-        few = options | ({"rank": 1} if "rank" in options else {})
-        one = solve(cupy.asarray([[1.5]]), cupy.asarray([3.0]), 0.5, **few)
+        few = replace(method, rank=1) if name == "cg_rank" else method
+        one = solve(cupy.asarray([[1.5]]), cupy.asarray([3.0]), 0.5, method=few)
         np.testing.assert_allclose(host(one.values), [1.5], rtol=1e-10)
-        nothing = solve(cupy.zeros((5, 5)), cupy.arange(5.0), 2.0, **few)
+        nothing = solve(cupy.zeros((5, 5)), cupy.arange(5.0), 2.0, method=few)
         np.testing.assert_allclose(host(nothing.values), np.arange(5) / 2, rtol=1e-15)
 
 
@@ -163,9 +171,8 @@ def test_pivots_are_those_of_numpy_arrays(cupy, problem, options):
 @pytest.mark.parametrize("method", METHODS)
 def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
     y, p = softmax_problem(N, m)
-    size = {"rank": 12} if "rank" in METHODS[method].options else {}
-    size = {"n_features": 20} if method == "fourier" else size
-    options = {"kernel": PAPER, "method": method, "full_output": True, **size}
+    chosen = Fourier(n_features=20) if method == "fourier" else METHODS[method]
+    options = {"kernel": PAPER, "method": chosen, "full_output": True}
     expected = kcalib.ckce(y, p, **options)
     labels, points = cupy.asarray(y), cupy.asarray(p)
     with emulated_cupy.stays_on_device(at_most=SMALL):
@@ -186,8 +193,7 @@ def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
 def test_ckce_in_float32(cupy, problem, method):
     """Entries are rounded to float32, in another order: 1e-7 each, divided by pivots in what is approximate."""
     y, p, _ = problem
-    size = {"rank": 12} if "rank" in METHODS[method].options else {}
-    options = {"kernel": PAPER, "method": method, "dtype": "float32", "full_output": True, **size}
+    options = {"kernel": PAPER, "method": METHODS[method], "dtype": "float32", "full_output": True}
     expected = kcalib.ckce(y, p, **options)
     found = kcalib.ckce(cupy.asarray(y), cupy.asarray(p), **options)
     assert found.operator == "cuda" and found.dtype == "float32"
@@ -203,8 +209,7 @@ def test_ckce_of_distributions(cupy, method):
     mean, deviation = rng.normal(size=N), rng.uniform(0.5, 1.5, size=N)
     y = mean + deviation * rng.normal(size=N)
     kernel, target_kernel = Gaussian(bandwidth=1.0, metric="wasserstein"), Gaussian(bandwidth=1.0)
-    size = {"rank": 12} if "rank" in METHODS[method].options else {}
-    options = {"kernel": kernel, "target_kernel": target_kernel, "method": method, "full_output": True, **size}
+    options = {"kernel": kernel, "target_kernel": target_kernel, "method": METHODS[method], "full_output": True}
     expected = kcalib.ckce(y, Normal(mean, deviation), **options)
     targets, prediction = cupy.asarray(y), Normal(cupy.asarray(mean), cupy.asarray(deviation))
     with emulated_cupy.stays_on_device(at_most=30**2 if method == "cg" else SMALL):  # of a block of 29 residuals
@@ -290,14 +295,14 @@ def test_host_and_device_do_not_mix(cupy, problem):
     back = UserOperator(cupy.eye(N))
     back.matmul = lambda vectors, dtype="float64": vectors.get()
     with pytest.raises(TypeError, match=r"a product with K is of .*numpy.* expected a CuPy array"):
-        solve(back, cupy.asarray(b), 1.0, method="cg", rank=0)
+        solve(back, cupy.asarray(b), 1.0, method=ConjugateGradient(rank=0))
 
 
-@pytest.mark.parametrize("options", [o for o in SOLVERS.values() if o.get("rank") != 30], ids=str)
-def test_an_indefinite_matrix_is_the_same_error(cupy, options):
+@pytest.mark.parametrize("method", [name for name in SOLVERS if name != "cg_rank"])
+def test_an_indefinite_matrix_is_the_same_error(cupy, method):
     matrix = cupy.asarray(np.diag(np.array([1.0] * 9 + [-3.0])))
     with pytest.raises(ValueError, match=r"(not positive definite|not positive semi-definite).*dense matrix"):
-        solve(matrix, cupy.ones(10), 1.0, **options)
+        solve(matrix, cupy.ones(10), 1.0, method=SOLVERS[method])
 
 
 def test_a_residual_below_zero_is_the_same_error(cupy):
@@ -335,7 +340,7 @@ def test_a_tolerance_out_of_reach_gives_the_best_and_a_warning(cupy, problem):
     _, p, b = problem
     matrix = cupy.asarray(kernel_operator(p, PAPER).tile(slice(0, N), slice(0, N)))
     with pytest.warns(ConvergenceWarning, match="not 1e-20"):
-        found = solve(matrix, cupy.asarray(b), 1.0, method="cg", tol=1e-20)
+        found = solve(matrix, cupy.asarray(b), 1.0, method=ConjugateGradient(tol=1e-20))
     assert not found.converged and found.relative_residual < 1e-12
 
 

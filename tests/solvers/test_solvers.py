@@ -18,16 +18,27 @@ from problems import KERNELS, binomial_bounds, duplicates_problem, softmax_probl
 from kcalib import solvers
 from kcalib._backend import arrays
 from kcalib.kernels import Exponential, Gaussian, Linear
+from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Nystrom
 from kcalib.solvers import ConvergenceWarning, kernel_operator, pivoted_cholesky, solve
 
 EQUATION_8 = Linear() + Gaussian(bandwidth=0.4)
 METHODS = {
-    "cholesky": {"method": "cholesky"},
-    "cg": {"method": "cg"},
-    "cg_plain": {"method": "cg", "rank": 0},
-    "cg_rank": {"method": "cg", "rank": 30, "seed": 3},
-    "cg_single": {"method": "cg", "products": "float32"},
+    "cholesky": Cholesky(),
+    "cg": ConjugateGradient(),
+    "cg_plain": ConjugateGradient(rank=0),
+    "cg_rank": ConjugateGradient(rank=30, seed=3),
+    "cg_single": ConjugateGradient(products="float32"),
 }
+
+
+def to(tol: float, method):
+    """The method with another tolerance."""
+    return dataclasses.replace(method, tol=tol)
+
+
+def of_rank(rank: int, method):
+    """The method with a preconditioner of another rank, if it has one of a given rank."""
+    return dataclasses.replace(method, rank=rank) if getattr(method, "rank", None) else method
 
 
 def residuals(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +93,7 @@ def test_solutions_are_those_of_a_dense_solve(name, method, shift):
     p, b = residuals(150, 3)
     matrix = dense(KERNELS[name], p)
     exact = np.linalg.solve(matrix + shift * np.eye(len(p)), b)
-    found = solve(kernel_operator(p, KERNELS[name]), b, shift, tol=1e-9, **METHODS[method])
+    found = solve(kernel_operator(p, KERNELS[name]), b, shift, method=to(1e-9, METHODS[method]))
     assert found.converged and found.relative_residual <= 1e-9
     rounding = 1e-12 * np.linalg.norm(exact) * (1 + np.linalg.norm(matrix, 2) / shift)  # of both solves
     assert np.linalg.norm(found.values - exact) <= 1e-9 * np.linalg.norm(b) / shift + rounding
@@ -92,8 +103,8 @@ def test_solutions_are_those_of_a_dense_solve(name, method, shift):
 def test_one_column_and_many(method):
     p, b = residuals(120, 4)
     operator = kernel_operator(p, EQUATION_8)
-    many = solve(operator, b, 2.0, tol=1e-12, **METHODS[method])
-    one = solve(operator, b[:, 1], 2.0, tol=1e-12, **METHODS[method])
+    many = solve(operator, b, 2.0, method=to(1e-12, METHODS[method]))
+    one = solve(operator, b[:, 1], 2.0, method=to(1e-12, METHODS[method]))
     assert one.values.shape == (120,) and many.values.shape == (120, 4)
     # Either is within tol |b| / s of the exact one.
     assert np.linalg.norm(one.values - many.values[:, 1]) <= 2e-12 * np.linalg.norm(b[:, 1]) / 2.0
@@ -104,7 +115,7 @@ def test_one_column_and_many(method):
 def test_the_residual_is_the_true_one(method, tol):
     """Up to rounding of a product in float64, and 1 per cent, which the recurrence may have (`KNOWN`)."""
     p, b = residuals(300, 3, seed=1)
-    found = solve(kernel_operator(p, EQUATION_8), b, 5.0, tol=tol, **METHODS[method])
+    found = solve(kernel_operator(p, EQUATION_8), b, 5.0, method=to(tol, METHODS[method]))
     matrix = dense(EQUATION_8, p)
     true = literal_residual(matrix, b, found.values, 5.0)
     rounding = 1e-14 * np.linalg.norm(matrix, 2) * np.linalg.norm(found.values)
@@ -120,7 +131,7 @@ def test_duplicates_and_a_matrix_of_low_rank(method):
     b = np.random.default_rng(0).normal(size=(160, 5))
     for kernel in (Linear(), EQUATION_8):
         matrix = dense(kernel, p)
-        found = solve(kernel_operator(p, kernel), b, 0.1, tol=1e-11, **METHODS[method])
+        found = solve(kernel_operator(p, kernel), b, 0.1, method=to(1e-11, METHODS[method]))
         exact = np.linalg.solve(matrix + 0.1 * np.eye(160), b)
         rounding = 1e-12 * np.linalg.norm(matrix, 2) / 0.1 * np.linalg.norm(exact)
         assert np.linalg.norm(found.values - exact) <= 1e-11 * np.linalg.norm(b) / 0.1 + rounding
@@ -130,12 +141,12 @@ def test_duplicates_and_a_matrix_of_low_rank(method):
 def test_zeros_no_columns_and_dependent_columns(method):
     p, b = residuals(100, 3)
     operator = kernel_operator(p, EQUATION_8)
-    zeros = solve(operator, np.zeros((100, 2)), 1.0, **METHODS[method])
+    zeros = solve(operator, np.zeros((100, 2)), 1.0, method=METHODS[method])
     assert not zeros.values.any() and zeros.residual == 0 and zeros.relative_residual == 0 and zeros.converged
-    none = solve(operator, np.empty((100, 0)), 1.0, **METHODS[method])
+    none = solve(operator, np.empty((100, 0)), 1.0, method=METHODS[method])
     assert none.values.shape == (100, 0) and none.residual == 0 and none.converged
     mixed = np.column_stack([b[:, 0], np.zeros(100), b[:, 0], -3 * b[:, 0], 1e-200 * b[:, 1], 1e150 * b[:, 2]])
-    found = solve(operator, mixed, 1.0, tol=1e-11, **METHODS[method])
+    found = solve(operator, mixed, 1.0, method=to(1e-11, METHODS[method]))
     exact = np.linalg.solve(dense(EQUATION_8, p) + np.eye(100), mixed)
     assert found.converged and not found.values[:, 1].any()
     for j in (0, 2, 3, 4, 5):
@@ -144,8 +155,8 @@ def test_zeros_no_columns_and_dependent_columns(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_sample(method):
-    options = METHODS[method] | ({"rank": 1} if "rank" in METHODS[method] else {})
-    found = solve(kernel_operator([[0.25, 0.75]], EQUATION_8), [[3.0, -1.0]], 0.5, **options)
+    few = of_rank(1, METHODS[method])
+    found = solve(kernel_operator([[0.25, 0.75]], EQUATION_8), [[3.0, -1.0]], 0.5, method=few)
     # k(x, x) = 0.25^2 + 0.75^2 + 1
     np.testing.assert_allclose(found.values, np.array([[3.0, -1.0]]) / (0.625 + 1 + 0.5), rtol=1e-10)
 
@@ -155,7 +166,7 @@ def test_points_on_a_line_take_the_operator_in_n_log_n():
     b = np.eye(2)[y] - p
     operator = kernel_operator(p, Exponential(bandwidth=0.2))
     assert operator.name == "sorted_scan"
-    found = solve(operator, b, 3.0, method="cg", tol=1e-11)
+    found = solve(operator, b, 3.0, method=ConjugateGradient(tol=1e-11))
     exact = np.linalg.solve(dense(Exponential(bandwidth=0.2), p) + 3 * np.eye(700), b)
     np.testing.assert_allclose(found.values, exact, rtol=0, atol=2e-11 * np.abs(exact).max() * 30)
 
@@ -166,7 +177,7 @@ def test_operators_of_the_user_and_dense_matrices():
     exact = np.linalg.solve(matrix + 4 * np.eye(200), b)
     for operator in (matrix, matrix.tolist(), UserOperator(matrix)):
         for method in METHODS.values():
-            found = solve(operator, b, 4.0, tol=1e-11, **method)
+            found = solve(operator, b, 4.0, method=to(1e-11, method))
             assert np.linalg.norm(found.values - exact) <= 1e-11 * np.linalg.norm(b)
 
 
@@ -206,7 +217,7 @@ def test_float32_points():
 def test_the_preconditioner_saves_iterations():
     p, b = residuals(600, 5)
     operator = kernel_operator(p, EQUATION_8)
-    iterations = [solve(operator, b, 0.5, method="cg", rank=rank).iterations for rank in (0, 20, 100, 300)]
+    iterations = [solve(operator, b, 0.5, method=ConjugateGradient(rank=rank)).iterations for rank in (0, 20, 100, 300)]
     assert iterations == sorted(iterations, reverse=True) and iterations[0] >= 3 * iterations[-1]
 
 
@@ -214,18 +225,18 @@ def test_products_are_counted():
     """One product for an iteration, and none more in float64; float32 needs some in float64."""
     p, b = residuals(300, 4)
     operator = UserOperator(dense(EQUATION_8, p))
-    found = solve(operator, b, 10.0, method="cg", products="float64")
+    found = solve(operator, b, 10.0, method=ConjugateGradient(products="float64"))
     assert operator.products == found.iterations < 10
     operator.products = 0
-    found = solve(operator, b, 10.0, method="cg", products="float32")
+    found = solve(operator, b, 10.0, method=ConjugateGradient(products="float32"))
     assert found.iterations < operator.products <= found.iterations + 5
 
 
 def test_a_block_needs_fewer_products_than_a_column():
     p, b = residuals(500, 10)
     operator = kernel_operator(p, EQUATION_8)
-    alone = solve(operator, b[:, 0], 1.0, method="cg", rank=0).iterations
-    assert solve(operator, b, 1.0, method="cg", rank=0).iterations <= 0.6 * alone
+    alone = solve(operator, b[:, 0], 1.0, method=ConjugateGradient(rank=0)).iterations
+    assert solve(operator, b, 1.0, method=ConjugateGradient(rank=0)).iterations <= 0.6 * alone
 
 
 def test_columns_in_groups(monkeypatch):
@@ -235,7 +246,7 @@ def test_columns_in_groups(monkeypatch):
     b = np.random.default_rng(1).normal(size=(150, 11))
     operator = UserOperator(dense(EQUATION_8, p))
     monkeypatch.setattr(conjugate_gradient, "columns_at_once", lambda n: 4)
-    found = solve(operator, b, 1.0, method="cg", tol=1e-11)
+    found = solve(operator, b, 1.0, method=ConjugateGradient(tol=1e-11))
     assert found.converged and operator.products > 2 * found.iterations
     exact = np.linalg.solve(operator.matrix + np.eye(150), b)
     assert (np.linalg.norm(found.values - exact, axis=0) <= 1e-11 * np.linalg.norm(b, axis=0)).all()
@@ -251,11 +262,13 @@ def test_accept_decides(method):
         seen.append(np.linalg.norm(r))
         return seen[-1] <= 1e-6
 
-    found = solve(kernel_operator(p, EQUATION_8), b, 10.0, accept=accept, **METHODS[method])
+    found = solve(kernel_operator(p, EQUATION_8), b, 10.0, accept=accept, method=METHODS[method])
     assert found.converged and found.residual <= 1e-6 and found.residual == pytest.approx(seen[-1])
     if method != "cholesky":
         assert found.residual > 1e-13  # it did not go on to the default tol
-    either = solve(kernel_operator(p, EQUATION_8), b, 10.0, accept=lambda z, r: False, tol=1e-5, **METHODS[method])
+    if method in ("cg", "cg_plain", "cg_rank"):
+        assert len(seen) == found.iterations + 1  # once for each solution, that of zeros included
+    either = solve(kernel_operator(p, EQUATION_8), b, 10.0, accept=lambda z, r: False, method=to(1e-5, METHODS[method]))
     assert either.converged and either.relative_residual <= 1e-5
 
 
@@ -263,26 +276,25 @@ def test_accept_decides(method):
 def test_a_tolerance_out_of_reach_gives_the_best_and_a_warning(method):
     p, b = residuals(200, 3)
     with pytest.warns(ConvergenceWarning, match="not 1e-20"):
-        found = solve(kernel_operator(p, EQUATION_8), b, 1.0, tol=1e-20, **METHODS[method])
+        found = solve(kernel_operator(p, EQUATION_8), b, 1.0, method=to(1e-20, METHODS[method]))
     assert not found.converged and found.relative_residual < 1e-12 and np.isfinite(found.values).all()
     with pytest.warns(ConvergenceWarning, match="`accept` was not met"):
-        found = solve(kernel_operator(p, EQUATION_8), b, 1.0, accept=lambda z, r: False, **METHODS[method])
+        found = solve(kernel_operator(p, EQUATION_8), b, 1.0, accept=lambda z, r: False, method=METHODS[method])
     assert not found.converged and found.relative_residual < 1e-12
 
 
 def test_an_accept_that_zeros_do_not_meet():
     for method in METHODS.values():
-        options = method | ({"rank": 3} if "rank" in method else {})
         with pytest.warns(ConvergenceWarning):
-            found = solve(np.eye(4), np.zeros(4), 1.0, accept=lambda z, r: False, **options)
+            found = solve(np.eye(4), np.zeros(4), 1.0, accept=lambda z, r: False, method=of_rank(3, method))
         assert not found.converged and not found.values.any()
 
 
 def test_too_few_iterations_give_the_best_and_a_warning():
     p, b = residuals(400, 3)
     operator = kernel_operator(p, EQUATION_8)
-    with pytest.warns(ConvergenceWarning, match="raise max_iterations"):
-        found = solve(operator, b, 0.1, method="cg", rank=0, max_iterations=3)
+    with pytest.warns(ConvergenceWarning, match="after 3 iterations; take methods.ConjugateGradient of"):
+        found = solve(operator, b, 0.1, method=ConjugateGradient(rank=0, max_iterations=3))
     assert not found.converged and found.iterations == 3
     true = literal_residual(dense(EQUATION_8, p), b, found.values, 0.1)
     assert found.residual == pytest.approx(np.linalg.norm(true), rel=1e-9)
@@ -292,10 +304,9 @@ def test_too_few_iterations_give_the_best_and_a_warning():
 def test_a_very_small_shift_ends(products):
     """Condition 1e15 and beyond: whatever is returned is finite, with its true residual."""
     p, b = residuals(120, 3)
+    method = ConjugateGradient(products=products, tol=1e-12, max_iterations=300)
     with pytest.warns(ConvergenceWarning):
-        found = solve(
-            kernel_operator(p, EQUATION_8), b, 1e-13, method="cg", products=products, tol=1e-12, max_iterations=300
-        )
+        found = solve(kernel_operator(p, EQUATION_8), b, 1e-13, method=method)
     true = literal_residual(dense(EQUATION_8, p), b, found.values, 1e-13)
     rounding = 1e-14 * 200 * np.linalg.norm(found.values)
     assert found.residual == pytest.approx(np.linalg.norm(true), rel=0.01, abs=rounding)
@@ -312,7 +323,8 @@ def test_auto():
     assert hard.method == "cholesky" and "iterations of conjugate gradients" in hard.method_reason and hard.converged
     short = solve(kernel_operator(p[:300], EQUATION_8), b[:300], 10.0, max_memory=500_000)
     assert short.method == "cg" and "memory" in short.method_reason
-    assert solve(kernel_operator(p[:300], EQUATION_8), b[:300], 10.0, rank=5).method == "cg"
+    exact = solve(kernel_operator(p[:300], EQUATION_8), b[:300], 10.0, method=AutomaticSolver(tol=1e-3))
+    assert np.array_equal(exact.values, few.values)
     np.testing.assert_allclose(short.values, few.values, rtol=0, atol=1e-10 * np.linalg.norm(b[:300]) / 10)
 
 
@@ -321,12 +333,13 @@ def test_same_bits_for_any_number_of_threads():
     code = """
         import numpy as np
         from kcalib.kernels import Gaussian, Linear
+        from kcalib.methods import ConjugateGradient
         from kcalib.solvers import kernel_operator, pivoted_cholesky, solve
         rng = np.random.default_rng(0)
         p, b = rng.dirichlet(np.ones(4), size=1500), rng.normal(size=(1500, 5))
         for threads in (1, 2, 5):
             K = kernel_operator(p, Linear() + Gaussian(bandwidth=0.3), threads=threads)
-            found = [solve(K, b, 9.0, method="cg", products=x).values for x in ("float64", "float32")]
+            found = [solve(K, b, 9.0, method=ConjugateGradient(products=x)).values for x in ("float64", "float32")]
             print(hash((pivoted_cholesky(K, 40).factor.tobytes(), *(x.tobytes() for x in found))))
     """
     limited = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -343,7 +356,7 @@ def test_memory_is_linear_in_n():
     operator = kernel_operator(p, EQUATION_8)
     tracemalloc.start()
     try:
-        found = solve(operator, b, 4000**0.75, method="cg", rank=60)
+        found = solve(operator, b, 4000**0.75, method=ConjugateGradient(rank=60))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -434,20 +447,19 @@ def test_seeds():
 def test_a_matrix_of_zeros():
     found = pivoted_cholesky(np.zeros((5, 5)), 3)
     assert found.rank == 0 and found.trace_residual == 0
-    for options in METHODS.values():
-        options = options | ({"rank": 3} if "rank" in options else {})
-        found = solve(np.zeros((5, 5)), np.arange(5.0), 2.0, **options)
+    for method in METHODS.values():
+        found = solve(np.zeros((5, 5)), np.arange(5.0), 2.0, method=of_rank(3, method))
         np.testing.assert_allclose(found.values, np.arange(5) / 2, rtol=1e-15)
 
 
 # What is refused
 
 
-@pytest.mark.parametrize("options", [o for o in METHODS.values() if o.get("rank") != 30], ids=str)
-def test_an_indefinite_matrix_is_an_error_naming_it(options):
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "cg_rank"])
+def test_an_indefinite_matrix_is_an_error_naming_it(method):
     matrix = np.diag(np.array([1.0] * 9 + [-3.0]))
     with pytest.raises(ValueError, match=r"(not positive definite|not positive semi-definite).*dense matrix"):
-        solve(matrix, np.ones(10), 1.0, **options)
+        solve(matrix, np.ones(10), 1.0, method=METHODS[method])
 
 
 def test_an_indefinite_kernel_is_an_error_naming_it():
@@ -455,9 +467,9 @@ def test_an_indefinite_kernel_is_an_error_naming_it():
     rng = np.random.default_rng(0)
     p = rng.normal(size=(40, 2))
     matrix = 0.5 - np.linalg.norm(p[:, None] - p, axis=-1)
-    for options in METHODS.values():
+    for method in METHODS.values():
         with pytest.raises(ValueError, match="not positive"):
-            solve(matrix, rng.normal(size=40), 0.1, **options)
+            solve(matrix, rng.normal(size=40), 0.1, method=method)
     for pivoting in ("random", "greedy"):
         with pytest.raises(ValueError, match="not positive semi-definite"):
             pivoted_cholesky(matrix, 10, pivoting=pivoting)
@@ -471,23 +483,18 @@ def test_an_indefinite_kernel_is_an_error_naming_it():
         ({"shift": np.inf}, ValueError, "`shift`"),
         ({"shift": np.nan}, ValueError, "`shift`"),
         ({"shift": "1"}, TypeError, "`shift`"),
-        ({"tol": 0.0}, ValueError, "`tol`"),
-        ({"tol": None, "accept": 3}, TypeError, "`accept`"),
+        ({"accept": 3}, TypeError, "`accept`"),
         ({"right_sides": np.ones(9)}, ValueError, r"`right_sides` has shape \(9,\), expected \(10,\) or \(10, c\)"),
         ({"right_sides": np.ones((10, 1, 1))}, ValueError, "`right_sides` has shape"),
         ({"right_sides": np.array([1.0] * 9 + [np.nan])}, ValueError, r"`right_sides\[9\]` is nan"),
         ({"right_sides": np.full((10, 2), np.inf)}, ValueError, r"`right_sides\[0, 0\]` is inf"),
         ({"right_sides": np.array(["a"] * 10)}, TypeError, "`right_sides` has dtype"),
         ({"method": "lu"}, ValueError, "`method` is 'lu'"),
-        ({"products": "float16"}, ValueError, "`products`"),
-        ({"rank": 11}, ValueError, "`rank` is 11, expected an integer between 0 and 10"),
-        ({"rank": -1}, ValueError, "`rank`"),
-        ({"rank": 1.5}, TypeError, "`rank`"),
-        ({"max_iterations": 0}, ValueError, "`max_iterations`"),
-        ({"seed": -1}, ValueError, "`seed`"),
+        ({"method": "nystrom"}, ValueError, "`method` is 'nystrom', expected one of 'auto', 'cholesky', 'cg'"),
+        ({"method": Nystrom()}, ValueError, "`method` is Nystrom"),
+        ({"method": ConjugateGradient}, TypeError, "pass an object"),
+        ({"method": ConjugateGradient(rank=11)}, ValueError, "`rank` is 11, expected an integer between 0 and 10"),
         ({"max_memory": 0}, ValueError, "`max_memory`"),
-        ({"method": "cholesky", "rank": 3}, ValueError, "`rank` has no effect on method='cholesky'"),
-        ({"method": "cholesky", "products": "float32"}, ValueError, "`products` has no effect"),
         ({"method": "cholesky", "max_memory": 100}, MemoryError, "use method='cg'"),
         ({"method": "cg", "max_memory": 100}, MemoryError, "pass a smaller rank="),
         ({"operator": np.ones((10, 9))}, ValueError, r"`operator` has shape \(10, 9\)"),
@@ -542,9 +549,9 @@ def test_errors_of_kernel_operator(points, options, error, message):
 def test_a_product_that_is_not_finite_is_an_error():
     operator = UserOperator(np.eye(10))
     operator.matmul = lambda vectors, dtype="float64": np.full(vectors.shape, np.nan)
-    for options in ({"method": "cg", "rank": 0}, {"method": "cholesky"}):
+    for method in (ConjugateGradient(rank=0), "cholesky"):
         with pytest.raises(ValueError, match="is not finite"):
-            solve(operator, np.ones(10), 1.0, **options)
+            solve(operator, np.ones(10), 1.0, method=method)
 
 
 def test_results_are_frozen_and_shown():

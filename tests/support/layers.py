@@ -15,7 +15,7 @@ LAYERS = [
     ["solvers"],
     ["definiteness", "estimators"],
     ["inference", "regression"],
-    ["evaluation", "recalibration"],
+    ["evaluation", "methods", "recalibration"],
     [""],
     ["_command"],
     ["__main__"],

@@ -1,13 +1,14 @@
 """Matrices that the solvers take: symmetric, positive semi-definite, known by their products.
 
-`KernelOperator` is K_ij = k(x_i, x_j) of points, a pair problem whose marks are 1; `DenseOperator` a matrix in
-memory. Both, and whatever a user brings, have the members of `SymmetricOperator`. Solvers see NumPy arrays, or, for
-points and matrices on an NVIDIA GPU, CuPy arrays, which stay there. Points on other devices stay there too, but what
-goes to and from them are NumPy arrays.
+`KernelMatrix` is K_ij = k(x_i, x_j) of points, a pair problem whose marks are 1, and `KernelOperator` the same for
+users, which checks what it is given; `DenseOperator` is a matrix in memory. All, and whatever a user brings, have the
+members of `SymmetricOperator`. Solvers see NumPy arrays, or, for points and matrices on an NVIDIA GPU, CuPy arrays,
+which stay there. Points on other devices stay there too, but what goes to and from them are NumPy arrays.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -52,8 +53,8 @@ class SymmetricOperator(Protocol):
         """The diagonal of K, float64, shape (n,)."""
 
 
-class KernelOperator:
-    """K_ij = k(x_i, x_j), never stored; made by `kernel_operator`."""
+class KernelMatrix:
+    """K_ij = k(x_i, x_j), never stored; for callers that run on the GPU of the points already."""
 
     def __init__(self, packed: Packed, *, threads: int | None, operator: str | None) -> None:
         self.kernel = packed.kernel
@@ -84,16 +85,12 @@ class KernelOperator:
         """Machine epsilon of the arithmetic that entries are made in."""
         return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
 
-    @on_their_gpu
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
-        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
-        operator = self._single if single else self._operator
+        operator = self._single if dtype == "float32" else self._operator
         if self._on_gpu:
-            check_beside(vectors, self._points, "the vectors to multiply", self)
             return operator.matmul(vectors, dtype=dtype)
         return arrays.to_host(operator.matmul(arrays.like(vectors, self._points), dtype=dtype))
 
-    @on_their_gpu
     def tile(self, rows: Any, columns: Any) -> Array:
         rows, columns = (i if isinstance(i, slice) else arrays.like(i, self._points) for i in (rows, columns))
         tile = self._operator.tile(rows, columns)
@@ -101,7 +98,6 @@ class KernelOperator:
             return arrays.namespace(tile).astype(tile, np.float64, copy=False)
         return np.asarray(arrays.to_host(tile), dtype=np.float64)
 
-    @on_their_gpu
     def diagonal(self) -> Array:
         own = diagonal(self._operator.problem, self.threads or 1)
         own = own if self._on_gpu else arrays.to_host(own)
@@ -133,7 +129,26 @@ class KernelOperator:
         return operator_for(problem, operator=self.name, threads=self._threads)
 
     def __repr__(self) -> str:
-        return f"<KernelOperator of {self.n} points, {self.kernel}, {self.name}>"
+        return f"<{type(self).__name__} of {self.n} points, {self.kernel}, {self.name}>"
+
+
+class KernelOperator(KernelMatrix):
+    """K_ij = k(x_i, x_j), never stored; made by `kernel_operator`."""
+
+    @on_their_gpu
+    def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
+        check_choice("dtype", dtype, ("float64", "float32"))
+        if self._on_gpu:
+            check_beside(vectors, self._points, "the vectors to multiply", self)
+        return super().matmul(vectors, dtype)
+
+    @on_their_gpu
+    def tile(self, rows: Any, columns: Any) -> Array:
+        return super().tile(rows, columns)
+
+    @on_their_gpu
+    def diagonal(self) -> Array:
+        return super().diagonal()
 
 
 class DenseOperator:
@@ -148,7 +163,7 @@ class DenseOperator:
 
     @property
     def reference(self) -> Array:
-        """As of `KernelOperator`."""
+        """An array that lies where vectors and tiles do."""
         return self.matrix
 
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
@@ -252,7 +267,16 @@ def as_operator(operator: Any) -> SymmetricOperator:
 
 def where_vectors_lie(operator: SymmetricOperator) -> Array | None:
     """An array on the device of the operator's vectors; None for one of the user's, which takes what it is given."""
-    return operator.reference if isinstance(operator, (KernelOperator, DenseOperator)) else None
+    return operator.reference if isinstance(operator, (KernelMatrix, DenseOperator)) else None
+
+
+def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, dtype: str = "float64") -> Array:
+    """(K + shift I) vectors."""
+    found = operator.matmul(vectors, dtype)
+    check_beside(found, vectors, "a product with K", operator)
+    if not math.isfinite(float(arrays.namespace(vectors).sum(found))):
+        raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
+    return found + shift * vectors
 
 
 def check_beside(array: Array, reference: Array, what: str, operator: SymmetricOperator) -> None:

@@ -1,0 +1,312 @@
+"""The CKCE of a kernel matrix of low rank: random features, random landmarks, pivoted columns.
+
+Each method is a class, public as `kcalib.methods`, that `ckce` asks for its `estimate`: features or columns from
+`kcalib.solvers`, their normal equations, the value, and a bound of its error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_integer
+from kcalib.estimators.ckce_system import Approximation, Found, System
+from kcalib.solvers.low_rank import (
+    GROUPS,
+    FourierFeatures,
+    NormalEquations,
+    NystromFeatures,
+    jackknife,
+    row_blocks,
+)
+from kcalib.solvers.pivoted_cholesky import LowRank, partial_cholesky
+
+AUTOMATIC_RANK = 200  # landmarks and pivots
+ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fourier(Approximation):
+    """Random Fourier features, for sums of linear and Gaussian kernels: ``"fourier"`` of `kcalib.ckce`.
+
+    Reads the samples once, in blocks. Time O(n r (r + m)) and memory O(r (r + m)) with r = 2 `n_features` for each
+    Gaussian term, and m for a linear one. The error is estimated from the spread over the frequencies.
+
+    Parameters
+    ----------
+    n_features : int
+        Random frequencies for each Gaussian term, at least 1. Each makes two features. 100, as in the paper.
+    seed : int
+        Seed of the frequencies, at least 0.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1], [0.2, 0.6, 0.9]
+    >>> result = kcalib.ckce(y, p, method=kcalib.methods.Fourier(n_features=500), full_output=True)
+    >>> result.n_features, result.error_bound_kind, abs(result.value - kcalib.ckce(y, p)) < 0.01
+    (500, 'estimated', True)
+    """
+
+    name: ClassVar[str] = "fourier"
+
+    n_features: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("n_features", self.n_features, 1)
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+
+    def estimate(self, system: System) -> Found:
+        problem = system.packed.problem
+        if problem.predicted is not None or problem.table is not None:
+            raise ValueError(
+                "method='fourier' needs points with a Euclidean distance, which these distributions do not have; use "
+                "method='nystrom' or 'pivoted_cholesky', or an exact method"
+            )
+        points = problem.left.points if arrays.is_cuda(problem.left.points) else arrays.to_host(problem.left.points)
+        points = arrays.namespace(points).asarray(points, dtype=np.float64)
+        dimension = points.shape[1]
+        features = FourierFeatures.drawn(problem.kernel, dimension, self.n_features, self.seed, points)
+        width = features.width(dimension)
+        memory = _check_memory_of_features(system, width, "n_features")
+        equations = NormalEquations.summed(
+            (features(points[rows]), system.residuals.take(rows))
+            for rows in row_blocks(system.n, width + system.columns, points)
+        )
+        value = linalg.squared_norm(equations.solution(system.shift))
+        bound = _monte_carlo_error(features, equations, system.shift, value)
+        kind = "estimated" if bound is not None else "none: a single frequency has no spread"
+        return Found(
+            value,
+            bound,
+            kind,
+            self.name,
+            "asked for by name",
+            memory,
+            n_features=int(self.n_features),
+            seed=int(self.seed),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nystrom(Approximation):
+    """The kernel matrix projected on random samples, the landmarks: ``"nystrom"`` of `kcalib.ckce`.
+
+    Reads the samples once, in blocks. Time O(n r (r + m)) and memory O(r (r + m)) with r landmarks. The error has a
+    bound, from the trace of what is left out, which is mostly far too large.
+
+    Parameters
+    ----------
+    n_landmarks : int, optional
+        Samples to project on, from 1 to n. Default: 200, or n if that is less.
+    seed : int
+        Seed of the landmarks, at least 0.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1], [0.2, 0.6, 0.9]
+    >>> result = kcalib.ckce(y, p, method=kcalib.methods.Nystrom(n_landmarks=2), full_output=True)
+    >>> result.rank, result.error_bound_kind, abs(result.value - kcalib.ckce(y, p)) < result.error_bound
+    (2, 'trace', True)
+    """
+
+    name: ClassVar[str] = "nystrom"
+
+    n_landmarks: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_landmarks is not None:
+            check_integer("n_landmarks", self.n_landmarks, 1)
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+
+    def estimate(self, system: System) -> Found:
+        count = _checked_rank("n_landmarks", self.n_landmarks, system.n)
+        memory = _check_memory_of_features(system, count, "n_landmarks")
+        features = NystromFeatures(system.matrix, count, self.seed)
+        kept = [0.0]
+
+        def blocks() -> Iterator[tuple[Array, Array]]:
+            for rows in row_blocks(system.n, 2 * count + system.columns, system.matrix.reference):
+                block = features(rows)
+                kept[0] += linalg.squared_norm(block)
+                yield block, system.residuals.take(rows)
+
+        equations = NormalEquations.summed(blocks())
+        diagonal = system.matrix.diagonal()
+        xp = arrays.namespace(diagonal)
+        trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
+        lost = trace - kept[0]
+        # A pivot is a difference of entries of K, and divides its column of F F^T.
+        of_columns = arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / arrays.to_host(features.pivots))
+        rounding = ROUNDINGS * system.epsilon * (trace + float(np.sum(of_columns)))
+        return _from_factor(self, system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PivotedCholesky(Approximation):
+    """An incomplete Cholesky factor of the kernel matrix: ``"pivoted_cholesky"`` of `kcalib.ckce`.
+
+    Its columns are drawn one after the other from what those before leave out. Time O(n rank (rank + m)); memory
+    O(n (rank + m)), as the factor is stored. The error has a bound, from the trace of what is left out, which is mostly
+    far too large.
+
+    Parameters
+    ----------
+    rank : int, optional
+        Columns, from 1 to n. Default: 200, or n if that is less.
+    seed : int
+        Seed of the random pivots, at least 0.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1], [0.2, 0.6, 0.9]
+    >>> result = kcalib.ckce(y, p, method=kcalib.methods.PivotedCholesky(rank=2), full_output=True)
+    >>> result.rank, result.error_bound_kind, abs(result.value - kcalib.ckce(y, p)) < result.error_bound
+    (2, 'trace', True)
+    """
+
+    name: ClassVar[str] = "pivoted_cholesky"
+
+    rank: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            check_integer("rank", self.rank, 1)
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+
+    def estimate(self, system: System) -> Found:
+        return self.estimate_until(system, 0.0)
+
+    def estimate_until(self, system: System, left_out: float) -> Found:
+        """The same of a factor that ends where this share of the trace of K, or less, is left out."""
+        rank = _checked_rank("rank", self.rank, system.n)
+        memory = system.check_memory(
+            system.n * (rank + system.columns) + 3 * rank * (rank + system.columns),
+            f"the factor of {system.n} samples and rank {rank}, and what follows",
+            "choose a smaller `rank`, or method='nystrom' or 'fourier', which store no factor",
+        )
+        factor = partial_cholesky(system.matrix, rank, tol=left_out, seed=self.seed)
+        equations = NormalEquations.summed([(factor.factor, system.residuals.take(slice(None)))])
+        diagonal = system.matrix.diagonal()
+        entry = ROUNDINGS * system.epsilon * float(arrays.namespace(diagonal).max(diagonal))
+        rounding = rounding_bound(equations, system.shift, entry, _squared_pivots(factor))
+        lost = factor.trace_residual + math.sqrt(system.n) * entry
+        return _from_factor(self, system, equations, lost, rounding, factor.rank, memory)
+
+
+APPROXIMATIONS: tuple[type[Approximation], ...] = (Fourier, Nystrom, PivotedCholesky)
+
+
+def _monte_carlo_error(
+    features: FourierFeatures, equations: NormalEquations, shift: float, value: float
+) -> float | None:
+    """Half width of a 95 % interval around the value, bias included, by a jackknife over groups of frequencies."""
+    if not features.frequencies:
+        return 0.0  # the linear kernel's features are the kernel
+    groups = min(GROUPS, features.n_frequencies)
+    if groups < 2:
+        return None
+    dimension = features.frequencies[0].shape[0]
+    without = [
+        linalg.squared_norm(equations.scaled(features.without_group(g, groups, dimension)).solution(shift))
+        for g in range(groups)
+    ]
+    bias, error = jackknife(value, np.array(without))
+    return abs(bias) + float(scipy.special.stdtrit(groups - 1, 0.975)) * error
+
+
+def _from_factor(
+    method: Nystrom | PivotedCholesky,
+    system: System,
+    equations: NormalEquations,
+    lost: float,
+    rounding: float,
+    rank: int,
+    memory: int,
+) -> Found:
+    """The value of F F^T, and its error from the trace of K - F F^T and the rounding of the value."""
+    solution = equations.solution(system.shift)
+    bound: float | None = None
+    kind = "none: the kernel is not known to be positive definite"
+    if system.is_definite:
+        bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
+        kind = "trace"
+    return Found(
+        linalg.squared_norm(solution),
+        bound,
+        kind,
+        method.name,
+        "asked for by name",
+        memory,
+        rank=rank,
+        seed=int(method.seed),
+    )
+
+
+def trace_bound(equations: NormalEquations, solution: Array, shift: float, lost: float) -> float:
+    """Largest difference of the value of K from that of F F^T, for a psd K - F F^T = D of trace `lost`.
+
+    With Y = (F F^T + t D + s I)^{-1} E and U = s (F F^T + t D + s I)^{-1} Y the value has the derivative
+    <U, D U> - <Y - U, D (Y - U)> by t, between -||D|| ||Y||^2 and ||D|| ||Y||^2, where ||Y|| <= ||E|| / s: the first
+    bound. With Z that of F F^T, the residual is -D Z and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term
+    between 0 and ||D Z||^2 / (4 s): the second.
+    """
+    return lost * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + lost / (4 * shift)))
+
+
+def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivots: np.ndarray) -> float:
+    """What rounding changes the value of F F^T by, for errors `entry` of K's entries that add up like random numbers.
+
+    A pivot is a difference of entries of K, and its root divides its column F_c, whose errors H_c are so
+    entry / sqrt(pivot) each. They change the value by <(I - 2 K A^{-1}) Z, (F_c H_c^T + H_c F_c^T) Z> to first order,
+    in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
+    """
+    # What was divided by is more than the rounding of an entry; the square of what is in F may be less, even 0.
+    pivots = np.maximum(pivots, entry / ROUNDINGS)
+    solution = equations.solution(shift)
+    z = math.sqrt(_z_squares(equations, solution, shift))
+    smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
+    sizes = 3 * linalg.column_norms(solution.T) + 2 * linalg.column_norms(smoothed.T)
+    first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
+    return first + 4 * np.finfo(np.float64).eps * linalg.squared_norm(solution)
+
+
+def _z_squares(equations: NormalEquations, solution: Array, shift: float) -> float:
+    """||Z||_F^2 of Z = (F F^T + shift I)^{-1} E."""
+    products = float(arrays.namespace(solution).sum(equations.cross * solution))
+    squares = equations.squares - products - shift * linalg.squared_norm(solution)
+    return max(squares, 2.0**-50 * equations.squares) / shift**2
+
+
+def _squared_pivots(found: LowRank) -> np.ndarray:
+    """What each column was divided by, squared."""
+    at = (arrays.like(i, found.factor) for i in (found.pivots, np.arange(found.rank)))
+    return arrays.to_host(found.factor[tuple(at)]) ** 2
+
+
+def _checked_rank(name: str, rank: int | None, n: int) -> int:
+    if rank is None:
+        return min(AUTOMATIC_RANK, n)
+    return check_integer(name, rank, 1, n, ": the samples are the landmarks and pivots")
+
+
+def _check_memory_of_features(system: System, width: int, option: str) -> int:
+    """Bytes of the Gram matrix, its copies, and a block of rows."""
+    block = next(row_blocks(system.n, width, system.matrix.reference))
+    return system.check_memory(
+        3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),
+        f"{width} features of {system.columns} residuals",
+        f"choose a smaller `{option}`",
+    )

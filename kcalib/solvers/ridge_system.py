@@ -1,0 +1,145 @@
+"""A kernel ridge system (K + s I) Z = B on checked data, when a solution of it is good enough, and what solvers return.
+
+A solution is good enough by its relative residual (`tol`), or because a *judge* that the caller passes says so. Each
+solution is judged once, and the verdict stays with it: who passes a judge gets back what it found. The solvers
+themselves are classes of their files: `cholesky`, `conjugate_gradient`, `_solve`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_memory
+from kcalib._backend.options import check_positive
+from kcalib._input.methods import Method
+from kcalib.solvers.kernel_operator import SymmetricOperator
+
+RESIDUAL_TOLERANCE = 1e-10  # relative residual, where neither `tol` nor a judge says when to stop
+
+
+class Verdict(Protocol):
+    """What a judge has found about a solution."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the solution is good enough."""
+
+
+Judge = Callable[[Array, Array], Verdict]  # of Z and the residual R = B - (K + s I) Z, neither of which it may change
+
+
+class Assessment(NamedTuple):
+    """Whether a solution is good enough, and the judge's verdict if it was asked."""
+
+    good: bool
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """A solution is good enough if its relative residual is at most `tol`, or else if the judge accepts it."""
+
+    tol: float | None
+    judge: Judge | None
+
+    def __call__(self, values: Array, residuals: Array, relative: float) -> Assessment:
+        if self.tol is not None and relative <= self.tol:
+            return Assessment(True, None)
+        if self.judge is None:
+            return Assessment(False, None)
+        verdict = self.judge(values, residuals)
+        return Assessment(verdict.accepted, verdict)
+
+
+@dataclass(frozen=True)
+class RidgeSystem:
+    """(K + shift I) Z = B, all arguments checked."""
+
+    operator: SymmetricOperator
+    right_sides: Array  # B, float64, shape (n, c), where the operator's vectors lie
+    shift: float
+    judge: Judge | None
+    max_memory: float | None
+
+    def stopping_rule(self, tol: float | None) -> StoppingRule:
+        """The judge and `tol`; without either the default tolerance."""
+        if tol is None and self.judge is None:
+            tol = RESIDUAL_TOLERANCE
+        return StoppingRule(tol, self.judge)
+
+    @property
+    def on_gpu(self) -> bool:
+        return arrays.is_cuda(self.right_sides)
+
+    @property
+    def allowed_memory(self) -> float | None:
+        """Bytes that a solver may take, None where nobody knows."""
+        if self.max_memory is not None:
+            return self.max_memory
+        return available_memory_on_gpu(self.right_sides.device) if self.on_gpu else available_memory()
+
+    def check_memory(self, needed: int, what: str, remedy: str) -> None:
+        check_memory(needed, self.max_memory, what, remedy, self.right_sides)
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """What a solver found."""
+
+    values: Array  # Z, shape (n, c)
+    residuals: Array  # B - (K + shift I) Z, from products in float64
+    converged: bool  # whether the stopping rule was met
+    verdict: Verdict | None  # of the judge, if it was asked about these values
+    method: str
+    reason: str  # why that one
+    memory: int  # bytes needed at most, beyond what was given
+    iterations: int = 0
+    rank: int = 0  # of the preconditioner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver(Method):
+    """A method that solves a `RidgeSystem`."""
+
+    tol: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tol is not None:
+            check_positive("tol", self.tol)
+
+    @property
+    @abstractmethod
+    def seed(self) -> int:
+        """The seed of random pivots."""
+
+    def check_size(self, n: int) -> None:
+        """Raise a ValueError if an option does not fit n samples; to be called before `solve`."""
+
+    @abstractmethod
+    def solve(self, system: RidgeSystem, reason: str) -> Solved:
+        """The solution; `reason` is why this method was taken.
+
+        Raises
+        ------
+        ValueError
+            If K + shift I is not positive definite, or a product with K is not finite.
+        MemoryError
+            If more memory is needed than is allowed.
+        """
+
+
+def relative_residual(residuals: Array, scales: np.ndarray) -> float:
+    """Largest residual of a column, relative to its right side, whose length is in `scales`; 0 for zeros."""
+    return largest_ratio(linalg.column_norms(residuals), scales)
+
+
+def largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
+    """Largest of `sizes` over `scales`, without those whose scale is 0."""
+    return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))

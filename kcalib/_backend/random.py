@@ -27,7 +27,6 @@ from kcalib._backend.threads import resolve_threads, terminal_progress
 
 # The enum WeightKind of src/include/kcalib/resampling.h.
 KINDS = {"multinomial": 0, "rademacher": 1, "gaussian": 2}
-THREADS = 256  # of a block, as in philox.cu and weights.cu
 
 
 @dataclass(frozen=True)
@@ -102,14 +101,14 @@ def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str
     if width == 0:
         return panel
     seed, sizes = np.uint64(weights.seed), (np.int64(n), np.int64(width))
-    every = (-(-n * width // THREADS), 1)
+    every = program.blocks(n * width), 1
     if weights.kind == "multinomial":
         counts = cupy.zeros((n, width), dtype=cupy.uint32)
-        program.launch("kcalib_draws", every, THREADS, (seed, np.int64(begin), count, *sizes, counts))
-        program.launch("kcalib_as_reals", every, THREADS, (counts, np.int64(counts.size), panel))
+        program.launch("kcalib_draws", every, (seed, np.int64(begin), count, *sizes, counts))
+        program.launch("kcalib_as_reals", every, (counts, np.int64(counts.size), panel))
     else:
         arguments = (np.int64(KINDS[weights.kind]), seed, np.int64(begin), count, *sizes, panel)
-        program.launch("kcalib_multipliers", every, THREADS, arguments)
+        program.launch("kcalib_multipliers", every, arguments)
     return panel
 
 
@@ -259,4 +258,5 @@ def philox_program() -> Program:
 
 def _launch(name: str, count: int, arguments: tuple[Any, ...]) -> None:
     if count:
-        philox_program().launch(name, (-(-count // THREADS), 1), THREADS, arguments)
+        program = philox_program()
+        program.launch(name, (program.blocks(count), 1), arguments)

@@ -11,7 +11,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
 
-THREADS, COLUMNS = 256, 16  # of a block, as in segments.cu
+COLUMNS = 16  # of a block
 
 
 class Segments:
@@ -46,7 +46,7 @@ class Segments:
         span = min(COLUMNS, 1 << max(0, width - 1).bit_length())
         if out.size:
             arguments = (numbers, scales, self._order, self._begins, np.int64(width), np.int64(span), out)
-            segments_program().launch("kcalib_segment_sums", (self._count, -(-width // span)), THREADS, arguments)
+            segments_program().launch("kcalib_segment_sums", (self._count, -(-width // span)), arguments)
         return out
 
 

@@ -21,7 +21,7 @@ UNIFORMS = 2**22  # random numbers that are brought to a GPU at a time
 
 def poisson_program() -> Program:
     # Products and sums are rounded as NumPy's, not fused.
-    return Program(("cuda/poisson.cu",), ("-fmad=false",))
+    return Program(("cuda/poisson.cu",), ("-fmad=false",), threads=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Poisson(Counts):
                 progress,
                 out,
             )
-            poisson_program().launch("kcalib_poisson", (1, 1), 1, arguments)
+            poisson_program().launch("kcalib_poisson", (1, 1), arguments)
             done, used = (int(number) for number in arrays.to_host(progress))
             left = uniforms[used:]
         return out

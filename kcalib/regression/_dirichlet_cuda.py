@@ -11,10 +11,10 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program, tensor_float
+from kcalib._backend.cuda import Program, defined, tensor_float
 
 FILES = ("include/kcalib/math.h", "include/kcalib/log_gamma.h", "cuda/dirichlet.cu")
-TILE, LANES, THREADS = 64, 16, 256  # as in dirichlet.cu
+TILE, LANES = 64, 16  # of a block: queries, also of training samples, and rows or columns of its threads
 GROUPS = 128  # of training samples, at most: enough blocks where there are few queries
 PRODUCTS_FROM = 64  # features from which cuBLAS makes the inner products
 PRODUCTS_BYTES = 2**29  # of the inner products of a launch
@@ -25,7 +25,8 @@ SUMS_BYTES = 2**28  # of the sums of a launch
 
 def program(dtype: str) -> Program:
     """For costs and weights in "float64" or "float32": all that is ever compiled."""
-    return Program(FILES, (f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}",))
+    real = f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}"
+    return Program(FILES, (real, *defined(TILE=TILE, LANES=LANES)))
 
 
 PROGRAMS = {dtype: program(dtype) for dtype in ("float64", "float32")}
@@ -73,11 +74,11 @@ def class_shares(
         samples = training, offsets, labels, np.int64(n_training), np.int64(n_features)
         grid = -(-(end - begin) // TILE), groups
         arguments = products, some, count, *samples, own, np.int64(per_group), sums, floors
-        compiled.launch("kcalib_class_sums", grid, THREADS, arguments)
+        compiled.launch("kcalib_class_sums", grid, arguments)
         found = shares[begin:end], log_sums[begin:end]
         sizes = np.int64(n_training), np.int64(per_group), np.int64(groups), np.int64(n_classes)
-        grid = -(-(end - begin) // THREADS), 1
-        compiled.launch("kcalib_class_shares", grid, THREADS, (sums, floors, count, labels, *sizes, *found))
+        grid = compiled.blocks(end - begin), 1
+        compiled.launch("kcalib_class_shares", grid, (sums, floors, count, labels, *sizes, *found))
         if n > step:
             cupy.cuda.get_current_stream().synchronize()
         if progress is not None:
@@ -90,7 +91,7 @@ def log_normalisers(x: Array) -> Array:
     xp = arrays.namespace(x)
     (n, m), out = x.shape, xp.empty(len(x), dtype=xp.float64)
     arguments = (xp.ascontiguousarray(x), np.int64(n), np.int64(m), out)
-    PROGRAMS["float64"].launch("kcalib_log_normalisers", (-(-n // LANES), 1), THREADS, arguments)
+    PROGRAMS["float64"].launch("kcalib_log_normalisers", (-(-n // LANES), 1), arguments)
     return out
 
 

@@ -24,7 +24,8 @@ namespace {
 
 using T = KCALIB_REAL;
 
-constexpr int TILE = 64, LANES = 16, THREADS = LANES * LANES, SPAN = TILE / LANES, FEATURES = 16;
+constexpr int TILE = KCALIB_TILE, LANES = KCALIB_LANES, THREADS = KCALIB_THREADS, SPAN = TILE / LANES, FEATURES = 16;
+static_assert(THREADS == LANES * LANES, "a thread for each pair of lanes");
 // Weights up to exp(ROOM) do not overflow, nor their sums over any number of samples.
 constexpr T ROOM = sizeof(T) == 8 ? 600 : 60;
 constexpr double HIGHEST = 1e30;  // above all costs; the cost of a pair that does not count

@@ -4,6 +4,7 @@
 //
 //   KCALIB_DEGREE        of the polynomial in k(x, x') = exp(-rate D) sum_p coefficients[p] D^p, D = |x - x'|
 //   KCALIB_COLUMNS       columns of V that a thread has
+//   KCALIB_CHUNK         points of a node, and nodes of one of the level above
 //
 // and launches the functions below. What points give to a place is a state, A_p = sum_j u_j D_j^p exp(-rate D_j), D_j to
 // that place, which moves on by the binomial theorem. Decays are between neighbours or further apart, never their inverse:
@@ -21,7 +22,8 @@
 namespace kcalib {
 namespace {
 
-constexpr int DEGREE = KCALIB_DEGREE, POWERS = DEGREE + 1, COLUMNS = KCALIB_COLUMNS, THREADS = 256, CHUNK = 32;
+constexpr int DEGREE = KCALIB_DEGREE, POWERS = DEGREE + 1, COLUMNS = KCALIB_COLUMNS, THREADS = KCALIB_THREADS,
+              CHUNK = KCALIB_CHUNK;
 
 // Sorted points: positions are those of their samples in the user's order. Points of different blocks of consecutive
 // sorted points do not see each other.

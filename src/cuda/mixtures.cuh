@@ -31,17 +31,9 @@ template <class T, int N> struct ColumnPart {
   }
 };
 
-// Mixtures as kcalib/_pairs/operators/device_mixtures.py passes them: the numbers beside the family.
-struct MixtureNumbers {
-  const long long* at;
-  KCALIB_FN Mixtures mixtures(int family, int dims) const {
-    return {family, dims ? dims : int(at[0]), int(at[1]), int(at[2]), {}};
-  }
-  // Of the atoms' kernel, the first of its numbers and how many terms it has.
-  KCALIB_FN long long program() const { return at[3]; }
-  KCALIB_FN long long program_terms() const { return at[4]; }
-};
-constexpr int TARGET_NUMBERS = 1, PREDICTED_NUMBERS = 6;  // where they begin, after the columns of a table
+KCALIB_FN Mixtures mixtures_of(const MixtureNumbers& numbers, int family, int dims) {
+  return {family, dims ? dims : int(numbers.n_dims), int(numbers.n_components), int(numbers.n_terms), {}};
+}
 
 // Products of parts, f[N] of a row.
 template <int FAMILY, class T, int N> struct Products {
@@ -106,14 +98,14 @@ KCALIB_FN void add_atoms(int d, const double* program, long long n_terms, RowPar
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double* program, RowPart<T> rows,
                                             ColumnPart<T, N> columns, T* out) {
-  const Mixtures m = numbers.mixtures(FAMILY, DIMS);
+  const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   const long long first = 2 + m.n_dims;
   for (int v = 0; v < N; ++v) out[v] = T(0);
   if constexpr (FAMILY == ATOMS) {
     // The observation's c and y lie as an atom's weight and place do.
     const int d = m.n_dims, count = m.n_components;
-    const double* own = program + numbers.program();
-    const long long terms = numbers.program_terms();
+    const double* own = program + numbers.program;
+    const long long terms = numbers.program_terms;
     add_atoms<AtomPair>(d, own, terms, rows.from(1), 1, columns.from(1), 1, T(1), out);
     add_atoms<AtomPair>(d, own, terms, rows.from(1), 1, columns.from(first), count, T(-1), out);
     add_atoms<AtomPair>(d, own, terms, rows.from(first), count, columns.from(1), 1, T(-1), out);
@@ -155,10 +147,10 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void point_products(MixtureNumbers numbers, const double* program, RowPart<T> rows,
                                             ColumnPart<T, N> columns, T* out, T* apart) {
-  const Mixtures m = numbers.mixtures(FAMILY, DIMS);
+  const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   for (int v = 0; v < N; ++v) out[v] = apart[v] = T(0);
   if constexpr (FAMILY == ATOMS) {
-    add_atoms<AtomPair>(m.n_dims, program + numbers.program(), numbers.program_terms(), rows, m.n_components, columns,
+    add_atoms<AtomPair>(m.n_dims, program + numbers.program, numbers.program_terms, rows, m.n_components, columns,
                         m.n_components, T(1), out);
   } else {
     const long long step = component_columns(m), width = m.n_components * step;
@@ -202,7 +194,7 @@ template <class T, int N> KCALIB_FN bool same_points(RowPart<T> row, ColumnPart<
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPart<T> rows, ColumnPart<T, N> columns,
                             T* out) {
-  const Mixtures m = numbers.mixtures(FAMILY, DIMS);
+  const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   const long long step = component_columns(m);
   if constexpr (FAMILY == NORMAL) {
     if (single_normals(m)) {

@@ -2,7 +2,7 @@
 
 namespace kcalib {
 namespace {
-constexpr int THRESHOLDS = 8;  // at a time
+constexpr int THRESHOLDS = KCALIB_THRESHOLDS;  // at a time
 
 // H of a tile for both functions. Not inlined: what is counted below a number and what is listed there have the same bits
 // only if they come from the same instructions, and products may be fused with sums in one place and not in another.
@@ -14,11 +14,10 @@ __device__ __noinline__ void entries_above(const Problem& problem, Panels& panel
 }  // namespace kcalib
 
 // counts[t] += number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS. Integers: the order does not matter.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_counts(KCALIB_PROBLEM, const double* thresholds, unsigned long long* counts) {
-  const Problem problem = KCALIB_THE_PROBLEM;
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_counts(const Problem problem, const double* thresholds, unsigned long long* counts) {
   __shared__ Panels panels;
   __shared__ unsigned long long parts[THREADS];
-  const long long row = row_begin + blockIdx.y * (long long)TILE, column = column_begin + blockIdx.x * (long long)TILE;
+  const long long row = problem.left.begin + blockIdx.y * (long long)TILE, column = problem.right.begin + blockIdx.x * (long long)TILE;
   if (column < row) return;
   T h[SPAN][SPAN];
   entries_above(problem, panels, row, column, h);
@@ -30,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_cou
 #pragma unroll
       for (int c = 0; c < SPAN; ++c) {
         const long long i = row + place(threadIdx.x / LANES, r), j = column + place(threadIdx.x % LANES, c);
-        count += i < j && j < column_end && h[r][c] < T(thresholds[t]);
+        count += i < j && j < problem.right.n && h[r][c] < T(thresholds[t]);
       }
     count = block_sum(count, parts);
     if (threadIdx.x == 0 && count) atomicAdd(counts + t, count);
@@ -38,10 +37,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_cou
 }
 
 // The entries H_ij in [low, high) of pairs i < j, in no order; *found is how many there are, `capacity` are written.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_between(KCALIB_PROBLEM, double low, double high, double* out, long long capacity, unsigned long long* found) {
-  const Problem problem = KCALIB_THE_PROBLEM;
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_between(const Problem problem, double low, double high, double* out, long long capacity, unsigned long long* found) {
   __shared__ Panels panels;
-  const long long row = row_begin + blockIdx.y * (long long)TILE, column = column_begin + blockIdx.x * (long long)TILE;
+  const long long row = problem.left.begin + blockIdx.y * (long long)TILE, column = problem.right.begin + blockIdx.x * (long long)TILE;
   if (column < row) return;
   T h[SPAN][SPAN];
   entries_above(problem, panels, row, column, h);
@@ -50,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_bet
 #pragma unroll
     for (int c = 0; c < SPAN; ++c) {
       const long long i = row + place(threadIdx.x / LANES, r), j = column + place(threadIdx.x % LANES, c);
-      if (!(i < j && j < column_end && h[r][c] >= T(low) && h[r][c] < T(high))) continue;
+      if (!(i < j && j < problem.right.n && h[r][c] >= T(low) && h[r][c] < T(high))) continue;
       const unsigned long long position = atomicAdd(found, 1ull);
       if ((long long)position < capacity) out[position] = h[r][c];
     }

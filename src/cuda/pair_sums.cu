@@ -27,21 +27,20 @@ __device__ double sum_over_lanes(double (*parts)[TILE + 1], int lane, int at, co
 //
 // where those are given. Symmetric problems have no pairs of a sample with itself and no tiles below the diagonal:
 // their rows lack what these have, which is in `columns`, and tiles above the diagonal count twice in totals.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sums(KCALIB_PROBLEM, long long symmetric, long long per_group, double* rows, double* columns, double* totals,
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sums(const Problem problem, long long symmetric, long long per_group, double* rows, double* columns, double* totals,
             double* squares) {
-  const Problem problem = KCALIB_THE_PROBLEM;
   __shared__ Panels panels;
   __shared__ double parts[LANES][TILE + 1];
   const int ty = threadIdx.x / LANES, tx = threadIdx.x % LANES;
-  const long long tile = blockIdx.x, group = blockIdx.y, row = row_begin + tile * TILE;
-  const long long tiles = (column_end - column_begin + TILE - 1) / TILE;
+  const long long tile = blockIdx.x, group = blockIdx.y, row = problem.left.begin + tile * TILE;
+  const long long tiles = (problem.right.n - problem.right.begin + TILE - 1) / TILE;
   const long long end = (group + 1) * per_group < tiles ? (group + 1) * per_group : tiles;
   double row_sum[SPAN] = {}, total_sum = 0, square_sum = 0;
   for (long long other = group * per_group; other < end; ++other) {
-    const long long column = column_begin + other * TILE;
+    const long long column = problem.right.begin + other * TILE;
     const long long own_column = other * TILE + threadIdx.x;
-    const bool has_column = columns && threadIdx.x < TILE && own_column < column_end - column_begin;
-    double* const own = columns + (has_column ? tile * (column_end - column_begin) + own_column : 0);
+    const bool has_column = columns && threadIdx.x < TILE && own_column < problem.right.n - problem.right.begin;
+    double* const own = columns + (has_column ? tile * (problem.right.n - problem.right.begin) + own_column : 0);
     if (symmetric && column < row) {
       if (has_column) *own = 0;
       continue;
@@ -89,5 +88,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sum
   if (!rows) return;
   const double sum = sum_over_lanes(parts, tx, ty, row_sum);
   const long long own = tile * TILE + threadIdx.x;
-  if (threadIdx.x < TILE && own < row_end - row_begin) rows[group * (row_end - row_begin) + own] = sum;
+  if (threadIdx.x < TILE && own < problem.left.n - problem.left.begin) rows[group * (problem.left.n - problem.left.begin) + own] = sum;
 }

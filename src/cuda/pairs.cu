@@ -3,6 +3,7 @@
 // kcalib/_pairs/operators/cuda.py compiles this text by NVRTC with the function that is wanted, once for each combination of
 // what it defines:
 //
+//   KCALIB_TILE, KCALIB_LANES, KCALIB_FEATURES, KCALIB_THREADS   the sizes below
 //   KCALIB_REAL          double or float: the type of points, marks and entries
 //   KCALIB_EXPRESSION    the kernel as an expression of factor<PROFILE, METRIC>(f) and coefficient(t)
 //   KCALIB_QUANTITIES    which quantities of a pair it needs: a sum of SQUARES, CITYBLOCKS, DOTS
@@ -21,18 +22,17 @@
 // launches, and there are no atomic operations on reals. (With KCALIB_GRAM they are those of cuBLAS, which depend
 // on its version, on the model of the GPU, and on the rectangle.)
 //
-// The scalar maths is that of the compiled core (include/kcalib), which this file is pasted after.
-
-#ifndef KCALIB_REAL
-#error "kcalib/_pairs/operators/cuda.py says what to define"
-#endif
+// Problem, which every function is passed by value, is in problem.cuh. The scalar maths is that of the compiled core
+// (include/kcalib). This file is pasted after both.
 
 namespace kcalib {
 namespace {
 
 using T = KCALIB_REAL;
 
-constexpr int TILE = 64, LANES = 16, THREADS = LANES * LANES, SPAN = TILE / LANES, FEATURES = 16;
+constexpr int TILE = KCALIB_TILE, LANES = KCALIB_LANES, THREADS = KCALIB_THREADS, SPAN = TILE / LANES;
+constexpr int FEATURES = KCALIB_FEATURES;
+static_assert(THREADS == LANES * LANES, "a thread for each pair of lanes");
 constexpr int BLOCKS_AT_ONCE = 2;  // on a multiprocessor: at most 128 registers a thread
 enum Quantity { SQUARES = 1, CITYBLOCKS = 2, DOTS = 4 };
 constexpr int QUANTITIES = KCALIB_QUANTITIES;
@@ -46,24 +46,6 @@ constexpr int PACK = 16 / sizeof(T);  // as much as a thread reads from shared m
 #endif
 // As in cpu/quantities.h: squared distances below these shares of their terms are computed anew by differences.
 constexpr double NEAR = 1e-3, NEAR_OTHERS = 4e-3;
-
-// One side of a pair problem, row-major; norms are |x|^2 and |e|^2 of each row.
-struct Side {
-  const T *points, *marks, *norms;
-  const int* labels;
-  long long stride;      // of mixtures, which are transposed: column k of sample i is at k * stride + i
-  long long begin, n;    // the rectangle's samples: begin, ..., n - 1
-};
-
-struct Problem {
-  Side left, right;
-  long long n_features, n_marks;
-  const double* program;  // coefficients of terms, then scale and shape of each factor
-  long long n_terms;
-  const long long* mixtures;  // columns of `table`, numbers of the target's and of the predictions' mixtures
-  const double* table;
-  const T *marks_gram, *points_gram;  // inner products of the rectangle's samples, row by row
-};
 
 KCALIB_FN double square_root(double x) { return ::sqrt(x); }
 KCALIB_FN float square_root(float x) { return ::sqrtf(x); }
@@ -187,14 +169,14 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
   for_each_row<SPAN>(left.points, left.stride, left.n, row + ty, right.points, right.stride, right.n, column + tx, LANES,
                      [&](auto one, auto others, int r) {
                        squared_mmd<PredictedPair, KCALIB_PREDICTED, KCALIB_PREDICTED_DIMS>(
-                           MixtureNumbers{problem.mixtures + PREDICTED_NUMBERS}, problem.program, one, others, squares[r]);
+                           problem.predicted, problem.program, one, others, squares[r]);
                      });
 #elif defined(KCALIB_TABLE)
   for (int r = 0; r < SPAN; ++r)
     for (int c = 0; c < SPAN; ++c) {
       const long long i = row + place(ty, r), j = column + place(tx, c);
       if (i >= left.n || j >= right.n) continue;
-      const long long position = (long long)left.points[i] * problem.mixtures[0] + (long long)right.points[j];
+      const long long position = (long long)left.points[i] * problem.table_columns + (long long)right.points[j];
       cityblock[r][c] = T(problem.table[position]);
     }
 #else
@@ -211,7 +193,7 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
   for_each_row<SPAN>(left.marks, left.stride, left.n, row + ty, right.marks, right.stride, right.n, column + tx, LANES,
                      [&](auto one, auto others, int r) {
                        target_factors<TargetPair, KCALIB_TARGET, KCALIB_TARGET_DIMS>(
-                           MixtureNumbers{problem.mixtures + TARGET_NUMBERS}, problem.program, one, others, target[r]);
+                           problem.target, problem.program, one, others, target[r]);
                      });
 #else
   if constexpr (!GRAM)
@@ -282,14 +264,3 @@ template <class S> __device__ S block_sum(S value, S* shared) {
 }  // namespace kcalib
 
 using namespace kcalib;
-
-#define KCALIB_PROBLEM                                                                                                \
-  const T *left_points, const T *left_marks, const T *left_norms, const int *left_labels, long long left_stride,      \
-      const T *right_points, const T *right_marks, const T *right_norms, const int *right_labels,                     \
-      long long right_stride, long long row_begin, long long row_end, long long column_begin, long long column_end,   \
-      long long n_features, long long n_marks, const double *program, long long n_terms, const long long *mixtures,   \
-      const double *table, const T *marks_gram, const T *points_gram
-#define KCALIB_THE_PROBLEM                                                                                            \
-  {{left_points, left_marks, left_norms, left_labels, left_stride, row_begin, row_end},                               \
-   {right_points, right_marks, right_norms, right_labels, right_stride, column_begin, column_end}, n_features,        \
-   n_marks, program, n_terms, mixtures, table, marks_gram, points_gram}

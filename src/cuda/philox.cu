@@ -7,7 +7,7 @@
 namespace kcalib {
 namespace {
 
-constexpr int THREADS = 256;
+constexpr int THREADS = KCALIB_THREADS;
 using Word = unsigned long long;
 
 // The upper 64 bits of a * b.

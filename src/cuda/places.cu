@@ -6,7 +6,7 @@
 namespace kcalib {
 namespace {
 
-constexpr int THREADS = 256, PIECE = 32, THRESHOLDS = 8;
+constexpr int THREADS = KCALIB_THREADS, PIECE = KCALIB_PIECE, THRESHOLDS = KCALIB_THRESHOLDS;
 
 KCALIB_FN long long lower(long long a, long long b) { return a < b ? a : b; }
 

@@ -5,7 +5,7 @@
 
 namespace kcalib {
 namespace {
-constexpr int THREADS = 256;
+constexpr int THREADS = KCALIB_THREADS;
 }  // namespace
 }  // namespace kcalib
 

@@ -3,7 +3,7 @@
 namespace kcalib {
 namespace {
 using T = KCALIB_REAL;
-constexpr int THREADS = 256;
+constexpr int THREADS = KCALIB_THREADS;
 }  // namespace
 }  // namespace kcalib
 

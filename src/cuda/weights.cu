@@ -6,7 +6,7 @@
 
 namespace kcalib {
 namespace {
-constexpr int THREADS = 256;
+constexpr int THREADS = KCALIB_THREADS;
 }  // namespace
 }  // namespace kcalib
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,14 @@ from problems import softmax_problem
 from kcalib import _packing
 from kcalib import kernels as K
 from kcalib._backend import threads
+from kcalib._backend.cuda import OPTIONS, Program, layout_check, struct
 from kcalib._backend.random import KINDS, Weights, drawn_weights, weights_program
+from kcalib._backend.segments import segments_program
 from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.operators import cuda
 from kcalib._pairs.operators.cuda import CudaOperator, Rectangle
+from kcalib._pairs.operators.device_mixtures import MIXTURE_NUMBERS
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import PairProblem
 
@@ -321,6 +325,52 @@ def test_host_arrays_are_refused():
     problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
     with pytest.raises(ValueError, match=r"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
         operator_for(problem, operator="cuda")
+
+
+def _with_layout(check: str) -> Program:
+    program = compile_kernels.named("kcalib_entries to float64, float64, one").popitem()[1]
+    others = [option for option in program.options if not option.startswith("-DKCALIB_LAYOUT")]
+    return dataclasses.replace(program, options=(*others, f"-DKCALIB_LAYOUT=({check})"))
+
+
+@pytest.mark.parametrize("change", ["none", "two fields exchanged", "a field less", "a smaller number"])
+def test_a_struct_laid_out_otherwise_does_not_compile(change):
+    fields = [(name, cuda.PROBLEM[name]) for name in cuda.PROBLEM.names]
+    if change == "two fields exchanged":
+        fields[2], fields[4] = fields[4], fields[2]
+    elif change == "a field less":
+        fields.pop()
+    elif change == "a smaller number":
+        fields[2] = (fields[2][0], np.dtype(np.int32))
+        fields[3] = (fields[3][0], np.dtype([("number", np.int64), ("more", np.int32)]))
+    program = _with_layout(layout_check("Problem", np.dtype(fields)))
+    if change == "none":
+        nvrtc.cubin(program.source, program.every_option, "sm_90")
+        return
+    with pytest.raises(AssertionError, match=r"passes other fields than these"):
+        nvrtc.cubin(program.source, program.every_option, "sm_90")
+
+
+def test_all_fields_of_a_struct_are_filled():
+    with pytest.raises(TypeError, match=r"has the fields \('n_dims', .*\), not \('n_dims',\)"):
+        struct(MIXTURE_NUMBERS, {"n_dims": 1})
+
+
+def test_a_struct_has_pointers_and_numbers(emulation):
+    points = emulation.asarray([1.0, 2.0])
+    side = {"points": points, "marks": None, "norms": None, "labels": None, "stride": 7, "begin": 8, "n": 9}
+    found = struct(np.dtype([("one", cuda.SIDE), ("count", np.int64)]), {"one": side, "count": 3})
+    assert found.tobytes() == np.array([points.data.ptr, 0, 0, 0, 7, 8, 9, 3], dtype=np.int64).tobytes()
+
+
+def test_sizes_are_numbers_of_python_alone():
+    """A number that both sides need is defined for the compiler; without, nothing compiles."""
+    for program in compile_kernels.named().values():
+        for name, value in re.findall(r"-DKCALIB_([A-Z]+)=(\d+)", " ".join(program.every_option)):
+            assert not re.search(rf"\b{name} = {value}\b", program.source), name
+    program = segments_program()
+    with pytest.raises(AssertionError, match="KCALIB_THREADS"):
+        nvrtc.cubin(program.source, OPTIONS, "sm_90")
 
 
 def test_the_list_of_programs_has_every_text():

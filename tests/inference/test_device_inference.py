@@ -10,7 +10,6 @@ from problems import softmax_problem
 
 import kcalib
 from kcalib import kernels as K
-from kcalib._backend import random
 from kcalib._backend.random import (
     KINDS,
     RandomNumbers,
@@ -314,8 +313,3 @@ def test_a_users_estimator_gets_arrays_on_the_device(cupy):
     with emulated_cupy.stays_on_device(1):
         found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), estimator=on_the_device, **options)
     assert found.pvalue == expected.pvalue
-
-
-def test_threads_of_a_block_are_those_of_the_text():
-    text = philox_program().source + segments_program().source
-    assert text.count(f"THREADS = {random.THREADS};") == 2

@@ -280,7 +280,7 @@ class ndarray:
     T = property(lambda self: _wrapped(self._here().T))
     mT = property(lambda self: _wrapped(self._here().mT))
     real = property(lambda self: _wrapped(self._here().real))
-    data = property(lambda self: types.SimpleNamespace(ptr=self._a.ctypes.data))
+    data = property(lambda self: types.SimpleNamespace(ptr=self._pointer()))
 
     def _here(self) -> np.ndarray:
         if self.device.id != _state.device:
@@ -289,6 +289,12 @@ class ndarray:
                 f"{_state.device}"
             )
         return self._a
+
+    def _pointer(self) -> int:
+        """For kernels, which read what is on the current device, one number after the other."""
+        values = self._here()
+        assert values.flags.c_contiguous
+        return values.ctypes.data if values.size else 0
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray:
         transfers.append(self.size)
@@ -649,9 +655,10 @@ class RawModule:
         kept, pointers = [], []
         for argument in arguments:
             if isinstance(argument, ndarray):
-                values = argument._here()
-                assert values.flags.c_contiguous
-                value: object = ctypes.c_void_p(values.ctypes.data if values.size else 0)
+                value: object = ctypes.c_void_p(argument.data.ptr)
+            elif isinstance(argument, np.ndarray):  # a struct, by value
+                assert argument.size == 1 and argument.dtype.names
+                value = ctypes.create_string_buffer(argument.tobytes(), argument.nbytes)
             elif isinstance(argument, np.uintp):
                 value = ctypes.c_void_p(int(argument))
             elif isinstance(argument, np.float64):

@@ -20,24 +20,25 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program, tensor_float
+from kcalib._backend.cuda import Program, defined, layout_check, struct, tensor_float
 from kcalib._backend.memory import available_memory_on_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
 from kcalib._backend.threads import terminal_progress
 from kcalib._pairs.operators.device_mixtures import (
+    MIXTURE_NUMBERS,
     QUANTITIES,
     expression,
     mixture_definitions,
     mixture_files,
-    numbers_of,
+    programs_of,
     table_of,
 )
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
 
-HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h")
+HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h", "cuda/problem.cuh")
 FUNCTIONS = {
     "kcalib_sums": "cuda/pair_sums.cu",
     "kcalib_block_sums": "cuda/pair_block_sums.cu",
@@ -46,7 +47,35 @@ FUNCTIONS = {
     "kcalib_between": "cuda/pair_counts.cu",
     "kcalib_own_products": "cuda/own_products.cu",
 }
-TILE, THREADS, THRESHOLDS, FEATURES = 64, 256, 8, 16  # as in pairs.cu
+# Rows and columns of a tile, threads along each of them, features in shared memory and counts at a time.
+TILE, LANES, FEATURES, THRESHOLDS = 64, 16, 16, 8
+SIZES = defined(TILE=TILE, LANES=LANES, FEATURES=FEATURES, THRESHOLDS=THRESHOLDS)
+# What pairs.cu is passed: the structs of problem.cuh.
+POINTER, SIZE = np.uintp, np.int64
+SIDE = np.dtype(
+    [(name, POINTER) for name in ("points", "marks", "norms", "labels")]
+    + [(name, SIZE) for name in ("stride", "begin", "n")]
+)
+PROBLEM = np.dtype(
+    [
+        ("left", SIDE),
+        ("right", SIDE),
+        ("n_features", SIZE),
+        ("n_marks", SIZE),
+        ("program", POINTER),
+        ("n_terms", SIZE),
+        ("target", MIXTURE_NUMBERS),
+        ("predicted", MIXTURE_NUMBERS),
+        ("table", POINTER),
+        ("table_columns", SIZE),
+        ("marks_gram", POINTER),
+        ("points_gram", POINTER),
+    ]
+)
+LAYOUT = "&&".join(
+    layout_check(name, layout)
+    for name, layout in (("Side", SIDE), ("MixtureNumbers", MIXTURE_NUMBERS), ("Problem", PROBLEM))
+)
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
 # Unless points lie so close, in the mean of their squared distances, that most pairs would have to be computed anew:
 # by residuals, whose products have size 1, or by an expansion, as a share of their squares.
@@ -132,6 +161,8 @@ class CudaOperator:
         self._gram = vectors and many and not (self._dtype == "float32" and tensor_float())
         quantities = {QUANTITIES[metric] for metric in metrics}
         self._options = (
+            *SIZES,
+            f"-DKCALIB_LAYOUT=({LAYOUT})",
             f"-DKCALIB_REAL={_real(self._dtype)}",
             f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
@@ -142,7 +173,8 @@ class CudaOperator:
         self._programs: dict[tuple[str, str], Program] = {}
         self._sums_program = sums_program(_real(self._dtype))
         self._table = table_of(problem)
-        self._numbers, self._mixtures = (self._xp.asarray(numbers) for numbers in numbers_of(problem, self._table))
+        numbers, self._mixtures = programs_of(problem)
+        self._numbers = self._xp.asarray(numbers)
         self._sizes = (np.int64(features), np.int64(marks))
         self._cost = EPILOGUE_COST + _cost(problem.predicted, features) + _cost(problem.target, marks)
         self._left = self._prepared(problem.left)
@@ -292,7 +324,7 @@ class CudaOperator:
         if parts is None:
             return
         arguments = parts, np.int64(count), np.int64(length), out, np.int64(first)
-        self._sums_program.launch("kcalib_merge", (-(-length // THREADS), 1), THREADS, arguments)
+        self._sums_program.launch("kcalib_merge", (self._sums_program.blocks(length), 1), arguments)
 
     def _large_block_sums(self, size: int, n: int, shrink: int) -> Array:
         xp = self._xp
@@ -432,7 +464,7 @@ class CudaOperator:
             n = len(side.points)
             norms = xp.empty((n, 2), dtype=points.dtype)
             arguments = (points, self._sizes[0], marks, self._sizes[1], np.int64(n), norms)
-            self._sums_program.launch("kcalib_norms", (-(-n // THREADS), 1), THREADS, arguments)
+            self._sums_program.launch("kcalib_norms", (self._sums_program.blocks(n), 1), arguments)
         return Prepared(len(side.points), points, marks, norms, labels)
 
     def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
@@ -443,9 +475,10 @@ class CudaOperator:
             return xp.ascontiguousarray(with_roots(mixtures, points).T)
         columns = xp.ascontiguousarray(points.T)
         own = xp.empty((1, n), dtype=columns.dtype)
-        arguments = (columns, np.int64(n), self._numbers, self._mixtures, own)
+        numbers = struct(MIXTURE_NUMBERS, self._mixtures["predicted"])
+        arguments = (columns, np.int64(n), self._numbers, numbers, own)
         program = self.program("kcalib_own_products")
-        program.launch("kcalib_own_products", (-(-n // THREADS), 1), THREADS, arguments)
+        program.launch("kcalib_own_products", (program.blocks(n), 1), arguments)
         return xp.concat([columns, own], axis=0)
 
     def _gram_of(
@@ -487,10 +520,20 @@ class CudaOperator:
         self, name: str, grid: tuple[int, int], part: Rectangle, left: Prepared, right: Prepared,
         inner: Sequence[Array | None], *arguments: Any, out: str = "float64",
     ) -> None:  # fmt: skip
-        terms, bounds = np.int64(len(self.problem.kernel)), (np.int64(bound) for bound in part)
-        problem = *left.arguments, *right.arguments, *bounds, *self._sizes, self._numbers, terms
-        every = *problem, self._mixtures, self._table, *inner, *arguments
-        self.program(name, out).launch(name, grid, THREADS, every)
+        values = {
+            "left": left.fields(part.row, part.row_end),
+            "right": right.fields(part.column, part.column_end),
+            "n_features": self._sizes[0],
+            "n_marks": self._sizes[1],
+            "program": self._numbers,
+            "n_terms": len(self.problem.kernel),
+            **self._mixtures,
+            "table": self._table,
+            "table_columns": 0 if self._table is None else int(self._table.shape[1]),
+            "marks_gram": inner[0],
+            "points_gram": inner[1],
+        }
+        self.program(name, out).launch(name, grid, (struct(PROBLEM, values), *arguments))
 
     @contextmanager
     def _paced(
@@ -554,8 +597,12 @@ class Prepared:
 
     def __init__(self, n: int, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:
         self.n = n
-        self.points, self.marks = points, marks
-        self.arguments = (points, marks, norms, labels, np.int64(n))
+        self.points, self.marks, self.norms, self.labels = points, marks, norms, labels
+
+    def fields(self, begin: int, end: int) -> dict[str, Any]:
+        """Of `Side` in problem.cuh, with the samples [begin, end) of a rectangle."""
+        arrays = {"points": self.points, "marks": self.marks, "norms": self.norms, "labels": self.labels}
+        return {**arrays, "stride": self.n, "begin": begin, "n": end}
 
 
 def _spread(points: Array) -> tuple[float, float]:

@@ -22,6 +22,12 @@ QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", 
 METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
 
 
+# Of problem.cuh: sizes, the first of an atoms' kernel's numbers in the program, and how many terms it has.
+MIXTURE_NUMBERS = np.dtype(
+    [(name, np.int64) for name in ("n_dims", "n_components", "n_terms", "program", "program_terms")]
+)
+
+
 def mixture_files(problem: PairProblem) -> tuple[str, ...]:
     """What is pasted before pairs.cu."""
     return () if problem.target is None and problem.predicted is None else HEADERS
@@ -59,17 +65,17 @@ def program(kernel: Sequence[Term]) -> list[float]:
     return numbers + [number for t in kernel for f in t.factors for number in (f.scale, f.shape)]
 
 
-def numbers_of(problem: PairProblem, table: Array | None) -> tuple[np.ndarray, np.ndarray]:
-    """The programs of the kernel and of the atoms' kernels; the table's columns, and `MixtureNumbers`."""
-    programs, numbers = program(problem.kernel), [0 if table is None else int(table.shape[1])]
-    for mixtures in (problem.target, problem.predicted):
-        if mixtures is None:
-            numbers += [0] * 5
-            continue
-        sizes = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
-        numbers += [*sizes, len(programs), len(mixtures.kernel)]
-        programs += program(mixtures.kernel)
-    return np.array(programs, dtype=np.float64), np.array(numbers, dtype=np.int64)
+def programs_of(problem: PairProblem) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
+    """The programs of the kernel and of the atoms' kernels, and `MixtureNumbers` of "target" and "predicted"."""
+    programs, numbers = program(problem.kernel), {}
+    for name, mixtures in (("target", problem.target), ("predicted", problem.predicted)):
+        values = (0, 0, 0, 0, 0)
+        if mixtures is not None:
+            sizes = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
+            values = (*sizes, len(programs), len(mixtures.kernel))
+            programs += program(mixtures.kernel)
+        numbers[name] = dict(zip(MIXTURE_NUMBERS.names or (), values, strict=True))
+    return np.array(programs, dtype=np.float64), numbers
 
 
 def table_of(problem: PairProblem) -> Array | None:

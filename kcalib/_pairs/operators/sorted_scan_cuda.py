@@ -17,10 +17,10 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program
+from kcalib._backend.cuda import Program, defined
 from kcalib._backend.random import Weights, drawn_weights
 
-THREADS, CHUNK, PIECE, THRESHOLDS = 256, 32, 32, 8  # as in line.cu and places.cu
+CHUNK, PIECE, THRESHOLDS = 32, 32, 8  # what a thread has: points or nodes, numbers, and counts
 COLUMNS = 4  # of a thread, where there are several
 WEIGHTS_BYTES = 2**28  # of resampling weights at a time
 HALF_THE_DIGITS = 2.0**-26
@@ -42,13 +42,11 @@ class LineTerm(Protocol):
 
 def scan_program(degree: int, columns: int) -> Program:
     """Of polynomials of a degree, for `columns` columns a thread."""
-    return Program(
-        ("include/kcalib/math.h", "cuda/line.cu"), (f"-DKCALIB_DEGREE={degree}", f"-DKCALIB_COLUMNS={columns}")
-    )
+    return Program(("include/kcalib/math.h", "cuda/line.cu"), defined(DEGREE=degree, COLUMNS=columns, CHUNK=CHUNK))
 
 
 def places_program() -> Program:
-    return Program(("include/kcalib/math.h", "cuda/places.cu"), ())
+    return Program(("include/kcalib/math.h", "cuda/places.cu"), defined(PIECE=PIECE, THRESHOLDS=THRESHOLDS))
 
 
 def off_line(points: Array) -> float:
@@ -67,7 +65,8 @@ def group_sums(values: Array, groups: int, size: int, count: int = 1) -> Array:
         out = xp.empty((groups, pieces, count), dtype=xp.float64)
         arguments = (values, np.int64(groups), np.int64(size), np.int64(count), out)
         if out.size:
-            places_program().launch("kcalib_group_sums", (-(-out.size // THREADS), 1), THREADS, arguments)
+            program = places_program()
+            program.launch("kcalib_group_sums", (program.blocks(out.size), 1), arguments)
         if pieces == 1:
             return out[:, 0, :]
         values, size = out, pieces
@@ -188,7 +187,7 @@ class Scan:
     def launch(self, name: str, nodes: int, directions: int, *arguments: Any) -> None:
         threads = nodes * -(-self._count // self._columns)
         line = (*self._line, np.int64(nodes), np.int64(self._count))
-        self._program.launch(name, (-(-threads // THREADS), directions), THREADS, (*line, *arguments))
+        self._program.launch(name, (self._program.blocks(threads), directions), (*line, *arguments))
 
 
 def _residuals(points: Array, labels: Array, positions: Array) -> tuple[Array, bool, bool]:
@@ -251,5 +250,6 @@ class SortedPlaces:
         return xp.sort(values)
 
     def _launch(self, name: str, *arguments: Any) -> None:
-        grid = (-(-self.n // (THREADS * PIECE)), 1)
-        places_program().launch(name, grid, THREADS, (self.places, np.int64(self.n), *arguments))
+        program = places_program()
+        grid = program.blocks(-(-self.n // PIECE)), 1
+        program.launch(name, grid, (self.places, np.int64(self.n), *arguments))

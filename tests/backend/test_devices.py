@@ -366,7 +366,8 @@ class TestFaults:
 
         message = (
             r"^a kernel of kcalib does not compile for GPU 0 \(emulated GPU\) of compute capability 9\.0 with CuPy "
-            r"14\.2\.0 and CUDA 13\.0: kcalib\.cu:1.*error.* \(options -DKCALIB_THREADS=256 -DKCALIB_REAL=double\); please report"
+            r"14\.2\.0 and CUDA 13\.0: kcalib\.cu:1.*error.* "
+            r"\(options -DKCALIB_THREADS=256 -DKCALIB_REAL=double\); please report"
         )
         with pytest.raises(RuntimeError, match=message):
             call(cupy.eye(2))

@@ -3,12 +3,13 @@
 `on_their_gpu` looks for arrays on NVIDIA GPUs among the arguments, of CuPy, PyTorch or JAX, also in dictionaries, lists
 and objects of kcalib. With one it makes its GPU the current one for the call and lets `faults` say what goes wrong
 there; CuPy's current stream on that GPU stays the caller's. Without one it calls the function, nothing else. Applied
-to everything public that computes with arrays.
+to everything public that computes with arrays; `methods_on_their_gpu` applies it to all methods of a class.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from kcalib._backend import arrays
 from kcalib._backend.faults import check_gpu, explained, imported_cupy
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # What holds no array on a GPU, of the arguments that come most often.
 _PLAIN = frozenset({np.ndarray, np.float64, np.int64, np.bool_, int, float, str, bool, type(None)})
@@ -63,6 +65,14 @@ def on_their_gpu(function: F) -> F:
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def methods_on_their_gpu(cls: type[T]) -> type[T]:
+    """`on_their_gpu` for the constructor and all public methods that are written in a class."""
+    for name, value in list(vars(cls).items()):
+        if inspect.isfunction(value) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, on_their_gpu(value))
+    return cls
 
 
 def _run(function: Callable[..., Any], place: Place, args: Any, kwargs: Any) -> Any:

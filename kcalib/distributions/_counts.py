@@ -16,6 +16,7 @@ import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.memory import check_memory
 from kcalib._backend.special import brought, special
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
@@ -27,6 +28,7 @@ _BLOCK = 2**19
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
+@methods_on_their_gpu
 class Counts(Density, Quantiles):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 

@@ -10,7 +10,6 @@ for the rest.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
@@ -25,11 +24,6 @@ __all__ = ["Components", "Distribution"]
 
 _MOMENT_DRAWS = 1024
 _BLOCK = 2**21  # numbers drawn at a time
-# Methods that compute with the arrays of a distribution.
-_COMPUTING = (
-    *("__init__", "take", "sample", "quasi_sample", "components", "parameters", "wasserstein_points"),
-    *("expected_value", "standard_deviation", "log_density", "cdf", "quantile", "pmf_table"),
-)
 
 
 class Distribution:
@@ -37,7 +31,8 @@ class Distribution:
 
     A distribution of your own derives from this class and defines `n`, `event_shape`, `take` and `sample`; the
     rest has defaults that work with draws, by quasi Monte Carlo where the family can. Families with closed forms
-    also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``.
+    also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``. kcalib calls them with the GPU of
+    the distribution's arrays as the current one, if these are on an NVIDIA GPU.
 
     The families of kcalib hold NumPy arrays where parameters come from the CPU, without a copy where there needs to be
     none, and leave arrays on other devices there.
@@ -80,15 +75,8 @@ class Distribution:
     """
 
     support: ClassVar[str] = "real"
-    # Of families whose draws are functions of uniform numbers: how many a draw takes.
+    # How many uniform numbers a draw takes, in families whose draws are functions of these.
     _uniforms: int | None = None
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Methods of a family, also of the user's own, run on the GPU of its arrays."""
-        super().__init_subclass__(**kwargs)
-        for name in _COMPUTING:
-            if inspect.isfunction(vars(cls).get(name)):
-                setattr(cls, name, on_their_gpu(vars(cls)[name]))
 
     @property
     def n(self) -> int:
@@ -239,7 +227,7 @@ class Distribution:
 
 
 class Density(Distribution):
-    """Of families that have a density, or probabilities of counts."""
+    """Families that have a density, or probabilities of counts."""
 
     def log_density(self, y: Any) -> Array:
         """Logarithm of the density, or of the probability of counts, at one target for each sample.
@@ -263,7 +251,7 @@ class Density(Distribution):
 
 
 class Quantiles(Distribution):
-    """Of families of numbers that have a distribution function."""
+    """Families of numbers that have a distribution function."""
 
     def cdf(self, y: Any) -> Array:
         """Probabilities of numbers up to y.

@@ -9,6 +9,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought, special
 from kcalib.distributions._checks import (
     check_numbers,
@@ -27,6 +28,7 @@ from kcalib.distributions._saddle_point import log_dirichlet
 __all__ = ["Beta"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Beta(Density, Quantiles):
     r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.

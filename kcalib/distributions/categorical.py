@@ -9,6 +9,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import beside_computed, brought
 from kcalib._input.checks import reject
 from kcalib._input.labels import prepare
@@ -19,6 +20,7 @@ from kcalib.distributions._quasi import random_points
 __all__ = ["Categorical"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Categorical(Distribution):
     r"""Class probabilities, as functions of kcalib also take them without this class.

@@ -7,6 +7,7 @@ from typing import Any
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import betainccinv, brought, special
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
 from kcalib.distributions._distribution import Density, choose
@@ -16,6 +17,7 @@ from kcalib.distributions._saddle_point import log_dirichlet
 __all__ = ["Dirichlet"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Dirichlet(Density):
     r"""Dirichlet distributions, with density proportional to :math:`\prod_i y_i^{\alpha_i - 1}` on the simplex.

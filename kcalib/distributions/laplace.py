@@ -8,6 +8,7 @@ from typing import Any
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
@@ -27,6 +28,7 @@ from kcalib.distributions._quasi import random_points
 __all__ = ["Laplace"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Laplace(Density, Quantiles):
     r"""Laplace distributions, with density :math:`\exp(-|y - loc| / scale) / (2\, scale)`.

@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_size, events, numbers, probability_row, read_only, weight_rows
@@ -22,6 +23,7 @@ from kcalib.distributions.normal import Normal
 __all__ = ["Ensemble", "Mixture"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Mixture(Density, Quantiles):
     r"""Mixtures of K components of one family.
@@ -183,6 +185,7 @@ class Mixture(Density, Quantiles):
             low = xp.where(reached, low, middle)
 
 
+@methods_on_their_gpu
 class Ensemble(Mixture):
     r"""Mixtures with equal weights, such as the predictions of the members of a deep ensemble.
 

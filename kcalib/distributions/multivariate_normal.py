@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import beside_computed, brought, special
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
@@ -19,6 +20,7 @@ from kcalib.distributions._distribution import Density
 __all__ = ["MultivariateNormal"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class MultivariateNormal(Density):
     r"""Normal distributions of vectors, with covariances.

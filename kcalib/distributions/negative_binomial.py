@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.devices import methods_on_their_gpu, on_their_gpu
 from kcalib._backend.special import betaincc, special
 from kcalib._input.checks import reject
 from kcalib.distributions._checks import LARGEST, check_numbers, check_size, parameters_of, positive_array, real_array
@@ -19,6 +19,7 @@ from kcalib.distributions._distribution import choose
 __all__ = ["NegativeBinomial"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Counts):
     r"""Negative binomial distributions of counts, by mean and dispersion.

@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought, special
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
@@ -28,6 +29,7 @@ from kcalib.distributions._distribution import Density, Quantiles
 __all__ = ["Normal"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Normal(Density, Quantiles):
     r"""Normal distributions of numbers, or of vectors with independent entries.

@@ -10,6 +10,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import special
 from kcalib.distributions._checks import check_numbers, check_size, parameters_of, positive_array
 from kcalib.distributions._counts import Counts
@@ -24,6 +25,7 @@ def poisson_program() -> Program:
     return Program(("cuda/poisson.cu",), ("-fmad=false",), threads=1)
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Poisson(Counts):
     r"""Poisson distributions of counts.

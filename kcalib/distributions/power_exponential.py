@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought, special
 from kcalib._input.checks import reject
 from kcalib.distributions._checks import (
@@ -31,6 +32,7 @@ __all__ = ["PowerExponential"]
 LOWEST_SHAPE, HIGHEST_SHAPE = 0.1, 100.0
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class PowerExponential(Density, Quantiles):
     r"""Power exponential distributions, with tails between Laplace's and a uniform distribution's.

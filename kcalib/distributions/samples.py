@@ -9,6 +9,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_size, numbers, probability_row, read_only, real_array, weight_rows
@@ -18,6 +19,7 @@ from kcalib.distributions._quasi import random_points
 __all__ = ["Samples"]
 
 
+@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Samples(Quantiles):
     r"""Empirical distributions of S samples, such as the members of an ensemble forecast or draws by MCMC.

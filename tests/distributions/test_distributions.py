@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 from collections.abc import Callable
@@ -484,6 +485,23 @@ def test_a_distribution_of_ones_own():
     np.testing.assert_allclose(many.expected_value()[:, 0], many.high / 2, rtol=5 / math.sqrt(3 * 1024))
     with pytest.raises(NotImplementedError, match="Distribution has no `sample`; a distribution of your own defines"):
         Distribution().sample(1)
+
+
+def test_methods_of_ones_own_are_as_they_were_written():
+    for name in ("__init__", "take", "sample"):
+        assert not hasattr(vars(Uniform)[name], "__wrapped__")
+
+
+@everything
+def test_methods_run_on_the_gpu_of_their_arrays(distribution):
+    """Every public method and constructor of a family; a new family that forgets its decorator is found here."""
+    families = [
+        cls for cls in type(distribution).__mro__ if cls.__module__ not in ("builtins", Distribution.__module__)
+    ]
+    for cls in families:
+        for name, value in vars(cls).items():
+            if inspect.isfunction(value) and (name == "__init__" or not name.startswith("_")):
+                assert hasattr(value, "__wrapped__"), f"{cls.__name__}.{name}"
 
 
 @everything

@@ -18,7 +18,7 @@
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
-    recalibration      temperature scaling                         recalibration.py
+    recalibration      temperature scaling                         recalibration/
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
     target_kernels     kernels on targets of distributions         target_kernels.py

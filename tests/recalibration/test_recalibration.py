@@ -28,7 +28,8 @@ from kcalib.distributions import (
     PowerExponential,
 )
 from kcalib.kernels import Exponential, Gaussian
-from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling, _log_gamma
+from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling
+from kcalib.recalibration._likelihood import _log_gamma
 from kcalib.target_kernels import Draws
 
 

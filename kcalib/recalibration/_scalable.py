@@ -1,0 +1,128 @@
+"""What is scaled: labels with class probabilities, and targets with predicted distributions, at any temperature.
+
+`scalable` makes a `Scalable` of checked data; the likelihood and the SKCE ask for no more.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array, cast
+from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
+from kcalib.distributions import Distribution
+from kcalib.recalibration._families import tempered
+from kcalib.recalibration._likelihood import Likelihood, likelihood_of, of_labels
+from kcalib.regression.temperature import at_temperature, logits_of
+
+
+class Scalable(ABC):
+    """Checked data whose predictions can be scaled."""
+
+    data: Data
+
+    @property
+    @abstractmethod
+    def family(self) -> str:
+        """What is predicted, for comparison and for messages."""
+
+    @abstractmethod
+    def at(self, temperature: float) -> Data:
+        """The data with predictions at a temperature."""
+
+    @abstractmethod
+    def likelihood(self) -> Likelihood:
+        """The likelihood of the targets as a function of the temperature."""
+
+
+@dataclass(frozen=True)
+class Labels(Scalable):
+    """Labels and class probabilities."""
+
+    data: Classification
+    logits: Array  # shape (n, m), the highest of each row is 0
+
+    @classmethod
+    def of(cls, data: Classification, y_pred: Any, from_logits: bool, smallest_probability: float) -> Labels:
+        """Logits as the user gave them, or those of the probabilities, which are raised to the smallest one."""
+        return cls(data, logits_given(data, y_pred) if from_logits else logits_of(_raised(data, smallest_probability)))
+
+    @property
+    def family(self) -> str:
+        return f"probabilities of {self.data.m} classes"
+
+    def at(self, temperature: float) -> Classification:
+        return replace(self.data, probabilities=at_temperature(self.logits, temperature))
+
+    def likelihood(self) -> Likelihood:
+        logits, labels = arrays.where_computed(self.logits, np.float64), arrays.where_computed(self.data.labels)
+        return of_labels(logits, labels, _weights(self.data, self.data.probabilities[:, 0]))
+
+
+@dataclass(frozen=True)
+class Targets(Scalable):
+    """Targets and predicted distributions."""
+
+    data: Forecasts
+
+    @property
+    def family(self) -> str:
+        return family_of(self.data.prediction)
+
+    def at(self, temperature: float) -> Forecasts:
+        return replace(self.data, prediction=tempered(self.data.prediction, temperature))
+
+    def likelihood(self) -> Likelihood:
+        return likelihood_of(self.data.prediction, self.data.y, _weights(self.data, self.data.y[:, 0]))
+
+
+@functools.singledispatch
+def scalable(data: Data, y_pred: Any, from_logits: bool, smallest_probability: float) -> Scalable:
+    """What is scaled, of checked data and what the user gave for its predictions."""
+    raise AssertionError(f"nothing is registered for {type(data).__name__}")
+
+
+@scalable.register
+def _(data: Classification, y_pred: Any, from_logits: bool, smallest_probability: float) -> Labels:
+    return Labels.of(data, y_pred, from_logits, smallest_probability)
+
+
+@scalable.register
+def _(data: Forecasts, y_pred: Any, from_logits: bool, smallest_probability: float) -> Targets:
+    return Targets(data)
+
+
+def family_of(prediction: Distribution) -> str:
+    """What is predicted by distributions, for comparison and for messages."""
+    size = "" if prediction.event_shape == () else f" of {prediction.n_dims} entries"
+    return f"{type(prediction).__name__} distributions{size}"
+
+
+def _weights(data: Data, targets: Array) -> Array:
+    """Weights of the samples, which are 1 unless others were given, where the targets are computed with."""
+    if data.sample_weight is not None:
+        return arrays.where_computed(data.sample_weight, np.float64)
+    computed = arrays.where_computed(targets, np.float64)
+    return arrays.namespace(computed).ones_like(computed)
+
+
+def logits_given(data: Classification, y_pred: Any) -> Array:
+    """Logits as they are, without the rounding of a softmax, shape (n, m), the highest of each row 0."""
+    xp = data.xp
+    logits = cast(xp, arrays.as_array(y_pred, "y_pred"), "float64", or_else="float32")
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        second = xp.reshape(logits, (-1,))
+        logits = xp.stack((xp.zeros_like(second), second), axis=1)
+    return logits - xp.max(logits, axis=1, keepdims=True)
+
+
+def _raised(data: Classification, smallest: float) -> Array:
+    p = data.probabilities
+    return p if smallest == 0 else data.xp.where(p < smallest, data.xp.full_like(p, smallest), p)

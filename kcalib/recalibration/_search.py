@@ -1,0 +1,133 @@
+"""The temperature of the highest likelihood, in closed form or by Newton's method, and what is said at the bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import scipy
+
+from kcalib._backend.warnings import warn
+from kcalib.recalibration._likelihood import Likelihood
+from kcalib.results import ConfidenceInterval
+
+BOUNDS = (0.01, 100.0)
+MAX_ITERATIONS = 200
+TOLERANCE = 1e-12  # of log(T)
+FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
+ROUNDING = 2.0**-52
+
+
+class TemperatureBoundWarning(UserWarning):
+    """The best temperature lies beyond a bound, or the samples say nothing about it."""
+
+
+class Found(NamedTuple):
+    """A fitted temperature."""
+
+    temperature: float
+    standard_error: float | None
+    interval: ConfidenceInterval | None
+    before: float  # the criterion at T = 1
+    after: float
+    n_iterations: int
+    converged: bool
+
+
+def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: float) -> Found:
+    """The optimum with its standard error, and the interval of a likelihood ratio at this level of confidence."""
+    if likelihood.shape is not None:
+        temperature, n_iterations, converged = _in_closed_form(likelihood, bounds)
+    else:
+        temperature, n_iterations, converged = _by_newton(likelihood, bounds or BOUNDS)
+    beta = 1 / temperature
+    after, _, curvature = likelihood.at(beta)
+    error = interval = None
+    if converged and int((likelihood.weight != 0).sum()) > 1 and curvature > 0:
+        spread = likelihood.spread(beta)
+        relative = math.sqrt(spread) / curvature / beta  # error of beta, and so of T
+        error = relative * temperature
+        limit = after + normal_quantile(level) ** 2 * spread / curvature / 2
+        ratios = [_crossing(likelihood, beta, limit, way * relative) for way in (1, -1)]
+        interval = ConfidenceInterval(*(temperature / ratio if ratio else math.inf for ratio in ratios))
+    return Found(temperature, error, interval, likelihood.at(1.0)[0], after, n_iterations, converged)
+
+
+def normal_quantile(level: float) -> float:
+    """Standard deviations on both sides of the mean that have this probability."""
+    return float(scipy.special.ndtri(0.5 + level / 2))
+
+
+def _in_closed_form(likelihood: Likelihood, bounds: tuple[float, float] | None) -> tuple[float, int, bool]:
+    assert likelihood.shape is not None
+    weight = likelihood.weight
+    temperature = float(-(weight @ likelihood.observed) / (weight @ likelihood.shape))
+    if bounds is not None:
+        nearest = min(max(temperature, bounds[0]), bounds[1])
+        if nearest != temperature:
+            warn_of_bound(nearest)
+        return nearest, 0, nearest == temperature
+    if temperature == 0:
+        raise ValueError(
+            "`y_true` holds the centres of the predicted distributions, so that the likelihood grows without a limit "
+            "as T -> 0; check the targets, or pass bounds="
+        )
+    return temperature, 0, True
+
+
+def _by_newton(likelihood: Likelihood, bounds: tuple[float, float]) -> tuple[float, int, bool]:
+    """T, the number of steps, and whether it is inside the bounds.
+
+    The derivative increases with beta. Newton's steps are for log(beta), and are replaced by bisection where they
+    leave the bracket or do not shrink.
+    """
+    low, high = 1 / bounds[1], 1 / bounds[0]
+    beta = min(max(1.0, low), high)
+    _, at_low, curvature = likelihood.at(low)
+    if abs(at_low) <= ROUNDING and curvature <= ROUNDING**2:
+        warn_of_nothing(1 / beta)
+        return 1 / beta, 0, False
+    if at_low >= 0 or likelihood.at(high)[1] <= 0:
+        bound = bounds[1] if at_low >= 0 else bounds[0]
+        warn_of_bound(bound)
+        return bound, 0, False
+    last = math.log(high / low)
+    for n_iterations in range(1, MAX_ITERATIONS):
+        _, slope, curvature = likelihood.at(beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        step = -slope / (beta * curvature) if curvature > 0 else math.inf
+        if abs(step) > abs(last) / 2 or not math.log(low / beta) <= step <= math.log(high / beta):
+            step = (math.log(low / beta) + math.log(high / beta)) / 2
+        beta, last = beta * math.exp(step), step
+        if abs(step) <= TOLERANCE:
+            return 1 / beta, n_iterations, True
+    raise AssertionError("bisection shrinks the bracket")
+
+
+def _crossing(likelihood: Likelihood, beta: float, limit: float, step: float) -> float:
+    """Where the negative log-likelihood is `limit`, beside its minimum, relative to that; 0 or inf if nowhere."""
+
+    def excess(log_ratio: float) -> float:
+        return likelihood.at(beta * math.exp(log_ratio))[0] - limit
+
+    while step != 0 and excess(step) < 0:
+        step *= 2
+        if abs(step) > FARTHEST:
+            return math.inf if step > 0 else 0.0
+    return math.exp(float(scipy.optimize.brentq(excess, 0.0, step, xtol=TOLERANCE))) if step else 1.0
+
+
+def warn_of_bound(bound: float) -> None:
+    warn(
+        f"the criterion gets better up to the bound T = {bound:g}, which was taken; pass wider bounds=, or more "
+        "samples (T -> 0: all labels are the most probable ones; a high T: predictions are worth no more than uniform)",
+        TemperatureBoundWarning,
+    )
+
+
+def warn_of_nothing(temperature: float) -> None:
+    warn(
+        f"the criterion is the same at all temperatures, and {temperature:g} was taken: every prediction is uniform "
+        "over the classes that it holds possible; fit to others, such as logits, or probabilities before rounding",
+        TemperatureBoundWarning,
+    )

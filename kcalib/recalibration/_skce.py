@@ -1,0 +1,74 @@
+"""The temperature of the lowest SKCE."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib.estimators.skce import PairOptions, describe
+from kcalib.recalibration._scalable import Scalable
+from kcalib.recalibration._search import ROUNDING, Found, normal_quantile, warn_of_bound, warn_of_nothing
+from kcalib.regression.temperature import lowest
+from kcalib.results import ConfidenceInterval
+
+GRID = 25  # temperatures between the bounds at which the SKCE is taken first
+STEP = 0.05  # of log(T), for derivatives of the SKCE
+
+
+class SKCECriterion:
+    """The biased SKCE as a function of log(T), with a kernel that sees the predictions at T = 1."""
+
+    def __init__(self, given: Scalable, options: PairOptions) -> None:
+        data = given.data
+        self.given, self.data, self.threads = given, data, options.threads
+        self.packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
+        described = describe(data, self.packed, self._operator(0.0))
+        self.names = described["kernel"], described["target_kernel"]
+
+    def lowest(self, bounds: tuple[float, float], level: float) -> Found:
+        before = self.value(0.0)
+        place, after, n_evaluations = lowest(self.value, *bounds, points=GRID)
+        temperature, ends = math.exp(place), [np.log(bound) for bound in bounds]
+        found = Found(temperature, None, None, before, after, n_evaluations + 1, False)
+        if place in ends:
+            warn_of_bound(bounds[int(place == ends[1])])
+            return found._replace(temperature=bounds[int(place == ends[1])])
+        if place == 0 and all(abs(self.value(end) - before) <= 4 * ROUNDING * abs(before) for end in ends):
+            warn_of_nothing(temperature)
+            return found
+        relative = self._standard_error(place) if self.data.sample_weight is None else None
+        if relative is None:
+            return found._replace(converged=True)
+        factor = math.exp(normal_quantile(level) * relative)
+        interval = ConfidenceInterval(temperature / factor, temperature * factor)
+        return found._replace(standard_error=relative * temperature, interval=interval, converged=True)
+
+    def value(self, log_temperature: float) -> float:
+        moments = self._operator(log_temperature).moments(rows=False)
+        return statistics.biased(moments, self.data.n, self.data.sample_weight)
+
+    def _standard_error(self, place: float) -> float | None:
+        """The error of log(T): 2 sd(g) / (sqrt(n) U''), with U' the mean of 2 g_i, the derivatives of row means."""
+        n = self.data.n
+        moments = [self._operator(place + step).moments() for step in (-STEP, 0.0, STEP)]
+        values = [statistics.biased(m, n) for m in moments]
+        curvature = (values[0] - 2 * values[1] + values[2]) / STEP**2
+        if n < 2 or curvature <= 0:
+            return None
+        below, _, above = (
+            arrays.where_computed(m.row_sums, np.float64) + arrays.where_computed(m.diagonal, np.float64)
+            for m in moments
+        )
+        slopes = (above - below) / (2 * STEP * n)
+        deviation = float(arrays.namespace(slopes).std(slopes, correction=1))
+        return 2 * deviation / math.sqrt(n) / curvature
+
+    def _operator(self, log_temperature: float) -> Operator:
+        """That of the points at T = 1, and the marks of the scaled predictions."""
+        packed = self.packed.with_marks_of(self.given.at(math.exp(log_temperature)), threads=self.threads)
+        return operator_for(packed.problem, threads=self.threads)

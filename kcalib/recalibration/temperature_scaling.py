@@ -1,0 +1,371 @@
+"""Temperature scaling: `TemperatureScaling` checks its parameters and input, fits, and gives back what it was given.
+
+What is scaled is `_scalable`'s, the search for the best temperature that of `_search` and `_skce`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array, kind_of
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_choice
+from kcalib._input.forecasts import prepare
+from kcalib._input.labels import Classification
+from kcalib._input.labels import prepare as prepare_labels
+from kcalib.distributions import Categorical, Distribution
+from kcalib.estimators.skce import PairOptions
+from kcalib.kernels import Kernel
+from kcalib.recalibration._families import not_closed, tempered
+from kcalib.recalibration._scalable import Labels, family_of, scalable
+from kcalib.recalibration._search import BOUNDS, highest
+from kcalib.recalibration._skce import SKCECriterion
+from kcalib.regression._function import Parametrised
+from kcalib.target_kernels import TargetKernel
+
+__all__ = ["TemperatureScaling"]
+
+CRITERIA = ("likelihood", "skce")
+
+
+class TemperatureScaling(Parametrised):
+    r"""Temperature scaling of predicted class probabilities and distributions.
+
+    A prediction with the density p with respect to a measure :math:`\mu` becomes the one with the density
+
+    .. math:: q \propto p^{1 / T}
+
+    with respect to :math:`\mu` [1]_. One T is fitted for all samples: above 1, predictions were too sure of themselves
+    and are spread out; below 1, they are sharpened. The order of classes (thus the predicted class, and the accuracy)
+    and the means of distributions stay.
+
+    ========================================== ================================= =================
+    predictions                                become                            :math:`\mu`
+    ========================================== ================================= =================
+    class probabilities                        softmax(log(p) / T); zeros stay   counting measure
+    `~kcalib.distributions.Normal`             ``std`` times sqrt(T)             Lebesgue measure
+    `~kcalib.distributions.MultivariateNormal` ``cov`` times T                   Lebesgue measure
+    `~kcalib.distributions.Laplace`            ``scale`` times T                 Lebesgue measure
+    `~kcalib.distributions.PowerExponential`   ``scale`` times T^(1 / (2 shape)) Lebesgue measure
+    `~kcalib.distributions.Beta`               ``a`` and ``b`` over T            dy / (y (1 - y))
+    `~kcalib.distributions.Dirichlet`          ``alpha`` over T                  dy / product of y
+    ========================================== ================================= =================
+
+    Parameters
+    ----------
+    criterion : {"likelihood", "skce"}
+        What T is fitted by: the highest likelihood of the labels [2]_, or the lowest squared kernel calibration error.
+    bounds : tuple of two floats, optional
+        The lowest and the highest T, positive. By default 0.01 and 100, and none where the highest likelihood has a
+        closed form: for all but class probabilities, Beta and Dirichlet distributions.
+    confidence_level : float
+        Of the confidence interval, between 0 and 1.
+    smallest_probability : float
+        Smaller predicted probabilities of classes are raised to it before they are scaled, from 0 to 0.1. With 0 zeros
+        stay zeros, and the likelihood cannot be fitted if one is that of a label. Not for logits.
+    kernel, target_kernel : optional
+        For "skce", as in `kcalib.skce`, with its defaults.
+    threads : int, optional
+        As in `kcalib.skce`.
+
+    Attributes
+    ----------
+    temperature_ : float
+        T.
+    standard_error_ : float or None
+        Of T. None at a bound, for "skce" with weights, and for fewer than two samples.
+    confidence_interval_ : ConfidenceInterval or None
+        Limits ``low`` and ``high`` for T; None where there is no standard error. ``high`` is infinite if no
+        temperature is too high.
+    criterion_before_, criterion_after_ : float
+        Mean negative log-likelihood in nats, or the biased SKCE, at T = 1 and at `temperature_`, on the samples of the
+        fit. That after is optimistic: evaluate on other samples.
+    kernel_, target_kernel_ : str or None
+        For "skce", the kernels with their bandwidths as numbers; None for "likelihood".
+    n_samples_ : int
+        Samples of the fit.
+    n_iterations_ : int
+        Newton steps, 0 for closed forms, or evaluations of the SKCE.
+    converged_ : bool
+        Whether `temperature_` is the optimum; False at a bound.
+    family_ : str
+        What was fitted; `transform` takes the same.
+
+    Warns
+    -----
+    TemperatureBoundWarning
+        By `fit`, if the criterion gets better and better towards a bound (so it is if all predicted classes are right,
+        where T = 0 has the highest likelihood), or if it does not depend on T (one-hot or uniform predictions), where T
+        is 1.
+
+    See Also
+    --------
+    kcalib.regression.TemperatureCalibration : Estimates the calibration error by a temperature.
+    kcalib.calibration_test : Are the scaled predictions calibrated?
+
+    Notes
+    -----
+    *Likelihood.* For every family the mean negative log-likelihood is a convex function of 1/T: it is
+    :math:`-\log p(y) / T + \log \int p^{1/T} d\mu` up to a constant. Newton's method on its derivative, with bisection
+    where a step leaves the bracket, finds the optimum. There is a closed form where T is a scale: of normal
+    distributions the mean squared standardised residual, of Laplace's the mean of abs(y - loc) / scale. Time O(n m)
+    for a step. The standard error is the sandwich of Huber and White. The interval has all T whose likelihood ratio,
+    times the variance by the model over that by the sandwich, is below a quantile of the chi-square law. Neither
+    assumes that the scaled predictions are calibrated.
+
+    *SKCE.* The biased estimate, which is not negative. Both kernels have their bandwidths from the predictions given,
+    and the kernel on predictions sees these at every T; only the residuals are those of the scaled predictions. That is
+    a calibration error of the scaled predictions, too, as they determine the given ones: it is 0 if and only if they
+    are calibrated. With a kernel that saw the scaled predictions, whatever its bandwidth, T could run away: at a high T
+    all class probabilities are equal, which is calibrated if all classes are equally frequent, and distributions are so
+    far apart that no pair has weight. It takes about 40 estimates, each in the time and memory of `kcalib.skce`. Where
+    draws stand for distributions they have the same seed at every T. The standard error is that of an M-estimator, with
+    derivatives by differences, and the interval symmetric in log(T).
+
+    Standard errors and intervals are asymptotic, that is too narrow for few samples. After rounding, at a high T,
+    different probabilities can become equal.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification. ICLR 2021. Appendix F.
+    .. [2] C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger. On calibration of modern neural networks. ICML 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.recalibration import TemperatureScaling
+    >>> scaling = TemperatureScaling().fit([1.0, -2.0, 2.0, 3.0], Normal([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]))
+    >>> scaling.temperature_                                # the mean of 1, 4, 4 and 9
+    4.5
+    >>> scaling.transform(Normal([10.0], [2.0])).std.round(3)
+    array([4.243])
+
+    Class probabilities that are too sure of themselves:
+
+    >>> rng = np.random.default_rng(0)
+    >>> true = rng.dirichlet(np.ones(3), size=2000)
+    >>> y = (rng.uniform(size=(2000, 1)) > true.cumsum(axis=1)).sum(axis=1)
+    >>> p = true**2 / np.sum(true**2, axis=1, keepdims=True)
+    >>> scaling = TemperatureScaling().fit(y, p)
+    >>> low, high = scaling.confidence_interval_
+    >>> bool(low < 2 < high)
+    True
+    >>> bool(np.all(scaling.transform(p).argmax(axis=1) == p.argmax(axis=1)))
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        criterion: str = "likelihood",
+        bounds: tuple[float, float] | None = None,
+        confidence_level: float = 0.95,
+        smallest_probability: float = 0.0,
+        kernel: Kernel | None = None,
+        target_kernel: TargetKernel | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.criterion = criterion
+        self.bounds = bounds
+        self.confidence_level = confidence_level
+        self.smallest_probability = smallest_probability
+        self.kernel = kernel
+        self.target_kernel = target_kernel
+        self.threads = threads
+
+    @on_their_gpu
+    def fit(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    ) -> TemperatureScaling:
+        """Find the temperature on labelled predictions, which should not be those of the model's training.
+
+        Parameters
+        ----------
+        y_true : array_like
+            Labels, as in `kcalib.skce`; numbers, shape (n,), or vectors, shape (n, d), for distributions of these.
+        y_pred : array_like or Distribution
+            Predictions, as in `kcalib.skce`.
+        sample_weight : array_like, shape (n,), optional
+            Non-negative weights.
+        classes : array_like, shape (m,), optional
+            The label of each column of `y_pred`, as in `kcalib.skce`.
+        from_logits : bool
+            `y_pred` holds logits. They are taken as they are, without the rounding of a softmax.
+
+        Returns
+        -------
+        TemperatureScaling
+            Itself.
+
+        Raises
+        ------
+        TypeError
+            As `kcalib.skce`, and for distributions whose family is not closed under temperature scaling.
+        ValueError
+            As `kcalib.skce`; if a parameter is wrong; by the likelihood, if a label has the probability 0, or if all
+            targets are the predicted means, where T would be 0.
+        """
+        check_choice("criterion", self.criterion, CRITERIA)
+        bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
+        self._check_smallest(y_pred, from_logits)
+        if self.criterion == "likelihood":
+            _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
+        if isinstance(y_pred, Categorical):
+            y_pred, classes = _unwrapped(y_pred, classes, from_logits)
+        elif isinstance(y_pred, Distribution) and tempered.dispatch(type(y_pred)) is tempered.dispatch(object):
+            raise TypeError(not_closed(y_pred))
+        data = prepare(
+            y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
+        )
+        given = scalable(data, y_pred, from_logits, self.smallest_probability)
+        names = None, None
+        if self.criterion == "likelihood":
+            found = highest(given.likelihood(), bounds, level)
+        else:
+            criterion = SKCECriterion(given, self._options())
+            found, names = criterion.lowest(bounds or BOUNDS, level), criterion.names
+        self.kernel_, self.target_kernel_ = names
+        self.temperature_ = found.temperature
+        self.standard_error_ = found.standard_error
+        self.confidence_interval_ = found.interval
+        self.criterion_before_, self.criterion_after_ = found.before, found.after
+        self.n_samples_, self.n_iterations_, self.converged_ = data.n, found.n_iterations, found.converged
+        self.family_ = given.family
+        return self
+
+    @on_their_gpu
+    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+        """Predictions at the fitted temperature.
+
+        Parameters
+        ----------
+        y_pred : array_like or Distribution
+            Predictions of the kind that was fitted.
+        from_logits : bool
+            `y_pred` holds logits.
+
+        Returns
+        -------
+        array or Distribution
+            As `y_pred`: distributions of the same family; or probabilities (of logits, too) of the same shape and
+            floating point type, in the same array library on the same device (float32 if JAX has no 64-bit floats).
+            NumPy arrays for lists, data frames and Dask arrays. Logits at the fitted temperature are
+            ``y_pred / temperature_``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `kcalib.skce` for its `y_pred`; ValueError if nothing was fitted yet, or something else.
+        """
+        if not hasattr(self, "temperature_"):
+            raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
+        self._check_smallest(y_pred, from_logits)
+        if isinstance(y_pred, Categorical):
+            p, classes = _unwrapped(y_pred, None, from_logits)
+            return Categorical(self.transform(p), classes)
+        if isinstance(y_pred, Distribution):
+            if from_logits:
+                raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
+            self._check_family(family_of(y_pred))
+            return tempered(y_pred, self.temperature_)
+        given = Labels.of(_unlabelled(y_pred, from_logits), y_pred, from_logits, self.smallest_probability)
+        self._check_family(given.family)
+        return _returned(given.at(self.temperature_).probabilities, y_pred)
+
+    @on_their_gpu
+    def fit_transform(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    ) -> Any:
+        """Fit, and scale the same predictions.
+
+        Parameters
+        ----------
+        y_true, y_pred, sample_weight, classes, from_logits
+            As in `fit`.
+
+        Returns
+        -------
+        array or Distribution
+            As `transform`. Measures of these predictions on these labels are optimistic.
+        """
+        self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
+        return self.transform(y_pred, from_logits=from_logits)
+
+    def _check_smallest(self, y_pred: Any, from_logits: bool) -> None:
+        smallest = self.smallest_probability
+        if isinstance(smallest, (bool, np.bool_)) or not isinstance(smallest, (int, float, np.number)):
+            raise TypeError(f"`smallest_probability` is {smallest!r}, expected a number, such as 1e-7")
+        if not 0 <= smallest <= 0.1:
+            raise ValueError(f"`smallest_probability` is {smallest}, expected a number from 0 to 0.1, such as 1e-7")
+        of_labels = isinstance(y_pred, Categorical) or not isinstance(y_pred, Distribution)
+        if smallest > 0 and (from_logits or not of_labels):
+            given = "logits" if from_logits else type(y_pred).__name__
+            raise ValueError(f"`smallest_probability` is for class probabilities, not for {given}; leave it out")
+
+    def _options(self) -> PairOptions:
+        options = PairOptions(self.kernel, threads=self.threads)
+        return options if self.target_kernel is None else replace(options, target_kernel=self.target_kernel)
+
+    def _check_family(self, family: str) -> None:
+        if family != self.family_:
+            raise ValueError(
+                f"`y_pred` holds {family}, but the temperature was fitted to {self.family_}; fit it to these"
+            )
+
+
+def _unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Array, Any]:
+    """The probabilities, and the classes given with them or beside them."""
+    if from_logits:
+        raise ValueError("`from_logits` is for arrays, but `y_pred` is Categorical; leave it out")
+    if classes is not None and y_pred.classes is not None:
+        raise ValueError("`classes` is given twice, with `y_pred` and beside it; leave one out")
+    return y_pred.probabilities, y_pred.classes if classes is None else classes
+
+
+def _unlabelled(y_pred: Any, from_logits: bool) -> Classification:
+    array = arrays.as_array(y_pred, "y_pred")
+    labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
+    return prepare_labels(labels, y_pred, from_logits=from_logits)
+
+
+def _returned(q: Array, y_pred: Any) -> Array:
+    """Probabilities in the shape, the floating point type and the library of `y_pred`."""
+    array = arrays.as_array(y_pred, "y_pred")
+    if array.ndim == 1 or array.shape[1] == 1:
+        q = arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
+    if kind_of(array) == "f":
+        q = arrays.namespace(q).astype(q, array.dtype, copy=False)
+    return arrays.restored(q, y_pred)
+
+
+def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    rule = "expected two temperatures, the lower first, such as (0.01, 100.0)"
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"`bounds` is {bounds!r}, {rule}") from None
+    if not 0 < low < high < math.inf:
+        raise ValueError(f"`bounds` is {bounds!r}, {rule}: positive and finite")
+    return low, high
+
+
+def _checked_level(level: Any) -> float:
+    if isinstance(level, (bool, np.bool_)) or not isinstance(level, (int, float, np.number)):
+        raise TypeError(f"`confidence_level` is {level!r}, expected a number, such as 0.95")
+    if not 0 < level < 1:
+        raise ValueError(f"`confidence_level` is {level}, expected a number between 0 and 1, such as 0.95")
+    return float(level)
+
+
+def _check_unused(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"`{name}` is for criterion='skce', not for 'likelihood'; leave it out, or choose that")

@@ -43,7 +43,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import OptionError, check_integer
 
 __all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
 
@@ -260,14 +260,16 @@ class Groups(Lens):
     def _check(self, m: int) -> None:
         named = sum(map(len, self.groups))
         if named < m:
-            raise ValueError(
-                f"`groups` has the classes 0..{named - 1}, `y_pred` 0..{m - 1}: class {named} is in none of the "
-                "groups; put every class into exactly one"
+            raise OptionError(
+                "groups",
+                f"has the classes 0..{named - 1}, `y_pred` 0..{m - 1}: class {named} is in none of the groups; "
+                "put every class into exactly one",
             )
         if named > m:
-            raise ValueError(
-                f"`groups` has the classes 0..{named - 1}, `y_pred` 0..{m - 1}: there is no class {m}; "
-                "leave out what is no column of `y_pred`"
+            raise OptionError(
+                "groups",
+                f"has the classes 0..{named - 1}, `y_pred` 0..{m - 1}: there is no class {m}; leave out what is no "
+                "column of `y_pred`",
             )
 
     def _seen(self, labels: Array, p: Array) -> Seen:

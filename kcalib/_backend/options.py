@@ -11,6 +11,17 @@ from typing import Any
 import numpy as np
 
 
+class OptionError(ValueError):
+    """An option has a value that it does not take; apart from the message, for a caller that calls it otherwise."""
+
+    def __init__(self, option: str, fault: str) -> None:
+        super().__init__(option, fault)
+        self.option, self.fault = option, fault
+
+    def __str__(self) -> str:
+        return f"`{self.option}` {self.fault}"
+
+
 def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
     """`value` as an int in [low, high]."""
     try:
@@ -21,7 +32,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, hint
         raise TypeError(f"`{name}` is {value!r}, expected an integer")
     if number < low or (high is not None and number > high):
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"`{name}` is {number}, expected an integer {bounds}{hint}")
+        raise OptionError(name, f"is {number}, expected an integer {bounds}{hint}")
     return number
 
 
@@ -42,5 +53,5 @@ def check_positive(name: str, value: Any, hint: str = "") -> float:
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(map(repr, choices))}")
+        raise OptionError(name, f"is {value!r}, expected one of {', '.join(map(repr, choices))}")
     return value

@@ -6,8 +6,9 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
+from kcalib._backend.options import OptionError
 from kcalib._command.files import FileError
-from kcalib._command.jobs import Failure, Job, collected, named, prepared, reading_of
+from kcalib._command.jobs import OPTIONS, Failure, Job, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.streams import BAD_INPUT, DONE, write
@@ -55,18 +56,8 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job]) -> Options:
     )
     try:
         options.check(arguments.metric, arguments.confidence_level)
-    except ValueError as error:
-        message = str(error)
-        for name, option in (
-            ("n_bins", "bins"),
-            ("n_resamples", "resamples"),
-            ("seed", "seed"),
-            ("threads", "threads"),
-        ):
-            message = message.replace(f"`{name}`", f"--{option}")
-        arguments.usage_error(
-            message.replace("metric=", "--metric ").replace("confidence_level=", "--confidence-level ")
-        )
+    except OptionError as error:
+        arguments.usage_error(f"{OPTIONS[error.option]} {error.fault}")
     return options
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kcalib._backend.options import OptionError
 from kcalib._command import files
 from kcalib._command.kinds import Picture
 from kcalib._command.streams import message_of, printable, report
@@ -17,13 +18,16 @@ from kcalib._input.forecasts import Either
 from kcalib.evaluation import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 
-# How the library's messages name what an option says.
-OPTION_OF = {
-    "from_logits=True": "--from-logits",
-    "`block_size`": "--block-size",
-    "`index`": "the column of --lens class-wise",
-    "`k`": "the number of --lens top-k",
-    "`groups`": "--lens groups",
+# What the command calls options of the library.
+OPTIONS = {
+    "block_size": "--block-size",
+    "n_bins": "--bins",
+    "n_resamples": "--resamples",
+    "seed": "--seed",
+    "threads": "--threads",
+    "index": "the column of --lens class-wise",
+    "k": "the number of --lens top-k",
+    "groups": "--lens groups",
 }
 
 
@@ -95,9 +99,9 @@ def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator
         raise
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
-        message = str(error)
-        for argument, option in OPTION_OF.items():
-            message = message.replace(argument, option)
+        message = str(error).replace("from_logits=True", "--from-logits")
+        if isinstance(error, OptionError) and error.option in OPTIONS:
+            message = f"{OPTIONS[error.option]} {error.fault}"
         if "pass classes=" in message:
             message += " (in an .npz file: an array `classes`)"
         if any(f"`{name}" in message for name in ("y_true", "y_pred", "mean", "std", "samples", "rate")):

@@ -27,7 +27,7 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import OptionError, check_choice, check_integer
 from kcalib._backend.random import Weights, batches
 from kcalib._backend.segments import Segments
 from kcalib._input.forecasts import Either as Data
@@ -282,8 +282,8 @@ class Options:
         for name, value in vars(self).items():
             if value is not None and name not in METRICS[metric].options:
                 having = [repr(other) for other, row in METRICS.items() if name in row.options]
-                raise ValueError(
-                    f"`{name}` has no meaning for metric={metric!r}, only for {', '.join(having)}; leave it out"
+                raise OptionError(
+                    name, f"has no meaning for the metric {metric!r}, only for {', '.join(having)}; leave it out"
                 )
         if self.regularization is not None:
             _check_regularization(self.regularization)
@@ -293,7 +293,7 @@ class Options:
             check_integer("seed", self.seed, 0, 2**64 - 1)
         if self.n_resamples is not None:
             least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
-            check_integer("n_resamples", self.n_resamples, least, 2**32, f" for confidence_level={confidence_level}")
+            check_integer("n_resamples", self.n_resamples, least, 2**32, f" at the confidence level {confidence_level}")
 
 
 def _check_regularization(value: Any) -> None:

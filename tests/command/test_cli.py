@@ -375,10 +375,10 @@ def test_models_that_have_no_bandwidth(tmp_path, capsys):
     [
         ([], "expected at least two files to compare"),
         (["{good}"], "good.npz is given twice"),
-        (["{poor}", "--bins", "3"], "--bins has no meaning for --metric 'skce', only for 'ece'; leave it out"),
+        (["{poor}", "--bins", "3"], "--bins has no meaning for the metric 'skce', only for 'ece'; leave it out"),
         (["{poor}", "--metric", "ece", "--resamples", "3"], "--resamples is 3, expected an integer between 39 and"),
-        (["{poor}", "--metric", "brier", "--threads", "3"], "--threads has no meaning for --metric 'brier'"),
-        (["{poor}", "--metric", "ckce", "--bins", "3"], "--bins has no meaning for --metric 'ckce', only for 'ece'"),
+        (["{poor}", "--metric", "brier", "--threads", "3"], "--threads has no meaning for the metric 'brier'"),
+        (["{poor}", "--metric", "ckce", "--bins", "3"], "--bins has no meaning for the metric 'ckce', only for 'ece'"),
         (["{poor}", "--metric", "mce"], "argument --metric: invalid choice: 'mce'"),
         (["{poor}", "--confidence-level", "95"], "argument --confidence-level: '95'"),
         (["{poor}", "--json", "--csv"], "not allowed with"),

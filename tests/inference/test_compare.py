@@ -552,7 +552,7 @@ def test_no_option_is_ignored(metric, name):
     if name in METRICS[metric].options:
         kcalib.compare(y, models, metric=metric, **{name: OPTIONS[name]})
     else:
-        with pytest.raises(ValueError, match=f"`{name}` has no meaning for metric='{metric}', only for '"):
+        with pytest.raises(ValueError, match=f"`{name}` has no meaning for the metric '{metric}', only for '"):
             kcalib.compare(y, models, metric=metric, **{name: OPTIONS[name]})
 
 
@@ -571,7 +571,7 @@ def test_no_option_is_ignored(metric, name):
         ({"confidence_level": 95}, ValueError, "`confidence_level` is 95, expected a number between 0 and 1"),
         ({"confidence_level": "x"}, ValueError, "`confidence_level` is 'x'"),
         ({"metric": "ece", "n_resamples": 0}, ValueError, "`n_resamples` is 0, expected an integer between 39 and"),
-        ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* for confidence_level=0.95"),
+        ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* at the confidence level 0.95"),
         ({"metric": "ece", "n_resamples": 2.5}, TypeError, "`n_resamples` is 2.5, expected an integer"),
         ({"metric": "ece", "n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1"),
         ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive"),

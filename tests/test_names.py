@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,25 @@ def test_a_name_has_one_meaning(name):
         assert parameter.default in defaults, where
 
 
+OVERLOADED = ("ckce", "jkce")
+
+
+@pytest.mark.parametrize("name", OVERLOADED)
+def test_the_type_of_a_result_is_known(name):
+    """Three overloads say it, with the parameters of the function itself."""
+    function = getattr(kcalib, name)
+    overloads = typing.get_overloads(function)
+    assert [inspect.signature(o).parameters["full_output"].annotation for o in overloads] == [
+        "Literal[False]", "Literal[True]", "bool",
+    ]  # fmt: skip
+    number, result, either = (inspect.signature(o).return_annotation for o in overloads)
+    assert number == "float" and f"{number} | {result}" == either == inspect.signature(function).return_annotation
+    own = {p.name: (p.kind, p.annotation) for p in inspect.signature(function).parameters.values()}
+    for overload in overloads:
+        found = {p.name: (p.kind, p.annotation) for p in inspect.signature(overload).parameters.values()}
+        assert found | {"full_output": own["full_output"]} == own and list(found) == list(own)
+
+
 def test_alpha_is_no_level():
     found = {where for where, parameter in public_parameters() if parameter.name == "alpha"}
     assert found == {"distributions.Dirichlet.__init__", "kernels.RationalQuadratic.__init__"}
@@ -66,6 +86,13 @@ def test_alpha_is_no_level():
 
 Y, P = np.arange(40) % 3, np.random.default_rng(0).dirichlet(np.ones(3), size=40)
 SEEDED = {
+    **{
+        f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce(Y, P, method=cls(seed=seed), full_output=True)
+        for cls in (kcalib.methods.Fourier, kcalib.methods.Nystrom, kcalib.methods.PivotedCholesky)
+    },
+    "ckce, ConjugateGradient": lambda seed: kcalib.ckce(
+        Y, P, method=kcalib.methods.ConjugateGradient(rank=5, seed=seed), full_output=True
+    ),
     "median_distance": lambda seed: kcalib.bandwidth.median_distance(P, max_samples=5, seed=seed),
     "quantile_calibration": lambda seed: kcalib.quantile_calibration(
         Y, Samples(np.random.default_rng(0).normal(size=(40, 5))), seed=seed

@@ -7,13 +7,34 @@ options, check these when they are made, and are public as `kcalib.methods`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
+
+from kcalib._backend.options import check_seed
+
+LARGEST_SEED = 2**64 - 1  # of the counter-based generators
 
 
 class Method:
     """Base of all methods: one way to do a task that has several."""
 
     name: ClassVar[str]  # what users may write instead of an object with the default options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded(Method):
+    """A method that draws random numbers, always the same for a seed."""
+
+    seed: int | None = 0  # None is replaced by one that is drawn when the object is made
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed, LARGEST_SEED))
+
+    @property
+    def drawn_seed(self) -> int:
+        """The seed, which is a number once the object is made."""
+        assert self.seed is not None
+        return self.seed
 
 
 M = TypeVar("M", bound=Method)

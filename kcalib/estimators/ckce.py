@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, Literal, overload
 
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_choice, check_positive
 from kcalib._input.forecasts import prepare
-from kcalib._input.methods import Method, resolved
+from kcalib._input.methods import Method, Seeded, resolved
 from kcalib.estimators.ckce_exact import ToleranceWarning, exact
 from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
 from kcalib.estimators.ckce_system import Approximation, System, default_kernel, sides_of
@@ -33,6 +33,66 @@ from kcalib.target_kernels import TargetKernel
 __all__ = ["ToleranceWarning", "ckce", "jkce"]
 
 METHODS: tuple[type[Solver] | type[Approximation], ...] = (*SOLVERS, *APPROXIMATIONS)
+
+
+@overload
+def ckce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    regularization: float | None = ...,
+    method: str | Method = ...,
+    max_memory: float | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def ckce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    regularization: float | None = ...,
+    method: str | Method = ...,
+    max_memory: float | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[True],
+) -> CKCEResult: ...
+
+
+@overload
+def ckce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    regularization: float | None = ...,
+    method: str | Method = ...,
+    max_memory: float | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: bool,
+) -> float | CKCEResult: ...
 
 
 @on_their_gpu
@@ -199,7 +259,8 @@ def ckce(
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
     kernel, source = default_kernel(data, kernel)
-    sides = sides_of(data, kernel, target_kernel, threads, max_memory, chosen.seed)
+    seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
+    sides = sides_of(data, kernel, target_kernel, threads, max_memory, seed)
     matrix = KernelMatrix(sides.packed, threads=threads, operator=operator)
     system = System(data.dtype, sides, matrix, shift, max_memory)
     found = exact(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
@@ -217,6 +278,60 @@ def ckce(
         threads=matrix.threads,
         seconds=time.perf_counter() - start,
     )
+
+
+@overload
+def jkce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    estimator: str = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def jkce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    estimator: str = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[True],
+) -> SKCEResult: ...
+
+
+@overload
+def jkce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    estimator: str = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: bool,
+) -> float | SKCEResult: ...
 
 
 @on_their_gpu

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import warn
+from kcalib._input.methods import Seeded
 from kcalib.estimators.ckce_low_rank import PivotedCholesky
 from kcalib.estimators.ckce_system import Found, System
 from kcalib.solvers._solve import AutomaticSolver, solved
@@ -96,7 +97,7 @@ def _certified(system: System, solver: Solver, tol: float) -> Found:
         tol,
         iterations=solution.iterations if iterative else None,
         rank=solution.rank if iterative else None,
-        seed=int(solver.seed) if solution.rank else None,
+        seed=solver.drawn_seed if solution.rank and isinstance(solver, Seeded) else None,
     )
 
 

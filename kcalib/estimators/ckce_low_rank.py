@@ -43,8 +43,8 @@ class Fourier(Approximation):
     ----------
     n_features : int
         Random frequencies for each Gaussian term, at least 1. Each makes two features. 100, as in the paper.
-    seed : int
-        Seed of the frequencies, at least 0.
+    seed : int, optional
+        Seed of the frequencies, at least 0. None draws one, which the result reports.
 
     Examples
     --------
@@ -58,11 +58,10 @@ class Fourier(Approximation):
     name: ClassVar[str] = "fourier"
 
     n_features: int = 100
-    seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_integer("n_features", self.n_features, 1)
-        check_integer("seed", self.seed, 0, 2**64 - 1)
 
     def estimate(self, system: System) -> Found:
         problem = system.packed.problem
@@ -74,7 +73,7 @@ class Fourier(Approximation):
         points = problem.left.points if arrays.is_cuda(problem.left.points) else arrays.to_host(problem.left.points)
         points = arrays.namespace(points).asarray(points, dtype=np.float64)
         dimension = points.shape[1]
-        features = FourierFeatures.drawn(problem.kernel, dimension, self.n_features, self.seed, points)
+        features = FourierFeatures.drawn(problem.kernel, dimension, self.n_features, self.drawn_seed, points)
         width = features.width(dimension)
         memory = _check_memory_of_features(system, width, "n_features")
         equations = NormalEquations.summed(
@@ -92,7 +91,7 @@ class Fourier(Approximation):
             "asked for by name",
             memory,
             n_features=int(self.n_features),
-            seed=int(self.seed),
+            seed=self.drawn_seed,
         )
 
 
@@ -107,8 +106,8 @@ class Nystrom(Approximation):
     ----------
     n_landmarks : int, optional
         Samples to project on, from 1 to n. Default: 200, or n if that is less.
-    seed : int
-        Seed of the landmarks, at least 0.
+    seed : int, optional
+        Seed of the landmarks, at least 0. None draws one, which the result reports.
 
     Examples
     --------
@@ -122,17 +121,16 @@ class Nystrom(Approximation):
     name: ClassVar[str] = "nystrom"
 
     n_landmarks: int | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_landmarks is not None:
             check_integer("n_landmarks", self.n_landmarks, 1)
-        check_integer("seed", self.seed, 0, 2**64 - 1)
 
     def estimate(self, system: System) -> Found:
         count = _checked_rank("n_landmarks", self.n_landmarks, system.n)
         memory = _check_memory_of_features(system, count, "n_landmarks")
-        features = NystromFeatures(system.matrix, count, self.seed)
+        features = NystromFeatures(system.matrix, count, self.drawn_seed)
         kept = [0.0]
 
         def blocks() -> Iterator[tuple[Array, Array]]:
@@ -164,8 +162,8 @@ class PivotedCholesky(Approximation):
     ----------
     rank : int, optional
         Columns, from 1 to n. Default: 200, or n if that is less.
-    seed : int
-        Seed of the random pivots, at least 0.
+    seed : int, optional
+        Seed of the random pivots, at least 0. None draws one, which the result reports.
 
     Examples
     --------
@@ -179,12 +177,11 @@ class PivotedCholesky(Approximation):
     name: ClassVar[str] = "pivoted_cholesky"
 
     rank: int | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rank is not None:
             check_integer("rank", self.rank, 1)
-        check_integer("seed", self.seed, 0, 2**64 - 1)
 
     def estimate(self, system: System) -> Found:
         return self.estimate_until(system, 0.0)
@@ -197,7 +194,7 @@ class PivotedCholesky(Approximation):
             f"the factor of {system.n} samples and rank {rank}, and what follows",
             "choose a smaller `rank`, or method='nystrom' or 'fourier', which store no factor",
         )
-        factor = partial_cholesky(system.matrix, rank, tol=left_out, seed=self.seed)
+        factor = partial_cholesky(system.matrix, rank, tol=left_out, seed=self.drawn_seed)
         equations = NormalEquations.summed([(factor.factor, system.residuals.take(slice(None)))])
         diagonal = system.matrix.diagonal()
         entry = ROUNDINGS * system.epsilon * float(arrays.namespace(diagonal).max(diagonal))
@@ -251,7 +248,7 @@ def _from_factor(
         "asked for by name",
         memory,
         rank=rank,
-        seed=int(method.seed),
+        seed=method.drawn_seed,
     )
 
 

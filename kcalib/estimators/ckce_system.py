@@ -21,7 +21,7 @@ from kcalib._backend.memory import check_memory
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
-from kcalib._input.methods import Method
+from kcalib._input.methods import Seeded
 from kcalib._packing import Packed
 from kcalib.estimators.forecast_residuals import Residuals, kernel_alone, residuals_of
 from kcalib.kernels import Gaussian, Kernel, Linear
@@ -200,10 +200,8 @@ class Found(NamedTuple):
     seed: int | None = None
 
 
-class Approximation(Method):
-    """A method that replaces K by a matrix of low rank."""
-
-    seed: int
+class Approximation(Seeded):
+    """A method that replaces K by a random matrix of low rank."""
 
     @abstractmethod
     def estimate(self, system: System) -> Found:

@@ -18,7 +18,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_integer, check_positive
 from kcalib._backend.warnings import warn
-from kcalib._input.methods import resolved
+from kcalib._input.methods import Seeded, resolved
 from kcalib.solvers.cholesky import Cholesky, memory_of_cholesky
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
 from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator, where_vectors_lie
@@ -55,7 +55,7 @@ class Solution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutomaticSolver(Solver):
+class AutomaticSolver(Seeded, Solver):
     """Exact, by whichever is faster: ``"auto"`` of `kcalib.ckce` and `solvers.solve`.
 
     `Cholesky` up to 1000 samples, and up to 4 times the number of right sides, where it takes no longer; else
@@ -67,8 +67,8 @@ class AutomaticSolver(Solver):
     ----------
     tol : float, optional
         Where conjugate gradients stop, as for `ConjugateGradient`.
-    seed : int
-        Seed of random pivots, at least 0.
+    seed : int, optional
+        Seed of random pivots, at least 0. None draws one, which the result reports.
 
     Examples
     --------
@@ -80,11 +80,9 @@ class AutomaticSolver(Solver):
 
     name: ClassVar[str] = "auto"
 
-    seed: int = 0
-
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("seed", self.seed, 0, 2**64 - 1)
+        Solver.__post_init__(self)
+        Seeded.__post_init__(self)
 
     def solve(self, system: RidgeSystem, reason: str) -> Solved:
         n, columns = system.right_sides.shape

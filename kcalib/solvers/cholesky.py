@@ -42,11 +42,6 @@ class Cholesky(Solver):
 
     name: ClassVar[str] = "cholesky"
 
-    @property
-    def seed(self) -> int:
-        """Nothing is drawn here; the residuals of distributions, which `ckce` factorises before, are drawn with it."""
-        return 0
-
     def solve(self, system: RidgeSystem, reason: str) -> Solved:
         operator, right_sides = system.operator, system.right_sides
         memory = memory_of_cholesky(*right_sides.shape, on_gpu=system.on_gpu)

@@ -25,6 +25,7 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
+from kcalib._input.methods import Seeded
 from kcalib.solvers.kernel_operator import SymmetricOperator, shifted_product
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
 from kcalib.solvers.ridge_system import (
@@ -51,7 +52,7 @@ SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns sav
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConjugateGradient(Solver):
+class ConjugateGradient(Seeded, Solver):
     """Exact to a tolerance, the kernel matrix never stored: ``"cg"`` of `kcalib.ckce` and `solvers.solve`.
 
     Block conjugate gradients with a randomly pivoted Cholesky preconditioner. Each iteration takes one product of K
@@ -74,8 +75,8 @@ class ConjugateGradient(Solver):
         preconditioner was faster wherever it was measured.
     max_iterations : int
         Iterations after which the best solution so far is returned, at least 1.
-    seed : int
-        Seed of the preconditioner's random pivots, at least 0.
+    seed : int, optional
+        Seed of the preconditioner's random pivots, at least 0. None draws one, which the result reports.
 
     Examples
     --------
@@ -94,15 +95,14 @@ class ConjugateGradient(Solver):
     rank: int | None = None
     products: str = "auto"
     max_iterations: int = 1000
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        Solver.__post_init__(self)
+        Seeded.__post_init__(self)
         if self.rank is not None:
             check_integer("rank", self.rank, 0)
         check_choice("products", self.products, ("auto", "float64", "float32"))
         check_integer("max_iterations", self.max_iterations, 1)
-        check_integer("seed", self.seed, 0, 2**64 - 1)
 
     def check_size(self, n: int) -> None:
         if self.rank is not None:
@@ -138,7 +138,7 @@ class ConjugateGradient(Solver):
         if self.rank is None:
             trace = float(arrays.namespace(system.right_sides).sum(system.operator.diagonal()))
             tol = min(0.5, SMALL_REMAINDER * system.shift / trace) if trace > 0 else 0.0
-        return Preconditioner.of(system.operator, system.shift, most, tol, self.seed)
+        return Preconditioner.of(system.operator, system.shift, most, tol, self.drawn_seed)
 
 
 @dataclass(frozen=True)

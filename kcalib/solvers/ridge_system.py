@@ -114,11 +114,6 @@ class Solver(Method):
         if self.tol is not None:
             check_positive("tol", self.tol)
 
-    @property
-    @abstractmethod
-    def seed(self) -> int:
-        """The seed of random pivots."""
-
     def check_size(self, n: int) -> None:
         """Raise a ValueError if an option does not fit n samples; to be called before `solve`."""
 

@@ -30,6 +30,7 @@ from kcalib.estimators.quantile_calibration import curve_of, pit_of
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run
+from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.results import CalibrationTestResult, SKCEResult
@@ -146,7 +147,7 @@ def evaluate(
     level: float = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
-    method: str = ...,
+    method: str | CalibrationMethod = ...,
     block_size: int | None = ...,
     n_bins: int | None = ...,
     seed: int | None = ...,
@@ -162,7 +163,7 @@ def evaluate(
     level: float = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
-    method: str = ...,
+    method: str | CalibrationMethod = ...,
     block_size: int | None = ...,
     seed: int | None = ...,
     threads: int | None = ...,
@@ -177,7 +178,7 @@ def evaluate(
     level: float = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
-    method: str = ...,
+    method: str | CalibrationMethod = ...,
     block_size: int | None = ...,
     n_bins: int | None = ...,
     seed: int | None = ...,
@@ -196,7 +197,7 @@ def evaluate(
     level: float = 0.05,
     kernel: Kernel | None = None,
     estimator: str = "unbiased",
-    method: str = "auto",
+    method: str | CalibrationMethod = "auto",
     block_size: int | None = None,
     n_bins: int | None = None,
     seed: int | None = 0,
@@ -217,10 +218,10 @@ def evaluate(
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
-    method : str
+    method : str or one of `kcalib.methods`
         The test, as in `kcalib.calibration_test`.
     block_size : int, optional
-        Samples in a block of the test, if `method` is "block", and of the SKCE estimate, if `estimator` is.
+        Samples in a block of the SKCE estimate, if `estimator` is "block"; those of a test belong to its method.
     n_bins : int, optional
         Bins of the top-label ECE of class probabilities; default 15.
     seed : int, optional
@@ -297,7 +298,7 @@ def _(
     level: float,
     kernel: Kernel | None,
     estimator: str,
-    method: str,
+    method: str | CalibrationMethod,
     block_size: int | None,
     n_bins: int | None,
     seed: int | None,
@@ -332,7 +333,7 @@ def _(
     level: float,
     kernel: Kernel | None,
     estimator: str,
-    method: str,
+    method: str | CalibrationMethod,
     block_size: int | None,
     n_bins: int | None,
     seed: int | None,
@@ -419,20 +420,17 @@ def _measured(
     data: Data,
     kernel: Kernel | None,
     estimator: str,
-    method: str,
+    method: str | CalibrationMethod,
     block_size: int | None,
     seed: int | None,
     threads: int | None,
 ) -> tuple[SKCEResult, CalibrationTestResult]:
     """The estimate of the SKCE and the test."""
     options = PairOptions(kernel, threads=threads)
-    if block_size is not None and "block" not in (method, estimator):
-        raise ValueError(f"`block_size` is {block_size}, but neither `method` nor `estimator` is 'block'")
-    sizes = {"block_size": block_size} if method == "block" and block_size is not None else {}
-    test = run(data, options, method=method, seed=seed, **sizes)
+    test = run(Task(data, options), method, seed)
     # Blocks of the estimate are formed in the same order as those of the test.
     ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
-    skce = estimate(ordered, options, estimator, block_size if estimator == "block" else None)
+    skce = estimate(ordered, options, estimator, block_size)
     return skce, test
 
 

@@ -1,5 +1,7 @@
 """Methods with options, for functions that take ``method=``: a string for the defaults, an object for the options.
 
+    kcalib.calibration_test             Exact, Spectrum, Multiplier, Bootstrap, Pearson, Gamma, Block, Linear,
+                                        DistributionFree, CME, Consistency
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
 
@@ -7,8 +9,33 @@ Each class checks its options when it is made; it stands in the file of what it 
 """
 
 from kcalib.estimators.ckce_low_rank import Fourier, Nystrom, PivotedCholesky
+from kcalib.inference.blocks import Block, Linear
+from kcalib.inference.cme import CME
+from kcalib.inference.consistency import Consistency
+from kcalib.inference.distribution_free import DistributionFree
+from kcalib.inference.exact import Exact
+from kcalib.inference.resampling import Bootstrap, Multiplier
+from kcalib.inference.spectrum import Gamma, Pearson, Spectrum
 from kcalib.solvers._solve import AutomaticSolver
 from kcalib.solvers.cholesky import Cholesky
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
 
-__all__ = ["AutomaticSolver", "Cholesky", "ConjugateGradient", "Fourier", "Nystrom", "PivotedCholesky"]
+__all__ = [
+    "CME",
+    "AutomaticSolver",
+    "Block",
+    "Bootstrap",
+    "Cholesky",
+    "ConjugateGradient",
+    "Consistency",
+    "DistributionFree",
+    "Exact",
+    "Fourier",
+    "Gamma",
+    "Linear",
+    "Multiplier",
+    "Nystrom",
+    "Pearson",
+    "PivotedCholesky",
+    "Spectrum",
+]

@@ -67,7 +67,7 @@ class SKCEResult:
         return self.value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CalibrationTestResult:
     """A test of the hypothesis that the model is calibrated.
 
@@ -78,33 +78,33 @@ class CalibrationTestResult:
     pvalue: float  #: probability of a statistic at least as large if the model is calibrated
     log_pvalue: float  #: its natural logarithm, also where it underflows
     estimate: float  #: the calibration error that is tested
-    standard_error: float | None  #: of the estimate
+    standard_error: float | None = None  #: of the estimate
     method: str  #: the test that was done; never "auto"
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
     estimator: str  #: what `estimate` is
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; blocks drop those after the last full one
-    n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
-    prediction: str | None  #: the family of predicted distributions; None for class probabilities
+    n_classes: int | None = None  #: m, of the induced problem if there is a lens; None for distributions
+    prediction: str | None = None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    block_size: int | None  #: samples in a block
-    n_blocks: int | None  #: full blocks
-    n_resamples: int | None  #: random draws of the statistic
-    n_eigenvalues: int | None  #: eigenvalues computed
-    n_locations: int | None  #: test locations
-    bound: float | None  #: largest possible size of an entry H_ij (distribution_free)
-    kernel: str | None  #: the kernel with its bandwidths as numbers
-    bandwidth_source: str | None  #: "given", or how the median heuristic found it
-    target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets
-    target_factor: str | None  #: how its expectations under predicted distributions were found
-    variance_slope: float | None  #: of the estimate over all pairs: slope * true value + constant, for upper limits
-    variance_constant: float | None  #: see there
-    seed: int | None  #: of permutation, draws, or locations; None where nothing was random
+    block_size: int | None = None  #: samples in a block
+    n_blocks: int | None = None  #: full blocks
+    n_resamples: int | None = None  #: random draws of the statistic
+    n_eigenvalues: int | None = None  #: eigenvalues computed
+    n_locations: int | None = None  #: test locations
+    bound: float | None = None  #: largest possible size of an entry H_ij (distribution_free)
+    kernel: str | None = None  #: the kernel with its bandwidths as numbers
+    bandwidth_source: str | None = None  #: "given", or how the median heuristic found it
+    target_kernel: str | None = None  #: "delta", or "matrix of rank r", or the kernel on targets
+    target_factor: str | None = None  #: how its expectations under predicted distributions were found
+    variance_slope: float | None = None  #: of the estimate over all pairs: slope * true value + constant, for limits
+    variance_constant: float | None = None  #: see there
+    seed: int | None = None  #: of permutation, draws, or locations; None where nothing was random
     dtype: str  #: arithmetic of the sweep; sums are always float64
-    operator: str | None  #: which operator computed it
-    operator_reason: str | None  #: and why that one
-    threads: int | None  #: threads used at most; None where the array library decides
+    operator: str | None = None  #: which operator computed it
+    operator_reason: str | None = None  #: and why that one
+    threads: int | None = None  #: threads used at most; None where the array library decides
     seconds: float  #: wall time
 
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:

@@ -177,7 +177,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="seed of what the test draws or permutes (default: %(default)s)",
     )  # fmt: skip
     computed.add_argument(
-        "--method", choices=("auto", *METHODS), default="auto", help="test of calibration (default: %(default)s)"
+        "--method", choices=[m.name for m in METHODS], default="auto", help="test of calibration (default: %(default)s)"
     )
     computed.add_argument(
         "--estimator", choices=ESTIMATORS, default="unbiased", help="estimator of the SKCE (default: %(default)s)"

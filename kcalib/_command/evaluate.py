@@ -15,6 +15,7 @@ from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
 from kcalib.evaluation import evaluation_of
+from kcalib.inference.blocks import Block
 from kcalib.report import figures
 
 
@@ -68,6 +69,10 @@ def _evaluated(
     job: Job, arguments: argparse.Namespace, reading: dict[str, Any], same_kind_as: Model | None = None
 ) -> Model:
     options = {name: getattr(arguments, name) for name in ("level", "estimator", "method", "block_size", "seed")}
+    if arguments.method == "block" and arguments.block_size is not None:
+        options["method"] = Block(block_size=arguments.block_size)
+        if arguments.estimator != "block":
+            options["block_size"] = None
     with prepared(job, arguments.threads, reading) as data:
         if same_kind_as is not None and data.noun != same_kind_as.noun:
             raise FileError(

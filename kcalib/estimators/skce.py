@@ -308,11 +308,16 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> d
     }
 
 
-def _block_size(data: Data, estimator: str, block_size: int | None) -> int | None:
+def check_has_blocks(estimator: str, block_size: int | None) -> None:
+    """Refuse a block size where there are no blocks of it."""
     if estimator != "block" and block_size is not None:
         raise ValueError(
             f"`block_size` is {block_size}, but estimator={estimator!r} has no block size; use estimator='block'"
         )
+
+
+def _block_size(data: Data, estimator: str, block_size: int | None) -> int | None:
+    check_has_blocks(estimator, block_size)
     if estimator in ("unbiased", "biased"):
         weights = data.sample_weight
         if (

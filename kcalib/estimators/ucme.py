@@ -210,22 +210,31 @@ def locations_for(
     from_logits: bool = False,
 ) -> Locations:
     """The test locations that the user gave, or random ones."""
-    if test_predictions is None and test_labels is None:
+    check_locations(n_locations, test_predictions, test_labels)
+    if test_predictions is None:
         count = DEFAULT_LOCATIONS if n_locations is None else n_locations
-        count = check_integer("n_locations", count, 1, MAX_LOCATIONS)
         seed = check_integer("seed", DEFAULT_SEED if seed is None else seed, 0)
         if isinstance(data, Forecasts):
             return Locations(_random_forecasts(data, count, seed), seed)
         return Locations(_random_locations(data, count, seed), seed)
-    if test_predictions is None or test_labels is None:
+    if seed is not None:
+        raise ValueError(f"`seed` is {seed!r}, but `test_predictions` are given; leave one of the two out")
+    if isinstance(data, Forecasts):
+        return Locations(_given_forecasts(data, test_predictions, test_labels, from_logits), None)
+    return Locations(_given_locations(data, test_predictions, test_labels, from_logits), None)
+
+
+def check_locations(n_locations: int | None, test_predictions: Any, test_labels: Any) -> None:
+    """Refuse a number that is none, and locations of which a half is missing or that are given twice."""
+    if n_locations is not None:
+        check_integer("n_locations", n_locations, 1, MAX_LOCATIONS)
+    if (test_predictions is None) != (test_labels is None):
         given, missing = ("test_labels", "test_predictions")[:: 1 if test_predictions is None else -1]
         raise ValueError(f"`{given}` is given without `{missing}`; a test location needs both, or pass neither")
-    for name, value in (("n_locations", n_locations), ("seed", seed)):
-        if value is not None:
-            raise ValueError(f"`{name}` is {value!r}, but `test_predictions` are given; leave one of the two out")
-    if isinstance(data, Forecasts):
-        return Locations(_given_forecasts(data, test_predictions, test_labels), None)
-    return Locations(_given_locations(data, test_predictions, test_labels, from_logits), None)
+    if test_predictions is not None and n_locations is not None:
+        raise ValueError(
+            f"`n_locations` is {n_locations!r}, but `test_predictions` are given; leave one of the two out"
+        )
 
 
 def _random_forecasts(data: Forecasts, count: int, seed: int) -> Forecasts:
@@ -236,9 +245,9 @@ def _random_forecasts(data: Forecasts, count: int, seed: int) -> Forecasts:
     return chosen.with_targets(data.xp.reshape(draws, (count, data.n_dims)))
 
 
-def _given_forecasts(data: Forecasts, predictions: Any, labels: Any) -> Forecasts:
+def _given_forecasts(data: Forecasts, predictions: Any, labels: Any, from_logits: bool) -> Forecasts:
     try:
-        given = prepare(labels, predictions, dtype=data.dtype)
+        given = prepare(labels, predictions, from_logits=from_logits, dtype=data.dtype)
     except (TypeError, ValueError) as error:
         message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
         raise type(error)(message) from None

@@ -1,6 +1,6 @@
 """The calibration mean embedding (CME) test: are the differences at a few test locations 0?
 
-`cme_test` takes checked data and is called by `kcalib.inference.calibration_test`. The way of the data:
+The way of the data:
 test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
 the samples (`_sample_covariance`) or of the predictions (`_predicted_covariance`) -> the quadratic form
 that both give (`_quadratic_form`) -> the logarithm of its tail (`log_sf_f`, `log_sf_chi2`).
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy
@@ -27,7 +27,9 @@ from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.skce import PairOptions, describe
-from kcalib.estimators.ucme import locations_for, mean_differences, mean_square
+from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
+from kcalib.inference.task import CalibrationMethod, Task, given_or_drawn
+from kcalib.results import CalibrationTestResult
 
 REFERENCES = ("F", "chi2", "conditional")
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
@@ -40,6 +42,145 @@ CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which va
 
 SMALLEST_DIRECT = 1e-280  # tails below come from continued fractions
 MAX_TERMS = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class CME(CalibrationMethod):
+    r"""The chi-square law of mean kernel values at J test locations: are they those that the predictions promise?
+
+    In linear time, for many samples for each test location; it is the UCME (`kcalib.ucme`) that is tested.
+
+    Parameters
+    ----------
+    n_locations : int, optional
+        Number J of random test locations, by default 10: predictions of samples, each with a label drawn from it, by
+        the ``seed`` of `kcalib.calibration_test`.
+    test_predictions : array_like, shape (J, m), or Distribution, optional
+        Given locations in place of random ones: their predictions, and
+    test_labels : array_like, shape (J,), optional
+        their labels, or targets.
+    reference : {"conditional", "F", "chi2"}
+        With :math:`z_i` the J values of sample i and :math:`\bar z` their mean, the statistic is
+        :math:`Q = n \bar z^\top S^{-1} \bar z`. "conditional" takes for S the mean covariance of z under calibration
+        given the predictions, which has no sampling error, and the chi-square law; it also serves for n <= J. For
+        distributions it comes from at least 20,000 draws of targets, in all, with the seed, and its sampling error is
+        that of as many samples. "F" takes for S the covariance of the samples (ddof 1) and refers
+        (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the chi-square
+        law with J degrees of freedom, as in the paper: only for n much larger than J.
+    from_logits : bool
+        `test_predictions` holds logits.
+
+    Notes
+    -----
+    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), memory O(n (m + J)).
+
+    "F" and "chi2" need z near normal, in all directions: few samples, rare classes, and locations near each other make
+    them reject too often, for binary problems with 10 locations several times as often as their level says even at
+    n = 250. "conditional" keeps its level there.
+
+    If S has rank r < J to rounding (duplicated locations, say), its pseudo-inverse takes the place of the inverse and r
+    that of J. If all z are 0 (predictions that are one-hot and right, say), the statistic is 0 and the p-value 1. "F"
+    and "chi2" raise a ValueError if n <= J, or if some direction has no variance among the samples but a mean other
+    than 0.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
+       ICLR 2021.
+    .. [2] H. Hotelling. The generalization of Student's ratio. Ann. Math. Statist. 2, 1931.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=1000)
+    >>> y = rng.uniform(size=1000) < p
+    >>> method = kcalib.methods.CME(test_predictions=[0.2, 0.8], test_labels=[1, 1])
+    >>> result = kcalib.calibration_test(y, p, method=method)
+    >>> result.n_locations, result.pvalue > 0.05
+    (2, True)
+    """
+
+    n_locations: int | None = None
+    test_predictions: Any = None
+    test_labels: Any = None
+    reference: str = "conditional"
+    from_logits: bool = False
+
+    name: ClassVar[str] = "cme"
+
+    def __post_init__(self) -> None:
+        check_choice("reference", self.reference, REFERENCES)
+        check_locations(self.n_locations, self.test_predictions, self.test_labels)
+        check_from_logits(self.from_logits, self.test_predictions)
+
+    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+        seed = given_or_drawn(seed)
+        found = self.outcome(task.data, task.options, seed)
+        drawn = isinstance(task.data, Forecasts) and self.reference == "conditional"
+        law = {
+            "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",
+            "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",
+            "conditional": f"chi-square law with {found.rank} degrees of freedom, covariance of the predictions",
+        }[self.reference]
+        return task.result(
+            method=self.name,
+            statistic=found.statistic,
+            log_pvalue=found.log_pvalue,
+            estimate=found.estimate,
+            null_law=law,
+            estimator="UCME",
+            n_locations=found.n_locations,
+            seed=seed if drawn else found.seed,
+            **found.description,
+        )
+
+    def outcome(self, data: Data, options: PairOptions, seed: int) -> CMEOutcome:
+        """The test of checked data; locations, and draws from distributions, come from `seed`."""
+        given = self.test_predictions is not None
+        locations = locations_for(
+            data,
+            self.n_locations,
+            self.test_predictions,
+            self.test_labels,
+            None if given else seed,
+            self.from_logits,
+        )
+        if self.reference != "conditional":
+            _check_sizes(data.n, locations.data.n, self.reference)
+        packed = _packing.pack_locations(
+            data, locations.data, options.kernel, options.target_kernel, threads=options.threads
+        )
+        operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+        differences = mean_differences(operator)
+        form = _quadratic_form(
+            differences, self._covariance(data, locations.data, packed, operator, seed), data.n, data.dtype
+        )
+        if self.reference != "conditional" and math.isinf(form.value):
+            raise ValueError(
+                f"the values at test location {form.worst} are the same, and not 0, for all {data.n} samples: their "
+                f"variance cannot be estimated for reference={self.reference!r}; use reference='conditional', more "
+                "samples, or a location at a more frequent label"
+            )
+        statistic, log_pvalue = _referred(form, data.n, self.reference)
+        return CMEOutcome(
+            statistic=statistic,
+            pvalue=math.exp(log_pvalue),
+            log_pvalue=log_pvalue,
+            estimate=mean_square(differences),
+            reference=self.reference,
+            rank=form.rank,
+            **locations.described(),
+            description=describe(data, packed, operator),
+        )
+
+    def _covariance(self, data: Data, locations: Data, packed: Packed, operator: Operator, seed: int) -> Covariance:
+        if self.reference != "conditional":
+            return _sample_covariance(data.n, operator)
+        if isinstance(data, Forecasts):
+            return _drawn_covariance(data, packed, operator, seed)
+        assert isinstance(data, Classification) and isinstance(locations, Classification)
+        return _predicted_covariance(data, packed, operator, locations)
 
 
 @dataclass(frozen=True)
@@ -59,95 +200,10 @@ class CMEOutcome:
     description: dict[str, Any]  # `kcalib.estimators.skce.describe`
 
 
-def cme_test(
-    data: Data,
-    options: PairOptions,
-    *,
-    n_locations: int | None = None,
-    test_predictions: Any = None,
-    test_labels: Any = None,
-    reference: str = "conditional",
-    seed: int | None = None,
-    draws_seed: int = 0,
-    from_logits: bool = False,
-) -> CMEOutcome:
-    r"""Test whether the mean kernel values at J test locations are those that the predictions promise.
-
-    Parameters
-    ----------
-    data : Classification or Forecasts
-        Checked labels and predictions, without weights.
-    options : PairOptions
-        Kernels, operator and threads.
-    n_locations, test_predictions, test_labels, seed
-        As in `kcalib.ucme`.
-    reference : {"conditional", "F", "chi2"}
-        With :math:`z_i` the J values of sample i and :math:`\bar z` their mean, the statistic is
-        :math:`Q = n \bar z^\top S^{-1} \bar z`. "F" takes for S the covariance of the samples (ddof 1) and
-        refers (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
-        chi-square law with J degrees of freedom, as in the paper: only for n much larger than J.
-        "conditional" takes for S the mean covariance of z under calibration given the predictions, which has no
-        sampling error, and the chi-square law; it also serves for n <= J. For distributions it comes from at least
-        `DRAWS` draws of targets, in all, and its sampling error is that of as many samples.
-    draws_seed : int
-        Of the draws from distributions for "conditional".
-    from_logits : bool
-        `test_predictions` holds logits.
-
-    Returns
-    -------
-    CMEOutcome
-        If S has rank r < J to rounding (duplicated locations, say), S^{-1} is its pseudo-inverse and r takes
-        the place of J. If all z are 0 (predictions that are one-hot and right, say), statistic 0 and p-value 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `kcalib.ucme`; if `reference` is unknown; for "F" and "chi2" if n <= J, or if some direction has
-        no variance among the samples but a mean other than 0.
-
-    Notes
-    -----
-    Widmann et al. 2021, appendix C.3; Hotelling 1931. Time O(n J (m + J)), memory O(n (m + J)).
-
-    "F" and "chi2" need z near normal, in all directions: few samples, rare classes, and locations near
-    each other make them reject too often, for binary problems with 10 locations several times as often as their level
-    says even at n = 250. "conditional" keeps its level there.
-    """
-    check_choice("reference", reference, REFERENCES)
-    locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
-    if reference != "conditional":
-        _check_sizes(data.n, locations.data.n, reference)
-    packed = _packing.pack_locations(
-        data, locations.data, options.kernel, options.target_kernel, threads=options.threads
-    )
-    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
-    differences = mean_differences(operator)
-    if reference == "conditional" and isinstance(data, Forecasts):
-        covariance = _drawn_covariance(data, packed, operator, draws_seed)
-    elif reference == "conditional":
-        assert isinstance(data, Classification) and isinstance(locations.data, Classification)
-        covariance = _predicted_covariance(data, packed, operator, locations.data)
-    else:
-        covariance = _sample_covariance(data.n, operator)
-    form = _quadratic_form(differences, covariance, data.n, data.dtype)
-    if reference != "conditional" and math.isinf(form.value):
-        raise ValueError(
-            f"the values at test location {form.worst} are the same, and not 0, for all {data.n} samples: their "
-            f"variance cannot be estimated for reference={reference!r}; use reference='conditional', more "
-            "samples, or a location at a more frequent label"
-        )
-    statistic, log_pvalue = _referred(form, data.n, reference)
-    return CMEOutcome(
-        statistic=statistic,
-        pvalue=math.exp(log_pvalue),
-        log_pvalue=log_pvalue,
-        estimate=mean_square(differences),
-        reference=reference,
-        rank=form.rank,
-        **locations.described(),
-        description=describe(data, packed, operator),
-    )
+def check_from_logits(from_logits: bool, test_predictions: Any) -> None:
+    """Refuse a word on test predictions where none are given."""
+    if from_logits and test_predictions is None:
+        raise ValueError("`from_logits` is True, but no `test_predictions` are given; it is for these, leave it out")
 
 
 def _check_sizes(n: int, n_locations: int, reference: str) -> None:
@@ -160,7 +216,7 @@ def _check_sizes(n: int, n_locations: int, reference: str) -> None:
 
 
 class Covariance(NamedTuple):
-    """Of the values of one sample at the locations."""
+    """The covariance of the values of one sample at the locations."""
 
     matrix: np.ndarray  # shape: (J, J)
     size: np.ndarray  # largest absolute value at each location, shape: (J,)

@@ -1,24 +1,114 @@
 """Bounds of the p-value that hold for every n and every law of the data (W19 lemma 2).
 
-|H_ij| <= B because the residuals of two probability vectors are at most 2 apart in every norm;
-McDiarmid's inequality (biased estimator) and Hoeffding's (unbiased ones) do the rest. Loose, and
-valid without any approximation. Called by `calibration_test`.
+|H_ij| <= B because the residuals of two probability vectors are at most 2 apart in every norm; McDiarmid's inequality
+(biased estimator) and Hoeffding's (unbiased ones) do the rest. Loose, and valid without any approximation.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
+from kcalib._backend.options import check_choice
+from kcalib._input.forecasts import Forecasts
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import PairProblem
 from kcalib._pairs.statistics import disjoint_pairs
+from kcalib.estimators.skce import ESTIMATORS, check_estimator, check_has_blocks, describe, value_and_error
+from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.results import CalibrationTestResult
 
 NORMS = (1.0, 2.0, math.inf)
+
+
+@dataclass(frozen=True)
+class DistributionFree(CalibrationMethod):
+    r"""An inequality that bounds the p-value for every number of samples and every law of the data.
+
+    Loose: it has never rejected a calibrated model, and rejects few others. It needs a bounded kernel.
+
+    Parameters
+    ----------
+    estimator : {"unbiased", "biased", "block", "linear"}
+        The estimator of `kcalib.skce` that is tested: the biased one by McDiarmid's inequality, the others by
+        Hoeffding's. Blocks are of consecutive samples, in an order drawn with the ``seed`` of
+        `kcalib.calibration_test`, if there is one.
+    block_size : int, optional
+        Samples in a block, 2..n, for "block" only; default: the integer square root of n, at least 2.
+    norms : (p, q), optional
+        For class labels with a matrix-valued kernel: the norms of the bound, each from 1 to infinity. Default: the
+        smallest bound of those in closed form.
+    bound : float, optional
+        The supremum of the kernel, where it is not known (a kernel of your own).
+
+    Notes
+    -----
+    With :math:`|H_{ij}| \le B` and an estimate t the p-value is at most :math:`\exp(-N t^2 / (2 B^2))` for unbiased
+    estimates of N disjoint pairs, and :math:`\exp(-\max(0, \sqrt{n t / B} - 1)^2 / 2)` for the biased one [1]_ (lemma
+    2). :math:`B = 2^{1 + 1/p - 1/q} \sup |k|\, \|M\|_{p, q}` for the matrix M over the classes; for distributions
+    :math:`B = 2 \sup |k| \sup l`, with a target kernel l that is nowhere negative and has expectations in closed form.
+    Time and memory as the estimator's.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
+       classification: A unifying framework. NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> result = kcalib.calibration_test(y, p, method=kcalib.methods.DistributionFree(estimator="biased"))
+    >>> result.null_law, result.bound
+    ("McDiarmid's inequality with |h| <= 2", 2.0)
+    """
+
+    estimator: str = "unbiased"
+    block_size: int | None = None
+    norms: tuple[float, float] | None = None
+    bound: float | None = None
+
+    name: ClassVar[str] = "distribution_free"
+
+    def __post_init__(self) -> None:
+        check_choice("estimator", self.estimator, ESTIMATORS)
+        check_has_blocks(self.estimator, self.block_size)
+        if self.norms is not None:
+            check_norms(self.norms)
+        if self.bound is not None:
+            check_bound(self.bound)
+
+    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+        data, biased = task.data, self.estimator == "biased"
+        block_size = check_estimator(data, self.estimator, self.block_size)
+        seed = None if block_size is None else seed
+        operator = task.ordered(seed)
+        value, error = value_and_error(data, operator, self.estimator, block_size, with_error=not biased)
+        largest = kernel_bound(task.packed.problem, self.bound, is_bounded=not isinstance(data, Forecasts))
+        if isinstance(data, Forecasts):
+            size = forecast_bound(largest, task.packed, self.norms)
+        else:
+            size = residual_bound(largest, task.packed.target.matrix, data.m, self.norms)
+        inequality = "McDiarmid's" if biased else "Hoeffding's"
+        return task.result(
+            method=self.name,
+            statistic=value,
+            log_pvalue=log_pvalue(value, estimator=self.estimator, n=data.n, block_size=block_size, bound=size),
+            estimate=value,
+            standard_error=None if biased else error,
+            null_law=f"{inequality} inequality with |h| <= {size:.6g}",
+            estimator=f"{self.estimator} SKCE",
+            bound=size,
+            seed=seed,
+            threads=operator.threads,
+            **task.blocks(block_size),
+            **describe(data, task.packed, operator),
+        )
 
 
 def log_pvalue(estimate: float, *, estimator: str, n: int, block_size: int | None, bound: float) -> float:
@@ -77,15 +167,19 @@ def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -
     Inner products of other points than these (not `is_bounded`) may be anything.
     """
     if bound is not None:
-        if isinstance(bound, bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
-            raise TypeError(f"`bound` is {bound!r}, expected a number")
-        if not 0 < bound < math.inf:
-            raise ValueError(f"`bound` is {bound}, expected a positive number: the supremum of |k(p, q)|")
-        return float(bound)
+        return check_bound(bound)
     for term in problem.kernel:
         if any(f.profile == "identity" and not (f.metric == "dot" and is_bounded) for f in term.factors):
             raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
     return float(sum(term.coefficient for term in problem.kernel))
+
+
+def check_bound(bound: Any) -> float:
+    if isinstance(bound, bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
+        raise TypeError(f"`bound` is {bound!r}, expected a number")
+    if not 0 < bound < math.inf:
+        raise ValueError(f"`bound` is {bound}, expected a positive number: the supremum of |k(p, q)|")
+    return float(bound)
 
 
 def check_norms(norms: Any) -> tuple[float, float]:

@@ -1,271 +1,214 @@
-"""Eigenvalues of the never-stored matrix behind the null law of the unbiased SKCE.
+"""Tests by the limit law of the statistic: a sum of weighted chi-square variables, or a law with its moments.
 
-With n samples of a calibrated model n SKCE has, given the size of the residuals, about the law of
-sum_i l_i Z_i^2, l the eigenvalues of A = (H without its diagonal) / (n - 1) and Z standard
-normal: that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make
-small samples' tests reject too rarely; measured by docs/scripts/w19_experiments.py.) They sum to 0.
-
-`full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest
-eigenvalues with a few products, the sum of squares of all comes exactly from `Moments`, and the third and
-fourth powers of the rest from the same products, by stochastic quadrature. Called by `quadratic`.
+The weights are eigenvalues of the never-stored matrix H, which `eigenvalues.py` finds; `kcalib.laws` has the laws.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-import scipy
+from kcalib._backend.memory import check_max_memory, check_memory
+from kcalib._backend.options import check_choice, check_integer
+from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
+from kcalib.inference.quadratic import AllPairs, NullLaw, degenerate
+from kcalib.inference.task import Task
+from kcalib.laws import PearsonCurve
 
-from kcalib._backend import arrays, linalg
-from kcalib._backend.arrays import Array
-from kcalib._backend.random import Weights, weights_beside
-from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.problem import Moments, Side
-from kcalib.laws import ChiSquareMixture
-
-BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
-LINE_BLOCK_SIZE = 8  # on a line the time is proportional to them
-BLOCK_EIGENVALUES = 20
-FEWEST_PRODUCTS, MOST_PRODUCTS = 2, 10  # each with at least BLOCK_SIZE columns
-CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's own error is about its square
-INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
-CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
-ROUGH = 1e-3  # relative error of an entry of H that products may have
-STRIP, CHUNK = 1024, 2**16  # rows that fit in the second-level cache; rows for a thread at a time
-MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
+N_EIGENVALUES = 20
+STORED_UP_TO = 256  # samples of which all eigenvalues are computed by default, from a stored matrix
+SETTLED = 0.01  # change of log p by the last product with H; its error is smaller then
 
 
-@dataclass(frozen=True)
-class Spectrum:
-    """Leading eigenvalues, and power sums of the others."""
+class ByEigenvalues(AllPairs):
+    """A law that eigenvalues of H determine: all of them, or leading ones and power sums of the others."""
 
-    leading: np.ndarray  # largest in magnitude first
-    rest_squares: float  # sum of squares of the others
-    rest_cubes: float
-    rest_fourths: float
-    has_largest: bool = True  # whether the largest is among the leading ones, on which the far tail depends
+    # Fields of the methods, which have them in common.
+    n_eigenvalues: int | str | None
+    max_memory: float | None
 
-    def power_sum(self, power: int) -> float:
-        rest = {2: self.rest_squares, 3: self.rest_cubes, 4: self.rest_fourths}[power]
-        return float(np.sum(self.leading**power)) + rest
+    is_random: ClassVar[bool] = False
+    description: ClassVar[str]  # of the law, before how many eigenvalues it has
 
-    @property
-    def remainder_share(self) -> float:
-        """Share of the variance that the leading eigenvalues leave to the others."""
-        total = self.power_sum(2)
-        return self.rest_squares / total if total > 0 else 0.0
+    def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
+        """The logarithm of the p-value of the statistic."""
+        raise NotImplementedError
 
-    def law(self) -> ChiSquareMixture:
-        """The law of sum_i l_i (Z_i^2 - 1), its mean not subtracted: see `mean`.
+    def __post_init__(self) -> None:
+        if self.max_memory is not None:
+            check_max_memory(self.max_memory)
+        if isinstance(self.n_eigenvalues, str):
+            check_choice("n_eigenvalues", self.n_eigenvalues, ("all",))
+        elif self.n_eigenvalues is not None:
+            if self.max_memory is not None:
+                raise ValueError(
+                    f"`max_memory` is for all eigenvalues, but `n_eigenvalues` is {self.n_eigenvalues}; leave one out"
+                )
+            check_integer("n_eigenvalues", self.n_eigenvalues, 1, hint=", or 'all'")
 
-        The sum over the others is a multiple of a chi-square variable plus a normal one, with their
-        variance and third cumulant.
-        """
-        weights, freedom, variance = self.leading, np.ones(len(self.leading)), 2 * self.rest_squares
-        # w times a chi-square variable with k degrees of freedom has variance 2 k w^2 and third cumulant 8 k w^3.
-        w = self.rest_cubes / self.rest_squares if self.rest_squares > 0 else 0.0
-        if w != 0 and self.rest_squares <= MOST_FREEDOM * w**2:
-            largest = math.sqrt(self.rest_squares)  # with one degree of freedom
-            w = min(largest, max(-largest, w))
-            weights = np.append(weights, w)
-            freedom = np.append(freedom, self.rest_squares / w**2)
-            variance = 0.0
-        return ChiSquareMixture(weights, degrees_of_freedom=freedom, normal_variance=variance)
+    def law(self, task: Task, seed: int) -> NullLaw:
+        n, count = task.n, self._count(task.n)
+        if task.null_variance == 0:
+            return degenerate()
+        if count is None:
+            remedy, array = "pass a number of eigenvalues", task.packed.problem.left.points
+            check_memory(16 * n * n, self.max_memory, f"all eigenvalues of {n} samples", remedy, array)
+            found = full_spectrum(task.operator, n)
+            return NullLaw(self.log_pvalue(task, found), f"{self.description} all {n} eigenvalues", n_eigenvalues=n)
+        values = [math.inf]
 
+        def settled(found: Eigenvalues) -> bool:
+            values.append(self.log_pvalue(task, found))
+            return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
 
-def full_spectrum(operator: Operator, n: int) -> Spectrum:
-    """All eigenvalues, of the stored matrix; 16 n^2 bytes."""
-    matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
-    arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
-    if arrays.is_host(matrix):
-        values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
-    else:
-        values = arrays.to_host(linalg.eigvalsh(matrix))
-    return Spectrum(_by_magnitude(values), 0.0, 0.0, 0.0)
+        found = leading_spectrum(task.operator, task.moments, n, count, settled)
+        share = f"{found.remainder_share:.2g} of the variance from the rest"
+        described = f"{self.description} {len(found.leading)} leading eigenvalues, {share}"
+        last = values[-1] if len(values) > 1 else self.log_pvalue(task, found)
+        return NullLaw(last, described, n_eigenvalues=len(found.leading))
 
-
-def leading_spectrum(
-    operator: Operator, moments: Moments, n: int, count: int, settled: Callable[[Spectrum], bool]
-) -> Spectrum:
-    """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space.
-
-    The space grows by a product with H until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
-    """
-    assert moments.sum_of_squares is not None
-    diagonal = arrays.where_computed(moments.diagonal)[:, None]
-    squares = moments.sum_of_squares / (n - 1) ** 2
-    width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
-    width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
-    rows = Rows(n, operator.threads or 1)
-    operator = _in_single_precision(operator)
-    vectors = weights_beside(diagonal, Weights("gaussian", n, width, 0), threads=rows.threads)
-    blocks: list[Array] = []  # of an orthonormal basis
-    inside, gram = rows.inner(blocks, vectors)
-    projected = np.empty((0, 0))
-    found = Spectrum(np.empty(0), squares, 0.0, 0.0, False)
-    for step in range(1, MOST_PRODUCTS + 1):
-        new = _orthonormal(rows, vectors, blocks, inside, gram)
-        if new.shape[1] == 0:  # the space is invariant
-            break
-        blocks.append(new)
-        products = operator.matmul(arrays.beside(new, operator.problem.left.points), dtype="float32")
-        vectors = arrays.where_computed(products)
-        if arrays.is_host(vectors):
-            vectors = np.require(vectors, requirements="W")
-        rows.subtract_scaled(vectors, diagonal, new)
-        inside, gram = rows.inner(blocks, vectors)
-        old = len(projected)
-        projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
-        outside = (gram - inside.T @ inside) / (n - 1) ** 2
-        found = _from_krylov(projected / (n - 1), outside, squares, n, width, count)
-        if step >= FEWEST_PRODUCTS and settled(found):
-            break
-    return found
-
-
-def _in_single_precision(operator: Operator) -> Operator:
-    """The operator for samples in float32, whose entries take half the time, unless rounding them may count.
-
-    Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by
-    a rounding times `scale` for the kernel.
-    """
-    problem = operator.problem
-    side, xp = problem.left, arrays.namespace(problem.left.points)
-    rounding = float(np.finfo(np.float32).eps)
-    change = max(
-        (rounding * f.scale) ** (min(1.0, f.shape) if f.profile == "gamma_exponential" else 1.0)
-        for term in problem.kernel
-        for f in term.factors
-    )
-    if operator.name == "sorted_scan" or change > ROUGH or problem.predicted is not None:
-        return operator  # distances of mixtures are roots of differences, which float32 has too few digits for
-    points, marks = (xp.astype(a, xp.float32, copy=False) for a in (side.points, side.marks))
-    single = replace(problem, left=Side(points, marks, side.labels))
-    return operator_for(single, operator=operator.name, threads=operator.threads)
-
-
-def _from_krylov(
-    projected: np.ndarray, outside: np.ndarray, squares: float, n: int, block: int, count: int
-) -> Spectrum:
-    """Converged Ritz values of A as leading eigenvalues, and power sums of the others.
-
-    `projected` is A in an orthonormal basis that begins with a random block, `outside` the Gram matrix of what
-    the last product adds to the space, `squares` the sum of all squared eigenvalues.
-
-    The first block is a random subspace: the mean of A^k over it, without the part in vectors that have
-    converged, is that over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
-    sum of squares.
-    """
-    values, vectors = scipy.linalg.eigh((projected + projected.T) / 2, driver="ev")
-    last = vectors[-len(outside) :]
-    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ik,kj->j", last, outside, last)))
-    order = np.argsort(-np.abs(values))
-    leading = order[:count]
-    kept = leading[residuals[leading] <= CONVERGED * np.abs(values[leading])]
-    rest_squares = squares - float(np.sum(values[kept] ** 2))
-    others, has_largest = np.setdiff1d(order, kept), bool(order[0] in kept)
-    shares = np.sum(vectors[:block, others] ** 2, axis=0) * (n / block)
-    estimates = [float(shares @ values[others] ** power) for power in (2, 3, 4)]
-    if rest_squares <= 0 or estimates[0] <= 0:
-        return Spectrum(values[kept], max(0.0, rest_squares), 0.0, 0.0, has_largest)
-    scale = rest_squares / estimates[0]
-    return Spectrum(values[kept], rest_squares, estimates[1] * scale**1.5, estimates[2] * scale**2, has_largest)
+    def _count(self, n: int) -> int | None:
+        """The number of leading eigenvalues, None for all."""
+        if self.n_eigenvalues is None:
+            return None if n <= STORED_UP_TO else N_EIGENVALUES
+        if isinstance(self.n_eigenvalues, str):
+            return None
+        return check_integer("n_eigenvalues", self.n_eigenvalues, 1, n, ", or 'all'")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Algebra of matrices with n rows and few columns, a strip at a time: each is read from memory once.
+class Spectrum(ByEigenvalues):
+    r"""The limit law of the statistic, a sum of chi-square variables weighted by eigenvalues.
 
-    The same bits for any number of threads, which share the strips: BLAS has only one for matrices as small. On a GPU
-    matrices with n rows stay there, and are multiplied whole; what is small is on the host.
+    Under calibration n SKCE over all pairs has, for many samples, about the law of :math:`\sum_i l_i (Z_i^2 - 1)`,
+    l the eigenvalues of H / (n - 1) without its diagonal and Z standard normal: [1]_ (remark B.2), [2]_. Its p-values
+    are right far out in the tail, where draws end at 1 / (1 + R).
+
+    Parameters
+    ----------
+    n_eigenvalues : int or "all", optional
+        Largest number of leading eigenvalues, 1..n, which a block Krylov method finds; a chi-square variable with the
+        variance of the others (exact) and their third cumulant (estimated) stands for these. Products with H,
+        in float32, are added until the p-value changes by less than 1 %. "all": those of a stored matrix. Default: all
+        of up to 256 samples, else 20.
+    max_memory : float, optional
+        Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
+
+    Notes
+    -----
+    Time: 4 to 11 passes over the pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels
+    O(n log n)), memory O(n m). All eigenvalues: time O(n^3), memory 16 n^2 bytes. Nothing is random.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
+       ICLR 2021.
+    .. [2] A. Gretton, K. Fukumizu, Z. Harchaoui, B. K. Sriperumbudur. A fast, consistent kernel
+       two-sample test. NeurIPS 2009.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=1000)
+    >>> y = rng.uniform(size=1000) < p
+    >>> result = kcalib.calibration_test(y, p, method=kcalib.methods.Spectrum(n_eigenvalues=50))
+    >>> result.pvalue > 0.05, result.n_eigenvalues <= 50
+    (True, True)
     """
 
-    n: int
-    threads: int
+    n_eigenvalues: int | str | None = None
+    max_memory: float | None = None
 
-    def inner(self, blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Inner products of the columns of `blocks` with `vectors`, and of these with each other."""
-        if not arrays.is_host(vectors):
-            *found, own = (arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
-            return np.concatenate([np.empty((0, vectors.shape[1])), *found]), own
+    name: ClassVar[str] = "spectrum"
+    description: ClassVar[str] = "chi-square variables weighted by"
 
-        def chunk(begin: int) -> list[np.ndarray]:
-            sums = [np.zeros((block.shape[1], vectors.shape[1])) for block in (*blocks, vectors)]
-            for rows in self._strips(begin):
-                strip = vectors[rows]
-                for total, block in zip(sums, (*blocks, vectors), strict=True):
-                    total += block[rows].T @ strip
-            return sums
-
-        *products, gram = (sum(parts) for parts in zip(*self._map(chunk), strict=True))
-        return np.concatenate([np.empty((0, vectors.shape[1])), *products]), gram
-
-    def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
-        """sum_k blocks[k] @ coefficients[k]."""
-        if not arrays.is_host(blocks[0]):
-            total: Any = 0.0
-            for block, matrix in zip(blocks, coefficients, strict=True):
-                total = total + block @ arrays.like(matrix, block)
-            return total
-        out = np.empty((self.n, coefficients[0].shape[1]))
-
-        def chunk(begin: int) -> None:
-            for rows in self._strips(begin):
-                np.matmul(blocks[0][rows], coefficients[0], out=out[rows])
-                for block, matrix in zip(blocks[1:], coefficients[1:], strict=True):
-                    out[rows] += block[rows] @ matrix
-
-        self._map(chunk)
-        return out
-
-    def subtract_scaled(self, out: Array, scales: Array, vectors: Array) -> None:
-        """out -= scales * vectors."""
-        if not arrays.is_host(out):
-            out -= scales * vectors
-            return
-
-        def chunk(begin: int) -> None:
-            for rows in self._strips(begin):
-                out[rows] -= scales[rows] * vectors[rows]
-
-        self._map(chunk)
-
-    def _map(self, chunk: Callable[[int], Any]) -> list[Any]:
-        begins = range(0, self.n, CHUNK)
-        if self.threads == 1 or len(begins) == 1:
-            return [chunk(begin) for begin in begins]
-        with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(chunk, begins))
-
-    def _strips(self, begin: int) -> Iterator[slice]:
-        end = min(self.n, begin + CHUNK)
-        return (slice(b, min(end, b + STRIP)) for b in range(begin, end, STRIP))
+    def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
+        law = found.law()
+        return float(law.logsf(task.n * task.estimate + law.mean))
 
 
-def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
-    """An orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
+@dataclass(frozen=True)
+class Pearson(ByEigenvalues):
+    r"""The Pearson curve with the four moments of the statistic's limit law.
 
-    The Gram matrix of what they add follows from these; what it has lost by cancellation a second round
-    brings back.
+    The moments of :math:`\sum_i l_i (Z_i^2 - 1)` (see `Spectrum`) are power sums of the eigenvalues l; the p-value is
+    the tail of the curve of Pearson's system that has them.
+
+    Parameters
+    ----------
+    n_eigenvalues : int or "all", optional
+        Largest number of leading eigenvalues, 1..n, by default 20, or "all", the default up to 256 samples; as in
+        `Spectrum`.
+    max_memory : float, optional
+        Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
+
+    Notes
+    -----
+    Time and memory as `Spectrum`; nothing is random. The curve of [1]_ with the moments of [2]_, remark B.2.
+
+    References
+    ----------
+    .. [1] A. Gretton, K. Fukumizu, Z. Harchaoui, B. K. Sriperumbudur. A fast, consistent kernel
+       two-sample test. NeurIPS 2009.
+    .. [2] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
+       ICLR 2021.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> kcalib.calibration_test(y, p, method=kcalib.methods.Pearson()).null_law
+    'Pearson curve with four moments from all 5 eigenvalues'
     """
-    size = float(np.max(np.diag(gram), initial=0.0))
-    while True:
-        values, rotation = scipy.linalg.eigh(gram - inside.T @ inside, driver="ev")
-        kept = values > INVARIANT**2 * size
-        turned = rotation[:, kept] / np.sqrt(values[kept])
-        starts = np.cumsum([block.shape[1] for block in blocks])[:-1]
-        parts = np.split(-inside @ turned, starts) if blocks else []
-        vectors = rows.combined([vectors, *blocks], [turned, *parts])
-        if np.min(values[kept], initial=size) >= CANCELLED * size:
-            return vectors
-        inside, gram = rows.inner(blocks, vectors)
-        size = 1.0
+
+    n_eigenvalues: int | str | None = None
+    max_memory: float | None = None
+
+    name: ClassVar[str] = "pearson"
+    description: ClassVar[str] = "Pearson curve with four moments from"
+
+    def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
+        squares, cubes, fourths = (found.power_sum(k) for k in (2, 3, 4))
+        fourths = max(fourths, cubes**2 / squares)  # as for every spectrum; estimates may miss it
+        skewness, kurtosis = 8 * cubes / (2 * squares) ** 1.5, 48 * fourths / (2 * squares) ** 2
+        return float(PearsonCurve(0.0, 2 * squares, skewness, kurtosis).logsf(task.n * task.estimate))
 
 
-def _by_magnitude(values: np.ndarray) -> np.ndarray:
-    return values[np.argsort(-np.abs(values))]
+@dataclass(frozen=True)
+class Gamma(AllPairs):
+    r"""The gamma law with two moments of the statistic.
+
+    The mean is that of n times the biased SKCE under calibration, the trace of H over n; the variance is that of n SKCE
+    over all pairs, 2 E h^2, estimated from all of them.
+
+    Notes
+    -----
+    Time: one pass over the pairs, O(n^2 m) (for binary problems with exponential and Matern kernels O(n log n));
+    memory O(n m). Nothing is random. The gamma approximation of [1]_.
+
+    References
+    ----------
+    .. [1] A. Gretton, K. Fukumizu, Z. Harchaoui, B. K. Sriperumbudur. A fast, consistent kernel
+       two-sample test. NeurIPS 2009.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> kcalib.calibration_test(y, p, method=kcalib.methods.Gamma()).null_law  # doctest: +ELLIPSIS
+    'gamma law of mean ... and standard deviation ...'
+    """
+
+    name: ClassVar[str] = "gamma"
+    is_random: ClassVar[bool] = False
+
+    def law(self, task: Task, seed: int) -> NullLaw:
+        mean, variance = float(task.moments.trace) / task.n, task.null_variance
+        if variance == 0:
+            return degenerate()
+        # The gamma law with shape k is the Pearson curve with skewness 2 / sqrt(k) and kurtosis 6 / k.
+        ratio = math.sqrt(variance) / mean
+        log_pvalue = float(PearsonCurve(0.0, variance, 2 * ratio, 6 * ratio**2).logsf(task.n * task.estimate))
+        return NullLaw(log_pvalue, f"gamma law of mean {mean:.4g} and standard deviation {math.sqrt(variance):.4g}")

@@ -1,0 +1,271 @@
+"""Eigenvalues of the never-stored matrix behind the null law of the unbiased SKCE.
+
+With n samples of a calibrated model n SKCE has, given the size of the residuals, about the law of
+sum_i l_i Z_i^2, l the eigenvalues of A = (H without its diagonal) / (n - 1) and Z standard
+normal: that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make
+small samples' tests reject too rarely; measured by docs/scripts/w19_experiments.py.) They sum to 0.
+
+`full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest
+eigenvalues with a few products, the sum of squares of all comes exactly from `Moments`, and the third and
+fourth powers of the rest from the same products, by stochastic quadrature. Called by `spectrum`, which has the methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays, linalg
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import Weights, weights_beside
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Moments, Side
+from kcalib.laws import ChiSquareMixture
+
+BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
+LINE_BLOCK_SIZE = 8  # on a line the time is proportional to them
+BLOCK_EIGENVALUES = 20
+FEWEST_PRODUCTS, MOST_PRODUCTS = 2, 10  # each with at least BLOCK_SIZE columns
+CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's own error is about its square
+INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
+CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
+ROUGH = 1e-3  # relative error of an entry of H that products may have
+STRIP, CHUNK = 1024, 2**16  # rows that fit in the second-level cache; rows for a thread at a time
+MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
+
+
+@dataclass(frozen=True)
+class Eigenvalues:
+    """Leading eigenvalues, and power sums of the others."""
+
+    leading: np.ndarray  # largest in magnitude first
+    rest_squares: float  # sum of squares of the others
+    rest_cubes: float
+    rest_fourths: float
+    has_largest: bool = True  # whether the largest is among the leading ones, on which the far tail depends
+
+    def power_sum(self, power: int) -> float:
+        rest = {2: self.rest_squares, 3: self.rest_cubes, 4: self.rest_fourths}[power]
+        return float(np.sum(self.leading**power)) + rest
+
+    @property
+    def remainder_share(self) -> float:
+        """Share of the variance that the leading eigenvalues leave to the others."""
+        total = self.power_sum(2)
+        return self.rest_squares / total if total > 0 else 0.0
+
+    def law(self) -> ChiSquareMixture:
+        """The law of sum_i l_i (Z_i^2 - 1), its mean not subtracted: see `mean`.
+
+        The sum over the others is a multiple of a chi-square variable plus a normal one, with their
+        variance and third cumulant.
+        """
+        weights, freedom, variance = self.leading, np.ones(len(self.leading)), 2 * self.rest_squares
+        # w times a chi-square variable with k degrees of freedom has variance 2 k w^2 and third cumulant 8 k w^3.
+        w = self.rest_cubes / self.rest_squares if self.rest_squares > 0 else 0.0
+        if w != 0 and self.rest_squares <= MOST_FREEDOM * w**2:
+            largest = math.sqrt(self.rest_squares)  # with one degree of freedom
+            w = min(largest, max(-largest, w))
+            weights = np.append(weights, w)
+            freedom = np.append(freedom, self.rest_squares / w**2)
+            variance = 0.0
+        return ChiSquareMixture(weights, degrees_of_freedom=freedom, normal_variance=variance)
+
+
+def full_spectrum(operator: Operator, n: int) -> Eigenvalues:
+    """All eigenvalues, of the stored matrix; 16 n^2 bytes."""
+    matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
+    arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
+    if arrays.is_host(matrix):
+        values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
+    else:
+        values = arrays.to_host(linalg.eigvalsh(matrix))
+    return Eigenvalues(_by_magnitude(values), 0.0, 0.0, 0.0)
+
+
+def leading_spectrum(
+    operator: Operator, moments: Moments, n: int, count: int, settled: Callable[[Eigenvalues], bool]
+) -> Eigenvalues:
+    """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space.
+
+    The space grows by a product with H until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
+    """
+    assert moments.sum_of_squares is not None
+    diagonal = arrays.where_computed(moments.diagonal)[:, None]
+    squares = moments.sum_of_squares / (n - 1) ** 2
+    width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
+    width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
+    rows = Rows(n, operator.threads or 1)
+    operator = _in_single_precision(operator)
+    vectors = weights_beside(diagonal, Weights("gaussian", n, width, 0), threads=rows.threads)
+    blocks: list[Array] = []  # of an orthonormal basis
+    inside, gram = rows.inner(blocks, vectors)
+    projected = np.empty((0, 0))
+    found = Eigenvalues(np.empty(0), squares, 0.0, 0.0, False)
+    for step in range(1, MOST_PRODUCTS + 1):
+        new = _orthonormal(rows, vectors, blocks, inside, gram)
+        if new.shape[1] == 0:  # the space is invariant
+            break
+        blocks.append(new)
+        products = operator.matmul(arrays.beside(new, operator.problem.left.points), dtype="float32")
+        vectors = arrays.where_computed(products)
+        if arrays.is_host(vectors):
+            vectors = np.require(vectors, requirements="W")
+        rows.subtract_scaled(vectors, diagonal, new)
+        inside, gram = rows.inner(blocks, vectors)
+        old = len(projected)
+        projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
+        outside = (gram - inside.T @ inside) / (n - 1) ** 2
+        found = _from_krylov(projected / (n - 1), outside, squares, n, width, count)
+        if step >= FEWEST_PRODUCTS and settled(found):
+            break
+    return found
+
+
+def _in_single_precision(operator: Operator) -> Operator:
+    """The operator for samples in float32, whose entries take half the time, unless rounding them may count.
+
+    Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by
+    a rounding times `scale` for the kernel.
+    """
+    problem = operator.problem
+    side, xp = problem.left, arrays.namespace(problem.left.points)
+    rounding = float(np.finfo(np.float32).eps)
+    change = max(
+        (rounding * f.scale) ** (min(1.0, f.shape) if f.profile == "gamma_exponential" else 1.0)
+        for term in problem.kernel
+        for f in term.factors
+    )
+    if operator.name == "sorted_scan" or change > ROUGH or problem.predicted is not None:
+        return operator  # distances of mixtures are roots of differences, which float32 has too few digits for
+    points, marks = (xp.astype(a, xp.float32, copy=False) for a in (side.points, side.marks))
+    single = replace(problem, left=Side(points, marks, side.labels))
+    return operator_for(single, operator=operator.name, threads=operator.threads)
+
+
+def _from_krylov(
+    projected: np.ndarray, outside: np.ndarray, squares: float, n: int, block: int, count: int
+) -> Eigenvalues:
+    """Converged Ritz values of A as leading eigenvalues, and power sums of the others.
+
+    `projected` is A in an orthonormal basis that begins with a random block, `outside` the Gram matrix of what
+    the last product adds to the space, `squares` the sum of all squared eigenvalues.
+
+    The first block is a random subspace: the mean of A^k over it, without the part in vectors that have
+    converged, is that over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
+    sum of squares.
+    """
+    values, vectors = scipy.linalg.eigh((projected + projected.T) / 2, driver="ev")
+    last = vectors[-len(outside) :]
+    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ik,kj->j", last, outside, last)))
+    order = np.argsort(-np.abs(values))
+    leading = order[:count]
+    kept = leading[residuals[leading] <= CONVERGED * np.abs(values[leading])]
+    rest_squares = squares - float(np.sum(values[kept] ** 2))
+    others, has_largest = np.setdiff1d(order, kept), bool(order[0] in kept)
+    shares = np.sum(vectors[:block, others] ** 2, axis=0) * (n / block)
+    estimates = [float(shares @ values[others] ** power) for power in (2, 3, 4)]
+    if rest_squares <= 0 or estimates[0] <= 0:
+        return Eigenvalues(values[kept], max(0.0, rest_squares), 0.0, 0.0, has_largest)
+    scale = rest_squares / estimates[0]
+    return Eigenvalues(values[kept], rest_squares, estimates[1] * scale**1.5, estimates[2] * scale**2, has_largest)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Algebra of matrices with n rows and few columns, a strip at a time: each is read from memory once.
+
+    The same bits for any number of threads, which share the strips: BLAS has only one for matrices as small. On a GPU
+    matrices with n rows stay there, and are multiplied whole; what is small is on the host.
+    """
+
+    n: int
+    threads: int
+
+    def inner(self, blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Inner products of the columns of `blocks` with `vectors`, and of these with each other."""
+        if not arrays.is_host(vectors):
+            *found, own = (arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
+            return np.concatenate([np.empty((0, vectors.shape[1])), *found]), own
+
+        def chunk(begin: int) -> list[np.ndarray]:
+            sums = [np.zeros((block.shape[1], vectors.shape[1])) for block in (*blocks, vectors)]
+            for rows in self._strips(begin):
+                strip = vectors[rows]
+                for total, block in zip(sums, (*blocks, vectors), strict=True):
+                    total += block[rows].T @ strip
+            return sums
+
+        *products, gram = (sum(parts) for parts in zip(*self._map(chunk), strict=True))
+        return np.concatenate([np.empty((0, vectors.shape[1])), *products]), gram
+
+    def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
+        """sum_k blocks[k] @ coefficients[k]."""
+        if not arrays.is_host(blocks[0]):
+            total: Any = 0.0
+            for block, matrix in zip(blocks, coefficients, strict=True):
+                total = total + block @ arrays.like(matrix, block)
+            return total
+        out = np.empty((self.n, coefficients[0].shape[1]))
+
+        def chunk(begin: int) -> None:
+            for rows in self._strips(begin):
+                np.matmul(blocks[0][rows], coefficients[0], out=out[rows])
+                for block, matrix in zip(blocks[1:], coefficients[1:], strict=True):
+                    out[rows] += block[rows] @ matrix
+
+        self._map(chunk)
+        return out
+
+    def subtract_scaled(self, out: Array, scales: Array, vectors: Array) -> None:
+        """out -= scales * vectors."""
+        if not arrays.is_host(out):
+            out -= scales * vectors
+            return
+
+        def chunk(begin: int) -> None:
+            for rows in self._strips(begin):
+                out[rows] -= scales[rows] * vectors[rows]
+
+        self._map(chunk)
+
+    def _map(self, chunk: Callable[[int], Any]) -> list[Any]:
+        begins = range(0, self.n, CHUNK)
+        if self.threads == 1 or len(begins) == 1:
+            return [chunk(begin) for begin in begins]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(chunk, begins))
+
+    def _strips(self, begin: int) -> Iterator[slice]:
+        end = min(self.n, begin + CHUNK)
+        return (slice(b, min(end, b + STRIP)) for b in range(begin, end, STRIP))
+
+
+def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
+    """An orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
+
+    The Gram matrix of what they add follows from these; what it has lost by cancellation a second round
+    brings back.
+    """
+    size = float(np.max(np.diag(gram), initial=0.0))
+    while True:
+        values, rotation = scipy.linalg.eigh(gram - inside.T @ inside, driver="ev")
+        kept = values > INVARIANT**2 * size
+        turned = rotation[:, kept] / np.sqrt(values[kept])
+        starts = np.cumsum([block.shape[1] for block in blocks])[:-1]
+        parts = np.split(-inside @ turned, starts) if blocks else []
+        vectors = rows.combined([vectors, *blocks], [turned, *parts])
+        if np.min(values[kept], initial=size) >= CANCELLED * size:
+            return vectors
+        inside, gram = rows.inner(blocks, vectors)
+        size = 1.0
+
+
+def _by_magnitude(values: np.ndarray) -> np.ndarray:
+    return values[np.argsort(-np.abs(values))]

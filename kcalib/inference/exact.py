@@ -1,0 +1,156 @@
+"""The exact test: the statistic of labels, or targets, drawn from the predictions.
+
+Given the predictions of a calibrated model its labels are independent draws from them, so that the law of the
+statistic is known at any n. With marks 1 the matrix of the pair problem is the kernel's, K, and the statistic of drawn
+labels is a sum of quadratic forms of K, one for each column of their marks: one product serves many draws
+(`_by_forms`). Where the marks are no vectors each draw takes a sweep over the pairs (`_by_sweeps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_integer
+from kcalib._backend.random import drawn_labels
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import Side
+from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES, AllPairs, NullLaw, from_draws, quadratic_forms
+from kcalib.inference.task import Task
+
+BATCH_BYTES = 2**26
+# Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
+NEGLIGIBLE = 1e-30
+
+
+@dataclass(frozen=True)
+class Exact(AllPairs):
+    """The law of the statistic by labels, or targets, drawn from the predictions.
+
+    Valid for every number of samples and classes: given the predictions of a calibrated model, the labels are
+    independent draws from them, and so the law of n SKCE over all pairs is known. The p-value from R draws is
+    (1 + number of draws at least as large) / (1 + R): never 0, and never below 1 / (1 + R).
+
+    Parameters
+    ----------
+    n_resamples : int
+        Number R of draws, at least 1.
+
+    Notes
+    -----
+    Time O(R n^2 m), memory O(n m). For binary problems with exponential and Matern kernels n^2 becomes n log n. For
+    distributions with a target kernel between targets each draw is a sweep over the pairs. The law given the
+    predictions takes the place of that of [1]_, theorem G.2, which is of large samples.
+
+    References
+    ----------
+    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
+       classification: A unifying framework. NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> result = kcalib.calibration_test(y, p, method=kcalib.methods.Exact(n_resamples=199), seed=0)
+    >>> result.n_resamples, result.null_law
+    (199, '199 draws of the labels from the predictions')
+    """
+
+    n_resamples: int = N_RESAMPLES
+
+    name: ClassVar[str] = "exact"
+    is_random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
+
+    def law(self, task: Task, seed: int) -> NullLaw:
+        data, count = task.data, int(self.n_resamples)
+        if isinstance(data, Forecasts):
+            by_forms = task.packed.problem.target is None
+            draws = _vector_draws(task, data, count, seed) if by_forms else _by_sweeps(task, data, count, seed)
+            return from_draws(task, draws, f"{count} draws of the targets from the predictions")
+        draws = _label_draws(task, data, count, seed)
+        return from_draws(task, draws, f"{count} draws of the labels from the predictions")
+
+
+def _label_draws(task: Task, data: Classification, count: int, seed: int) -> np.ndarray:
+    """Statistics of drawn class labels: rows of a table are their marks."""
+    p = arrays.where_computed(data.probabilities)
+    root = arrays.like(_root(task, data.m), p)
+    xp = arrays.namespace(p)
+    p = xp.where(p < NEGLIGIBLE, 0.0, p)
+    n, rank, means = task.n, root.shape[1], p @ root
+
+    def marks() -> Iterator[Array]:
+        for labels in drawn_labels(p, count, seed, at_once=_at_once(n, rank)):
+            drawn = xp.take(root, labels, axis=0)
+            drawn -= means[:, None, :]
+            yield drawn.reshape(n, -1)
+
+    return _by_forms(task, marks(), rank)
+
+
+def _vector_draws(task: Task, data: Forecasts, count: int, seed: int) -> np.ndarray:
+    """Statistics of drawn targets whose marks are vectors, as of classes."""
+    rank = task.packed.problem.left.marks.shape[1]
+    at_once = _at_once(task.n, rank)
+
+    def marks() -> Iterator[Array]:
+        for begin in range(0, count, at_once):
+            some = range(begin, min(count, begin + at_once))
+            found = [task.packed.with_targets(data.draw(seed, r)).problem.left.marks for r in some]
+            found = [arrays.where_computed(m) for m in found]
+            xp = arrays.namespace(found[0])
+            yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in found], axis=1)
+
+    return _by_forms(task, marks(), rank)
+
+
+def _by_sweeps(task: Task, data: Forecasts, count: int, seed: int) -> np.ndarray:
+    """Statistics of drawn targets, a sweep over the pairs for each."""
+    draws = np.empty(count)
+    for r in range(count):
+        drawn = task.packed.with_targets(data.draw(seed, r))
+        draws[r] = float(task.operator_of(drawn.problem).moments(rows=False, trace=False).total)
+    return draws
+
+
+def _by_forms(task: Task, marks: Iterable[Array], rank: int) -> np.ndarray:
+    """sum_{i != j} K_ij <a_i, a_j> for each draw of marks a; each batch has `rank` columns for a draw."""
+    points = task.packed.problem.left.points
+    ones = arrays.namespace(points).ones_like(points[:, :1])
+    operator = task.operator_of(replace(task.packed.problem, left=Side(points, ones)))
+    kernel_diagonal = arrays.where_computed(diagonal(operator.problem, operator.threads or 1))
+    draws = []
+    for batch in marks:
+        totals = quadratic_forms(operator, batch) - _own_forms(kernel_diagonal, batch)
+        draws.append(arrays.to_host(totals.reshape(-1, rank).sum(axis=1)))
+    return np.concatenate(draws)
+
+
+def _at_once(n: int, rank: int) -> int:
+    return max(1, BATCH_BYTES // (8 * n * rank))
+
+
+def _root(task: Task, m: int) -> np.ndarray:
+    """R, shape (m, rank), with <a_i, a_j> = <R^T e_i, R^T e_j> for the residuals e."""
+    if task.packed.target.root is not None:
+        return task.packed.target.root
+    if task.operator.name == "sorted_scan" and m == 2:
+        return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]  # on a line e is (-r, r), to rounding
+    return np.eye(m)
+
+
+def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:
+    """sum_i K_ii w_i^2 for each column w of the marks."""
+    if arrays.is_host(marks):
+        return np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
+    return (kernel_diagonal[:, None] * marks * marks).sum(axis=0)

@@ -1,0 +1,178 @@
+"""Estimates of the data, and of replicates of them that are calibrated by construction.
+
+The replicates come from `Draws`. A `Statistic` computes the estimate of the data and those of its replicates in the
+same way: `TopLabelECE` (many replicates at once), `PairStatistic` (SKCE and UCME, on the pair engine) or
+`UserStatistic`. `kcalib.inference.consistency` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import cumulative_sums, thresholds
+from kcalib._backend.segments import Segments
+from kcalib._input.data import Data
+from kcalib._input.labels import Classification
+from kcalib._packing import Packed
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib.estimators.binning import bin_numbers
+from kcalib.estimators.skce import PairOptions, describe, value_and_error
+from kcalib.estimators.ucme import mean_differences, mean_square
+
+BATCH_ELEMENTS = 2**18  # draws of ECE replicates in memory at a time
+DEVICE_BATCH_ELEMENTS = 2**23  # on a GPU, which has more threads to occupy
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Replicates of the data that are calibrated by construction; each a function of seed and number alone."""
+
+    data: Data
+    seed: int
+    resample_predictions: bool
+
+    def sample(self, replicate: int) -> tuple[Array | None, Data]:
+        """The samples of which a replicate takes the predictions, None for all in their order, and the replicate."""
+        if self.resample_predictions:
+            return self.data.redraw(self.seed, replicate)
+        return None, self.data.draw(self.seed, replicate)
+
+
+class Statistic(Protocol):
+    def observed(self) -> float:
+        """The estimate of the data."""
+
+    def resampled(self, draws: Draws, count: int) -> np.ndarray:
+        """The estimates of that many replicates."""
+
+    def described(self) -> dict[str, Any]:
+        """The fields of `ConsistencyOutcome` that belong to the estimator."""
+
+
+NOTHING_TO_SAY = {"block_size": None, "n_bins": None, "locations": None, "description": None}
+
+
+@dataclass(frozen=True)
+class UserStatistic:
+    data: Data
+    function: Callable[[Any, Any], float]
+
+    def observed(self) -> float:
+        return self._value(self.data, "for the data")
+
+    def resampled(self, draws: Draws, count: int) -> np.ndarray:
+        return np.array([self._value(draws.sample(r)[1], f"for replicate {r}") for r in range(count)])
+
+    def described(self) -> dict[str, Any]:
+        return NOTHING_TO_SAY
+
+    def _value(self, data: Data, where: str) -> float:
+        returned = self.function(*data.as_given())
+        try:
+            value = float(returned)
+        except (TypeError, ValueError):
+            raise TypeError(f"`estimator` returned {returned!r} {where}, expected a number") from None
+        if not np.isfinite(value):
+            raise ValueError(f"`estimator` returned {value} {where}, expected a finite number")
+        return value
+
+
+class PairStatistic:
+    """An estimate from the sums of a pair problem, whose kernel, bandwidths included, is that of the data."""
+
+    def __init__(
+        self,
+        data: Data,
+        options: PairOptions,
+        packed: Packed,
+        value: Callable[[Operator], float],
+        fields: dict[str, Any],
+    ) -> None:
+        self._data = data
+        self._options = options
+        self._packed = packed
+        self._value = value
+        self._operator = self._operator_for(packed)
+        self._fields = fields
+
+    def observed(self) -> float:
+        return self._value(self._operator)
+
+    def resampled(self, draws: Draws, count: int) -> np.ndarray:
+        return np.array([self._of_sample(*draws.sample(r)) for r in range(count)])
+
+    def described(self) -> dict[str, Any]:
+        description = describe(self._data, self._packed, self._operator)
+        return NOTHING_TO_SAY | self._fields | {"description": description}
+
+    def _of_sample(self, rows: Array | None, sample: Data) -> float:
+        there = self._packed if rows is None else self._packed.taken(rows)
+        packed = there.with_targets(sample, threads=self._options.threads)
+        return self._value(self._operator_for(packed))
+
+    def _operator_for(self, packed: Packed) -> Operator:
+        return operator_for(packed.problem, operator=self._options.operator, threads=self._options.threads)
+
+
+def ucme_of(operator: Operator) -> float:
+    return mean_square(mean_differences(operator))
+
+
+def skce_by(data: Data, estimator: str, block_size: int | None) -> Callable[[Operator], float]:
+    def value(operator: Operator) -> float:
+        return value_and_error(data, operator, estimator, block_size, with_error=False)[0]
+
+    return value
+
+
+class TopLabelECE:
+    """`kcalib.top_label_ece`: the sum over bins of |sum of (correct - confidence)|, over n."""
+
+    def __init__(self, data: Classification, n_bins: int) -> None:
+        p = arrays.where_computed(data.probabilities).astype(np.float64, copy=False)
+        self._xp = xp = arrays.namespace(p)
+        everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
+        cumulative = cumulative_sums(p)
+        self._data, self._n_bins = data, n_bins
+        self._confidence = p[everyone, predicted]
+        self._bin = bin_numbers(self._confidence, n_bins)
+        self._correct = predicted == arrays.where_computed(data.labels)
+        # A uniform number gives the predicted class from here to there.
+        self._from = xp.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
+        self._to, self._totals = cumulative[everyone, predicted], cumulative[:, -1]
+
+    def observed(self) -> float:
+        return float(self._values(self._xp.arange(len(self._bin))[None, :], self._correct[None, :])[0])
+
+    def resampled(self, draws: Draws, count: int) -> np.ndarray:
+        elements = BATCH_ELEMENTS if arrays.is_host(self._bin) else DEVICE_BATCH_ELEMENTS
+        batch = max(1, elements // max(len(self._bin), self._n_bins))
+        return np.concatenate([self._batch(draws, b, min(count, b + batch)) for b in range(0, count, batch)])
+
+    def described(self) -> dict[str, Any]:
+        return NOTHING_TO_SAY | {"n_bins": self._n_bins}
+
+    def _batch(self, draws: Draws, begin: int, end: int) -> np.ndarray:
+        everyone = self._xp.arange(len(self._bin))
+        redraw = draws.resample_predictions
+        drawn = [self._data.uniforms(draws.seed, replicate, redraw=redraw) for replicate in range(begin, end)]
+        rows = self._xp.stack([everyone if taken is None else taken for taken, _ in drawn])
+        at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in drawn]))
+        return self._values(rows, (self._from[rows] <= at) & (at < self._to[rows]))
+
+    def _values(self, rows: Array, correct: Array) -> np.ndarray:
+        xp, (count, n) = self._xp, rows.shape
+        bins = (self._bin[rows] + self._n_bins * xp.arange(count)[:, None]).ravel()
+        gaps = (correct - self._confidence[rows]).ravel()
+        if arrays.is_host(bins):
+            sums = np.bincount(bins, gaps, minlength=count * self._n_bins)
+        else:
+            sums = Segments.of(bins, count * self._n_bins).sums(gaps)
+        return arrays.to_host(xp.sum(xp.abs(sums.reshape(count, self._n_bins)), axis=1) / n)

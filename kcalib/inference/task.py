@@ -1,0 +1,113 @@
+"""What every test of calibration is, and what it gets.
+
+A `CalibrationMethod` has options, and a `test` that makes a `CalibrationTestResult` of a `Task`: checked data, packed
+when a method first asks for the pair problem. `calibration_test` makes the task, and calls the method.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kcalib import _packing
+from kcalib._input.data import Data
+from kcalib._input.methods import Method
+from kcalib._packing import Packed
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Moments, PairProblem
+from kcalib.estimators.skce import PairOptions
+from kcalib.results import CalibrationTestResult
+
+
+class CalibrationMethod(Method):
+    """A test of the hypothesis that the model is calibrated."""
+
+    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+        """Do the test; what is random comes from `seed`, or from the operating system."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Task:
+    """Checked data and their pair problem: packed, and its matrix H summed, when first asked for."""
+
+    data: Data
+    options: PairOptions
+
+    @property
+    def n(self) -> int:
+        return self.data.n
+
+    @cached_property
+    def packed(self) -> Packed:
+        options = self.options
+        return _packing.pack(self.data, options.kernel, options.target_kernel, threads=options.threads)
+
+    @cached_property
+    def operator(self) -> Operator:
+        return operator_for(self.packed.problem, operator=self.options.operator, threads=self.options.threads)
+
+    def operator_of(self, problem: PairProblem) -> Operator:
+        """Another problem on the operator of this one."""
+        return operator_for(problem, operator=self.operator.name, threads=self.options.threads)
+
+    def ordered(self, seed: int | None) -> Operator:
+        """The operator on the samples in an order drawn with the seed; None: as they are.
+
+        The problem is that of the samples as they are, bandwidths included.
+        """
+        if seed is None:
+            return self.operator
+        problem = self.packed.taken(self.data.order(seed)).problem
+        return operator_for(problem, operator=self.options.operator, threads=self.options.threads)
+
+    @cached_property
+    def moments(self) -> Moments:
+        return self.operator.moments(second=True)
+
+    @cached_property
+    def estimate(self) -> float:
+        """The unbiased SKCE."""
+        return statistics.unbiased(self.moments, self.n)
+
+    @property
+    def null_variance(self) -> float:
+        """The variance of n SKCE under calibration: 2 E h^2, estimated from all pairs."""
+        assert self.moments.sum_of_squares is not None
+        return 2 * self.moments.sum_of_squares / (self.n - 1) ** 2
+
+    def result(
+        self, *, method: str, log_pvalue: float, pvalue: float | None = None, **fields: Any
+    ) -> CalibrationTestResult:
+        """The result of the method of that name; fields that it does not have are None, `run` fills in the time.
+
+        A p-value that is a ratio of counts is given: 50 of 1000 is 0.05, the exponential of its logarithm is not.
+        """
+        data = self.data
+        about = {"n_samples_used": data.n, **data.describe()}
+        return CalibrationTestResult(
+            method=method,
+            method_reason="asked for by name",
+            pvalue=math.exp(log_pvalue) if pvalue is None else pvalue,
+            log_pvalue=log_pvalue,
+            n_samples=data.n,
+            dtype=data.dtype,
+            seconds=0.0,
+            **(about | fields),
+        )
+
+    def blocks(self, block_size: int | None) -> dict[str, Any]:
+        """Fields of the result of an estimate from blocks of that many samples; None without blocks."""
+        if block_size is None:
+            return {}
+        n_blocks = self.n // block_size
+        return {"block_size": block_size, "n_blocks": n_blocks, "n_samples_used": n_blocks * block_size}
+
+
+def given_or_drawn(seed: int | None) -> int:
+    """The seed, or one from the operating system, which the result reports."""
+    return secrets.randbits(63) if seed is None else seed

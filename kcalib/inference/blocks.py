@@ -73,7 +73,9 @@ class Block(CalibrationMethod):
         _check_size(self.name, task.n)
         if self.block_size is None:
             return _result(task, seed, self.name, default_block_size(task.n), self.variance)
-        block_size = check_integer("block_size", self.block_size, 2, task.n // 2, ": the test needs at least two blocks")
+        block_size = check_integer(
+            "block_size", self.block_size, 2, task.n // 2, ": the test needs at least two blocks"
+        )
         return _result(task, seed, self.name, block_size, self.variance)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.warnings import warn
-from kcalib._input.data import Data
+from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import MAX_BINS

@@ -19,11 +19,13 @@ form that kcalib does not have: all eigenvalues of H/n, its diagonal included an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import math
 import multiprocessing
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -39,36 +41,36 @@ KERNEL = kcalib.kernels.Exponential(metric="total_variation")
 ESTIMATES = ("ECE (top label)", "SKCE, biased", "SKCE, unbiased", "SKCE, linear")
 
 ALL_PAIRS = {
-    "exact": {"method": "exact"},
-    "spectrum": {"method": "spectrum"},
-    "multiplier, Rademacher": {"method": "multiplier"},
-    "multiplier, Gaussian": {"method": "multiplier", "multipliers": "gaussian"},
-    "Pearson curve": {"method": "pearson"},
-    "gamma law": {"method": "gamma"},
-    "bootstrap": {"method": "bootstrap"},
+    "exact": kcalib.methods.Exact(),
+    "spectrum": kcalib.methods.Spectrum(),
+    "multiplier, Rademacher": kcalib.methods.Multiplier(),
+    "multiplier, Gaussian": kcalib.methods.Multiplier(multipliers="gaussian"),
+    "Pearson curve": kcalib.methods.Pearson(),
+    "gamma law": kcalib.methods.Gamma(),
+    "bootstrap": kcalib.methods.Bootstrap(),
 }
 CME = {
-    "CME, conditional": {"method": "cme"},
-    "CME, F law": {"method": "cme", "reference": "F"},
+    "CME, conditional": kcalib.methods.CME(),
+    "CME, F law": kcalib.methods.CME(reference="F"),
 }
 W19_TESTS = {
     **ALL_PAIRS,
-    "spectrum, 20 eigenvalues": {"method": "spectrum", "n_eigenvalues": 20},
-    "auto": {"method": "auto"},
-    "block": {"method": "block"},
-    "block, second moment": {"method": "block", "variance": "second_moment"},
-    "linear": {"method": "linear"},
-    "linear, second moment": {"method": "linear", "variance": "second_moment"},
+    "spectrum, 20 eigenvalues": kcalib.methods.Spectrum(n_eigenvalues=20),
+    "auto": "auto",
+    "block": kcalib.methods.Block(),
+    "block, second moment": kcalib.methods.Block(variance="second_moment"),
+    "linear": kcalib.methods.Linear(),
+    "linear, second moment": kcalib.methods.Linear(variance="second_moment"),
     **CME,
-    "distribution-free, unbiased": {"method": "distribution_free"},
-    "distribution-free, biased": {"method": "distribution_free", "estimator": "biased"},
-    "distribution-free, linear": {"method": "distribution_free", "estimator": "linear"},
-    "consistency, ECE": {"method": "consistency"},
-    "consistency, ECE, labels": {"method": "consistency", "resample_predictions": False},
+    "distribution-free, unbiased": kcalib.methods.DistributionFree(),
+    "distribution-free, biased": kcalib.methods.DistributionFree(estimator="biased"),
+    "distribution-free, linear": kcalib.methods.DistributionFree(estimator="linear"),
+    "consistency, ECE": kcalib.methods.Consistency(),
+    "consistency, ECE, labels": kcalib.methods.Consistency(resample_predictions=False),
 }
-LEVEL_TESTS = {**ALL_PAIRS, "centred spectrum": {}, "block": {"method": "block"}, **CME}
-RANDOM = ("exact", "multiplier", "bootstrap", "consistency", "cme", "auto")
-RESAMPLING = ("exact", "multiplier", "bootstrap", "consistency")
+LEVEL_TESTS = {**ALL_PAIRS, "centred spectrum": None, "block": kcalib.methods.Block(), **CME}
+RESAMPLING = (kcalib.methods.Exact, kcalib.methods.Multiplier, kcalib.methods.Bootstrap, kcalib.methods.Consistency)
+RANDOM = (*RESAMPLING, kcalib.methods.CME, str)
 CENTRED_UP_TO = 250  # samples; 1000 would take longer than everything else
 LARGE, FEWER = 100_000, 0.25  # n m of a cell from which on fewer data sets are drawn, and their share
 
@@ -85,14 +87,14 @@ def data_set(model: str, n: int, m: int, seed: tuple[int, ...]) -> tuple[np.ndar
     return (drawn if model == "M1" else rng.integers(m, size=n)), p
 
 
-def pvalue(name: str, options: dict, y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> float:
+def pvalue(name: str, method: Any, y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> float:
     if name == "centred spectrum":
         return centred_spectrum(y, p) if len(y) <= CENTRED_UP_TO else math.nan
-    method = options["method"]
-    kernel = None if method == "consistency" else KERNEL
-    more = {"n_resamples": n_resamples} if method in RESAMPLING else {}
-    own_seed = seed if method in RANDOM else None
-    return kcalib.calibration_test(y, p, kernel=kernel, seed=own_seed, threads=1, **options, **more).pvalue
+    kernel = None if isinstance(method, kcalib.methods.Consistency) else KERNEL
+    own_seed = seed if isinstance(method, RANDOM) else None
+    if isinstance(method, RESAMPLING):
+        method = dataclasses.replace(method, n_resamples=n_resamples)
+    return kcalib.calibration_test(y, p, method=method, kernel=kernel, seed=own_seed, threads=1).pvalue
 
 
 def centred_spectrum(y: np.ndarray, p: np.ndarray) -> float:
@@ -117,7 +119,7 @@ def one_data_set(
     with warnings.catch_warnings(), threadpool_limits(limits=1):
         # Consistency resampling warns that it rejects too often, which is what is measured here.
         warnings.simplefilter("ignore", UserWarning)
-        values = [pvalue(name, options, y, p, n_resamples, i) for name, options in tests.items()]
+        values = [pvalue(name, method, y, p, n_resamples, i) for name, method in tests.items()]
     return values + (estimates(y, p) if with_estimates else [])
 
 

@@ -18,6 +18,7 @@ matplotlib (the extra `plot`).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import math
 import multiprocessing
@@ -44,13 +45,13 @@ ESTIMATORS = {
     "unbiased, B = n": {"estimator": "unbiased"},
 }
 TESTS = {
-    "B = 2": {"method": "linear"},
-    "B = sqrt(n)": {"method": "block"},
-    "bootstrap": {"method": "bootstrap", "n_resamples": 999},
-    "CME, chi-square law": {"method": "cme", "reference": "chi2"},
-    "CME, conditional": {"method": "cme"},
-    "exact": {"method": "exact", "n_resamples": 99},
-    "spectrum": {"method": "spectrum"},
+    "B = 2": kcalib.methods.Linear(),
+    "B = sqrt(n)": kcalib.methods.Block(),
+    "bootstrap": kcalib.methods.Bootstrap(n_resamples=999),
+    "CME, chi-square law": kcalib.methods.CME(reference="chi2"),
+    "CME, conditional": kcalib.methods.CME(),
+    "exact": kcalib.methods.Exact(n_resamples=99),
+    "spectrum": kcalib.methods.Spectrum(),
 }
 # Hotelling's statistic needs more samples than locations; what the others cost where they are left out is seconds.
 SIZES_OF = {"CME, chi-square law": (N_LOCATIONS + 1, math.inf), "CME, conditional": (64, math.inf), "exact": (0, 64)}
@@ -100,18 +101,16 @@ def estimate(name: str, y: np.ndarray, prediction: Normal) -> float:
 
 def pvalue(name: str, y: np.ndarray, prediction: Normal, seed: int) -> float:
     """nan outside the sizes that the test is done for."""
-    options, n = dict(TESTS[name]), len(y)
+    method, n = TESTS[name], len(y)
     low, high = SIZES_OF.get(name, (0, math.inf))
     if not low <= n <= high:
         return math.nan
-    method = options["method"]
-    if method == "block":
-        options["block_size"] = max(2, math.isqrt(n))
-    if method in ("bootstrap", "exact"):
-        options["seed"] = seed
-    if method == "cme":
-        options |= locations(prediction.n_dims, seed)
-    return kcalib.calibration_test(y, prediction, **KERNELS, **options, threads=1).pvalue
+    if name == "B = sqrt(n)":
+        method = dataclasses.replace(method, block_size=max(2, math.isqrt(n)))
+    if name.startswith("CME"):
+        method = dataclasses.replace(method, **locations(prediction.n_dims, seed))
+    own_seed = seed if name in ("bootstrap", "exact") else None
+    return kcalib.calibration_test(y, prediction, method=method, seed=own_seed, **KERNELS, threads=1).pvalue
 
 
 def of_one_seed(seed: int) -> np.ndarray:
@@ -148,7 +147,7 @@ def cells(found: dict[str, np.ndarray], model: str, d: int) -> tuple[np.ndarray,
 
 def table(found: dict[str, np.ndarray]) -> str:
     count = found["values"].shape[-1]
-    bootstrap, exact = (TESTS[name]["n_resamples"] for name in ("bootstrap", "exact"))
+    bootstrap, exact = (TESTS[name].n_resamples for name in ("bootstrap", "exact"))
     lines = [f"{count} data sets each; {bootstrap} resamples (bootstrap), {exact} draws (exact); . not computed"]
 
     def block(title: str, names: tuple[str, ...], rows: np.ndarray, form: str) -> None:

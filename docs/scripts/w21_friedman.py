@@ -58,7 +58,9 @@ def measures(y: np.ndarray, prediction: Distribution, mean: np.ndarray, n_resamp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kcalib.IndefiniteKernelWarning)
         skces = [kcalib.skce(y, prediction, **KERNELS, estimator=name) for name in ("unbiased", "biased")]
-        test = kcalib.calibration_test(y, prediction, **KERNELS, method="bootstrap", n_resamples=n_resamples, seed=0)
+        test = kcalib.calibration_test(
+            y, prediction, **KERNELS, method=kcalib.methods.Bootstrap(n_resamples=n_resamples), seed=0
+        )
     scores = kcalib.log_score(y, prediction), kcalib.pinball_loss(y, prediction)
     return [float(np.mean((y - mean) ** 2)), *scores, *skces, test.pvalue]
 

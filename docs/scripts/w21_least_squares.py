@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -26,9 +27,9 @@ LEVEL = 0.05
 NOISE = 0.15
 KERNELS = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}  # the Euclidean metric is W2
 TESTS = {
-    "SKCE, bootstrap": {"method": "bootstrap", "n_resamples": 999},
-    "SKCE, exact": {"method": "exact", "n_resamples": 999},
-    "SKCE, spectrum": {"method": "spectrum"},
+    "SKCE, bootstrap": kcalib.methods.Bootstrap(n_resamples=999),
+    "SKCE, exact": kcalib.methods.Exact(n_resamples=999),
+    "SKCE, spectrum": kcalib.methods.Spectrum(),
 }
 CURVE = "curve, Kolmogorov-Smirnov"
 
@@ -58,12 +59,11 @@ def probabilities(y: np.ndarray, prediction: Normal) -> np.ndarray:
     return prediction.cdf(y)
 
 
-def pvalues(seed: int, tests: dict[str, dict] = TESTS) -> dict[str, float]:
+def pvalues(seed: int, tests: dict[str, Any] = TESTS) -> dict[str, float]:
     y, prediction = problem(seed)
     found = {CURVE: float(scipy.stats.kstest(probabilities(y, prediction), "uniform").pvalue)}
-    for name, options in tests.items():
-        own_seed = {} if options["method"] == "spectrum" else {"seed": seed}
-        found[name] = kcalib.calibration_test(y, prediction, **KERNELS, **options, **own_seed).pvalue
+    for name, method in tests.items():
+        found[name] = kcalib.calibration_test(y, prediction, **KERNELS, method=method, seed=seed).pvalue
     return found
 
 
@@ -73,7 +73,7 @@ def table(seeds: int) -> str:
     for name in rows[0]:
         values = np.array([row[name] for row in rows])
         lines.append(name.ljust(32) + f"{np.mean(values < LEVEL):10.3f}{np.median(values):10.3f}")
-    shown = kcalib.calibration_test(*problem(0), **KERNELS, method="bootstrap", n_resamples=99_999, seed=0)
+    shown = kcalib.calibration_test(*problem(0), **KERNELS, method=kcalib.methods.Bootstrap(n_resamples=99_999), seed=0)
     lines += ["", f"seed 0: curve p = {rows[0][CURVE]:.2f}, SKCE p = {shown.pvalue:.4f} (bootstrap, 99999 resamples)"]
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from problems import softmax_problem
+from problems import named_method, softmax_problem
 
 import kcalib
 from kcalib import _native
@@ -257,7 +257,7 @@ def test_interrupt_stops_a_long_test_within_a_second(method, n):
     timer = threading.Timer(0.7, interrupt)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        kcalib.calibration_test(y, p, method=method, kernel=kernel, **options)
+        kcalib.calibration_test(y, p, method=named_method(method, **options), kernel=kernel)
     assert time.monotonic() - sent[-1] < 1.0
     signal.signal(signal.SIGINT, before)
 
@@ -319,8 +319,9 @@ def test_memory_of_the_tests_is_linear_in_n():
         kernel = kcalib.kernels.Exponential(bandwidth=0.5)
         kcalib.calibration_test(y[:300], p[:300], kernel=kernel, method="spectrum")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for method, options in (("spectrum", {}), ("bootstrap", {"n_resamples": 99}), ("exact", {"n_resamples": 4})):
-            kcalib.calibration_test(y, p, kernel=kernel, method=method, **options)
+        from kcalib.methods import Bootstrap, Exact, Spectrum
+        for method in (Spectrum(), Bootstrap(n_resamples=99), Exact(n_resamples=4)):
+            kcalib.calibration_test(y, p, kernel=kernel, method=method)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """
     grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)

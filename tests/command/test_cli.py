@@ -136,7 +136,7 @@ def test_logits_by_name_and_on_request(tmp_path, capsys, data):
         (["--estimator", "linear"], {"estimator": "linear"}),
         (["--estimator", "block", "--block-size", "20"], {"estimator": "block", "block_size": 20}),
         (["--method", "spectrum"], {"method": "spectrum"}),
-        (["--method", "block", "--block-size", "7"], {"method": "block", "block_size": 7}),
+        (["--method", "block", "--block-size", "7"], {"method": kcalib.methods.Block(block_size=7)}),
         (["--bins", "4"], {"n_bins": 4}),
         (["--threads", "1"], {"threads": 1}),
     ],

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from libraries import Library, MakeProblem
+from problems import named_method
 
 import kcalib
 from kcalib._backend import arrays
@@ -211,7 +212,7 @@ def test_tests_of_float32_predictions_take_the_line(lens):
     y, p = softmax32(1000, 10, 2)
     for method in ("auto", "spectrum", "gamma", "block", "exact", "multiplier"):
         options = {"n_resamples": 99} if method in ("exact", "multiplier") else {}
-        result = kcalib.calibration_test(y, p, lens=lens, method=method, seed=0, **options)
+        result = kcalib.calibration_test(y, p, lens=lens, method=named_method(method, **options), seed=0)
         assert result.operator == "sorted_scan", method
     assert kcalib.compare(y, {"a": p, "b": p[:, ::-1]}, lens=lens).operator == "sorted_scan"
     assert kcalib.ckce(y, p, lens=lens, kernel=kcalib.kernels.Exponential(), full_output=True).operator == "sorted_scan"
@@ -273,7 +274,7 @@ def test_metric_through_a_lens_is_that_of_the_induced_problem(metric, lens, make
 @pytest.mark.parametrize("method", TESTS)
 def test_test_through_a_lens_is_that_of_the_induced_problem(method, lens, make_problem):
     y, p = make_problem(70, 5)
-    options = {"method": method, "seed": 3, **TESTS[method]}
+    options = {"method": named_method(method, **TESTS[method]), "seed": 3}
     result = kcalib.calibration_test(y, p, lens=lens, **options)
     assert numbers(result) == numbers(kcalib.calibration_test(*seen(y, p, lens), **options))
     assert result.lens == str(lens)
@@ -349,10 +350,12 @@ def test_test_locations_are_of_the_induced_problem(make_problem):
     locations = {"test_predictions": [0.4, 0.6, 0.9], "test_labels": [1, 0, 1]}
     induced = seen(y, p, TopLabel())
     assert kcalib.ucme(y, p, lens=TopLabel(), **locations) == kcalib.ucme(*induced, **locations)
-    for method in ("cme", "consistency"):
-        options = {"method": method, "seed": 0, **locations}
-        if method == "consistency":
-            options |= {"estimator": "ucme", "n_resamples": 19, "resample_predictions": False}
+    resampling = {"n_resamples": 19, "resample_predictions": False}
+    for method in (
+        kcalib.methods.CME(**locations),
+        kcalib.methods.Consistency("ucme", **resampling, **locations),
+    ):
+        options = {"method": method, "seed": 0}
         result = kcalib.calibration_test(y, p, lens=TopLabel(), **options)
         assert numbers(result) == numbers(kcalib.calibration_test(*induced, **options))
     with pytest.raises(ValueError, match=r"`test_predictions` has 5 classes, `y_pred` has 2 through TopLabel\(\)"):

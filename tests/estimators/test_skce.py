@@ -339,7 +339,7 @@ def test_too_few_samples():
     with pytest.raises(ValueError, match="needs at least two blocks of 2 samples, `y_true` has 3"):
         kcalib.calibration_test([0, 1, 0], [0.1, 0.9, 0.2], method="block")
     with pytest.raises(ValueError, match="`block_size` is 3, expected an integer between 2 and 2: the test needs"):
-        kcalib.calibration_test([0, 1, 0, 1], [0.1, 0.9, 0.2, 0.8], method="block", block_size=3)
+        kcalib.calibration_test([0, 1, 0, 1], [0.1, 0.9, 0.2, 0.8], method=kcalib.methods.Block(block_size=3))
 
 
 def test_identical_predictions_need_a_bandwidth():

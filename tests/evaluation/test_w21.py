@@ -58,7 +58,10 @@ def assert_same_share(count: int, share: float, other_count: int, other_share: f
 
 @pytest.fixture(scope="module")
 def least_squares_pvalues() -> dict[str, np.ndarray]:
-    tests = {"SKCE, bootstrap": {"method": "bootstrap", "n_resamples": 999}, "SKCE, spectrum": {"method": "spectrum"}}
+    tests = {
+        "SKCE, bootstrap": kcalib.methods.Bootstrap(n_resamples=999),
+        "SKCE, spectrum": kcalib.methods.Spectrum(),
+    }
     rows = [least_squares.pvalues(FIRST_SEED + seed, tests) for seed in range(200)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
@@ -243,7 +246,9 @@ def test_overfitting_shows_on_test_data_only():
     assert np.all(over[:, 1] > 3 * np.abs(moderate[:, 1]))
     assert np.all(np.abs(over[:, 0]) < over[:, 1] / 3)
     tests = [
-        kcalib.calibration_test(data, forecast, **friedman.KERNELS, method="bootstrap", n_resamples=199, seed=0).pvalue
+        kcalib.calibration_test(
+            data, forecast, **friedman.KERNELS, method=kcalib.methods.Bootstrap(n_resamples=199), seed=0
+        ).pvalue
         for data, forecast in ((y, pairs[0.1][0][0]), (y_test, pairs[0.1][0][1]), (y_test, pairs[100.0][0][1]))
     ]
     assert tests[1] == 1 / 200 and tests[0] > 0.05 and tests[2] > 0.05

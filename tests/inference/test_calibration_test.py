@@ -14,16 +14,15 @@ import numpy as np
 import oracle
 import pytest
 import scipy.stats
-from problems import psd_matrix, softmax_problem
+from problems import named_method, psd_matrix, softmax_problem
 
 import kcalib
+from kcalib import methods
 from kcalib._backend.random import Weights, drawn_labels
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import distribution_free
 from kcalib.inference.calibration_test import METHODS
-from kcalib.inference.cme import cme_test
-from kcalib.inference.consistency import consistency_test
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.laws import ChiSquareMixture
 
@@ -54,7 +53,7 @@ def test_exact_by_enumeration():
     observed = oracle.unbiased(dense(y, p))
     expected = sum(weight for value, weight in law if value >= observed - 1e-12)
     draws = 20_000
-    result = kcalib.calibration_test(y, p, method="exact", n_resamples=draws, seed=1, kernel=KERNEL)
+    result = kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=draws), seed=1, kernel=KERNEL)
     low, high = scipy.stats.binom(draws, expected).interval(1 - 1e-6)
     assert low <= result.pvalue * (draws + 1) - 1 <= high
     assert 0.05 < expected < 0.95
@@ -66,7 +65,7 @@ def test_exact_is_the_share_of_drawn_labels():
     matrix = psd_matrix(4, 2)
     for target, m_matrix in (("delta", None), (matrix, matrix)):
         result = kcalib.calibration_test(
-            y, p, method="exact", n_resamples=49, seed=7, kernel=KERNEL, target_kernel=target
+            y, p, method=methods.Exact(n_resamples=49), seed=7, kernel=KERNEL, target_kernel=target
         )
         (labels,) = drawn_labels(p, 49, 7, at_once=100)
         draws = [oracle.unbiased(dense(column, p, matrix=m_matrix)) for column in labels.T]
@@ -92,7 +91,7 @@ def test_bootstrap_is_that_of_the_centred_matrix(n):
     centred = h - h.mean(axis=0) - h.mean(axis=1)[:, None] + h.mean()
     counts = Weights("multinomial", n, 199, 3).values()
     draws = np.einsum("ib,ij,jb->b", counts, centred, counts) - counts.T @ np.diag(centred)
-    result = kcalib.calibration_test(y, p, method="bootstrap", n_resamples=199, seed=3, kernel=KERNEL)
+    result = kcalib.calibration_test(y, p, method=methods.Bootstrap(n_resamples=199), seed=3, kernel=KERNEL)
     assert result.pvalue == pytest.approx((1 + np.sum(draws >= off_diagonal(h).sum())) / 200)
 
 
@@ -104,7 +103,7 @@ def test_multiplier_is_that_without_the_diagonal(multipliers):
     w = Weights(multipliers, n, 199, 4).values()
     draws = np.einsum("ib,ij,jb->b", w, h, w)
     result = kcalib.calibration_test(
-        y, p, method="multiplier", multipliers=multipliers, n_resamples=199, seed=4, kernel=KERNEL
+        y, p, method=methods.Multiplier(multipliers=multipliers, n_resamples=199), seed=4, kernel=KERNEL
     )
     assert result.pvalue == pytest.approx((1 + np.sum(draws >= h.sum())) / 200)
 
@@ -117,13 +116,13 @@ def test_spectrum_is_the_law_of_all_eigenvalues(n, m, tolerance):
         h = off_diagonal(dense(y, p)) / (n - 1)
         law = ChiSquareMixture(np.linalg.eigvalsh(h))
         expected = law.sf(h.sum() + law.mean)
-        full = kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues="all", kernel=KERNEL)
+        full = kcalib.calibration_test(y, p, method=methods.Spectrum(n_eigenvalues="all"), kernel=KERNEL)
         assert full.pvalue == pytest.approx(expected, rel=1e-8)
         assert full.n_eigenvalues == n
         default = kcalib.calibration_test(y, p, method="spectrum", kernel=KERNEL)
         assert default.pvalue == pytest.approx(expected, rel=tolerance)
         assert default.n_eigenvalues == n if n <= 256 else 0 < default.n_eigenvalues <= 20
-        many = kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues=n // 2, kernel=KERNEL)
+        many = kcalib.calibration_test(y, p, method=methods.Spectrum(n_eigenvalues=n // 2), kernel=KERNEL)
         assert many.pvalue == pytest.approx(expected, rel=2e-3)
 
 
@@ -131,7 +130,8 @@ def test_spectrum_is_the_law_of_all_eigenvalues(n, m, tolerance):
 def test_spectrum_of_fewer_samples_than_a_block(n, m):
     y, p = softmax_problem(n, m, seed=1)
     full, all_found = (
-        kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues=count, kernel=KERNEL) for count in ("all", n)
+        kcalib.calibration_test(y, p, method=methods.Spectrum(n_eigenvalues=count), kernel=KERNEL)
+        for count in ("all", n)
     )
     assert all_found.n_eigenvalues == n
     assert all_found.pvalue == pytest.approx(full.pvalue, rel=1e-5)  # products in float32
@@ -148,7 +148,8 @@ def test_spectrum_where_float32_would_round_distances_away(width, kernel):
     p = np.clip(p, 0, None) / np.clip(p, 0, None).sum(axis=1, keepdims=True)
     y = rng.integers(10, size=400)
     results = (
-        kcalib.calibration_test(y, p, method="spectrum", kernel=kernel, n_eigenvalues=count) for count in ("all", 20)
+        kcalib.calibration_test(y, p, method=methods.Spectrum(n_eigenvalues=count), kernel=kernel)
+        for count in ("all", 20)
     )
     full, found = (result.pvalue for result in results)
     assert found == pytest.approx(full, rel=2e-2)
@@ -159,7 +160,7 @@ def test_spectrum_against_its_multipliers():
     y, p = softmax_problem(300, 5, seed=4)
     spectrum = kcalib.calibration_test(y, p, method="spectrum", kernel=KERNEL).pvalue
     draws = kcalib.calibration_test(
-        y, p, method="multiplier", multipliers="gaussian", n_resamples=20_000, seed=0, kernel=KERNEL
+        y, p, method=methods.Multiplier(multipliers="gaussian", n_resamples=20_000), seed=0, kernel=KERNEL
     )
     low, high = scipy.stats.binom(20_000, spectrum).interval(1 - 1e-5)
     assert low <= draws.pvalue * 20_001 - 1 <= high
@@ -204,10 +205,10 @@ def test_second_form_of_the_block_test():
     estimate = np.mean([oracle.unbiased(h[s : s + size, s : s + size]) for s in range(0, size * count, size)])
     second_moment = np.mean([h[i, i + 1] ** 2 for i in range(0, 42, 2)])
     z = math.sqrt(count * size * (size - 1)) * estimate / math.sqrt(2 * second_moment)
-    result = kcalib.calibration_test(y, p, method="block", block_size=6, variance="second_moment", kernel=KERNEL)
+    result = kcalib.calibration_test(y, p, method=methods.Block(block_size=6, variance="second_moment"), kernel=KERNEL)
     assert result.statistic == pytest.approx(z, rel=1e-11)
     assert result.pvalue == pytest.approx(scipy.stats.norm.sf(z), rel=1e-10)
-    sample = kcalib.calibration_test(y, p, method="block", block_size=6, kernel=KERNEL)
+    sample = kcalib.calibration_test(y, p, method=methods.Block(block_size=6), kernel=KERNEL)
     assert sample.statistic != result.statistic
     assert sample.confidence_interval() == result.confidence_interval()
 
@@ -224,12 +225,12 @@ def test_distribution_free_by_hand():
     assert result.estimate == pytest.approx(t, rel=1e-12)
     assert result.pvalue == pytest.approx(math.exp(-(t**2) / 8), rel=1e-12)
     assert result.bound == 2
-    biased = kcalib.calibration_test(y, p, method="distribution_free", estimator="biased", kernel=kernel)
+    biased = kcalib.calibration_test(y, p, method=methods.DistributionFree(estimator="biased"), kernel=kernel)
     value = (2 * t + 2 * 0.8**2 + 2 * 0.4**2) / 4
     assert biased.estimate == pytest.approx(value, rel=1e-12)
     assert biased.pvalue == 1.0  # sqrt(2 t / 2) < 1
     loose = kcalib.calibration_test(
-        y, p, method="distribution_free", estimator="biased", kernel=kernel, bound=1e-3, norms=(1, 1)
+        y, p, method=methods.DistributionFree(estimator="biased", bound=1e-3, norms=(1, 1)), kernel=kernel
     )
     assert loose.log_pvalue == pytest.approx(-((math.sqrt(2 * value / 2e-3) - 1) ** 2) / 2, rel=1e-12)
 
@@ -241,7 +242,7 @@ def test_distribution_free_counts_disjoint_pairs(estimator, block_size, pairs):
     y, p = softmax_problem(101, 3)
     p = p[:, ::-1].copy()
     result = kcalib.calibration_test(
-        y, p, method="distribution_free", estimator=estimator, block_size=block_size, kernel=3 * KERNEL
+        y, p, method=methods.DistributionFree(estimator=estimator, block_size=block_size), kernel=3 * KERNEL
     )
     assert result.estimate > 0
     assert result.log_pvalue == pytest.approx(-pairs * result.estimate**2 / (2 * 6.0**2), rel=1e-12)
@@ -288,7 +289,7 @@ def test_residual_bound_holds_and_is_the_smallest():
     assert distribution_free.residual_bound(1.0, matrix, 3, None) == pytest.approx(min(bounds.values()))
     y, p = softmax_problem(30, 3)
     chosen = kcalib.calibration_test(
-        y, p, method="distribution_free", kernel=KERNEL, target_kernel=matrix, norms=(2, 2)
+        y, p, method=methods.DistributionFree(norms=(2, 2)), kernel=KERNEL, target_kernel=matrix
     )
     assert chosen.bound == pytest.approx(2 * np.linalg.norm(matrix, 2))
 
@@ -297,7 +298,7 @@ def test_kernel_bounds():
     y, p = softmax_problem(30, 3)
 
     def bound(kernel, **options):
-        return kcalib.calibration_test(y, p, method="distribution_free", kernel=kernel, **options).bound
+        return kcalib.calibration_test(y, p, method=methods.DistributionFree(**options), kernel=kernel).bound
 
     assert bound(Linear() + 2 * Gaussian(bandwidth=0.3)) == 6
     assert bound((Linear() + Gaussian(bandwidth=0.3)) * (0.5 * KERNEL)) == 2
@@ -363,7 +364,7 @@ def test_a_seed_is_drawn_and_reported(method):
     assert first.seed != second.seed
     assert kcalib.calibration_test(y, p, method=method, seed=first.seed).pvalue == first.pvalue
     assert first.pvalue >= 1 / 1000
-    assert kcalib.calibration_test(y, p, method=method, n_resamples=1).pvalue in (0.5, 1.0)
+    assert kcalib.calibration_test(y, p, method=named_method(method, n_resamples=1)).pvalue in (0.5, 1.0)
 
 
 @pytest.mark.parametrize("method", ["spectrum", "pearson", "gamma"])
@@ -459,27 +460,56 @@ def test_auto_does_not_mind_sorted_labels():
 
 
 @pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (methods.Exact, {"n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1 and"),
+        (methods.Bootstrap, {"n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1 and"),
+        (methods.Multiplier, {"n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1 and"),
+        (methods.Multiplier, {"multipliers": "mammen"}, "`multipliers` is 'mammen', expected one of 'rademacher'"),
+        (methods.Spectrum, {"n_eigenvalues": 0}, "`n_eigenvalues` is 0, expected an integer at least 1, or 'all'"),
+        (methods.Spectrum, {"n_eigenvalues": "some"}, "`n_eigenvalues` is 'some', expected one of 'all'"),
+        (methods.Pearson, {"n_eigenvalues": 3, "max_memory": 1e9}, "`max_memory` is for all eigenvalues, but "
+         "`n_eigenvalues` is 3"),
+        (methods.Spectrum, {"max_memory": -1}, "`max_memory` is -1, expected a positive number of bytes"),
+        (methods.Block, {"block_size": 1}, "`block_size` is 1, expected an integer at least 2"),
+        (methods.Block, {"variance": "null"}, "`variance` is 'null', expected one of 'sample', 'second_moment'"),
+        (methods.Linear, {"variance": "null"}, "`variance` is 'null', expected one of 'sample', 'second_moment'"),
+        (methods.DistributionFree, {"estimator": "ece"}, "`estimator` is 'ece', expected one of 'unbiased'"),
+        (methods.DistributionFree, {"block_size": 4}, "`block_size` is 4, but estimator='unbiased' has no block size"),
+        (methods.DistributionFree, {"bound": 0}, "`bound` is 0, expected a positive number"),
+        (methods.DistributionFree, {"norms": (0.5, 1)}, r"`norms` is \(0.5, 1\), expected two numbers from 1"),
+    ],
+)  # fmt: skip
+def test_errors_of_options(method, options, message):
+    """When the object is made, before there are any data."""
+    with pytest.raises(ValueError, match=message):
+        method(**options)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (methods.Exact, {"n_resamples": 9.5}, "`n_resamples` is 9.5, expected an integer"),
+        (methods.Spectrum, {"max_memory": "1 GB"}, "`max_memory` is '1 GB', expected a number of bytes"),
+        (methods.Spectrum, {"max_memory": True}, "`max_memory` is True, expected a number of bytes"),
+        (methods.DistributionFree, {"bound": "1"}, "`bound` is '1', expected a number"),
+        (methods.DistributionFree, {"norms": 2}, "`norms` is 2, expected two numbers"),
+        (methods.Gamma, {"n_eigenvalues": 3}, "unexpected keyword argument 'n_eigenvalues'"),
+    ],
+)
+def test_type_errors_of_options(method, options, message):
+    with pytest.raises(TypeError, match=message):
+        method(**options)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"method": "wald"}, "`method` is 'wald', expected one of 'auto', 'exact', 'bootstrap'"),
-        ({"n_resamples": 10}, "`n_resamples` is 10, but method='auto' does not have it; it belongs to 'exact'"),
-        ({"method": "gamma", "n_eigenvalues": 3}, "`n_eigenvalues` is 3, but method='gamma' does not have it; "
-         "it belongs to 'spectrum', 'pearson'"),
-        ({"method": "linear", "block_size": 4}, "`block_size` is 4, but method='linear' does not have it"),
-        ({"method": "bootstrap", "n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1 and"),
-        ({"method": "multiplier", "multipliers": "mammen"}, "`multipliers` is 'mammen', expected one of 'rademacher'"),
-        ({"method": "spectrum", "n_eigenvalues": 0}, "`n_eigenvalues` is 0, expected an integer between 1 and 12"),
-        ({"method": "spectrum", "n_eigenvalues": "some"}, "`n_eigenvalues` is 'some', expected one of 'all'"),
-        ({"method": "spectrum", "n_eigenvalues": 3, "max_memory": 1e9}, "`max_memory` is for all eigenvalues, but "
-         "`n_eigenvalues` is 3"),
-        ({"method": "spectrum", "max_memory": -1}, "`max_memory` is -1, expected a positive number of bytes"),
-        ({"method": "block", "block_size": 7}, "`block_size` is 7, expected an integer between 2 and 6: the test needs "
-         "at least two blocks"),
-        ({"method": "block", "variance": "null"}, "`variance` is 'null', expected one of 'sample', 'second_moment'"),
-        ({"method": "distribution_free", "estimator": "ece"}, "`estimator` is 'ece', expected one of 'unbiased'"),
-        ({"method": "distribution_free", "bound": 0}, "`bound` is 0, expected a positive number"),
-        ({"method": "distribution_free", "norms": (0.5, 1)}, r"`norms` is \(0.5, 1\), expected two numbers from 1"),
-        ({"method": "distribution_free", "norms": (2, 1), "target_kernel": psd_matrix(3, 3)},
+        ({"method": methods.Spectrum(n_eigenvalues=13)}, "`n_eigenvalues` is 13, expected an integer between 1 and 12"),
+        ({"method": methods.Block(block_size=7)}, "`block_size` is 7, expected an integer between 2 and 6: the test "
+         "needs at least two blocks"),
+        ({"method": methods.DistributionFree(norms=(2, 1)), "target_kernel": psd_matrix(3, 3)},
          r"`norms` is \(2.0, 1.0\): this norm of a matrix that is not diagonal is not known in closed form"),
         ({"seed": -1}, "`seed` is -1, expected an integer between 0 and"),
     ],
@@ -490,11 +520,14 @@ def test_errors(options, message):
         kcalib.calibration_test(y, p, **options)
 
 
-@pytest.mark.parametrize("options", [{"max_memory": "1 GB"}, {"max_memory": True}])
-def test_type_errors(options):
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [(methods.Exact, r"`method` is the class Exact; pass an object, Exact\(\)"), (3, "`method` is 3, expected one of")],
+)
+def test_what_is_no_method(method, message):
     y, p = softmax_problem(12, 3)
-    with pytest.raises(TypeError, match="`max_memory` is .*, expected a number of bytes"):
-        kcalib.calibration_test(y, p, method="spectrum", **options)
+    with pytest.raises(TypeError, match=message):
+        kcalib.calibration_test(y, p, method=method)
 
 
 def test_all_eigenvalues_are_refused_where_memory_is_short():
@@ -502,13 +535,13 @@ def test_all_eigenvalues_are_refused_where_memory_is_short():
     with pytest.raises(
         MemoryError, match=r"all eigenvalues of 300 samples take 1.37 MiB of memory, 0.954 MiB are allowed"
     ):
-        kcalib.calibration_test(y, p, method="spectrum", n_eigenvalues="all", max_memory=1e6)
+        kcalib.calibration_test(y, p, method=methods.Spectrum(n_eigenvalues="all", max_memory=1e6))
     wide, tall = softmax_problem(100, 2)
     labels, predictions = np.tile(wide, 5000), np.tile(tall, (5000, 1))
     with pytest.raises(
         MemoryError, match=r"all eigenvalues of 500000 samples take 3.73e\+03 GiB of memory, .* are available"
     ):
-        kcalib.calibration_test(labels, predictions, method="spectrum", n_eigenvalues="all", kernel=KERNEL)
+        kcalib.calibration_test(labels, predictions, method=methods.Spectrum(n_eigenvalues="all"), kernel=KERNEL)
 
 
 def test_a_kernel_without_a_bound():
@@ -526,15 +559,41 @@ def test_a_kernel_without_a_bound():
     with pytest.raises(ValueError, match="`kernel` has no known bound: method='distribution_free' needs `bound`"):
         kcalib.calibration_test(y, p, method="distribution_free", kernel=Distance())
     assert (
-        kcalib.calibration_test(y, p, method="distribution_free", kernel=Distance(), bound=2**0.5).bound == 2 * 2**0.5
+        kcalib.calibration_test(y, p, method=methods.DistributionFree(bound=2**0.5), kernel=Distance()).bound
+        == 2 * 2**0.5
     )
 
 
-def test_methods_and_options_are_documented():
-    for method, row in METHODS.items():
-        assert f"\n    {method} " in kcalib.calibration_test.__doc__
-        for option in row.options:
-            assert option in kcalib.calibration_test.__doc__
+PUBLIC = [cls for cls in METHODS if cls.name != "auto"]
+
+
+def test_methods_are_public():
+    assert [getattr(methods, cls.__name__) for cls in PUBLIC] == PUBLIC
+    for cls in METHODS:
+        assert f'"{cls.name}"' in kcalib.calibration_test.__doc__ or cls.name in kcalib.calibration_test.__doc__
+
+
+@pytest.mark.parametrize("cls", PUBLIC)
+def test_a_method_documents_its_options(cls):
+    documented = cls.__doc__.partition("Notes\n")[0]
+    for option in dataclasses.fields(cls):
+        assert re.search(rf"\n    (\w+, )*{option.name}(, \w+)* : ", documented), option.name
+    assert "References" in cls.__doc__ and "Examples" in cls.__doc__
+
+
+@pytest.mark.parametrize("cls", PUBLIC)
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
+def test_a_name_is_the_method_with_its_defaults(cls):
+    y, p = softmax_problem(60, 3)
+    named, made = (
+        dataclasses.replace(kcalib.calibration_test(y, p, method=method, seed=2), seconds=0)
+        for method in (cls.name, cls())
+    )
+    assert named == made
+    assert cls() == cls() or not cls.__dataclass_params__.eq
+    assert pickle.loads(pickle.dumps(cls())).name == cls.name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cls().name = "other"
 
 
 # -- the methods of other files --------------------------------------------------------------------
@@ -543,14 +602,15 @@ def test_methods_and_options_are_documented():
 def test_cme_is_that_of_its_file():
     y, p = softmax_problem(60, 3)
     for options in ({}, {"reference": "F", "n_locations": 4}, {"reference": "chi2"}):
-        result = kcalib.calibration_test(y, p, method="cme", seed=3, kernel=KERNEL, **options)
-        expected = cme_test(prepare(y, p), PairOptions(KERNEL), seed=3, **options)
+        result = kcalib.calibration_test(y, p, method=methods.CME(**options), seed=3, kernel=KERNEL)
+        expected = methods.CME(**options).outcome(prepare(y, p), PairOptions(KERNEL), 3)
         assert (result.pvalue, result.statistic) == (expected.pvalue, expected.statistic)
         assert result.estimate == kcalib.ucme(y, p, seed=3, kernel=KERNEL, n_locations=result.n_locations)
         assert (result.method, result.estimator, result.seed) == ("cme", "UCME", 3)
         assert result.n_locations == options.get("n_locations", 10)
     given = {"test_predictions": np.log(p[:2]) + 3.0, "test_labels": [0, 2]}
-    logits = kcalib.calibration_test(y, np.log(p), method="cme", from_logits=True, kernel=KERNEL, **given)
+    method = methods.CME(from_logits=True, **given)
+    logits = kcalib.calibration_test(y, np.log(p), method=method, from_logits=True, kernel=KERNEL)
     assert logits.seed is None and logits.n_locations == 2
     expected = kcalib.ucme(y, p, kernel=KERNEL, test_predictions=p[:2], test_labels=[0, 2])
     assert logits.estimate == pytest.approx(expected, rel=1e-9)
@@ -562,13 +622,13 @@ def test_consistency_is_that_of_its_file():
     y, p = softmax_problem(60, 3)
     for options in ({}, {"n_bins": 5}, {"estimator": "block", "block_size": 7}, {"estimator": "ucme"}):
         with pytest.warns(kcalib.AntiConservativeWarning):
-            result = kcalib.calibration_test(y, p, method="consistency", seed=3, n_resamples=49, **options)
+            result = kcalib.calibration_test(y, p, method=methods.Consistency(n_resamples=49, **options), seed=3)
         with pytest.warns(kcalib.AntiConservativeWarning):
-            expected = consistency_test(prepare(y, p), seed=3, n_resamples=49, **options)
+            expected = methods.Consistency(n_resamples=49, **options).outcome(prepare(y, p), PairOptions(), 3)
         assert (result.pvalue, result.estimate, result.n_resamples) == (expected.pvalue, expected.estimate, 49)
         assert result.block_size == options.get("block_size")
         assert json.loads(json.dumps(dataclasses.asdict(result)))["n_samples"] == 60
-    exact = kcalib.calibration_test(y, p, method="consistency", seed=3, resample_predictions=False)
+    exact = kcalib.calibration_test(y, p, method=methods.Consistency(resample_predictions=False), seed=3)
     assert exact.null_law == "999 replicates of labels"
     assert exact.estimate == pytest.approx(kcalib.top_label_ece(y, p), rel=1e-14)
 
@@ -577,11 +637,8 @@ def test_exact_and_consistency_with_labels_only_agree():
     """The same law by two ways: quadratic forms of the kernel matrix, and the estimate of each replicate."""
     y, p = softmax_problem(50, 3, seed=5)
     p = p**1.5 / np.sum(p**1.5, axis=1, keepdims=True)
-    one = kcalib.calibration_test(y, p, method="exact", n_resamples=4000, seed=0, kernel=KERNEL)
-    other = kcalib.calibration_test(
-        y, p, method="consistency", estimator="unbiased", resample_predictions=False, n_resamples=4000, seed=1,
-        kernel=KERNEL,
-    )  # fmt: skip
+    one = kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=4000), seed=0, kernel=KERNEL)
+    other = kcalib.calibration_test(y, p, method=methods.Consistency(estimator="unbiased", resample_predictions=False, n_resamples=4000), seed=1, kernel=KERNEL)  # fmt: skip
     assert one.estimate == pytest.approx(other.estimate, rel=1e-12)
     share = (one.pvalue + other.pvalue) / 2
     assert abs(one.pvalue - other.pvalue) < 4.5 * math.sqrt(2 * share * (1 - share) / 4000)
@@ -593,5 +650,6 @@ def test_pvalues_of_resampling_are_ratios_bit_for_bit(method):
     for seed in range(40):
         y, p = softmax_problem(30, 3, seed=seed)
         options = {"resample_predictions": False} if method == "consistency" else {}
-        pvalue = kcalib.calibration_test(y, p, method=method, n_resamples=199, seed=0, **options).pvalue
+        chosen = named_method(method, n_resamples=199, **options)
+        pvalue = kcalib.calibration_test(y, p, method=chosen, seed=0).pvalue
         assert pvalue == round(pvalue * 200) / 200

@@ -27,16 +27,16 @@ import kcalib
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import cme
-from kcalib.inference.cme import cme_test
+from kcalib.inference.cme import CME
 from kcalib.kernels import Exponential
 
 mpmath = pytest.importorskip("mpmath")
 KERNEL = Exponential(bandwidth=0.5)
 
 
-def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, operator=None, reference="F", **options):
+def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, operator=None, reference="F", seed=0, **options):
     pair_options = PairOptions(kernel, target_kernel, operator)
-    return cme_test(prepare(y, p, dtype=dtype), pair_options, reference=reference, **options)
+    return CME(reference=reference, **options).outcome(prepare(y, p, dtype=dtype), pair_options, seed)
 
 
 def literal_values(kernel, y, p, given, m_matrix=None):
@@ -139,7 +139,7 @@ def test_threads_change_no_bit(threads):
     y, p = softmax_problem(400, 12)
     data = prepare(y, p)
     for reference in cme.REFERENCES:
-        one, other = (cme_test(data, PairOptions(KERNEL, threads=t), reference=reference) for t in (1, threads))
+        one, other = (CME(reference=reference).outcome(data, PairOptions(KERNEL, threads=t), 0) for t in (1, threads))
         assert one == other
 
 
@@ -214,7 +214,7 @@ def rejections(model, predictions, kernel, n_locations, reference, repetitions, 
     for i in range(repetitions):
         p = predictions(rng)
         y = draw_labels(p, rng) if model == "M1" else w19_labels(model, p, rng)
-        outcome = cme_test(prepare(y, p), options, n_locations=n_locations, reference=reference, seed=i)
+        outcome = CME(n_locations, reference=reference).outcome(prepare(y, p), options, i)
         pvalues[i] = outcome.pvalue
     return {alpha: np.mean(pvalues < alpha) for alpha in (0.01, 0.05, 0.1)}
 
@@ -329,12 +329,25 @@ def test_too_few_samples(reference):
     [
         ({"reference": "t"}, "`reference` is 't', expected one of 'F', 'chi2', 'conditional'"),
         ({"n_locations": 0}, "`n_locations` is 0, expected an integer between 1"),
+        ({"n_locations": 100_001}, "`n_locations` is 100001, expected an integer between 1 and 100000"),
         ({"test_labels": [0]}, "`test_labels` is given without `test_predictions`"),
+        ({"test_predictions": [[0.5, 0.5]]}, "`test_predictions` is given without `test_labels`"),
+        ({**locations(2, 3), "n_locations": 2}, "`n_locations` is 2, but `test_predictions` are given; leave one"),
+        ({"from_logits": True}, "`from_logits` is True, but no `test_predictions` are given; it is for these"),
     ],
 )
 def test_messages(options, message):
+    """When the object is made, before there are any data."""
     with pytest.raises(ValueError, match=message):
-        run(*softmax_problem(20, 3), **options)
+        CME(**options)
+
+
+def test_logits_are_not_distributions():
+    rng = np.random.default_rng(0)
+    prediction = kcalib.distributions.Normal(rng.normal(size=20), np.ones(20))
+    method = CME(test_predictions=prediction.take(np.arange(2)), test_labels=[0.0, 1.0], from_logits=True)
+    with pytest.raises(ValueError, match="`from_logits` is for class probabilities, but `test_predictions` is Normal"):
+        kcalib.calibration_test(rng.normal(size=20), prediction, method=method)
 
 
 def test_given_logits():

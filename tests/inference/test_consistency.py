@@ -15,24 +15,22 @@ from problems import binomial_bounds, draw_labels, psd_matrix, softmax_problem, 
 import kcalib
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference import consistency
-from kcalib.inference.consistency import ESTIMATORS, AntiConservativeWarning, consistency_test
+from kcalib.inference import replicates
+from kcalib.inference.consistency import ESTIMATORS, AntiConservativeWarning, Consistency
 from kcalib.kernels import Exponential
 
 KERNEL = Exponential(bandwidth=0.5)
 
 
-def run(y, p, *, resample_predictions=False, kernel=None, target_kernel="delta", threads=None, dtype=None, **options):
+def run(
+    y, p, *, resample_predictions=False, kernel=None, target_kernel="delta", threads=None, dtype=None, seed=0, **options
+):
     """The test; without its warning where predictions are resampled."""
     with warnings.catch_warnings():
         if resample_predictions:
             warnings.simplefilter("ignore", AntiConservativeWarning)
-        return consistency_test(
-            prepare(y, p, dtype=dtype),
-            options=PairOptions(kernel, target_kernel, threads=threads),
-            resample_predictions=resample_predictions,
-            **options,
-        )
+        method = Consistency(resample_predictions=resample_predictions, **options)
+        return method.outcome(prepare(y, p, dtype=dtype), PairOptions(kernel, target_kernel, threads=threads), seed)
 
 
 def kernel_of(estimator):
@@ -161,7 +159,7 @@ def test_seed_and_threads():
 def test_batches_change_nothing(monkeypatch):
     y, p = softmax_problem(100, 5)
     whole = run(y, p, n_resamples=25, n_bins=10)
-    monkeypatch.setattr(consistency, "BATCH_ELEMENTS", 300)
+    monkeypatch.setattr(replicates, "BATCH_ELEMENTS", 300)
     assert run(y, p, n_resamples=25, n_bins=10) == whole
 
 
@@ -246,10 +244,10 @@ def test_kept_predictions_keep_the_level(n_bins):
 def test_warning():
     y, p = softmax_problem(20, 3)
     with pytest.warns(AntiConservativeWarning, match="rejects calibrated models too often.*resample_predictions=False"):
-        consistency_test(prepare(y, p), n_resamples=5)
+        Consistency(n_resamples=5).outcome(prepare(y, p), PairOptions(), 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        consistency_test(prepare(y, p), n_resamples=5, resample_predictions=False)
+        Consistency(n_resamples=5, resample_predictions=False).outcome(prepare(y, p), PairOptions(), 0)
     assert issubclass(kcalib.AntiConservativeWarning, UserWarning)
 
 
@@ -273,7 +271,6 @@ def test_indefinite_kernel_warns_once():
         ({"estimator": 3}, ValueError, "`estimator` is 3, expected one of"),
         ({"n_resamples": 0}, ValueError, "`n_resamples` is 0, expected an integer at least 1|between 1 and"),
         ({"n_resamples": 10.0}, TypeError, "`n_resamples` is 10.0, expected an integer"),
-        ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0 and 18446744073709551615"),
         ({"resample_predictions": "no"}, TypeError, "`resample_predictions` is 'no', expected True or False"),
         ({"n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1 and 1000000"),
         ({"kernel": KERNEL}, ValueError, "`kernel` is given, but estimator='ece' has no such option"),
@@ -296,6 +293,22 @@ def test_messages(options, error, message):
         run(y, p, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimator": "mmce"}, "`estimator` is 'mmce', expected one of 'ece'"),
+        ({"estimator": "biased", "n_bins": 3}, "`n_bins` is 3, but estimator='biased' has no such option"),
+        ({"n_bins": 0}, "`n_bins` is 0, expected an integer between 1 and 1000000"),
+        ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer at least 2"),
+        ({"estimator": "ucme", "from_logits": True}, "`from_logits` is True, but no `test_predictions` are given"),
+        ({"estimator": "ece", "from_logits": True}, "`from_logits` is True, but estimator='ece' has no such option"),
+    ],
+)
+def test_messages_of_options_need_no_data(options, message):
+    with pytest.raises(ValueError, match=message):
+        Consistency(**options)
+
+
 def test_message_names_the_replicate():
     y, p = softmax_problem(20, 3)
     values = iter([0.1, 0.2, 0.3, math.inf])
@@ -314,10 +327,10 @@ def test_given_locations():
 @pytest.mark.parametrize("estimator", ["unbiased", "ucme"])
 def test_warnings_point_at_the_users_line(estimator):
     y, p = softmax_problem(20, 3)
-    options = {"kernel": kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock"), "estimator": estimator}
+    kernel = kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        kcalib.calibration_test(y, p, method="consistency", n_resamples=2, **options)
+        kcalib.calibration_test(y, p, method=Consistency(estimator, n_resamples=2), kernel=kernel)
         line = sys._getframe().f_lineno - 1
     assert [(w.category, w.filename, w.lineno) for w in caught] == [
         (kcalib.IndefiniteKernelWarning, __file__, line),

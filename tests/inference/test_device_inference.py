@@ -132,29 +132,27 @@ def test_segment_sums(cupy, width):
 
 DRAWS = {"n_resamples": 29}
 METHODS = {
-    "exact": {"method": "exact", **DRAWS},
-    "exact, matrix": {"method": "exact", "target_kernel": np.eye(M) + 0.1 * np.ones((M, M)), **DRAWS},
-    "bootstrap": {"method": "bootstrap", **DRAWS},
-    "rademacher": {"method": "multiplier", **DRAWS},
-    "gaussian": {"method": "multiplier", "multipliers": "gaussian", **DRAWS},
+    "exact": {"method": kcalib.methods.Exact(**DRAWS)},
+    "exact, matrix": {"method": kcalib.methods.Exact(**DRAWS), "target_kernel": np.eye(M) + 0.1 * np.ones((M, M))},
+    "bootstrap": {"method": kcalib.methods.Bootstrap(**DRAWS)},
+    "rademacher": {"method": kcalib.methods.Multiplier(**DRAWS)},
+    "gaussian": {"method": kcalib.methods.Multiplier(multipliers="gaussian", **DRAWS)},
     "gamma": {"method": "gamma"},
     "block": {"method": "block"},
-    "block, second moment": {"method": "block", "variance": "second_moment", "block_size": 13},
+    "block, second moment": {"method": kcalib.methods.Block(variance="second_moment", block_size=13)},
     "linear": {"method": "linear"},
     "distribution_free": {"method": "distribution_free"},
-    "distribution_free, block": {"method": "distribution_free", "estimator": "block"},
-    "distribution_free, biased": {"method": "distribution_free", "estimator": "biased"},
+    "distribution_free, block": {"method": kcalib.methods.DistributionFree(estimator="block")},
+    "distribution_free, biased": {"method": kcalib.methods.DistributionFree(estimator="biased")},
     "cme": {"method": "cme"},
-    "cme, F": {"method": "cme", "reference": "F"},
-    "cme, chi2": {"method": "cme", "reference": "chi2", "n_locations": 4},
-    "consistency, ece": {"method": "consistency", "kernel": None, "n_resamples": 19},
-    "consistency, labels": {"method": "consistency", "kernel": None, "resample_predictions": False, **DRAWS},
-    "consistency, unbiased": {"method": "consistency", "estimator": "unbiased", "n_resamples": 3},
-    "consistency, biased": {"method": "consistency", "estimator": "biased", "n_resamples": 3},
-    "consistency, block": {"method": "consistency", "estimator": "block", "n_resamples": 3},
-    "consistency, ucme": {
-        "method": "consistency", "estimator": "ucme", "resample_predictions": False, "n_resamples": 5
-    },
+    "cme, F": {"method": kcalib.methods.CME(reference="F")},
+    "cme, chi2": {"method": kcalib.methods.CME(reference="chi2", n_locations=4)},
+    "consistency, ece": {"method": kcalib.methods.Consistency(n_resamples=19), "kernel": None},
+    "consistency, labels": {"method": kcalib.methods.Consistency(resample_predictions=False, **DRAWS), "kernel": None},
+    "consistency, unbiased": {"method": kcalib.methods.Consistency(estimator="unbiased", n_resamples=3)},
+    "consistency, biased": {"method": kcalib.methods.Consistency(estimator="biased", n_resamples=3)},
+    "consistency, block": {"method": kcalib.methods.Consistency(estimator="block", n_resamples=3)},
+    "consistency, ucme": {"method": kcalib.methods.Consistency("ucme", resample_predictions=False, n_resamples=5)},
 }  # fmt: skip
 COUNTED = ("exact", "bootstrap", "multiplier", "consistency")
 
@@ -172,7 +170,7 @@ def test_calibration_test(cupy, name, dtype):
     with emulated_cupy.stays_on_device(N - 1):
         found = kcalib.calibration_test(y, p, **options)
     accuracy = 1e-10 if dtype == "float64" else 1e-3
-    if options["method"] in COUNTED:
+    if expected.method in COUNTED:
         assert found.pvalue == expected.pvalue
     assert found.pvalue == pytest.approx(expected.pvalue, rel=accuracy)
     assert found.statistic == pytest.approx(expected.statistic, rel=accuracy)
@@ -184,9 +182,14 @@ def test_calibration_test(cupy, name, dtype):
 
 
 @pytest.mark.parametrize(
-    "method, count, accuracy", [("spectrum", "all", 1e-10), ("spectrum", 20, 1e-6), ("pearson", "all", 1e-10)]
+    "method, accuracy",
+    [
+        (kcalib.methods.Spectrum(n_eigenvalues="all"), 1e-10),
+        (kcalib.methods.Spectrum(n_eigenvalues=20), 1e-6),
+        (kcalib.methods.Pearson(n_eigenvalues="all"), 1e-10),
+    ],
 )
-def test_spectra(cupy, method, count, accuracy):
+def test_spectra(cupy, method, accuracy):
     """All eigenvalues to rounding; leading ones from products in float32, which settle p-values to 1 %.
 
     Roundings of float32 (1e-7) change what products find by its square for eigenvalues, and by itself for the third
@@ -194,7 +197,7 @@ def test_spectra(cupy, method, count, accuracy):
     """
     n = 300
     y, p = softmax_problem(n, M, seed=2, scale=1.0)
-    options = {"method": method, "kernel": KERNEL, "n_eigenvalues": count}
+    options = {"method": method, "kernel": KERNEL}
     expected = kcalib.calibration_test(y, p, **options)
     with emulated_cupy.stays_on_device(n):  # eigenvalues, and 16 x 16 products
         found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), **options)
@@ -205,7 +208,11 @@ def test_spectra(cupy, method, count, accuracy):
 
 def test_binary_problems_and_the_choice_of_a_method(cupy):
     y, p = softmax_problem(70, 2, seed=3, scale=1.0)
-    for options in ({"method": "auto"}, {"method": "bootstrap", **DRAWS}, {"method": "cme", "n_locations": 3}):
+    for options in (
+        {"method": "auto"},
+        {"method": kcalib.methods.Bootstrap(**DRAWS)},
+        {"method": kcalib.methods.CME(n_locations=3)},
+    ):
         expected = kcalib.calibration_test(y, p, seed=2, kernel=KERNEL, **options)
         with emulated_cupy.stays_on_device(999 if options["method"] == "auto" else 69):
             found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), seed=2, kernel=KERNEL, **options)
@@ -271,14 +278,14 @@ def test_compare_ece_with_more_bins_than_threads_of_a_block(cupy):
 
 
 NORMALS = {
-    "exact": {"method": "exact", "n_resamples": 3},
-    "bootstrap": {"method": "bootstrap", **DRAWS},
+    "exact": {"method": kcalib.methods.Exact(n_resamples=3)},
+    "bootstrap": {"method": kcalib.methods.Bootstrap(**DRAWS)},
     "gamma": {"method": "gamma"},
     "block": {"method": "block"},
     "distribution_free": {"method": "distribution_free"},
-    "cme": {"method": "cme", "n_locations": 3},
-    "cme, F": {"method": "cme", "reference": "F"},
-    "consistency": {"method": "consistency", "n_resamples": 3, "resample_predictions": False},
+    "cme": {"method": kcalib.methods.CME(n_locations=3)},
+    "cme, F": {"method": kcalib.methods.CME(reference="F")},
+    "consistency": {"method": kcalib.methods.Consistency(n_resamples=3, resample_predictions=False)},
 }
 
 
@@ -293,7 +300,7 @@ def test_calibration_test_of_distributions(cupy, name):
     with emulated_cupy.stays_on_device(N - 1):
         prediction = Normal(cupy.asarray(mean), cupy.asarray(deviation))
         found = kcalib.calibration_test(cupy.asarray(y), prediction, **options)
-    if options["method"] in COUNTED:
+    if expected.method in COUNTED:
         assert found.pvalue == expected.pvalue
     assert found.pvalue == pytest.approx(expected.pvalue, rel=1e-9)
     assert found.statistic == pytest.approx(expected.statistic, rel=1e-9)
@@ -308,8 +315,10 @@ def test_a_users_estimator_gets_arrays_on_the_device(cupy):
     def on_the_device(labels, probabilities):
         return float(cupy.mean((labels == 0) - probabilities[:, 0]))
 
-    options = {"method": "consistency", "n_resamples": 9, "seed": 1, "resample_predictions": False}
-    expected = kcalib.calibration_test(y, p, estimator=on_the_host, **options)
+    def method(estimator):
+        return kcalib.methods.Consistency(estimator, n_resamples=9, resample_predictions=False)
+
+    expected = kcalib.calibration_test(y, p, method=method(on_the_host), seed=1)
     with emulated_cupy.stays_on_device(1):
-        found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), estimator=on_the_device, **options)
+        found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), method=method(on_the_device), seed=1)
     assert found.pvalue == expected.pvalue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from forecast_problems import FAMILIES, MEAN, STD, N, gaussian, residual_products, targets
-from problems import binomial_bounds
+from problems import binomial_bounds, named_method
 
 import kcalib
 from kcalib.distributions import Laplace, Normal, Poisson, Samples
@@ -23,11 +23,12 @@ def w21(n: int, d: int, seed: int, first: float | None = None):
     return rng.normal(truth, 0.1), Normal(mean, np.full((n, d), 0.1))
 
 
-def pvalues(method: str, n: int, repetitions: int, d: int = 1, **options):
+def pvalues(method: str, n: int, repetitions: int, d: int = 1, kernel=None, **options):
     found = []
     for seed in range(repetitions):
         y, prediction = w21(n, d, seed)
-        found.append(kcalib.calibration_test(y, prediction, method=method, seed=seed, **options).pvalue)
+        test = kcalib.calibration_test(y, prediction, method=named_method(method, **options), seed=seed, kernel=kernel)
+        found.append(test.pvalue)
     return np.array(found)
 
 
@@ -67,7 +68,7 @@ class TestLevels:
 def test_power(method, d):
     y, prediction = w21(256, d, 0, first=0.1)
     options = {"n_resamples": 49} if method in ("exact", "bootstrap", "multiplier") else {}
-    result = kcalib.calibration_test(y, prediction, method=method, seed=1, **options)
+    result = kcalib.calibration_test(y, prediction, method=named_method(method, **options), seed=1)
     assert result.pvalue <= 0.02
     assert (result.prediction, result.n_classes) == ("Normal", None)
     assert result.target_factor == "closed form (normal)"
@@ -82,7 +83,7 @@ class TestExact:
         y = prediction.sample(1, seed=1)[:, 0]
         options = {"kernel": Exponential(bandwidth=1.0, metric="wasserstein"), "target_kernel": Gaussian(bandwidth=1.0)}
         one, other = (
-            kcalib.calibration_test(y, p, method="exact", seed=3, n_resamples=199, **options)
+            kcalib.calibration_test(y, p, method=kcalib.methods.Exact(n_resamples=199), seed=3, **options)
             for p in (prediction, more)
         )
         assert one.target_factor == "sums over atoms" and other.target_factor.startswith("features of rank")
@@ -98,7 +99,7 @@ class TestExact:
         data = prepare(y, prediction)
         values = [kcalib.skce(data.draw(5, r).y[:, 0], prediction, **options) for r in range(19)]
         larger = sum(value >= kcalib.skce(y, prediction, **options) for value in values)
-        result = kcalib.calibration_test(y, prediction, method="exact", seed=5, n_resamples=19, **options)
+        result = kcalib.calibration_test(y, prediction, method=kcalib.methods.Exact(n_resamples=19), seed=5, **options)
         assert result.pvalue == (1 + larger) / 20
 
 
@@ -106,9 +107,10 @@ class TestBlocks:
     def test_permuted_by_the_seed(self):
         y, prediction = w21(40, 1, 3)
         order = np.random.default_rng(9).permutation(40)
-        options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=0.1), "block_size": 5}
-        seeded = kcalib.calibration_test(y, prediction, method="block", seed=9, **options)
-        by_hand = kcalib.calibration_test(y[order], prediction.take(order), method="block", **options)
+        options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=0.1)}
+        options["method"] = kcalib.methods.Block(block_size=5)
+        seeded = kcalib.calibration_test(y, prediction, seed=9, **options)
+        by_hand = kcalib.calibration_test(y[order], prediction.take(order), **options)
         assert seeded.estimate == pytest.approx(by_hand.estimate, rel=1e-12)
 
 
@@ -132,13 +134,13 @@ class TestDistributionFree:
         [
             ({"kernel": Linear()}, "`kernel` has no known bound"),
             ({"target_kernel": Draws()}, "expectations of the target kernel that are exact"),
-            ({"norms": (1, 2)}, "`norms` is for class labels"),
+            ({"method": kcalib.methods.DistributionFree(norms=(1, 2))}, "`norms` is for class labels"),
         ],
     )
     def test_refusals(self, options, message):
         y, prediction = w21(20, 1, 0)
         with pytest.raises(ValueError, match=message):
-            kcalib.calibration_test(y, prediction, method="distribution_free", **options)
+            kcalib.calibration_test(y, prediction, **{"method": "distribution_free"} | options)
 
     def test_unbounded_target_kernel(self):
         y, prediction = targets("samples"), FAMILIES["samples"][0]
@@ -161,7 +163,7 @@ class TestCME:
         y, prediction = np.array([0.3, -0.5, 0.8]), Normal([0.0, 0.5, 1.0], [1.0, 1.5, 0.7])
         where = {"test_predictions": Normal([0.2], [1.0]), "test_labels": [0.4]}
         options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
-        result = kcalib.calibration_test(y, prediction, method="cme", seed=0, **options, **where)
+        result = kcalib.calibration_test(y, prediction, method=kcalib.methods.CME(**where), seed=0, **options)
         values, variances = [], []
         for target, m, s in zip(y, prediction.mean, prediction.std, strict=True):
             k, law = np.exp(-np.hypot(m - 0.2, s - 1.0)), stats.norm(m, s)
@@ -184,11 +186,8 @@ class TestConsistency:
         result = kcalib.calibration_test(
             self.y,
             self.prediction,
-            method="consistency",
-            estimator=estimator,
-            n_resamples=19,
+            method=kcalib.methods.Consistency(estimator=estimator, n_resamples=19, resample_predictions=False),
             seed=0,
-            resample_predictions=False,
         )
         assert 0.05 <= result.pvalue <= 1
         if estimator is None:
@@ -209,11 +208,15 @@ class TestConsistency:
 
         with pytest.warns(kcalib.AntiConservativeWarning):
             by_function = kcalib.calibration_test(
-                self.y, self.prediction, method="consistency", estimator=biased, n_resamples=19, seed=7
+                self.y, self.prediction, method=kcalib.methods.Consistency(estimator=biased, n_resamples=19), seed=7
             )
         with pytest.warns(kcalib.AntiConservativeWarning):
             by_name = kcalib.calibration_test(
-                self.y, self.prediction, method="consistency", estimator="biased", n_resamples=19, seed=7, **options
+                self.y,
+                self.prediction,
+                method=kcalib.methods.Consistency(estimator="biased", n_resamples=19),
+                seed=7,
+                **options,
             )
         assert by_function.pvalue == by_name.pvalue
         expected = kcalib.skce(sample.y, sample.prediction, estimator="biased", **options)
@@ -221,7 +224,7 @@ class TestConsistency:
 
     def test_no_binned_errors(self):
         with pytest.raises(ValueError, match="needs class probabilities"):
-            kcalib.calibration_test(self.y, self.prediction, method="consistency", estimator="ece")
+            kcalib.calibration_test(self.y, self.prediction, method=kcalib.methods.Consistency(estimator="ece"))
 
 
 def test_auto():

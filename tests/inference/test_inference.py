@@ -9,6 +9,7 @@ import scipy.stats
 from problems import binomial_bounds, draw_labels, softmax_problem, w19_labels, w19_predictions
 
 import kcalib
+from kcalib import _packing
 from kcalib.kernels import Exponential
 
 KERNEL = Exponential(bandwidth=0.5)
@@ -16,7 +17,7 @@ KERNEL = Exponential(bandwidth=0.5)
 
 def test_block_test_by_hand():
     y, p = softmax_problem(23, 3)
-    result = kcalib.calibration_test(y, p, method="block", block_size=5, kernel=KERNEL)
+    result = kcalib.calibration_test(y, p, method=kcalib.methods.Block(block_size=5), kernel=KERNEL)
     h = oracle.h_matrix(KERNEL, y, p)
     blocks = [oracle.unbiased(h[s : s + 5, s : s + 5]) for s in (0, 5, 10, 15)]
     t = scipy.stats.ttest_1samp(blocks, 0.0)  # the same statistic, referred to the normal law
@@ -36,7 +37,7 @@ def test_block_test_by_hand():
 def test_linear_is_block_with_two():
     y, p = softmax_problem(101, 3)
     linear = kcalib.calibration_test(y, p, method="linear", kernel=KERNEL)
-    block = kcalib.calibration_test(y, p, method="block", block_size=2, kernel=KERNEL)
+    block = kcalib.calibration_test(y, p, method=kcalib.methods.Block(block_size=2), kernel=KERNEL)
     assert (linear.pvalue, linear.method, linear.block_size) == (block.pvalue, "linear", 2)
 
 
@@ -49,6 +50,32 @@ def test_seed_permutes_and_is_reported():
     assert seeded.pvalue != kcalib.calibration_test(y, p, method="block", kernel=KERNEL).pvalue
 
 
+@pytest.mark.parametrize("method", ["block", "linear", kcalib.methods.DistributionFree(estimator="block")], ids=str)
+def test_bandwidth_does_not_depend_on_the_seed(method, monkeypatch):
+    """Of more than 2000 samples the median distance is that of a subset, which is one of the samples as they are."""
+    packed = []
+    monkeypatch.setattr(_packing, "pack", lambda *a, pack=_packing.pack, **k: packed.append(1) or pack(*a, **k))
+    y, p = softmax_problem(2500, 3)
+    kernels = set()
+    for seed in (None, 0, 1, 2):
+        result = kcalib.calibration_test(y, p, method=method, seed=seed)
+        assert "of 2000 samples drawn with seed 0" in result.bandwidth_source
+        kernels.add(result.kernel)
+    assert len(kernels) == 1
+    assert len(packed) == 4  # once for each test: what is reordered is not packed again
+
+
+def test_bandwidth_on_targets_does_not_depend_on_the_seed():
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=60)
+    y, prediction = rng.normal(mean), kcalib.distributions.Normal(mean, np.ones(60))
+    for method in (kcalib.methods.Block(), kcalib.methods.DistributionFree(estimator="block")):
+        found = {
+            kcalib.calibration_test(y, prediction, method=method, seed=seed).target_kernel for seed in (None, 0, 1)
+        }
+        assert len(found) == 1
+
+
 def test_sorted_labels_mislead_the_block_test_and_a_seed_repairs_it():
     y, p = softmax_problem(1000, 3)
     order = np.argsort(y, kind="stable")
@@ -56,8 +83,10 @@ def test_sorted_labels_mislead_the_block_test_and_a_seed_repairs_it():
     assert kcalib.calibration_test(y[order], p[order], method="block", seed=0).pvalue > 0.01
 
 
-@pytest.mark.parametrize(("method", "block_size"), [("block", 10), ("linear", None)])
-def test_type_one_error_and_power(method, block_size):
+@pytest.mark.parametrize(
+    "method", [kcalib.methods.Block(block_size=10), kcalib.methods.Linear()], ids=["block", "linear"]
+)
+def test_type_one_error_and_power(method):
     """M1 is rejected at its level (or less), M3 nearly always; W19 s7, n = 250."""
     repetitions = 1000
     rejections = {}
@@ -67,7 +96,7 @@ def test_type_one_error_and_power(method, block_size):
         for i in range(repetitions):
             p = w19_predictions(250, rng)
             y = w19_labels(model, p, rng)
-            pvalues[i] = kcalib.calibration_test(y, p, method=method, block_size=block_size, kernel=KERNEL).pvalue
+            pvalues[i] = kcalib.calibration_test(y, p, method=method, kernel=KERNEL).pvalue
         rejections[model] = pvalues
     for alpha in (0.01, 0.05, 0.1):
         low, high = binomial_bounds(repetitions, alpha)
@@ -151,6 +180,6 @@ def test_evaluate_is_its_parts():
     assert result.test.pvalue == kcalib.calibration_test(y, p, seed=3).pvalue
     assert result.accuracy == np.mean(p.argmax(axis=1) == y)
     order = np.random.default_rng(3).permutation(500)
-    block = kcalib.evaluate(y, p, seed=3, estimator="block", method="block", block_size=20)
+    block = kcalib.evaluate(y, p, seed=3, estimator="block", method=kcalib.methods.Block(block_size=20), block_size=20)
     assert block.skce.value == kcalib.skce(y[order], p[order], estimator="block", block_size=20)
     assert block.test.block_size == 20

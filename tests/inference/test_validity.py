@@ -7,9 +7,11 @@ with other seeds: exact tests have their level, others at most; those that rejec
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,29 +31,29 @@ FIXED = Exponential(bandwidth=0.8, metric="total_variation")
 TABLE = Path(__file__).parents[2] / "docs" / "w19_table.txt"
 
 ALL_PAIRS = {
-    "exact": {"method": "exact"},
-    "spectrum": {"method": "spectrum"},
-    "multiplier, Rademacher": {"method": "multiplier"},
-    "multiplier, Gaussian": {"method": "multiplier", "multipliers": "gaussian"},
-    "Pearson curve": {"method": "pearson"},
-    "gamma law": {"method": "gamma"},
-    "bootstrap": {"method": "bootstrap"},
+    "exact": kcalib.methods.Exact(),
+    "spectrum": kcalib.methods.Spectrum(),
+    "multiplier, Rademacher": kcalib.methods.Multiplier(),
+    "multiplier, Gaussian": kcalib.methods.Multiplier(multipliers="gaussian"),
+    "Pearson curve": kcalib.methods.Pearson(),
+    "gamma law": kcalib.methods.Gamma(),
+    "bootstrap": kcalib.methods.Bootstrap(),
 }
 BLOCKS = {
-    "block": {"method": "block"},
-    "block, second moment": {"method": "block", "variance": "second_moment"},
-    "linear": {"method": "linear"},
-    "linear, second moment": {"method": "linear", "variance": "second_moment"},
+    "block": kcalib.methods.Block(),
+    "block, second moment": kcalib.methods.Block(variance="second_moment"),
+    "linear": kcalib.methods.Linear(),
+    "linear, second moment": kcalib.methods.Linear(variance="second_moment"),
 }
-CME = {"CME, conditional": {"method": "cme"}, "CME, F law": {"method": "cme", "reference": "F"}}
+CME = {"CME, conditional": kcalib.methods.CME(), "CME, F law": kcalib.methods.CME(reference="F")}
 OTHERS = {
-    "distribution-free, unbiased": {"method": "distribution_free"},
-    "distribution-free, biased": {"method": "distribution_free", "estimator": "biased"},
-    "distribution-free, linear": {"method": "distribution_free", "estimator": "linear"},
-    "consistency, ECE": {"method": "consistency"},
-    "consistency, ECE, labels": {"method": "consistency", "resample_predictions": False},
+    "distribution-free, unbiased": kcalib.methods.DistributionFree(),
+    "distribution-free, biased": kcalib.methods.DistributionFree(estimator="biased"),
+    "distribution-free, linear": kcalib.methods.DistributionFree(estimator="linear"),
+    "consistency, ECE": kcalib.methods.Consistency(),
+    "consistency, ECE, labels": kcalib.methods.Consistency(resample_predictions=False),
 }
-TWENTY = {"spectrum, 20 eigenvalues": {"method": "spectrum", "n_eigenvalues": 20}}
+TWENTY = {"spectrum, 20 eigenvalues": kcalib.methods.Spectrum(n_eigenvalues=20)}
 TESTS = {**ALL_PAIRS, **TWENTY, **BLOCKS, **CME, **OTHERS}
 LEVEL_TESTS = {**ALL_PAIRS, "block": BLOCKS["block"], **CME}
 RESAMPLING = ("exact", "multiplier", "bootstrap", "consistency")
@@ -77,18 +79,18 @@ ABOVE_LEVEL = {
 }
 
 
-def pvalues_of(tests: dict[str, dict], y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> list[float]:
+def pvalues_of(tests: dict[str, Any], y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> list[float]:
     found = []
-    for options in tests.values():
-        method = options["method"]
-        more = {} if method == "consistency" else {"kernel": MEDIAN}
-        more |= {"n_resamples": n_resamples} if method in RESAMPLING else {}
-        more |= {"seed": seed} if method in (*RESAMPLING, "cme") else {}
-        found.append(kcalib.calibration_test(y, p, threads=1, **options, **more).pvalue)
+    for method in tests.values():
+        more = {} if method.name == "consistency" else {"kernel": MEDIAN}
+        more |= {"seed": seed} if method.name in (*RESAMPLING, "cme") else {}
+        if method.name in RESAMPLING:
+            method = dataclasses.replace(method, n_resamples=n_resamples)
+        found.append(kcalib.calibration_test(y, p, method=method, threads=1, **more).pvalue)
     return found
 
 
-def measured(tests: dict[str, dict], model: str, n: int, m: int, count: int, n_resamples: int) -> dict[str, np.ndarray]:
+def measured(tests: dict[str, Any], model: str, n: int, m: int, count: int, n_resamples: int) -> dict[str, np.ndarray]:
     """p-values of `count` data sets by the names of the tests."""
     rng = np.random.default_rng([2019, n, m])
     rows = []
@@ -207,7 +209,7 @@ def test_levels(levels):
     for name, found in pvalues.items():
         if name in ABOVE_LEVEL.get(cell, ()) or name in TOO_OFTEN:
             continue
-        if n_resamples == 19 and LEVEL_TESTS[name]["method"] in RESAMPLING:  # no p-value is 0.01
+        if n_resamples == 19 and LEVEL_TESTS[name].name in RESAMPLING:  # no p-value is 0.01
             continue
         assert_level(found, exact=name == "exact")
 

@@ -345,7 +345,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "`block_size` is 5, expected an integer between 2 and 4",
     ),
     "one-block-to-test": (
-        lambda: kcalib.calibration_test(Y, P, method="block", block_size=3),
+        lambda: kcalib.calibration_test(Y, P, method=kcalib.methods.Block(block_size=3)),
         ValueError,
         "`block_size` is 3, expected an integer between 2 and 2: the test needs at least two blocks",
     ),

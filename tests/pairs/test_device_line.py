@@ -266,10 +266,10 @@ def test_skce_of_a_binary_problem_that_a_lens_makes(cupy):
 @pytest.mark.parametrize(
     "method",
     [
-        {"method": "bootstrap", "n_resamples": 50},
-        {"method": "multiplier", "n_resamples": 50},
-        {"method": "multiplier", "n_resamples": 50, "multipliers": "gaussian"},
-        {"method": "exact", "n_resamples": 50},
+        {"method": kcalib.methods.Bootstrap(n_resamples=50)},
+        {"method": kcalib.methods.Multiplier(n_resamples=50)},
+        {"method": kcalib.methods.Multiplier(n_resamples=50, multipliers="gaussian")},
+        {"method": kcalib.methods.Exact(n_resamples=50)},
         {"method": "spectrum"},
     ],
 )

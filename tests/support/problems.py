@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.stats
 
 from kcalib import _native
 from kcalib import kernels as K
+from kcalib.inference.calibration_test import METHODS
+from kcalib.inference.task import CalibrationMethod
+
+
+def named_method(name: str, **options: Any) -> CalibrationMethod:
+    """The method of `kcalib.calibration_test` of that name."""
+    (found,) = (cls for cls in METHODS if cls.name == name)
+    return found(**options)
 
 
 def softmax_problem(n: int, m: int, seed: int = 0, scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:

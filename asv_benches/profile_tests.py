@@ -24,7 +24,7 @@ from kcalib import _packing
 from kcalib._backend import random
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import SortedScanOperator
-from kcalib.inference import calibration_test, quadratic
+from kcalib.inference import calibration_test, exact, spectrum
 from kcalib.laws import ChiSquareMixture
 
 # Owner of a function, its name, its stage.
@@ -36,8 +36,8 @@ STAGES = [
     *((operator, "matmul", "products with H") for operator in (OpenMPOperator, SortedScanOperator)),
     *((operator, "quadratic_forms", "quadratic forms") for operator in (OpenMPOperator, SortedScanOperator)),
     (random.Weights, "values", "random weights"),
-    (quadratic, "drawn_labels", "drawn labels"),
-    (quadratic, "leading_spectrum", "algebra of blocks"),
+    (exact, "drawn_labels", "drawn labels"),
+    (spectrum, "leading_spectrum", "algebra of blocks"),
     (ChiSquareMixture, "logsf", "law"),
 ]
 OTHER = "other"

@@ -110,7 +110,7 @@ class BootstrapCase(Case):
 
     def run(self, resamples=RESAMPLES):
         return self.kcalib.calibration_test(
-            self.labels, self.p, method=kcalib.methods.Bootstrap(n_resamples=resamples), seed=0, kernel=self.kernel
+            self.labels, self.p, method=self.kcalib.methods.Bootstrap(n_resamples=resamples), seed=0, kernel=self.kernel
         )
 
     def limit(self, resamples=RESAMPLES):

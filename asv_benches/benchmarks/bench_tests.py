@@ -75,13 +75,17 @@ def numpy_bootstrap(labels, p, n_resamples):
     return estimate, (1 + np.sum(draws >= estimate)) / (1 + n_resamples)
 
 
-def run_test(labels, p, method, threads, **options):
+def run_test(labels, p, method, threads):
+    """A method by its name, or an object of `kcalib.methods`."""
     kcalib = require("calibration_test", "kernels.Exponential")
     kernel = None if method == "consistency" else kcalib.kernels.Exponential(bandwidth=BANDWIDTH)  # of the ECE
-    options = {"kernel": kernel, "seed": SEED, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # consistency resampling says that it rejects too often
-        return kcalib.calibration_test(labels, p, method=method, threads=threads, **options)
+        return kcalib.calibration_test(labels, p, method=method, kernel=kernel, seed=SEED, threads=threads)
+
+
+def methods():
+    return require("methods").methods
 
 
 def check_pvalues(first, second, draws, random=2):
@@ -93,7 +97,7 @@ def check_pvalues(first, second, draws, random=2):
 def check_bootstrap(threads):
     data = cached_predictions(CHECKED, CLASSES)
     estimate, pvalue = numpy_bootstrap(*data, CHECK_DRAWS)
-    ours = run_test(*data, "bootstrap", threads, n_resamples=CHECK_DRAWS)
+    ours = run_test(*data, methods().Bootstrap(n_resamples=CHECK_DRAWS), threads)
     assert abs(ours.estimate - estimate) <= 1e-12, (ours.estimate, estimate)
     check_pvalues(ours.pvalue, pvalue, CHECK_DRAWS)
 
@@ -101,8 +105,8 @@ def check_bootstrap(threads):
 def check_spectrum(threads, m=CLASSES):
     """Against draws of the same law, with Gaussian multipliers; `n_eigenvalues`: not all, as by default here."""
     data = cached_predictions(CHECKED, m)
-    ours = run_test(*data, "spectrum", threads, n_eigenvalues=20)
-    draws = run_test(*data, "multiplier", threads, multipliers="gaussian", n_resamples=CHECK_DRAWS)
+    ours = run_test(*data, methods().Spectrum(n_eigenvalues=20), threads)
+    draws = run_test(*data, methods().Multiplier(multipliers="gaussian", n_resamples=CHECK_DRAWS), threads)
     check_pvalues(draws.pvalue, ours.pvalue, CHECK_DRAWS, random=1)
 
 
@@ -110,7 +114,7 @@ def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3):
     """Time of plain NumPy over that of kcalib."""
     check_bootstrap(threads)
     data = cached_predictions(n, CLASSES)
-    ours = partial(run_test, *data, "bootstrap", threads, n_resamples=resamples)
+    ours = partial(run_test, *data, methods().Bootstrap(n_resamples=resamples), threads)
     peer = partial(numpy_bootstrap, *data, resamples)
     ours()
     with limited_blas(threads):
@@ -120,7 +124,7 @@ def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3):
 def spectrum_over_bootstrap(threads, n=N, rounds=9):
     check_spectrum(threads)
     data = cached_predictions(n, CLASSES)
-    bootstrap = partial(run_test, *data, "bootstrap", threads, n_resamples=RESAMPLES)
+    bootstrap = partial(run_test, *data, methods().Bootstrap(n_resamples=RESAMPLES), threads)
     with limited_blas(threads):
         return ratios([partial(run_test, *data, "spectrum", threads)], bootstrap, threads, rounds)[0]
 

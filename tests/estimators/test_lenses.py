@@ -362,9 +362,12 @@ def test_test_locations_are_of_the_induced_problem(make_problem):
         kcalib.ucme(y, p, lens=TopLabel(), test_predictions=p[:2], test_labels=y[:2])
     with pytest.raises(ValueError, match=r"`test_labels\[1\]` is 4, expected a label 0..1"):
         kcalib.ucme(y, p, lens=TopLabel(), test_predictions=[0.4, 0.6], test_labels=[1, 4])
-    for function in (kcalib.ucme, lambda *a, **o: kcalib.calibration_test(*a, method="cme", **o)):
-        with pytest.raises(ValueError, match=r"from_logits=True, but through TopLabel\(\) they are probabilities"):
-            function(y, np.log(p), from_logits=True, lens=TopLabel(), **locations)
+    message = r"from_logits=True, but through TopLabel\(\) they are probabilities"
+    with pytest.raises(ValueError, match=message):
+        kcalib.ucme(y, np.log(p), from_logits=True, lens=TopLabel(), **locations)
+    with pytest.raises(ValueError, match=message):
+        method = kcalib.methods.CME(from_logits=True, **locations)
+        kcalib.calibration_test(y, p, method=method, lens=TopLabel())
 
 
 def test_accuracy_is_that_of_the_induced_problem():

@@ -638,7 +638,8 @@ def test_exact_and_consistency_with_labels_only_agree():
     y, p = softmax_problem(50, 3, seed=5)
     p = p**1.5 / np.sum(p**1.5, axis=1, keepdims=True)
     one = kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=4000), seed=0, kernel=KERNEL)
-    other = kcalib.calibration_test(y, p, method=methods.Consistency(estimator="unbiased", resample_predictions=False, n_resamples=4000), seed=1, kernel=KERNEL)  # fmt: skip
+    method = methods.Consistency("unbiased", resample_predictions=False, n_resamples=4000)
+    other = kcalib.calibration_test(y, p, method=method, seed=1, kernel=KERNEL)
     assert one.estimate == pytest.approx(other.estimate, rel=1e-12)
     share = (one.pvalue + other.pvalue) / 2
     assert abs(one.pvalue - other.pvalue) < 4.5 * math.sqrt(2 * share * (1 - share) / 4000)

@@ -387,7 +387,7 @@ class TestKernels:
         options |= {"resample_predictions": False} if method == "consistency" else {}
         with pytest.warns(kcalib.IndefiniteKernelWarning):
             result = kcalib.calibration_test(
-                y, prediction, method=method, kernel=Exponential(metric="wasserstein"), seed=0, **options
+                y, prediction, method=named_method(method, **options), kernel=Exponential(metric="wasserstein"), seed=0
             )
         assert 0 < result.pvalue <= 1
 

@@ -365,8 +365,8 @@ def test_test_locations_are_of_the_induced_problem(make_problem):
     message = r"from_logits=True, but through TopLabel\(\) they are probabilities"
     with pytest.raises(ValueError, match=message):
         kcalib.ucme(y, np.log(p), from_logits=True, lens=TopLabel(), **locations)
+    method = kcalib.methods.CME(from_logits=True, **locations)
     with pytest.raises(ValueError, match=message):
-        method = kcalib.methods.CME(from_logits=True, **locations)
         kcalib.calibration_test(y, p, method=method, lens=TopLabel())
 
 

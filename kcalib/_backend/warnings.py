@@ -13,6 +13,8 @@ class IndefiniteKernelWarning(UserWarning):
 def warn(message: str, category: type[Warning]) -> None:
     """``warnings.warn`` for the first caller outside kcalib."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kcalib":
+    # `functools` calls the functions that are registered for a type.
+    own = ("kcalib", "functools")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in own:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import cumulative_sums, thresholds

@@ -37,8 +37,13 @@ class Data(ABC):
 
     @property
     @abstractmethod
+    def target_size(self) -> str:
+        """What a target is one of, or made of, in words; data of the same kind and size have equal ones."""
+
+    @property
     def size(self) -> str:
-        """How many samples of what size, in words; data of the same problem have equal ones."""
+        """How many samples of what size, in words."""
+        return f"{self.n} samples and {self.target_size}"
 
     @property
     @abstractmethod

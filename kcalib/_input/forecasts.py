@@ -18,7 +18,7 @@ from kcalib._backend.random import replicate_numbers
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
-from kcalib._input.labels import Classification
+from kcalib._input.labels import NAMES, Classification, Names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
@@ -47,8 +47,8 @@ class Forecasts(Data):
         return int(self.y.shape[1])
 
     @property
-    def size(self) -> str:
-        return f"{self.n} samples and targets of {self.n_dims} entries"
+    def target_size(self) -> str:
+        return f"targets of {self.n_dims} entries"
 
     @property
     def reference(self) -> Array:
@@ -121,6 +121,7 @@ def prepare(
     dtype: Any = None,
     threads: Any = None,
     lens: Any = None,
+    names: Names = NAMES,
 ) -> Either:
     """Check and normalise what all public functions take.
 
@@ -148,29 +149,30 @@ def prepare(
             dtype=dtype,
             threads=threads,
             lens=lens,
+            names=names,
         )
     for name, given in (("classes", classes is not None), ("from_logits", from_logits), ("lens", lens is not None)):
         if given:
             raise ValueError(
-                f"`{name}` is for class probabilities, but `y_pred` is {type(y_pred).__name__}; leave it out"
+                f"`{name}` is for class probabilities, but `{names.y_pred}` is {type(y_pred).__name__}; leave it out"
             )
-    y = _targets(y_true, y_pred)
+    y = _targets(y_true, y_pred, names.y_true)
     weights = None if sample_weight is None else weights_of(sample_weight, y_pred.n, y)
     return Forecasts(y, y_pred, weights, dtype_name(dtype))
 
 
-def _targets(y_true: Any, prediction: Distribution) -> Array:
+def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
     """Targets of shape (n, d), beside the predictions."""
-    y, shape = real_array(y_true, "y_true"), (prediction.n, *prediction.event_shape)
+    y, shape = real_array(y_true, name), (prediction.n, *prediction.event_shape)
     if prediction.event_shape == () and tuple(y.shape) == (prediction.n, 1):
         shape = (prediction.n, 1)
     if tuple(y.shape) != shape:
         raise ValueError(
-            f"`y_true` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "
+            f"`{name}` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "
             f"predictions of {type(prediction).__name__}"
         )
     y = arrays.beside(y, _array_of(prediction))
-    check_support(y, prediction.support, "y_true")
+    check_support(y, prediction.support, name)
     return arrays.namespace(y).reshape(y, (prediction.n, prediction.n_dims))
 
 

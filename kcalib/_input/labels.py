@@ -12,7 +12,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,16 @@ from kcalib._backend.threads import threads_for
 from kcalib._input.checks import dtype_name, reject, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
 from kcalib.lenses import Canonical, Lens
+
+
+class Names(NamedTuple):
+    """What the caller calls the two arrays; messages do so, too."""
+
+    y_true: str = "y_true"
+    y_pred: str = "y_pred"
+
+
+NAMES = Names()
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,8 @@ class Classification(Data):
         return int(self.probabilities.shape[1])
 
     @property
-    def size(self) -> str:
-        return f"{self.n} samples and {self.m} classes"
+    def target_size(self) -> str:
+        return f"{self.m} classes"
 
     @property
     def reference(self) -> Array:
@@ -141,6 +151,7 @@ def prepare(
     dtype: Any = None,
     threads: Any = None,
     lens: Any = None,
+    names: Names = NAMES,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -163,6 +174,8 @@ def prepare(
         Threads of the checks, by default as many as `resolve_threads` allows; refused where `y_pred` is on a GPU.
     lens : Lens, optional
         One of `kcalib.lenses`: what is returned is the problem it induces.
+    names : Names
+        What messages call the two arrays.
 
     Raises
     ------
@@ -174,19 +187,19 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
-    true = arrays.as_array(y_true, "y_true")
-    pred = arrays.as_array(y_pred, "y_pred")
+    true = arrays.as_array(y_true, names.y_true)
+    pred = arrays.as_array(y_pred, names.y_pred)
     arrays.check_no_threads(pred, threads)
-    _check_swapped(true, pred)
-    _check_pred_type(pred)
+    _check_swapped(true, pred, names)
+    _check_pred_type(pred, names)
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
-    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads)
+    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names)
     n, m = (int(size) for size in probabilities.shape)
-    labels, names = _labels(true, n, m, classes, threads)
+    labels, called = _labels(true, n, m, classes, threads, names)
     if classes is None:
-        _check_column_names(y_pred, names, m)
+        _check_column_names(y_pred, called, m, names)
     labels = arrays.beside(labels, probabilities)
     if arrays.is_host(labels):
         labels = arrays.compact(labels, np.int64)
@@ -194,7 +207,7 @@ def prepare(
         xp = arrays.namespace(probabilities)
         labels = xp.astype(labels, xp.int64, copy=False)
     weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
-    data = Classification(labels, probabilities, weights, names, epsilon, target)
+    data = Classification(labels, probabilities, weights, called, epsilon, target)
     return data if lens is None else lens.induced(data)
 
 
@@ -212,7 +225,7 @@ def _is_column(array: Array) -> bool:
     return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
 
 
-def _check_swapped(true: Array, pred: Array) -> None:
+def _check_swapped(true: Array, pred: Array, names: Names) -> None:
     """The order is (y_true, y_pred); say so where the two are plainly the other way round."""
     if arrays.kind_of(true) != "f" or arrays.kind_of(pred) not in "iubU" or not _is_column(pred):
         return
@@ -222,38 +235,42 @@ def _check_swapped(true: Array, pred: Array) -> None:
         swapped = true.ndim == 2 and not _is_one_hot(true)
     if swapped:
         raise ValueError(
-            "`y_true` looks like probabilities and `y_pred` like labels: the arguments are swapped; "
-            "the order is (y_true, y_pred), as in scikit-learn"
+            f"`{names.y_true}` looks like probabilities and `{names.y_pred}` like labels: the arguments are swapped; "
+            f"the order is ({names.y_true}, {names.y_pred}), as in scikit-learn"
         )
 
 
-def _check_pred_type(pred: Array) -> None:
+def _check_pred_type(pred: Array, names: Names) -> None:
     kind = arrays.kind_of(pred)
     if kind == "c":
-        raise TypeError("`y_pred` is complex, expected real probabilities; pass y_pred.real if that is what you mean")
+        raise TypeError(
+            f"`{names.y_pred}` is complex, expected real probabilities; pass {names.y_pred}.real if that is "
+            "what you mean"
+        )
     if kind == "U":
-        raise TypeError("`y_pred` holds strings, expected probabilities; pass the output of predict_proba")
+        raise TypeError(f"`{names.y_pred}` holds strings, expected probabilities; pass the output of predict_proba")
     if kind == "b" or (kind in "iu" and _is_column(pred) and pred.shape[0] > 0):
         raise TypeError(
-            f"`y_pred` has dtype {pred.dtype} and looks like predicted labels, expected probabilities; pass the output "
-            "of predict_proba, or y_pred.astype(float) if 0 and 1 are meant as probabilities"
+            f"`{names.y_pred}` has dtype {pred.dtype} and looks like predicted labels, expected probabilities; "
+            f"pass the output of predict_proba, or {names.y_pred}.astype(float) if 0 and 1 are meant as probabilities"
         )
     if kind not in "iuf":
-        raise TypeError(f"`y_pred` has dtype {pred.dtype}, expected floating point numbers")
+        raise TypeError(f"`{names.y_pred}` has dtype {pred.dtype}, expected floating point numbers")
 
 
-def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any) -> Array:
+def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any, names: Names) -> Array:
     if pred.ndim not in (1, 2):
         raise ValueError(
-            f"`y_pred` has shape {tuple(pred.shape)}, expected (n, m) probabilities, or (n,) for a binary problem"
+            f"`{names.y_pred}` has shape {tuple(pred.shape)}, expected (n, m) probabilities, or (n,) for a "
+            "binary problem"
         )
     if pred.shape[0] == 0:
-        raise ValueError("`y_pred` is empty, expected at least one prediction")
+        raise ValueError(f"`{names.y_pred}` is empty, expected at least one prediction")
     if pred.ndim == 2 and pred.shape[1] == 0:
-        raise ValueError(f"`y_pred` has shape {tuple(pred.shape)}, expected at least one column")
+        raise ValueError(f"`{names.y_pred}` has shape {tuple(pred.shape)}, expected at least one column")
     xp = arrays.namespace(pred)
     if from_logits:
-        pred = _softmax(xp, arrays.cast(xp, pred, "float64", or_else=target))
+        pred = _softmax(xp, arrays.cast(xp, pred, "float64", or_else=target), names)
     binary = _is_column(pred)
     # Rounding of the entries, and of sums of m of them in float32.
     tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
@@ -268,13 +285,13 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         reject(
             pred,
             ~xp.isfinite(pred),
-            lambda at, x: f"`y_pred{at}` is {x}, expected a finite probability; drop or repair such rows first",
+            lambda at, x: f"`{names.y_pred}{at}` is {x}, expected a finite probability; drop or repair such rows first",
         )
         reject(
             pred,
             (pred < 0) | (pred > 1 + tolerance),
             lambda at, x: (
-                f"`y_pred{at}` is {x:.9g}, expected a probability between 0 and 1; "
+                f"`{names.y_pred}{at}` is {x:.9g}, expected a probability between 0 and 1; "
                 "for logits pass from_logits=True, for rounding errors clip to [0, 1]"
             ),
         )
@@ -287,7 +304,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
             sums,
             xp.abs(sums - 1) > tolerance,
             lambda at, x: (
-                f"`y_pred{at}` sums to {x:.9g}, expected 1 within {tolerance:.0e}; "
+                f"`{names.y_pred}{at}` sums to {x:.9g}, expected 1 within {tolerance:.0e}; "
                 "normalise the rows, or pass logits with from_logits=True"
             ).replace("e-0", "e-"),
         )
@@ -298,12 +315,12 @@ _FLOAT32_EPSILON = 2.0**-23
 _FLOAT64_EPSILON = 2.0**-52
 
 
-def _softmax(xp: Any, logits: Array) -> Array:
+def _softmax(xp: Any, logits: Array, names: Names) -> Array:
     """Softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
     reject(
         logits,
         xp.isnan(logits) | (logits == xp.inf),
-        lambda at, x: f"`y_pred{at}` is {x}, expected a logit below infinity; drop or repair such rows first",
+        lambda at, x: f"`{names.y_pred}{at}` is {x}, expected a logit below infinity; drop or repair such rows first",
     )
     if logits.ndim == 1 or logits.shape[1] == 1:
         small = xp.exp(-xp.abs(logits))
@@ -312,64 +329,72 @@ def _softmax(xp: Any, logits: Array) -> Array:
     reject(
         highest[:, 0],
         highest[:, 0] == -xp.inf,
-        lambda at, x: f"`y_pred{at}` has only logits of -inf, expected at least one finite logit a row",
+        lambda at, x: f"`{names.y_pred}{at}` has only logits of -inf, expected at least one finite logit a row",
     )
     powers = xp.exp(logits - highest)
     return powers / xp.sum(powers, axis=1, keepdims=True)
 
 
-def _labels(true: Array, n: int, m: int, classes: Any, threads: Any) -> tuple[Array, tuple[Any, ...] | None]:
+def _labels(
+    true: Array, n: int, m: int, classes: Any, threads: Any, names: Names
+) -> tuple[Array, tuple[Any, ...] | None]:
     """Labels as positions 0..m-1 of the classes, and the classes; None for 0..m-1."""
     kind = arrays.kind_of(true)
     if kind == "c":
-        raise TypeError("`y_true` is complex, expected class labels")
+        raise TypeError(f"`{names.y_true}` is complex, expected class labels")
     if kind not in "biufU":
-        raise TypeError(f"`y_true` has dtype {true.dtype}, expected integers, booleans or strings")
+        raise TypeError(f"`{names.y_true}` has dtype {true.dtype}, expected integers, booleans or strings")
     if true.ndim not in (1, 2):
-        raise ValueError(f"`y_true` has shape {tuple(true.shape)}, expected (n,) labels or one-hot rows (n, m)")
+        raise ValueError(f"`{names.y_true}` has shape {tuple(true.shape)}, expected (n,) labels or one-hot rows (n, m)")
     if true.shape[0] != n:
         raise ValueError(
-            f"`y_true` has {true.shape[0]} labels, `y_pred` {n} predictions; pass one label for every prediction"
+            f"`{names.y_true}` has {true.shape[0]} labels, `{names.y_pred}` {n} predictions; "
+            "pass one label for every prediction"
         )
     xp = arrays.namespace(true)
-    names = None if classes is None else _class_names(classes, m)
+    called = None if classes is None else _class_names(classes, m, names)
     if not _is_column(true):
-        return _one_hot_labels(true, m), None if names is None else tuple(names.tolist())
+        return _one_hot_labels(true, m, names), None if called is None else tuple(called.tolist())
     true = xp.reshape(true, (-1,))
-    if names is None and kind == "U":
-        names = np.unique(true)
-        if len(names) != m:
+    if called is None and kind == "U":
+        called = np.unique(true)
+        if len(called) != m:
             raise ValueError(
-                f"`y_true` holds {len(names)} distinct strings, `y_pred` has {m} classes; "
+                f"`{names.y_true}` holds {len(called)} distinct strings, `{names.y_pred}` has {m} classes; "
                 "pass classes= with the label of each column"
             )
-    if names is not None:
+    if called is not None:
         if not arrays.is_cuda(true):
             true = arrays.to_host(true)
-        return _positions(true, names), tuple(names.tolist())
+        return _positions(true, called, names), tuple(called.tolist())
     if kind == "b" and m != 2:
-        raise ValueError(f"`y_true` is boolean, `y_pred` has {m} classes; pass integer labels or classes=")
-    return _integer_labels(true, m, threads), None
+        raise ValueError(
+            f"`{names.y_true}` is boolean, `{names.y_pred}` has {m} classes; pass integer labels or classes="
+        )
+    return _integer_labels(true, m, threads, names), None
 
 
-def _class_names(classes: Any, m: int) -> np.ndarray:
-    names = arrays.to_host(arrays.as_array(classes, "classes"))
-    if names.shape != (m,):
-        raise ValueError(f"`classes` has shape {names.shape}, expected ({m},): the label of each column of `y_pred`")
-    if len(np.unique(names)) != m:
-        raise ValueError(f"`classes` is {names.tolist()}, expected distinct labels")
-    return names
+def _class_names(classes: Any, m: int, names: Names) -> np.ndarray:
+    called = arrays.to_host(arrays.as_array(classes, "classes"))
+    if called.shape != (m,):
+        raise ValueError(
+            f"`classes` has shape {called.shape}, expected ({m},): the label of each column of `{names.y_pred}`"
+        )
+    if len(np.unique(called)) != m:
+        raise ValueError(f"`classes` is {called.tolist()}, expected distinct labels")
+    return called
 
 
-def _one_hot_labels(true: Array, m: int) -> Array:
+def _one_hot_labels(true: Array, m: int, names: Names) -> Array:
     if true.shape[1] != m:
         raise ValueError(
-            f"`y_true` has {true.shape[1]} columns, `y_pred` has {m} classes; one-hot labels need m columns"
+            f"`{names.y_true}` has {true.shape[1]} columns, `{names.y_pred}` has {m} classes; "
+            "one-hot labels need m columns"
         )
     if not _is_one_hot(true):
         raise ValueError(
-            f"`y_true` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros elsewhere); "
-            "pass labels of shape (n,); if these are probabilities, the arguments are swapped"
+            f"`{names.y_true}` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros "
+            "elsewhere); pass labels of shape (n,); if these are probabilities, the arguments are swapped"
         )
     xp = arrays.namespace(true)
     return xp.argmax(xp.astype(true, xp.int8), axis=1)
@@ -383,29 +408,31 @@ def _is_one_hot(array: Array) -> bool:
     return bool(xp.all(ones | (array == 0))) and bool(xp.all(xp.sum(xp.astype(ones, xp.int64), axis=1) == 1))
 
 
-def _positions(true: Array, names: np.ndarray) -> Array:
-    """Where in `names` the labels are; beside the labels."""
-    if (names.dtype.kind == "U") != (arrays.kind_of(true) == "U"):
-        raise TypeError(f"`classes` holds {names.dtype} and `y_true` {true.dtype}, expected labels of one type")
-    order = np.argsort(names)
-    xp, ordered, values = arrays.namespace(true), names[order], true
+def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
+    """Where in `called` the labels are; beside the labels."""
+    if (called.dtype.kind == "U") != (arrays.kind_of(true) == "U"):
+        raise TypeError(
+            f"`classes` holds {called.dtype} and `{names.y_true}` {true.dtype}, expected labels of one type"
+        )
+    order = np.argsort(called)
+    xp, ordered, values = arrays.namespace(true), called[order], true
     if not arrays.is_host(true):  # search and comparison want numbers of one type
-        common = np.float64 if "f" in (names.dtype.kind, arrays.kind_of(true)) else np.int64
+        common = np.float64 if "f" in (called.dtype.kind, arrays.kind_of(true)) else np.int64
         order, ordered = arrays.like(order, true), arrays.like(ordered, true, dtype=common)
         values = xp.astype(true, common)
-    place = xp.minimum(xp.searchsorted(ordered, values), len(names) - 1)
+    place = xp.minimum(xp.searchsorted(ordered, values), len(called) - 1)
     found = order[place]
     reject(
         true,
         ordered[place] != values,
         lambda at, x: (
-            f"`y_true{at}` is {x!r}, expected one of classes={names.tolist()}; correct the label or `classes`"
+            f"`{names.y_true}{at}` is {x!r}, expected one of classes={called.tolist()}; correct the label or `classes`"
         ),
     )
     return found
 
 
-def _integer_labels(true: Array, m: int, threads: Any) -> Array:
+def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
     """Labels that must be 0..m-1 as int64."""
     if arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
         exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
@@ -418,20 +445,20 @@ def _integer_labels(true: Array, m: int, threads: Any) -> Array:
         reject(
             true,
             ~xp.isfinite(true),
-            lambda at, x: f"`y_true{at}` is {x}, expected a class label; drop such rows first",
+            lambda at, x: f"`{names.y_true}{at}` is {x}, expected a class label; drop such rows first",
         )
         reject(
             true,
             xp.floor(true) != true,
             lambda at, x: (
-                f"`y_true{at}` is {x:.6g}, expected a class label 0..{m - 1}; "
-                "if these are probabilities, the arguments are swapped: the order is (y_true, y_pred)"
+                f"`{names.y_true}{at}` is {x:.6g}, expected a class label 0..{m - 1}; "
+                f"if these are probabilities, the arguments are swapped: the order is ({names.y_true}, {names.y_pred})"
             ),
         )
     else:
         true = xp.astype(true, xp.int64, copy=False)
     lowest, highest = int(xp.min(true)), int(xp.max(true))
-    remedy = f"pass classes= with the label of each of the {m} columns of `y_pred`"
+    remedy = f"pass classes= with the label of each of the {m} columns of `{names.y_pred}`"
     if lowest == 1 and highest == m:
         remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
     elif lowest == -1 and highest == 1 and m == 2:
@@ -439,19 +466,19 @@ def _integer_labels(true: Array, m: int, threads: Any) -> Array:
     reject(
         true,
         (true < 0) | (true >= m),
-        lambda at, x: f"`y_true{at}` is {x:.0f}, expected a label 0..{m - 1}; {remedy}",
+        lambda at, x: f"`{names.y_true}{at}` is {x:.0f}, expected a label 0..{m - 1}; {remedy}",
     )
     return xp.astype(true, xp.int64, copy=False)
 
 
-def _check_column_names(y_pred: Any, names: tuple[Any, ...] | None, m: int) -> None:
+def _check_column_names(y_pred: Any, called: tuple[Any, ...] | None, m: int, names: Names) -> None:
     """Refuse a frame whose columns are named like the classes, but in another order."""
     columns = tuple(getattr(y_pred, "column_names", getattr(y_pred, "columns", ())))  # Arrow, or pandas and polars
     if not columns:
         return
-    names = tuple(range(m)) if names is None else names
-    if columns != names and len(columns) == len(names) and set(columns) == set(names):
+    called = tuple(range(m)) if called is None else called
+    if columns != called and len(columns) == len(called) and set(columns) == set(called):
         raise ValueError(
-            f"`y_pred` has the columns {list(columns)}, expected them in the order {list(names)}; "
+            f"`{names.y_pred}` has the columns {list(columns)}, expected them in the order {list(called)}; "
             f"reorder them, or pass classes={list(columns)}"
         )

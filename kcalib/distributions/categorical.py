@@ -12,7 +12,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import beside_computed, brought
 from kcalib._input.checks import reject
-from kcalib._input.labels import prepare
+from kcalib._input.labels import Names, prepare
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._distribution import Distribution, take_rows
 from kcalib.distributions._quasi import random_points
@@ -61,10 +61,7 @@ class Categorical(Distribution):
         names = None if classes is None else arrays.to_host(arrays.as_array(classes, "classes"))
         n = array.shape[0] if array.ndim else 0
         labels = np.zeros(n, dtype=np.int64) if names is None or names.size == 0 else np.resize(names, n)
-        try:
-            found = prepare(labels, array, classes=names)
-        except (TypeError, ValueError) as error:
-            raise type(error)(str(error).replace("`y_pred", "`probabilities")) from None
+        found = prepare(labels, array, classes=names, names=Names(y_pred="probabilities"))
         object.__setattr__(self, "probabilities", read_only(array))
         object.__setattr__(self, "classes", None if names is None else found.classes)
 

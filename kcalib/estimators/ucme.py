@@ -10,20 +10,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
 from kcalib import _packing
 from kcalib._backend import arrays
-from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
-from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels
 from kcalib._input import labels as label_checks
-from kcalib._input.forecasts import Either as Data
+from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.labels import Classification
+from kcalib._input.labels import Classification, Names
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.estimators.skce import PairOptions, describe
@@ -37,6 +36,7 @@ __all__ = ["ucme"]
 DEFAULT_LOCATIONS = 10
 DEFAULT_SEED = 0
 MAX_LOCATIONS = 100_000
+NAMES = Names("test_labels", "test_predictions")
 
 
 @on_their_gpu
@@ -183,20 +183,11 @@ class Locations:
 
     def described(self) -> dict[str, Any]:
         """The fields of a result that say where the locations are."""
-        if isinstance(self.data, Forecasts):
-            parameters, y = self.data.prediction.parameters(), arrays.to_host(self.data.y)
-            shown = np.empty((self.data.n, 0)) if parameters is None else arrays.to_host(parameters)
-            return {
-                "n_locations": self.data.n,
-                "test_predictions": tuple(map(tuple, shown.tolist())),
-                "test_labels": tuple(y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())),
-                "seed": self.seed,
-            }
-        labels, names = arrays.to_host(self.data.labels).tolist(), self.data.classes
+        labels, predictions = self.data.listed()
         return {
             "n_locations": self.data.n,
-            "test_predictions": tuple(map(tuple, arrays.to_host(self.data.probabilities).tolist())),
-            "test_labels": tuple(labels if names is None else (names[label] for label in labels)),
+            "test_predictions": predictions,
+            "test_labels": labels,
             "seed": self.seed,
         }
 
@@ -214,14 +205,10 @@ def locations_for(
     if test_predictions is None:
         count = DEFAULT_LOCATIONS if n_locations is None else n_locations
         seed = check_integer("seed", DEFAULT_SEED if seed is None else seed, 0)
-        if isinstance(data, Forecasts):
-            return Locations(_random_forecasts(data, count, seed), seed)
-        return Locations(_random_locations(data, count, seed), seed)
+        return Locations(_random(data, count, seed), seed)
     if seed is not None:
         raise ValueError(f"`seed` is {seed!r}, but `test_predictions` are given; leave one of the two out")
-    if isinstance(data, Forecasts):
-        return Locations(_given_forecasts(data, test_predictions, test_labels, from_logits), None)
-    return Locations(_given_locations(data, test_predictions, test_labels, from_logits), None)
+    return Locations(_given(data, test_predictions, test_labels, from_logits), None)
 
 
 def check_locations(n_locations: int | None, test_predictions: Any, test_labels: Any) -> None:
@@ -237,22 +224,24 @@ def check_locations(n_locations: int | None, test_predictions: Any, test_labels:
         )
 
 
-def _random_forecasts(data: Forecasts, count: int, seed: int) -> Forecasts:
+def _random(data: Data, count: int, seed: int) -> Data:
+    """Predictions of samples, each with a label drawn from it."""
     rng = np.random.default_rng(seed)
     rows = rng.choice(data.n, count, replace=count > data.n)
-    chosen = dataclasses.replace(data, sample_weight=None).take(arrays.like(rows, data.y))
-    draws = chosen.prediction.sample(1, seed=int(rng.integers(2**63)))
-    return chosen.with_targets(data.xp.reshape(draws, (count, data.n_dims)))
+    return data.take(arrays.like(rows, data.reference)).draw_by(rng)
 
 
-def _given_forecasts(data: Forecasts, predictions: Any, labels: Any, from_logits: bool) -> Forecasts:
-    try:
-        given = prepare(labels, predictions, from_logits=from_logits, dtype=data.dtype)
-    except (TypeError, ValueError) as error:
-        message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
-        raise type(error)(message) from None
-    if not isinstance(given, Forecasts) or given.n_dims != data.n_dims:
-        shown = f"{given.prediction}" if isinstance(given, Forecasts) else "class probabilities"
+@singledispatch
+def _given(data: Data, predictions: Any, labels: Any, from_logits: bool) -> Data:
+    """Checked locations of the kind of the data, in their array library and on their device."""
+    raise NotImplementedError
+
+
+@_given.register(Forecasts)
+def _given_targets(data: Forecasts, predictions: Any, labels: Any, from_logits: bool) -> Data:
+    given = prepare(labels, predictions, from_logits=from_logits, dtype=data.dtype, names=NAMES)
+    if given.target_size != data.target_size:
+        shown = given.describe()["prediction"] or given.noun
         raise ValueError(
             f"`test_predictions` are {shown}, but `y_pred` is {type(data.prediction).__name__} for targets of "
             f"dimension {data.n_dims}; expected distributions of the same family"
@@ -260,18 +249,9 @@ def _given_forecasts(data: Forecasts, predictions: Any, labels: Any, from_logits
     return given
 
 
-def _random_locations(data: Classification, count: int, seed: int) -> Classification:
-    """Predictions of samples, each with a label drawn from it."""
-    rng = np.random.default_rng(seed)
-    rows = rng.choice(data.n, count, replace=count > data.n)
-    probabilities = data.xp.take(data.probabilities, arrays.like(rows, data.probabilities), axis=0)
-    cumulative = cumulative_sums(probabilities)
-    uniform = RandomNumbers(rng, cumulative).uniform(count)
-    return _beside(data, probabilities, draw_labels(cumulative, uniform))
-
-
-def _given_locations(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Classification:
-    shape = arrays.as_array(predictions, "test_predictions").shape
+@_given.register(Classification)
+def _given_labels(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Data:
+    shape = arrays.as_array(predictions, NAMES.y_pred).shape
     columns = 2 if len(shape) == 1 or tuple(shape[1:]) == (1,) else int(shape[1]) if len(shape) == 2 else None
     seen = "" if data.lens == Canonical() else f" through {data.lens}"
     if columns is not None and columns != data.m:
@@ -283,21 +263,12 @@ def _given_locations(data: Classification, predictions: Any, labels: Any, from_l
             f"`test_predictions` are given with from_logits=True, but{seen} they are probabilities; "
             "pass probabilities for `y_pred`, too"
         )
-    try:
-        given = label_checks.prepare(
-            labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype
-        )
-    except (TypeError, ValueError) as error:
-        message = str(error).replace("y_pred", "test_predictions").replace("y_true", "test_labels")
-        raise type(error)(message) from None
-    return _beside(data, given.probabilities, given.labels)
-
-
-def _beside(data: Classification, probabilities: Array, labels: Array) -> Classification:
-    """Locations in the array library and on the device of the samples."""
-    probabilities, labels = (arrays.beside(a, data.probabilities) for a in (probabilities, labels))
+    given = label_checks.prepare(
+        labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype, names=NAMES
+    )
+    probabilities, labels = (arrays.beside(a, data.probabilities) for a in (given.probabilities, given.labels))
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
-    return Classification(labels, probabilities, None, data.classes, data.input_epsilon, data.dtype)
+    return dataclasses.replace(data, labels=labels, probabilities=probabilities, sample_weight=None)
 
 
 def mean_square(differences: np.ndarray) -> float:

@@ -20,7 +20,7 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
-from kcalib._input.forecasts import Either as Data
+from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed

@@ -18,7 +18,7 @@ from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_choice, check_positive
 from kcalib._input.forecasts import prepare
 from kcalib._input.methods import Method, Seeded, resolved
-from kcalib.estimators.ckce_exact import ToleranceWarning, exact
+from kcalib.estimators.ckce_exact import ToleranceWarning, exact_value
 from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
 from kcalib.estimators.ckce_system import Approximation, System, default_kernel, sides_of
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
@@ -263,7 +263,7 @@ def ckce(
     sides = sides_of(data, kernel, target_kernel, threads, max_memory, seed)
     matrix = KernelMatrix(sides.packed, threads=threads, operator=operator)
     system = System(data.dtype, sides, matrix, shift, max_memory)
-    found = exact(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
+    found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not full_output:
         return found.value
     description = describe(data, sides.packed, matrix)

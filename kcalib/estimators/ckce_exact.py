@@ -1,8 +1,8 @@
 """The CKCE by solving (K + n lambda I) Z = E: the value of a solution, and a certificate of its error.
 
-`exact` is what `ckce` calls for the methods of `kcalib.solvers`; the certificate goes down to the solver as the judge
-of its solutions, and what it found about the last one comes back with it. `kcalib.inference.ckce_expansion` uses the
-certificate too.
+`exact_value` is what `ckce` calls for the methods of `kcalib.solvers`; the certificate goes down to the solver as the
+judge of its solutions, and what it found about the last one comes back with it. `kcalib.inference.ckce_expansion` uses
+the certificate too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import warn
 from kcalib._input.methods import Seeded
 from kcalib.estimators.ckce_low_rank import PivotedCholesky
-from kcalib.estimators.ckce_system import Found, System
+from kcalib.estimators.ckce_system import MethodResult, System
 from kcalib.solvers._solve import AutomaticSolver, solved
 from kcalib.solvers.conjugate_gradient import KNOWN, ConjugateGradient
 from kcalib.solvers.kernel_operator import SymmetricOperator
@@ -27,14 +27,14 @@ VALUE_TOLERANCES = {"float64": 1e-8, "float32": 1e-3}  # error of the value rela
 SMALLEST_VALUE = 1e-6  # relative to the largest possible: below, `tol` no longer follows the value
 SMOOTH = {"gaussian", "rational_quadratic", "identity"}  # profiles whose kernels on a line have small rank
 LINE_RANK, LINE_ROUNDING = 100, 1e-15  # rank that is tried there, until this share of the trace is left
-COLUMNS = 64  # of the residuals, multiplied by K at a time
+COLUMNS_AT_ONCE = 64  # of the residuals, multiplied by K at a time
 
 
 class ToleranceWarning(UserWarning):
     """The error bound of a value is larger than was asked for."""
 
 
-def exact(system: System, solver: Solver) -> Found:
+def exact_value(system: System, solver: Solver) -> MethodResult:
     """The value to the solver's tolerance. On a line a smooth kernel's factor of small rank is K to rounding.
 
     Raises
@@ -61,7 +61,7 @@ def _is_smooth_on_a_line(system: System) -> bool:
     return system.sides.is_binary and system.n > LINE_RANK and profiles <= SMOOTH and has_room
 
 
-def _certified(system: System, solver: Solver, tol: float) -> Found:
+def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
     """The value and its certificate, from a solver's Z."""
     right = system.residuals.take(slice(None))
     certificate = Certificate(system.matrix, right, system.shift, tol, system.epsilon, system.rounding_of_target)
@@ -87,7 +87,7 @@ def _certified(system: System, solver: Solver, tol: float) -> Found:
             ToleranceWarning,
         )
     iterative = solution.method == ConjugateGradient.name
-    return Found(
+    return MethodResult(
         value,
         bound,
         kind,
@@ -170,8 +170,8 @@ class Certificate:
         return Certified(value, bound, bound <= self.aim(value))
 
     def _parts(self) -> Iterator[slice]:
-        for begin in range(0, self._right.shape[1], COLUMNS):
-            yield slice(begin, begin + COLUMNS)
+        for begin in range(0, self._right.shape[1], COLUMNS_AT_ONCE):
+            yield slice(begin, begin + COLUMNS_AT_ONCE)
 
     def _bound(self, value: float, norm: float, residual: float) -> float:
         residual += self._of_residual(norm)

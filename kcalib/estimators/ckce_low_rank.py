@@ -17,9 +17,9 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
-from kcalib.estimators.ckce_system import Approximation, Found, System
+from kcalib.estimators.ckce_system import Approximation, MethodResult, System
 from kcalib.solvers.low_rank import (
-    GROUPS,
+    JACKKNIFE_GROUPS,
     FourierFeatures,
     NormalEquations,
     NystromFeatures,
@@ -29,7 +29,7 @@ from kcalib.solvers.low_rank import (
 from kcalib.solvers.pivoted_cholesky import LowRank, partial_cholesky
 
 AUTOMATIC_RANK = 200  # landmarks and pivots
-ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of epsilon
+ENTRY_ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Fourier(Approximation):
         super().__post_init__()
         check_integer("n_features", self.n_features, 1)
 
-    def estimate(self, system: System) -> Found:
+    def estimate(self, system: System) -> MethodResult:
         problem = system.packed.problem
         if problem.predicted is not None or problem.table is not None:
             raise ValueError(
@@ -83,7 +83,7 @@ class Fourier(Approximation):
         value = linalg.squared_norm(equations.solution(system.shift))
         bound = _monte_carlo_error(features, equations, system.shift, value)
         kind = "estimated" if bound is not None else "none: a single frequency has no spread"
-        return Found(
+        return MethodResult(
             value,
             bound,
             kind,
@@ -127,7 +127,7 @@ class Nystrom(Approximation):
         if self.n_landmarks is not None:
             check_integer("n_landmarks", self.n_landmarks, 1)
 
-    def estimate(self, system: System) -> Found:
+    def estimate(self, system: System) -> MethodResult:
         count = _checked_rank("n_landmarks", self.n_landmarks, system.n)
         memory = _check_memory_of_features(system, count, "n_landmarks")
         features = NystromFeatures(system.matrix, count, self.drawn_seed)
@@ -146,7 +146,7 @@ class Nystrom(Approximation):
         lost = trace - kept[0]
         # A pivot is a difference of entries of K, and divides its column of F F^T.
         of_columns = arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / arrays.to_host(features.pivots))
-        rounding = ROUNDINGS * system.epsilon * (trace + float(np.sum(of_columns)))
+        rounding = ENTRY_ROUNDINGS * system.epsilon * (trace + float(np.sum(of_columns)))
         return _from_factor(self, system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), memory)
 
 
@@ -183,10 +183,10 @@ class PivotedCholesky(Approximation):
         if self.rank is not None:
             check_integer("rank", self.rank, 1)
 
-    def estimate(self, system: System) -> Found:
+    def estimate(self, system: System) -> MethodResult:
         return self.estimate_until(system, 0.0)
 
-    def estimate_until(self, system: System, left_out: float) -> Found:
+    def estimate_until(self, system: System, left_out: float) -> MethodResult:
         """The same of a factor that ends where this share of the trace of K, or less, is left out."""
         rank = _checked_rank("rank", self.rank, system.n)
         memory = system.check_memory(
@@ -197,7 +197,7 @@ class PivotedCholesky(Approximation):
         factor = partial_cholesky(system.matrix, rank, tol=left_out, seed=self.drawn_seed)
         equations = NormalEquations.summed([(factor.factor, system.residuals.take(slice(None)))])
         diagonal = system.matrix.diagonal()
-        entry = ROUNDINGS * system.epsilon * float(arrays.namespace(diagonal).max(diagonal))
+        entry = ENTRY_ROUNDINGS * system.epsilon * float(arrays.namespace(diagonal).max(diagonal))
         rounding = rounding_bound(equations, system.shift, entry, _squared_pivots(factor))
         lost = factor.trace_residual + math.sqrt(system.n) * entry
         return _from_factor(self, system, equations, lost, rounding, factor.rank, memory)
@@ -212,7 +212,7 @@ def _monte_carlo_error(
     """Half width of a 95 % interval around the value, bias included, by a jackknife over groups of frequencies."""
     if not features.frequencies:
         return 0.0  # the linear kernel's features are the kernel
-    groups = min(GROUPS, features.n_frequencies)
+    groups = min(JACKKNIFE_GROUPS, features.n_frequencies)
     if groups < 2:
         return None
     dimension = features.frequencies[0].shape[0]
@@ -232,7 +232,7 @@ def _from_factor(
     rounding: float,
     rank: int,
     memory: int,
-) -> Found:
+) -> MethodResult:
     """The value of F F^T, and its error from the trace of K - F F^T and the rounding of the value."""
     solution = equations.solution(system.shift)
     bound: float | None = None
@@ -240,7 +240,7 @@ def _from_factor(
     if system.is_definite:
         bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
         kind = "trace"
-    return Found(
+    return MethodResult(
         linalg.squared_norm(solution),
         bound,
         kind,
@@ -271,7 +271,7 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
     in which H_c^T Z has the size of one error times ||Z||, and F^T Z is the solution.
     """
     # What was divided by is more than the rounding of an entry; the square of what is in F may be less, even 0.
-    pivots = np.maximum(pivots, entry / ROUNDINGS)
+    pivots = np.maximum(pivots, entry / ENTRY_ROUNDINGS)
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
     smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z

@@ -1,8 +1,8 @@
 """What a method of `ckce` computes from, kernel matrix, residuals and n lambda, and what it returns.
 
 `kcalib.estimators.ckce` takes both sides of a `System` from `sides_of` its data, which differs for class probabilities
-and distributions; `ckce_exact` and `ckce_low_rank` make a `Found` of it. On an NVIDIA GPU points, residuals, solutions
-and factors stay there; single numbers leave it.
+and distributions; `ckce_exact` and `ckce_low_rank` make a `MethodResult` of it. On an NVIDIA GPU points, residuals,
+solutions and factors stay there; single numbers leave it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class System:
         return 8 * numbers
 
 
-class Found(NamedTuple):
+class MethodResult(NamedTuple):
     """What a method returns; the fields of `CKCEResult` that depend on it."""
 
     value: float
@@ -204,7 +204,7 @@ class Approximation(Seeded):
     """A method that replaces K by a random matrix of low rank."""
 
     @abstractmethod
-    def estimate(self, system: System) -> Found:
+    def estimate(self, system: System) -> MethodResult:
         """The value, and what is known of its error.
 
         Raises

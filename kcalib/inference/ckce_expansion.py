@@ -16,8 +16,9 @@ taken off instead,
 is the same to first order, and for a calibrated model has exactly the expectation of the CKCE, given the predictions,
 for any n: :math:`b_i - B_{ii} r_i` does not depend on e_i, nor does :math:`r_i - e_i`.
 
-`compare` calls `Expansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a `Factor`. Arrays
-of n rows, and eigenvectors, stay where the residuals are, in host memory or on a GPU; eigenvalues are the host's.
+`compare` calls `CKCEExpansion.of` for each model. Z and b come from `kcalib.solvers`; the diagonals from a
+`SpectralFactor`. Arrays of n rows, and eigenvectors, stay where the residuals are, in host memory or on a GPU;
+eigenvalues are the host's.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
-class Expansion:
+class CKCEExpansion:
     """A model's CKCE, and what each sample and each pair of samples have to do with it."""
 
     value: float  # the CKCE without its bias
@@ -53,10 +54,10 @@ class Expansion:
     scores: Array  # what a sample adds together with others, shape (n,)
     influences: Array  # what it adds to first order, its own noise included; but for a constant, shape (n,)
     residuals: Array  # r, shape (n, c)
-    factor: Factor
+    factor: SpectralFactor
 
     @classmethod
-    def of(cls, matrix: KernelMatrix, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> Expansion:
+    def of(cls, matrix: KernelMatrix, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> CKCEExpansion:
         """The expansion for the kernel matrix K, the residuals E, shape (n, c), and n lambda.
 
         Pairs of `rows` stand for all pairs.
@@ -68,7 +69,7 @@ class Expansion:
         MemoryError
             If a factor of K takes more memory than there is.
         """
-        factor = Factor.of(matrix, shift, rows, seed=seed)
+        factor = SpectralFactor.of(matrix, shift, rows, seed=seed)
         smoothed = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
@@ -94,7 +95,7 @@ class Expansion:
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class SpectralFactor:
     r"""K = P P^T + D with orthogonal columns of P, and D small beside s I: functions of K by their diagonals and tiles.
 
     These are :math:`f(K) = K (K + s I)^{-p}`. To first order in D its trace is that of :math:`f(P P^\top)`, and
@@ -113,7 +114,7 @@ class Factor:
     is_exact: bool  # whether D is rounding
 
     @classmethod
-    def of(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, *, seed: int) -> Factor:
+    def of(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, *, seed: int) -> SpectralFactor:
         """A factor of as many columns as it takes; D is looked at between `rows`."""
         rank = min(matrix.n, RANK)
         while True:
@@ -125,7 +126,7 @@ class Factor:
             rank = min(matrix.n, 2 * rank)
 
     @classmethod
-    def _of_rank(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, rank: int, seed: int) -> Factor:
+    def _of_rank(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, rank: int, seed: int) -> SpectralFactor:
         found = partial_cholesky(matrix, rank, seed=seed)
         values, rotation = linalg.eigh(found.factor.T @ found.factor)
         eigenvalues = arrays.to_host(values)
@@ -195,7 +196,7 @@ class _Smoothed:
     bound: float  # of its error
 
 
-def _by_factor(factor: Factor, residuals: Array) -> _Smoothed:
+def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
     vectors, eigenvalues = factor.vectors, arrays.like(factor.eigenvalues, factor.vectors)
     shifted = (eigenvalues + factor.shift)[:, None]
     cross = vectors.T @ residuals

@@ -44,7 +44,7 @@ from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
 from kcalib.estimators.forecast_scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
 from kcalib.estimators.skce import describe
-from kcalib.inference.ckce_expansion import Expansion
+from kcalib.inference.ckce_expansion import CKCEExpansion
 from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.lenses import Lens
 from kcalib.results import Comparison, ConfidenceInterval, ModelDifference, ModelValue
@@ -570,7 +570,7 @@ def _ckce(data: Sequence[Data], confidence_level: float, options: Options) -> Me
     residuals, packed, source = _residuals_alike(data, options, seed)
     matrices = [KernelMatrix(p, threads=options.threads, operator=options.operator) for p in packed]
     expansions = [
-        Expansion.of(matrix, of_model, n * regularization, rows, seed=seed)
+        CKCEExpansion.of(matrix, of_model, n * regularization, rows, seed=seed)
         for matrix, of_model in zip(matrices, residuals, strict=True)
     ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
@@ -609,7 +609,7 @@ def _residuals_alike(data: Sequence[Data], options: Options, seed: int) -> tuple
     return residuals, [kernel_alone(one) for one in packed], source
 
 
-def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float) -> Estimate:
+def _ckce_value(expansion: CKCEExpansion, degenerate: float, confidence_level: float) -> Estimate:
     """`degenerate`: the part of the variance that noise alone has."""
     n = len(expansion.scores)
     linear = max(0.0, n * float(expansion.scores.var(ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
@@ -620,13 +620,13 @@ def _ckce_value(expansion: Expansion, degenerate: float, confidence_level: float
     return Estimate(expansion.value, error, ConfidenceInterval(expansion.value - quantile * error, high))
 
 
-def _ckce_difference(a: Expansion, b: Expansion, degenerate: float, confidence_level: float) -> Estimate:
+def _ckce_difference(a: CKCEExpansion, b: CKCEExpansion, degenerate: float, confidence_level: float) -> Estimate:
     jackknife = len(a.scores) * float((a.scores - b.scores).var(ddof=1))
     error = math.sqrt(jackknife + degenerate)
     return _symmetric(a.value - b.value, error, confidence_level, resolution=a.error_bound + b.error_bound)
 
 
-def _pair_squares(expansions: Sequence[Expansion], rows: np.ndarray) -> np.ndarray:
+def _pair_squares(expansions: Sequence[CKCEExpansion], rows: np.ndarray) -> np.ndarray:
     """Mean squares over the pairs i != j of `rows`: of models in the diagonal, elsewhere of differences of two."""
     sums = np.zeros((len(expansions), len(expansions)))
     for begin in range(0, len(rows), STRIP):

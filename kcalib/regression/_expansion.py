@@ -23,7 +23,7 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Problem
 from kcalib.solvers.kernel_operator import KernelMatrix
-from kcalib.solvers.kronecker import Spectrum, eigendecomposition
+from kcalib.solvers.kronecker import Eigensystem, eigendecomposition
 from kcalib.solvers.pivoted_cholesky import LowRank, automatic_block, partial_cholesky
 
 RANKS_ON_GPU = (1024, 8192)  # of factors that are tried before larger ones
@@ -130,7 +130,7 @@ class Expansion:
         )
 
 
-def _kept(spectrum: Spectrum) -> tuple[Array, Array]:
+def _kept(spectrum: Eigensystem) -> tuple[Array, Array]:
     """Eigenvalues above rounding, and their eigenvectors."""
     first = int(arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
     return spectrum.values[first:], spectrum.vectors[:, first:]

@@ -47,7 +47,7 @@ class Cholesky(Solver):
         memory = memory_of_cholesky(*right_sides.shape, on_gpu=system.on_gpu)
         what = f"K + shift I and its Cholesky factor of n = {operator.n} samples"
         system.check_memory(memory, what, "use method='cg', which needs O(n (rank + c))")
-        values = cholesky_solve(operator, right_sides, system.shift)
+        values = solve_dense(operator, right_sides, system.shift)
         residuals = right_sides - shifted_product(operator, values, system.shift)
         relative = relative_residual(residuals, linalg.column_norms(right_sides))
         good, verdict = system.stopping_rule(self.tol)(values, residuals, relative)
@@ -59,7 +59,7 @@ def memory_of_cholesky(n: int, c: int, *, on_gpu: bool = False) -> int:
     return 8 * n * ((2 if on_gpu else 1) * n + 2 * min(n, STRIP) + 3 * c)
 
 
-def cholesky_solve(operator: SymmetricOperator, right_sides: Array, shift: float) -> Array:
+def solve_dense(operator: SymmetricOperator, right_sides: Array, shift: float) -> Array:
     """(K + shift I)^{-1} right_sides, shape (n, c).
 
     Raises

@@ -38,7 +38,7 @@ from kcalib.solvers.ridge_system import (
     relative_residual,
 )
 
-ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
+PRODUCT_ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
 KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
 # By which the residual must fall between two renewals, or else: the iteration ends, float64 takes over.
 GAIN = {"float64": 0.5, "float32": 1e-4}
@@ -47,7 +47,10 @@ DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
 GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
 BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
-RANK_SHARE, LARGEST_RANK = 50, 400  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
+RANK_SHARE, LARGEST_PRECONDITIONER = (
+    50,
+    400,
+)  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 
@@ -167,7 +170,7 @@ class Preconditioner:
 
 def automatic_rank(n: int) -> int:
     """Columns of K in the preconditioner, at most."""
-    return min(n, LARGEST_RANK, n // RANK_SHARE)
+    return min(n, LARGEST_PRECONDITIONER, n // RANK_SHARE)
 
 
 def columns_at_once(n: int) -> int:
@@ -272,7 +275,7 @@ class _Iteration:
         news = self.task.preconditioned(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
-            lengths = _solved(curvature, images.T @ news)
+            lengths = _solved_block(curvature, images.T @ news)
             news = news - directions @ arrays.beside(lengths, news)
         return _orthonormal(news)
 
@@ -291,12 +294,12 @@ class _Iteration:
             self._forget()
             self.history += STALLED * self.history[-1:]
             return
-        lengths = _solved(curvature, directions.T @ self.residuals)
+        lengths = _solved_block(curvature, directions.T @ self.residuals)
         steps = arrays.beside(lengths, directions)
         self.values += directions @ steps
         self.residuals -= images @ steps
         self.largest = max(self.largest, _spectral_norm(matrix))
-        self.errors += ROUNDING[dtype] * self.largest * linalg.column_norms(lengths)
+        self.errors += PRODUCT_ROUNDING[dtype] * self.largest * linalg.column_norms(lengths)
         self.last = directions, images, curvature
         self._assess()
 
@@ -324,7 +327,7 @@ class _Iteration:
         """The residual in float64; whether it has fallen enough since it was so computed before."""
         self.residuals = self.right_sides - self.task.product(self.values)
         sizes = self.largest * linalg.column_norms(self.values)
-        self.errors = ROUNDING["float64"] * (sizes + self.scales)
+        self.errors = PRODUCT_ROUNDING["float64"] * (sizes + self.scales)
         self._assess()
         gains = self.relative < self.last_relative * GAIN[self.products]
         self.last_relative = self.relative
@@ -369,7 +372,7 @@ def _small(matrix: Array) -> Array:
     return arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
 
 
-def _solved(root: Array, right: Array) -> Array:
+def _solved_block(root: Array, right: Array) -> Array:
     """(L L^T)^-1 right where L is, of the size of a block."""
     return linalg.cholesky_solve(root, arrays.to_host(right) if arrays.is_host(root) else right)
 

@@ -44,7 +44,7 @@ class KroneckerSolution:
         )
 
 
-class Spectrum(NamedTuple):
+class Eigensystem(NamedTuple):
     """Eigenvalues and eigenvectors of a symmetric matrix, ascending."""
 
     values: Array  # shape (n,)
@@ -265,15 +265,15 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
     return Kronecker(a, arrays.beside(b, a))
 
 
-def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Spectrum:
+def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Eigensystem:
     """Eigenvalues and eigenvectors of a symmetric matrix, by divide and conquer (LAPACK's or cuSOLVER's syevd).
 
     It takes 3 n^2 numbers in all on the host, if `overwrite`.
     """
     if not arrays.is_host(matrix):
-        return Spectrum(*linalg.eigh(matrix))
+        return Eigensystem(*linalg.eigh(matrix))
     values, vectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False, overwrite_a=overwrite)
-    return Spectrum(values, vectors)
+    return Eigensystem(values, vectors)
 
 
 def largest(values: Array) -> float:

@@ -26,7 +26,7 @@ BLOCK_BYTES = 2**20  # of a block of rows: stays in the second-level cache
 DEVICE_BLOCK_BYTES = 2**27  # on a GPU: keeps it busy
 SMALLEST_SHIFT = 1e-10  # of the trace of F^T F: below, its rounding shows in the solution
 SMALLEST_PIVOT = 1e-12  # of the largest entry of the landmarks' matrix: below, pivots are mostly rounding
-GROUPS = 10  # of the jackknife over frequencies
+JACKKNIFE_GROUPS = 10  # of the jackknife over frequencies
 
 
 @dataclass(frozen=True)

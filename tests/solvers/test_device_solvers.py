@@ -15,7 +15,7 @@ from problems import softmax_problem
 import kcalib
 from kcalib.distributions import Normal
 from kcalib.estimators import ckce
-from kcalib.inference.ckce_expansion import Expansion
+from kcalib.inference.ckce_expansion import CKCEExpansion
 from kcalib.kernels import Gaussian, Linear
 from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Fourier, Nystrom, PivotedCholesky
 from kcalib.solvers import ConvergenceWarning, kernel_operator, pivoted_cholesky, solve
@@ -247,10 +247,10 @@ def test_expansion_is_that_of_numpy_arrays(cupy, monkeypatch, problem, shift, ba
     monkeypatch.setattr(ckce_expansion, "RANK", 12)
     monkeypatch.setattr(ckce_expansion, "SMALL_REST", 1e9)  # the first factor will do
     kernel, rows = Linear() + Gaussian(bandwidth=bandwidth), np.arange(0, N, 2)
-    expected = Expansion.of(kernel_operator(p, kernel), e, shift, rows, seed=0)
+    expected = CKCEExpansion.of(kernel_operator(p, kernel), e, shift, rows, seed=0)
     operator, residuals = kernel_operator(cupy.asarray(p), kernel), cupy.asarray(e)
     with emulated_cupy.stays_on_device(at_most=SMALL):
-        found = Expansion.of(operator, residuals, shift, rows, seed=0)
+        found = CKCEExpansion.of(operator, residuals, shift, rows, seed=0)
         pairs = found.pairs(rows[:7], rows)
     assert found.factor.is_exact == expected.factor.is_exact == exact
     # The solver knows b to 1e-6 only, divided by what is left of it.
@@ -359,6 +359,6 @@ def test_memory_is_that_of_the_gpu(cupy, problem):
             with pytest.raises(MemoryError, match="on GPU 0"):
                 kcalib.ckce(cupy.asarray(y), points, kernel=PAPER, method=method)
         with pytest.raises(MemoryError, match=r"a factor of K with 100 columns take .* on GPU 0"):
-            Expansion.of(operator, right, 5.0, np.arange(N), seed=0)
+            CKCEExpansion.of(operator, right, 5.0, np.arange(N), seed=0)
     with pytest.raises(MemoryError, match="allowed by `max_memory`"):
         solve(operator, right, 5.0, method="cholesky", max_memory=1000)

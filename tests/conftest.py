@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import os
+import re
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,9 +20,29 @@ from libraries import GPU_LIBRARIES, LIBRARIES, Library, MakeProblem, library
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
 
+MOST_PROCESSES = 8  # of `pytest -n auto`: each takes some 1 GB
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # JAX, once any test has imported it, warns at every later fork of the process.
     config.addinivalue_line("filterwarnings", r"ignore:os\.fork\(\) was called.*JAX is multithreaded:RuntimeWarning")
+    if getattr(config.option, "numprocesses", None):  # this process starts others by pytest-xdist
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        config.add_cleanup(share_emulated_kernels().cleanup)
+
+
+def share_emulated_kernels() -> tempfile.TemporaryDirectory:
+    """A folder in which all processes find the emulated kernels that one has compiled."""
+    folder = tempfile.TemporaryDirectory(prefix="kcalib-emulated-")
+    os.environ["KCALIB_EMULATED_KERNELS"] = folder.name
+    return folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return min(
+        MOST_PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -36,6 +59,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests were skipped for which reason, in a line each."""
+    # As strings, "Skipped: reason", also from processes of pytest-xdist.
+    reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]
+    counts = collections.Counter(short_reason(reason) for reason in reasons)
+    if counts:
+        terminalreporter.section("skipped, by reason")
+    for reason, count in counts.most_common():
+        terminalreporter.line(f"{count:6}  {reason}")
+
+
+def short_reason(reason: str) -> str:
+    """One text for all ways in which a library is missing."""
+    reason = reason.removeprefix("Skipped: ")
+    missing = re.match(r"could not import '([^'.]+)[^']*'", reason)
+    return f"{missing[1]} is not installed" if missing else reason
+
+
 @functools.cache
 def why_no_gpu() -> str | None:
     """Why nothing can be computed on a GPU here; None if it can be."""
@@ -44,7 +85,7 @@ def why_no_gpu() -> str | None:
 
         return None if cupy.cuda.runtime.getDeviceCount() else "no GPU"
     except ImportError:
-        return "CuPy is not installed"
+        return "cupy is not installed"
     except RuntimeError as error:  # of the driver
         return f"no GPU: {error}"
 

@@ -81,7 +81,7 @@ def test_the_real_one_has_every_name():
         check=False,
     )
     if "No module named 'cupy'" in found.stderr:
-        pytest.skip("CuPy is not installed")
+        pytest.skip("cupy is not installed")
     assert json.loads(found.stdout or "null") == [], found.stderr
 
 

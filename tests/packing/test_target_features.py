@@ -185,7 +185,7 @@ def test_features_and_atoms_agree_on_the_operator():
 
 
 def test_other_array_libraries_get_their_arrays_back():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch")
     y, atoms = ensembles(10, 4, 2)
     kernel = Gaussian(bandwidth=1.0)
     found = target_features(torch.from_numpy(y), torch.from_numpy(atoms), None, kernel.terms())

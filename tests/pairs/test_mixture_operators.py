@@ -1,12 +1,14 @@
 """The compiled engine on problems whose marks (or points) are mixtures, or whose distances are in a table.
 
-families x numbers of components, dimensions and terms x dtypes x instruction sets, each primitive, against the textbook
-definitions: Gaussian integrals of means and covariances in extended precision, partial fractions of Laplace scales with
-more digits than they cancel, literal sums over atoms. Marks are laid out as `Mixtures` says, by hand.
+families x numbers of components, dimensions and terms x dtypes x instruction sets (below the one that this machine
+takes only the problems of `FEW`, all with `-m "not slow"`), each primitive, against the textbook definitions: Gaussian
+integrals of means and covariances in extended precision, partial fractions of Laplace scales with more digits than they
+cancel, literal sums over atoms. Marks are laid out as `Mixtures` says, by hand.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.stats
+from grid import cells
 from problems import instruction_sets
 
 from kcalib import kernels as K
@@ -283,12 +286,33 @@ CASES += [
 ]
 
 
-@pytest.fixture(scope="module")
-def case(request):
-    """One oracle for all instruction sets (module-scoped parameters are grouped by pytest)."""
-    name, n, dtype, other = request.param
+# Every family, both dtypes, one and several components and terms, one size and two.
+FEW = (
+    "normal-1-float64",
+    "normal-1-n197",
+    "normal-2-mixture-terms-float32",
+    "normal-10-rectangular",
+    "normal-19-float64",
+    "normal_full-2-mixture-float64",
+    "normal_full-16-float32",
+    "laplace-float64",
+    "laplace-mixture-terms-float32",
+    "atoms-1-float32",
+    "atoms-3-n2",
+    "atoms-12-rectangular",
+)
+
+
+@functools.cache
+def case_of(name: str, n: int | None, dtype: str, other: int) -> Case:
+    """One oracle for all instruction sets."""
     mixtures, usual = MIXTURES[name]
     return Case(mixtures, usual if n is None else n, dtype, other)
+
+
+@pytest.fixture
+def case(request):
+    return case_of(*request.param)
 
 
 class Primitives:
@@ -340,8 +364,9 @@ class Primitives:
         np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
 
 
-@pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize(
+    ("level", "case"), cells(instruction_sets(), CASES, in_full=instruction_sets()[:1], few=FEW), indirect=["case"]
+)
 class TestPrimitives(Primitives):
     def test_any_number_of_threads_gives_the_same_bits(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))

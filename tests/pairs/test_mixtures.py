@@ -505,7 +505,7 @@ def wide_jax(request):
     if request.node.callspec.params["library"] != "jax":
         yield
         return
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
         yield
 
@@ -563,7 +563,7 @@ def _flat(y, components: Components) -> list:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient(family, equal):
     """Gradients in locations and scales, against central differences; with equal scales (1 / g for Laplace) too."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch")
     kernel = kernels_of(family)[0][0]
     start = random_components(family, 5, 2, 2)
     scales = start.scales

@@ -1,16 +1,20 @@
 """The contract that every operator meets, against the literal oracle.
 
-operators x problems x kernels x target kernels x dtypes x sizes, each primitive.
+operators x problems x kernels x target kernels x dtypes x sizes, each primitive: in full for the compiled core at the
+level that this machine takes and for array operations on NumPy; for further levels, libraries and the emulated device
+the problems of `FEW`, and all of them with `-m "not slow"`.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 
 import emulated_cupy
 import numpy as np
 import oracle
 import pytest
+from grid import cells
 from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
 
 from kcalib import _native, _packing
@@ -28,17 +32,17 @@ from kcalib.kernels import Exponential
 
 
 def _torch(array: np.ndarray):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch")
     return torch.from_numpy(np.array(array))
 
 
 def _jax(array: np.ndarray):
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    jax = pytest.importorskip("jax")
     return jax.numpy.asarray(array)
 
 
 def _strict(array: np.ndarray):
-    strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    strict = pytest.importorskip("array_api_strict")
     return strict.asarray(array, device=strict.Device("device1"))
 
 
@@ -103,7 +107,7 @@ def library_of_the_operator(request):
     if operator != "generic-jax":
         yield
         return
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
         yield
 
@@ -159,10 +163,30 @@ CASES = (
 )
 
 
-@pytest.fixture(scope="module")
+case_of = functools.cache(Case)  # one oracle for all operators
+
+
+@pytest.fixture
 def case(request):
-    """One oracle for all operators (module-scoped parameters are grouped by pytest)."""
-    return Case(*request.param)
+    return case_of(*request.param)
+
+
+IN_FULL = (f"openmp-{instruction_sets()[0]}", "generic-numpy")
+# Every kernel family, both target kernels, both dtypes, small and large n and m, ties.
+FEW = (
+    "linear+gaussian-matrix-float64",
+    "gamma_0.3_cityblock-matrix-float64",
+    "matern_2.5-delta-float32",
+    "rational_quadratic-delta-float64",
+    "exponential-delta-1x2-float64",
+    "exponential-delta-7x1000-float64",
+    "linear+gaussian-matrix-197x3-float64",
+    "exponential_cityblock-delta-101x10-float32",
+    "exponential_cityblock-delta-143x70-float32",
+    "exponential_tv-duplicates-3",
+    "gamma_1.5-duplicates-40",
+    "mixed-duplicates-20",
+)
 
 
 class Contract:
@@ -237,8 +261,7 @@ def _like(case: Case, operator: str, w: np.ndarray):
     return convert(w)
 
 
-@pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("operator", WITHOUT_GPU)
+@pytest.mark.parametrize(("operator", "case"), cells(WITHOUT_GPU, CASES, in_full=IN_FULL, few=FEW), indirect=["case"])
 class TestSymmetric(Contract):
     """Every problem."""
 
@@ -545,7 +568,7 @@ def test_null_draws_in_float32_deviate_by_less_than_1e_5_standard_deviations():
 
 
 def test_generic_is_differentiable_at_coinciding_points():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch")
     y, p = softmax_problem(12, 3)
     p[1] = p[0]
     terms = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.kernel

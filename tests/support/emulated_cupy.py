@@ -44,6 +44,7 @@ import scipy.linalg
 import scipy.special
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
+# Of compiled kernels; processes that share the tests share the one that KCALIB_EMULATED_KERNELS names.
 FOLDER = tempfile.TemporaryDirectory(prefix="kcalib-emulated-")
 N_DEVICES = 2
 
@@ -615,16 +616,20 @@ def _library(source: str, definitions: tuple[str, ...]) -> ctypes.CDLL:
     assert compiler is not None, "the emulation needs a C++ compiler, as the build does"
     functions = re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)', source)
     text = f'#include "{HEADER}"\n{source}\n' + "".join(f"EMULATED({name})\n" for name in functions)
-    stem = Path(FOLDER.name) / hashlib.sha256("\0".join((text, *definitions)).encode()).hexdigest()[:16]
-    stem.with_suffix(".cpp").write_text(text)
+    folder = Path(os.environ.get("KCALIB_EMULATED_KERNELS", FOLDER.name))
+    library = folder / (hashlib.sha256("\0".join((text, *definitions)).encode()).hexdigest()[:16] + ".so")
+    if library.exists():  # by another process
+        return ctypes.CDLL(str(library))
+    stem = library.with_suffix(f".{os.getpid()}")
+    Path(f"{stem}.cpp").write_text(text)
     flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Wno-unknown-pragmas"]
     quiet = ["-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable", "-Werror"]
-    output = str(stem.with_suffix(".so"))
-    command = [compiler, *flags, *quiet, *definitions, "-o", output, str(stem.with_suffix(".cpp"))]
+    command = [compiler, *flags, *quiet, *definitions, "-o", str(stem), f"{stem}.cpp"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
         raise CompileException(found.stderr[:4000], source, str(stem), definitions)
-    return ctypes.CDLL(output)
+    stem.replace(library)
+    return ctypes.CDLL(str(library))
 
 
 compiled: list[tuple[str, tuple[str, ...]]] = []  # source and options of every module that was made

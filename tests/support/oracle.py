@@ -24,7 +24,7 @@ def kernel_matrix(kernel: K.Kernel, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return LONG(kernel.scale) * kernel_matrix(kernel.kernel, p, q)
     p, q = np.asarray(p, LONG), np.asarray(q, LONG)
     if isinstance(kernel, K.Linear):
-        return np.array([[np.sum(a * b) for b in q] for a in p])
+        return np.array([np.sum(a * q, axis=1) for a in p])
     assert isinstance(kernel, K.RadialKernel) and kernel.bandwidth is not None
     differences = np.abs(p[:, None, :] - q[None, :, :])
     d = {
@@ -56,7 +56,7 @@ def target_factor(
     table = np.eye(p.shape[1], dtype=LONG) if m_matrix is None else np.asarray(m_matrix, LONG)
     smeared = np.array([np.sum(row[:, None] * table, axis=0) for row in p])  # E_Z k_Y(Z, c)
     other = np.array([np.sum(row[None, :] * table, axis=1) for row in q])
-    both = np.array([[np.sum(a * b) for b in q] for a in smeared])
+    both = np.array([np.sum(row * q, axis=1) for row in smeared])
     return table[np.ix_(y, z)] - smeared[:, z] - other[:, y].T + both
 
 
@@ -72,7 +72,7 @@ def h_matrix(
 
 def unbiased(h: np.ndarray) -> float:
     n = len(h)
-    return float(sum(h[i, j] for i in range(n) for j in range(n) if i != j) / (n * (n - 1)))
+    return float(np.sum(h[~np.eye(n, dtype=bool)]) / (n * (n - 1)))
 
 
 def biased(h: np.ndarray) -> float:

@@ -1,0 +1,29 @@
+"""Grids of tests: every operator, level or library with every problem, of which the quick tests keep a part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def cells(
+    columns: Iterable[Any], problems: Iterable[Any], *, in_full: Collection[str], few: Collection[str]
+) -> list[Any]:
+    """Parameters (column, problem), of columns by name and problems by `pytest.param`s of one value with an id.
+
+    The columns `in_full` have each problem without a mark; the others only the `few`, and the rest is marked `grid`.
+    """
+    columns = [column if hasattr(column, "values") else pytest.param(column) for column in columns]
+    problems = list(problems)
+    unknown = set(few) - {problem.id for problem in problems}
+    assert not unknown, f"no such problems: {unknown}"
+    found = []
+    for problem in problems:  # in one go for all columns, which share its oracle
+        for column in columns:
+            (name,) = column.values
+            beyond = name not in in_full and problem.id not in few
+            marks = [*column.marks, *problem.marks, *([pytest.mark.grid] if beyond else [])]
+            found.append(pytest.param(name, *problem.values, id=f"{name}-{problem.id}", marks=marks))
+    return found

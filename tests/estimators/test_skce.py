@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import oracle
 import pytest
+from grid import cells
 from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
 
 import kcalib
@@ -69,10 +70,19 @@ def test_kernel_between_classes_that_are_numbers():
         kcalib.skce(np.array(["a", "c", "b", "b"]), p, target_kernel=Exponential(bandwidth=1.0))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("target", ["delta", "matrix"])
-@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 10), (5, 1000), (197, 3)])
-def test_estimators_agree_with_the_oracle(kernel, target, n, m):
+PROBLEMS = [
+    pytest.param((target, n, m), id=f"{target}-{n}-{m}")
+    for target in ("delta", "matrix")
+    for n, m in ((2, 2), (3, 10), (5, 1000), (197, 3))
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    cells(KERNELS, PROBLEMS, in_full=("exponential", "linear", "mixed"), few=("matrix-3-10", "delta-197-3")),
+)
+def test_estimators_agree_with_the_oracle(kernel, problem):
+    target, n, m = problem
     y, p = softmax_problem(n, m, seed=1)
     matrix = psd_matrix(m, min(m, 3)) if target == "matrix" else None
     h = oracle.h_matrix(KERNELS[kernel], y, p, m_matrix=matrix)

@@ -279,10 +279,25 @@ CASES_ON_GPU = [
     pytest.param(*case.values, id=case.id, marks=[] if _always_on_gpu(*case.values[0]) else pytest.mark.slow)
     for case in CASES
 ]
+FEW_ON_GPU = (
+    "linear+gaussian-matrix-197x3-float64",
+    "linear+gaussian-matrix-199x10-float64",
+    "exponential_cityblock-delta-3x10-float32",
+    "exponential_cityblock-delta-199x10-float32",
+    "exponential-delta-1x2-float64",
+    "exponential-delta-7x1000-float64",
+    "exponential-delta-101x10-float64",
+    "exponential-delta-143x70-float64",
+    "exponential-duplicates-3",
+    "exponential-duplicates-40",
+)
 
 
-@pytest.mark.parametrize("case", CASES_ON_GPU, indirect=True)
-@pytest.mark.parametrize("operator", ["cuda-emulated", "cuda"])
+@pytest.mark.parametrize(
+    ("operator", "case"),
+    cells(["cuda-emulated", "cuda"], CASES_ON_GPU, in_full=(), few=FEW_ON_GPU),
+    indirect=["case"],
+)
 class TestSymmetricOnGPU(Contract):
     """Every problem."""
 
@@ -314,7 +329,10 @@ class TestOnALineOnADevice(Contract):
     """The same on an emulated GPU: a selection, as each polynomial is compiled."""
 
 
-@pytest.mark.parametrize("kernel", LINE_KERNELS)
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(k, marks=[] if k in ("exponential", "matern_2.5") else pytest.mark.grid) for k in LINE_KERNELS],
+)
 def test_sorted_scan_carries_sums_across_chunks(kernel):
     """Several chunks of the recurrence against the sweep over all pairs."""
     y, p = softmax_problem(30_011, 2, seed=1)
@@ -415,10 +433,24 @@ def test_sorted_scan_bits_do_not_depend_on_the_number_of_threads(kernel):
     assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
-@pytest.mark.parametrize("level", instruction_sets())
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("n", "m"), [(97, 3), (1000, 12), (500, 150), (4500, 2)])
-def test_bits_do_not_depend_on_the_number_of_threads(level, dtype, n, m):
+THREADED = [
+    pytest.param((dtype, n, m), id=f"{dtype}-{n}-{m}")
+    for dtype in ("float64", "float32")
+    for n, m in ((97, 3), (1000, 12), (500, 150), (4500, 2))
+]
+
+
+@pytest.mark.parametrize(
+    ("level", "problem"),
+    cells(
+        instruction_sets(),
+        THREADED,
+        in_full=instruction_sets()[:1],
+        few=("float64-97-3", "float64-1000-12", "float32-500-150"),
+    ),
+)
+def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
+    dtype, n, m = problem
     y, p = softmax_problem(n, m)
     kernel = KERNELS["linear+gaussian" if m < 32 else "exponential"]
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem

@@ -40,7 +40,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from kcalib._pairs.problem import Factor, Metric, Profile, Term
+from kcalib._pairs.problem import Factor, Metric, Term
+from kcalib._pairs.profiles import PROFILES
 
 __all__ = [
     "MMD",
@@ -355,9 +356,7 @@ class RadialKernel(Kernel):
     bandwidth: float | None = None
     metric: KernelMetric = "euclidean"
 
-    # What the profile takes: a distance, or its square.
-    squares_distance: ClassVar[bool] = False
-    profile: ClassVar[Profile]
+    profile: ClassVar[str]  # its row in src/include/kcalib/profiles.h
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None:
@@ -382,8 +381,8 @@ class RadialKernel(Kernel):
             )
         unit = 0.5 if self.metric == "total_variation" else 1.0
         metric: Metric = "euclidean" if self.metric == "euclidean" else "cityblock"
-        scale = self._scale(self.bandwidth) * (unit**2 if self.squares_distance else unit)
-        return (Term(1.0, (Factor(self.profile, metric, scale, self._shape()),)),)
+        scale = self._scale(self.bandwidth) * (unit**2 if PROFILES[self.profile].of_square else unit)
+        return (Term(1.0, (Factor(self.profile, metric, scale, *self._shapes()),)),)
 
     def factors(self) -> tuple[RadialKernel, ...]:
         return (self,)
@@ -395,8 +394,8 @@ class RadialKernel(Kernel):
     def _scale(self, bandwidth: float) -> float:
         return 1.0 / bandwidth
 
-    def _shape(self) -> float:
-        return 0.0
+    def _shapes(self) -> tuple[float, ...]:
+        return ()
 
     def __str__(self) -> str:
         shown = [
@@ -436,7 +435,7 @@ class Exponential(RadialKernel):
     0.567971
     """
 
-    profile: ClassVar[Profile] = "exponential"
+    profile: ClassVar[str] = "exponential"
 
     def is_positive_definite(self) -> bool:
         return self.metric in METRICS or isinstance(self.metric, MMD)
@@ -471,8 +470,7 @@ class Gaussian(RadialKernel):
     0.852144
     """
 
-    profile: ClassVar[Profile] = "gaussian"
-    squares_distance: ClassVar[bool] = True
+    profile: ClassVar[str] = "gaussian"
 
     def _scale(self, bandwidth: float) -> float:
         return 0.5 / bandwidth**2
@@ -511,7 +509,7 @@ class GammaExponential(RadialKernel):
     """
 
     gamma: float = 1.0
-    profile: ClassVar[Profile] = "gamma_exponential"
+    profile: ClassVar[str] = "gamma_exponential"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -522,8 +520,8 @@ class GammaExponential(RadialKernel):
     def is_positive_definite(self) -> bool:
         return super().is_positive_definite() or (self.gamma <= 1 and self.metric in METRICS)
 
-    def _shape(self) -> float:
-        return float(self.gamma)
+    def _shapes(self) -> tuple[float, ...]:
+        return (self.gamma,)
 
 
 @dataclass(frozen=True)
@@ -568,7 +566,7 @@ class Matern(RadialKernel):
             raise ValueError(f"`nu` is {self.nu}, expected 1.5 or 2.5; for 0.5 use Exponential")
 
     @property
-    def profile(self) -> Profile:  # type: ignore[override]
+    def profile(self) -> str:  # type: ignore[override]
         return "matern_3_2" if self.nu == 1.5 else "matern_5_2"
 
     def _scale(self, bandwidth: float) -> float:
@@ -607,8 +605,7 @@ class RationalQuadratic(RadialKernel):
     """
 
     alpha: float = 1.0
-    profile: ClassVar[Profile] = "rational_quadratic"
-    squares_distance: ClassVar[bool] = True
+    profile: ClassVar[str] = "rational_quadratic"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -617,8 +614,8 @@ class RationalQuadratic(RadialKernel):
     def _scale(self, bandwidth: float) -> float:
         return 0.5 / (self.alpha * bandwidth**2)
 
-    def _shape(self) -> float:
-        return float(self.alpha)
+    def _shapes(self) -> tuple[float, ...]:
+        return (self.alpha,)
 
 
 def _shown(value: Any) -> str:

@@ -21,6 +21,7 @@ from kcalib._packing.packed import Target
 from kcalib._packing.target_features import LARGEST_RANK, FeatureMap, count_features, target_features
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Mixtures, Side, Term
+from kcalib._pairs.profiles import PROFILES
 from kcalib.bandwidth import MedianDistance
 from kcalib.distributions import Components, NegativeBinomial, Poisson
 from kcalib.distributions._distribution import take_rows
@@ -166,7 +167,7 @@ def _positive_definite(terms: tuple[Term, ...]) -> bool:
 
 def _supremum(terms: tuple[Term, ...]) -> float | None:
     """Of the kernel; None for unbounded ones."""
-    bounded = not any(f.profile == "identity" for t in terms for f in t.factors)
+    bounded = all(PROFILES[f.profile].at_zero == 1 for t in terms for f in t.factors)
     return sum(t.coefficient for t in terms) if bounded else None
 
 

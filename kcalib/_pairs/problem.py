@@ -20,9 +20,6 @@ from typing import Any, Literal
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
-Profile = Literal[
-    "exponential", "gaussian", "gamma_exponential", "matern_3_2", "matern_5_2", "rational_quadratic", "identity"
-]
 # mmd: the points are the parameters of mixtures; table: they are positions in a table of distances.
 Metric = Literal["euclidean", "cityblock", "dot", "mmd", "table"]
 Family = Literal["normal", "normal_full", "laplace", "atoms"]
@@ -30,12 +27,13 @@ Family = Literal["normal", "normal_full", "laplace", "atoms"]
 
 @dataclass(frozen=True)
 class Factor:
-    """profile(scale * d) or profile(scale * d^2); see src/include/kcalib/profiles.h."""
+    """profile(scale * d; a, b) or profile(scale * d^2; a, b): a row of src/include/kcalib/profiles.h."""
 
-    profile: Profile
+    profile: str
     metric: Metric
     scale: float = 1.0
-    shape: float = 0.0
+    a: float = 0.0
+    b: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
-"""Kernels in normal form (`Term`) between two sets of points, in array API functions.
+"""Profiles, and kernels in normal form (`Term`) between two sets of points in array API functions.
 
-Called by `operators.generic`, for kernels on predictions, and by `mixtures`, for target kernels between atoms.
-Differentiable wherever the array library is: distances have their subgradient 0 at 0.
+A profile is a row of src/include/kcalib/profiles.h: its number and properties are read from there by whoever asks, and
+its formula, the very text, is the array form. The functions of formulas are those of include/kcalib/math.h, for arrays.
+
+`kernel_matrix` is called by `operators.generic`, for kernels on predictions, and by `mixtures`, for target kernels between
+atoms. Differentiable wherever the array library is: distances have their subgradient 0 at 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._pairs.problem import Factor, Term
@@ -77,6 +82,53 @@ def safe_root(squares: Array) -> Array:
     return xp.where(squares > 0, xp.sqrt(positive), xp.zeros_like(squares))
 
 
+# Functions of formulas
+
+
+def exp_minus(x: Array) -> Array:
+    return arrays.namespace(x).exp(-x)
+
+
+def log1p(x: Array) -> Array:
+    return arrays.namespace(x).log1p(x)
+
+
+def power(x: Array, exponent: float) -> Array:
+    """Powers of x >= 0, with no infinite slope at 0."""
+    xp = arrays.namespace(x)
+    positive = xp.where(x > 0, x, xp.ones_like(x))
+    return xp.where(x > 0, positive**exponent, xp.zeros_like(x))
+
+
+def quadratic(x: Array, c: float) -> Array:
+    return 1 + x + x * x / c
+
+
+FUNCTIONS = {f.__name__: f for f in (exp_minus, log1p, power, quadratic)} | {"R": float}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A row of profiles.h."""
+
+    number: int
+    of_square: bool  # the formula is one of the squared distance
+    at_zero: float  # 1: the largest value; 0: there is no largest
+    slope: str  # "1" or "a": near 0 it changes as that power of its argument
+    positive_definite: str  # "EVERYWHERE", "ON_A_LINE" or "NOWHERE", of distances in a Hilbert space
+    value: Callable[[Array, float, float], Array]  # of scale * distance (or its square) and the shapes
+
+    def exponent(self, factor: Factor) -> float:
+        """A change r of the argument changes the profile by r to this power, at most."""
+        return min(1.0, factor.a) if self.slope == "a" else 1.0
+
+
+PROFILES = {
+    name: Profile(k, argument == "SQUARE", at_zero, slope, definite, eval(f"lambda r, a, b: {formula}", FUNCTIONS))
+    for k, (name, argument, slope, definite, at_zero, formula) in enumerate(_native.profiles())
+}
+
+
 def kernel_matrix(terms: Sequence[Term], distances: Distances) -> Array:
     """k(x_i, x'_j), in the points' dtype."""
     kernel: Any = None
@@ -91,21 +143,8 @@ def kernel_matrix(terms: Sequence[Term], distances: Distances) -> Array:
 
 
 def _profile(factor: Factor, distances: Distances) -> Array:
-    xp, a = arrays.namespace(distances.left), factor.scale
-    if factor.profile == "gaussian":
-        return xp.exp(-a * distances.squared(factor.metric))
-    if factor.profile == "rational_quadratic":
-        return xp.exp(-factor.shape * xp.log1p(a * distances.squared(factor.metric)))
-    if factor.profile == "identity":
-        return distances.products() if factor.metric == "dot" else distances.distance(factor.metric)
-    r = a * distances.distance(factor.metric)
-    if factor.profile == "exponential":
-        return xp.exp(-r)
-    if factor.profile == "matern_3_2":
-        return (1 + r) * xp.exp(-r)
-    if factor.profile == "matern_5_2":
-        return (1 + r + r * r / 3) * xp.exp(-r)
-    if factor.profile == "gamma_exponential":
-        positive = xp.where(r > 0, r, xp.ones_like(r))
-        return xp.where(r > 0, xp.exp(-(positive**factor.shape)), xp.ones_like(r))
-    raise ValueError(f"unknown profile {factor.profile!r}")
+    if factor.metric == "dot":
+        return distances.products()
+    profile = PROFILES[factor.profile]
+    argument = distances.squared(factor.metric) if profile.of_square else distances.distance(factor.metric)
+    return profile.value(argument if factor.scale == 1 else factor.scale * argument, factor.a, factor.b)

@@ -18,6 +18,7 @@ from kcalib._input.forecasts import Forecasts
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.profiles import PROFILES
 from kcalib._pairs.statistics import disjoint_pairs
 from kcalib.estimators.skce import ESTIMATORS, check_estimator, check_has_blocks, describe, value_and_error
 from kcalib.inference.task import CalibrationMethod, Task
@@ -169,7 +170,7 @@ def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -
     if bound is not None:
         return check_bound(bound)
     for term in problem.kernel:
-        if any(f.profile == "identity" and not (f.metric == "dot" and is_bounded) for f in term.factors):
+        if any(PROFILES[f.profile].at_zero != 1 and not (f.metric == "dot" and is_bounded) for f in term.factors):
             raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
     return float(sum(term.coefficient for term in problem.kernel))
 

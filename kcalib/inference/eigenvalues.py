@@ -26,6 +26,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights, weights_beside
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments, Side
+from kcalib._pairs.profiles import PROFILES
 from kcalib.laws import ChiSquareMixture
 
 BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
@@ -138,9 +139,7 @@ def _in_single_precision(operator: Operator) -> Operator:
     side, xp = problem.left, arrays.namespace(problem.left.points)
     rounding = float(np.finfo(np.float32).eps)
     change = max(
-        (rounding * f.scale) ** (min(1.0, f.shape) if f.profile == "gamma_exponential" else 1.0)
-        for term in problem.kernel
-        for f in term.factors
+        (rounding * f.scale) ** PROFILES[f.profile].exponent(f) for term in problem.kernel for f in term.factors
     )
     if operator.name == "sorted_scan" or change > ROUGH or problem.predicted is not None:
         return operator  # distances of mixtures are roots of differences, which float32 has too few digits for

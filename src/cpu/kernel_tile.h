@@ -13,49 +13,34 @@ namespace {
 
 KCALIB_FN bool is_squared(int metric) { return metric == EUCLIDEAN || metric == MMD; }
 
-// out = profile(distance), and out = profile(squared distance), in the factor's metric.
-template <class V, class Quantities, class F>
-KCALIB_FN void of_distance(int metric, Quantities& quantities, V* out, F&& profile) {
-  if (!is_squared(metric)) {
-    const V* d = quantities.distance(metric);
+// The profile of distances, or squared distances, in the factor's metric.
+template <Profile PROFILE, class V, class Quantities>
+KCALIB_FN void profile_values(const Factor& factor, Quantities& quantities, V* out) {
+  using F = Formula<PROFILE>;
+  using R = Real<V>;
+  const R scale = R(factor.scale), a = R(factor.a), b = R(factor.b);
+  if (!is_squared(factor.metric)) {
+    const V* d = quantities.distance(factor.metric);
 #pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(d[i]);
+    for (int i = 0; i < TILE; ++i) out[i] = F::value((F::of_square ? d[i] * d[i] : d[i]) * scale, a, b);
   } else {
-    const V* d2 = quantities.squared(metric);
+    const V* d2 = quantities.squared(factor.metric);
 #pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(square_root(d2[i]));
-  }
-}
-template <class V, class Quantities, class F>
-KCALIB_FN void of_square(int metric, Quantities& quantities, V* out, F&& profile) {
-  if (!is_squared(metric)) {
-    const V* d = quantities.distance(metric);
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(d[i] * d[i]);
-  } else {
-    const V* d2 = quantities.squared(metric);
-#pragma GCC unroll 4
-    for (int i = 0; i < TILE; ++i) out[i] = profile(d2[i]);
+    for (int i = 0; i < TILE; ++i) out[i] = F::value((F::of_square ? d2[i] : square_root(d2[i])) * scale, a, b);
   }
 }
 
 template <class V, class Quantities> void factor_values(const Factor& factor, Quantities& quantities, V* out) {
-  using R = Real<V>;
-  const R a = R(factor.scale), shape = R(factor.shape);
-  const int metric = factor.metric;
-  switch (factor.profile) {
-    case EXPONENTIAL: return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return exponential(d, a); });
-    case GAUSSIAN: return of_square(metric, quantities, out, [=](V d2) KCALIB_INLINE { return gaussian(d2, a); });
-    case GAMMA_EXPONENTIAL:
-      return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return gamma_exponential(d, a, shape); });
-    case MATERN_3_2: return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return matern_3_2(d, a); });
-    case MATERN_5_2: return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return matern_5_2(d, a); });
-    case RATIONAL_QUADRATIC:
-      return of_square(metric, quantities, out, [=](V d2) KCALIB_INLINE { return rational_quadratic(d2, a, shape); });
-    default:  // IDENTITY
-      if (metric != DOT) return of_distance(metric, quantities, out, [=](V d) KCALIB_INLINE { return d; });
-      const V* dot = quantities.dot();
-      for (int i = 0; i < TILE; ++i) out[i] = dot[i];
+  if (factor.metric == DOT) {
+    const V* dot = quantities.dot();
+    for (int i = 0; i < TILE; ++i) out[i] = dot[i];
+    return;
+  }
+  switch (Profile(factor.profile)) {
+#define KCALIB_CASE(name, ...) \
+  case Profile::name: return profile_values<Profile::name>(factor, quantities, out);
+    KCALIB_PROFILES(KCALIB_CASE)
+#undef KCALIB_CASE
   }
 }
 

@@ -5,7 +5,7 @@
 //
 //   KCALIB_TILE, KCALIB_LANES, KCALIB_FEATURES, KCALIB_THREADS   the sizes below
 //   KCALIB_REAL          double or float: the type of points, marks and entries
-//   KCALIB_EXPRESSION    the kernel as an expression of factor<PROFILE, METRIC>(f) and coefficient(t)
+//   KCALIB_EXPRESSION    the kernel as an expression of factor<Profile::name, METRIC>(f) and coefficient(t)
 //   KCALIB_QUANTITIES    which quantities of a pair it needs: a sum of SQUARES, CITYBLOCKS, DOTS
 //   KCALIB_DIFFERENCES   squared distances are sums of squared differences (few features), not expansions
 //   KCALIB_RESIDUALS     marks are residuals onehot(label) - point: one product gives distance and target factor (1: of
@@ -57,22 +57,13 @@ struct Pair {
   long long n_terms;
 
   KCALIB_FN T coefficient(int t) const { return T(program[t]); }
-  template <int PROFILE, int METRIC> KCALIB_FN T factor(int f) const {
-    const T a = T(program[n_terms + 2 * f]), shape = T(program[n_terms + 2 * f + 1]);
-    if constexpr (PROFILE == GAUSSIAN || PROFILE == RATIONAL_QUADRATIC) {
-      const T square = METRIC == CITYBLOCK ? cityblock * cityblock : squares;
-      if constexpr (PROFILE == GAUSSIAN) return gaussian(square, a);
-      else return rational_quadratic(square, a, shape);
-    } else if constexpr (METRIC == DOT) {
-      return dot;
-    } else {
-      const T d = METRIC == CITYBLOCK ? cityblock : square_root(squares);
-      if constexpr (PROFILE == EXPONENTIAL) return exponential(d, a);
-      else if constexpr (PROFILE == GAMMA_EXPONENTIAL) return gamma_exponential(d, a, shape);
-      else if constexpr (PROFILE == MATERN_3_2) return matern_3_2(d, a);
-      else if constexpr (PROFILE == MATERN_5_2) return matern_5_2(d, a);
-      else return d;
-    }
+  template <Profile PROFILE, int METRIC> KCALIB_FN T factor(int f) const {
+    using F = Formula<PROFILE>;
+    const double* numbers = program + n_terms + 3 * f;
+    const T scale = T(numbers[0]), a = T(numbers[1]), b = T(numbers[2]);
+    if constexpr (METRIC == DOT) return dot;
+    else if constexpr (F::of_square) return F::value((METRIC == CITYBLOCK ? cityblock * cityblock : squares) * scale, a, b);
+    else return F::value((METRIC == CITYBLOCK ? cityblock : square_root(squares)) * scale, a, b);
   }
   KCALIB_FN T kernel() const { return KCALIB_EXPRESSION; }
 };

@@ -21,7 +21,7 @@ struct MixtureNumbers {
 struct Problem {
   Side left, right;
   long long n_features, n_marks;
-  const double* program;  // coefficients of terms, then scale and shape of each factor
+  const double* program;  // coefficients of terms, then scale and shapes of each factor
   long long n_terms;
   MixtureNumbers target, predicted;
   const double* table;

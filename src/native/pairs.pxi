@@ -5,7 +5,8 @@ cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
         int profile
         int metric
         double scale
-        double shape
+        double a
+        double b
     cdef struct Term:
         double coefficient
         int first_factor
@@ -14,6 +15,18 @@ cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
         const Term* terms
         int n_terms
         const Factor* factors
+
+
+cdef extern from "cpu/profile_rows.h" namespace "kcalib" nogil:
+    cdef struct ProfileRow:
+        const char* name
+        const char* argument
+        double at_zero
+        const char* slope
+        const char* definite
+        const char* formula
+    const ProfileRow* PROFILE_ROWS
+    int N_PROFILES
 
 
 cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
@@ -69,8 +82,19 @@ ctypedef fused weight:
 MAX_FULL_DIMS = MAX_DIMS
 
 
+def profiles():
+    """The rows of include/kcalib/profiles.h; a row's place is its profile's number."""
+    cdef ProfileRow row
+    found = []
+    for k in range(N_PROFILES):
+        row = PROFILE_ROWS[k]
+        words = row.name.decode(), row.argument.decode(), row.slope.decode(), row.definite.decode()
+        found.append((*words, row.at_zero, row.formula.decode()))
+    return found
+
+
 cdef class Terms:
-    """A kernel in normal form: [(coefficient, [(profile, metric, scale, shape), ...]), ...]."""
+    """A kernel in normal form: [(coefficient, [(profile, metric, scale, a, b), ...]), ...]."""
 
     cdef vector[Term] terms
     cdef vector[Factor] factors
@@ -79,8 +103,8 @@ cdef class Terms:
     def __init__(self, terms):
         for coefficient, factors in terms:
             self.terms.push_back(Term(coefficient, <int>self.factors.size(), <int>len(factors)))
-            for profile, metric, scale, shape in factors:
-                self.factors.push_back(Factor(profile, metric, scale, shape))
+            for profile, metric, scale, a, b in factors:
+                self.factors.push_back(Factor(profile, metric, scale, a, b))
         self.program = KernelProgram(self.terms.data(), <int>self.terms.size(), self.factors.data())
 
 

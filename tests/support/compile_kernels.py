@@ -19,7 +19,7 @@ import functools
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,18 @@ from kcalib._pairs.operators.cuda import FUNCTIONS, CudaOperator, sums_program
 from kcalib._pairs.operators.device_mixtures import CONSTANT_DIMS
 from kcalib._pairs.operators.sorted_scan_cuda import COLUMNS, places_program, scan_program
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._pairs.profiles import PROFILES
 from kcalib.distributions.poisson import poisson_program
 from kcalib.regression import _dirichlet_cuda
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
-PROFILES = (
-    "exponential", "gaussian", "gamma_exponential", "matern_3_2", "matern_5_2", "rational_quadratic", "identity",
-)  # fmt: skip
 DTYPES = ("float64", "float32")
 VECTOR_FUNCTIONS = [function for function in FUNCTIONS if function != "kcalib_own_products"]
 
 
-def kernel(*metrics: str, profiles: tuple[str, ...] = PROFILES) -> tuple[Term, ...]:
+def kernel(*metrics: str, profiles: Iterable[str] = PROFILES) -> tuple[Term, ...]:
     """Every profile of the metrics."""
-    factors = [Factor(p, m, 0.5, 1.5) for m in metrics for p in (("identity",) if m == "dot" else profiles)]
+    factors = [Factor(p, m, 0.5, 1.5, 0.7) for m in metrics for p in (("identity",) if m == "dot" else profiles)]
     return tuple(Term(1.0, (factor,)) for factor in factors)
 
 

@@ -53,16 +53,16 @@ def expression(kernel: Sequence[Term]) -> str:
     for t, term in enumerate(kernel):
         product = [f"coefficient({t})"]
         for factor in term.factors:
-            product.append(f"factor<{factor.profile.upper()},{METRICS[factor.metric]}>({number})")
+            product.append(f"factor<Profile::{factor.profile},{METRICS[factor.metric]}>({number})")
             number += 1
         terms.append("*".join(product))
     return "+".join(terms)
 
 
 def program(kernel: Sequence[Term]) -> list[float]:
-    """The numbers of that expression: coefficients, then scale and shape of each factor."""
+    """The numbers of that expression: coefficients, then scale and shapes of each factor."""
     numbers = [t.coefficient for t in kernel]
-    return numbers + [number for t in kernel for f in t.factors for number in (f.scale, f.shape)]
+    return numbers + [number for t in kernel for f in t.factors for number in (f.scale, f.a, f.b)]
 
 
 def programs_of(problem: PairProblem) -> tuple[np.ndarray, dict[str, dict[str, int]]]:

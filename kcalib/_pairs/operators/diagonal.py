@@ -7,16 +7,17 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._pairs.mixtures import own_products
 from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.profiles import PROFILES
 
 
 def diagonal(problem: PairProblem, threads: int = 1) -> Array:
-    """H_ii = k(x_i, x_i) <a_i, a_i>, float64; every radial profile is 1 (a bare distance 0) at distance 0."""
+    """H_ii = k(x_i, x_i) <a_i, a_i>, float64."""
     kernel: float | Array = 0.0
     for term in problem.kernel:
         value: float | Array = term.coefficient
         for factor in term.factors:
-            if factor.profile == "identity":
-                value = value * (square_norms(problem.left.points, threads) if factor.metric == "dot" else 0.0)
+            dot = factor.metric == "dot"
+            value = value * (square_norms(problem.left.points, threads) if dot else PROFILES[factor.profile].at_zero)
         kernel = kernel + value
     if problem.target is not None:
         return kernel * own_products(problem.target, problem.left.marks)

@@ -18,19 +18,11 @@ from kcalib._backend.threads import ProgressBar, resolve_threads, terminal_progr
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
+from kcalib._pairs.profiles import PROFILES
 
-# The enums of src/include/kcalib/profiles.h.
-PROFILES = {
-    "exponential": 0,
-    "gaussian": 1,
-    "gamma_exponential": 2,
-    "matern_3_2": 3,
-    "matern_5_2": 4,
-    "rational_quadratic": 5,
-    "identity": 6,
-}
+# The enums of src/include/kcalib/profiles.h and mixtures.h.
 METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
-FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}  # of src/include/kcalib/mixtures.h
+FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}
 # From this many classes on one product of residuals serves both distances and target factors, if
 # the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
 # which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
@@ -187,10 +179,11 @@ class Prepared:
         return result
 
 
-def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float]]]]:
+def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:
     """A kernel in normal form as the compiled core reads it."""
     return [
-        (t.coefficient, [(PROFILES[f.profile], METRICS[f.metric], f.scale, f.shape) for f in t.factors]) for t in terms
+        (t.coefficient, [(PROFILES[f.profile].number, METRICS[f.metric], f.scale, f.a, f.b) for f in t.factors])
+        for t in terms
     ]
 
 

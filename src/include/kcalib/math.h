@@ -1,4 +1,4 @@
-// Scalar maths of the pair engine: exp, 1 - exp, log, log1p, power.
+// Scalar maths of the pair engine: exp, 1 - exp, log, log1p, power, a polynomial.
 //
 // Every function is a template over its value type V: a SIMD pack on the CPU
 // (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h, mixtures.h.
@@ -119,6 +119,12 @@ template <class V> KCALIB_FN V one_minus_exp(V x) {
   const V r = -(n * C::ln2_high + x) - n * C::ln2_low;
   const V power = times_power_of_two(splat<V>(Real<V>(1)), shifted);
   return (Real<V>(1) - power) - power * expm1_reduced(r);
+}
+
+// 1 + x + x^2 / c.
+template <class V> KCALIB_FN V quadratic(V x, Real<V> c) {
+  using R = Real<V>;
+  return x * (x * (R(1) / c) + R(1)) + R(1);
 }
 
 // x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), and log(1 + f) = f - (half_square - rest): with

@@ -15,10 +15,12 @@ class Sweep:
 
 MAX_FULL_DIMS: int
 
+def profiles() -> list[tuple[str, str, str, str, float, str]]: ...
+
 class Kernel:
     def __init__(
         self,
-        terms: Sequence[tuple[float, Sequence[tuple[int, int, float, float]]]],
+        terms: Sequence[tuple[float, Sequence[tuple[int, int, float, float, float]]]],
         target: tuple[Any, ...] | None = None,
         predicted: tuple[Any, ...] | None = None,
         table: np.ndarray | None = None,

@@ -389,7 +389,14 @@ class RadialKernel(Kernel):
 
     def is_positive_definite(self) -> bool:
         """Whether the kernel is known to be positive definite in every dimension."""
-        return self.metric == "euclidean" or isinstance(self.metric, MMD)
+        everywhere = PROFILES[self.profile].positive_definite == "EVERYWHERE"
+        return everywhere and (self.metric == "euclidean" or isinstance(self.metric, MMD))
+
+    def why_indefinite(self) -> str:
+        """What to say of a kernel that is not known to be positive definite."""
+        if PROFILES[self.profile].positive_definite == "ON_A_LINE":
+            return f"{type(self).__name__} is not positive definite, but on a line only"
+        return "with this metric only Exponential and GammaExponential(gamma <= 1) are known to be positive definite"
 
     def _scale(self, bandwidth: float) -> float:
         return 1.0 / bandwidth

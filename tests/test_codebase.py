@@ -123,12 +123,29 @@ def test_everything_is_installed():
             assert installed.joinpath(*path.relative_to(ROOT / "kcalib").parts).is_file(), path
 
 
-def test_profiles_and_metrics_have_the_numbers_of_the_header():
+def test_metrics_have_the_numbers_of_the_header():
     from kcalib._pairs.operators import openmp
 
     header = (ROOT / "src/include/kcalib/profiles.h").read_text()
-    for name, number in (openmp.PROFILES | openmp.METRICS).items():
+    for name, number in openmp.METRICS.items():
         assert f"{name.upper()} = {number}" in header
+
+
+def test_a_profile_is_named_in_the_header_and_in_its_class_alone():
+    """Numbers, switches, array forms and properties are made from the rows of profiles.h."""
+    from kcalib._pairs.profiles import PROFILES
+
+    header = (ROOT / "src/include/kcalib/profiles.h").read_text()
+    public = (ROOT / "kcalib/kernels.py").read_text()
+    loops = [f for folder in ("src/cpu", "src/cuda") for f in (ROOT / folder).iterdir()]
+    # sorted_scan.py has the recurrences of the few profiles that have some.
+    arrays = [f for f in (ROOT / "kcalib/_pairs").rglob("*.py") if f.name not in ("sorted_scan.py", "mixtures.py")]
+    for number, (name, profile) in enumerate(PROFILES.items()):
+        assert profile.number == number and header.count(f"ROW({name},") == 1
+        assert public.count(f'"{name}"') == 1
+        assert not any(f"Profile::{name}" in f.read_text() for f in loops)
+        assert not any(f'"{name}"' in f.read_text() for f in arrays)
+        assert profile.positive_definite in ("EVERYWHERE", "ON_A_LINE", "NOWHERE") and profile.slope in ("1", "a")
 
 
 def test_no_file_needs_fast_math_or_the_build_machine():

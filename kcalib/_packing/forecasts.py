@@ -177,8 +177,7 @@ def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) ->
         if models[0].n_dims > 1 and not factor.is_positive_definite():
             warn_indefinite(
                 f"{factor} on targets",
-                f"with this metric in {models[0].n_dims} dimensions only "
-                "Exponential and GammaExponential(gamma <= 1) are known to be positive definite",
+                f"in {models[0].n_dims} dimensions {factor.why_indefinite()}",
             )
     return target_kernel
 

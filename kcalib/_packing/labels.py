@@ -164,9 +164,9 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
     for factor in kernel.factors():
         if m > 2 and not factor.is_positive_definite():
             warn(
-                f"{factor} may be indefinite for {m} classes: with this metric only Exponential and "
-                "GammaExponential(gamma <= 1) are known to be positive definite. The estimate can then be negative or "
-                "near 0 for a miscalibrated model; use one of those, or metric='euclidean'.",
+                f"{factor} may be indefinite for {m} classes: {factor.why_indefinite()}. The estimate can then be "
+                "negative or near 0 for a miscalibrated model; use Exponential, or another kernel with "
+                "metric='euclidean'.",
                 IndefiniteKernelWarning,
             )
     return kernel

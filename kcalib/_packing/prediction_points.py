@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -59,9 +60,7 @@ class PredictionPoints:
         """Whether the kernel on these points is known to be positive definite."""
         if self.table is not None:
             return False
-        if isinstance(self.space, MMD) or self.space == "wasserstein" or self.values.shape[1] == 1:
-            return True
-        return all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
+        return self.values.shape[1] == 1 or all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
 
     def terms(self, kernel: Kernel) -> tuple[Term, ...]:
         """The kernel's normal form, with bandwidths as numbers."""
@@ -190,16 +189,14 @@ def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> N
             )
             warn_indefinite(f"{factor}", reason)
             return
-    if isinstance(space, MMD) or space == "wasserstein":
-        return
-    parameters = prediction.parameters()
+    dimension, distances = math.inf, "MMD distances"
+    if not isinstance(space, MMD):
+        points = prediction.wasserstein_points() if space == "wasserstein" else prediction.parameters()
+        dimension = 1 if points is None else int(points.shape[1])
+        distances = f"{dimension} {'coordinates' if space == 'wasserstein' else 'parameters'}"
     for factor in kernel.factors():
-        if parameters is not None and parameters.shape[1] > 1 and not _as_vectors(factor).is_positive_definite():
-            warn_indefinite(
-                f"{factor}",
-                f"for {parameters.shape[1]} parameters with this metric only Exponential and "
-                "GammaExponential(gamma <= 1) are known to be positive definite",
-            )
+        if dimension > 1 and not _as_vectors(factor).is_positive_definite():
+            warn_indefinite(f"{factor}", f"for {distances} {factor.why_indefinite()}")
 
 
 def _gaussian(space: MMD) -> tuple[Term, ...]:

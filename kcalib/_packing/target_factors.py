@@ -162,7 +162,8 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
 
 
 def _positive_definite(terms: tuple[Term, ...]) -> bool:
-    return all(f.metric == "euclidean" for t in terms for f in t.factors)
+    known = {name for name, profile in PROFILES.items() if profile.positive_definite == "EVERYWHERE"}
+    return all(f.metric == "euclidean" and f.profile in known for t in terms for f in t.factors)
 
 
 def _supremum(terms: tuple[Term, ...]) -> float | None:

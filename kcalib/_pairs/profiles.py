@@ -3,8 +3,8 @@
 A profile is a row of src/include/kcalib/profiles.h: its number and properties are read from there by whoever asks, and
 its formula, the very text, is the array form. The functions of formulas are those of include/kcalib/math.h, for arrays.
 
-`kernel_matrix` is called by `operators.generic`, for kernels on predictions, and by `mixtures`, for target kernels between
-atoms. Differentiable wherever the array library is: distances have their subgradient 0 at 0.
+`operators.generic` calls `kernel_matrix` for kernels on predictions, `mixtures` for target kernels between atoms. It is
+differentiable wherever the array library is: distances have their subgradient 0 at 0.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def kernel_of(terms: tuple[Term, ...], x: np.ndarray, z: np.ndarray) -> np.ndarr
                 "exponential": lambda r=r: np.exp(-r),
                 "matern_3_2": lambda r=r: (1 + r) * np.exp(-r),
                 "gaussian": lambda r=r, d=d: np.exp(-r * d),
-                "rational_quadratic": lambda r=r, d=d, f=factor: (1 + r * d) ** -LONG(f.shape),
+                "rational_quadratic": lambda r=r, d=d, f=factor: (1 + r * d) ** -LONG(f.a),
             }
             product = product * profiles[factor.profile]()
         total = total + product

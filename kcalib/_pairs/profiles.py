@@ -9,6 +9,7 @@ differentiable wherever the array library is: distances have their subgradient 0
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,13 @@ def quadratic(x: Array, c: float) -> Array:
     return 1 + x + x * x / c
 
 
-FUNCTIONS = {f.__name__: f for f in (exp_minus, log1p, power, quadratic)} | {"R": float}
+def cos_pi(x: Array) -> Array:
+    """As a sine of the distance to the nearest odd half, which is exact where the cosine is small."""
+    xp = arrays.namespace(x)
+    return xp.sin(math.pi * (0.5 - xp.abs(x - 2 * xp.round(x / 2))))
+
+
+FUNCTIONS = {f.__name__: f for f in (exp_minus, log1p, power, quadratic, cos_pi)} | {"R": float}
 
 
 @dataclass(frozen=True)

@@ -220,6 +220,7 @@ template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* o
       case ScalarFunction::RECIPROCAL: return reciprocal(v);
       case ScalarFunction::LOG: return log(v);
       case ScalarFunction::LOG1P: return log1p(v);
+      case ScalarFunction::COS_PI: return cos_pi(v);
       default: return power(v, a);
     }
   };

@@ -81,7 +81,7 @@ template <class T> struct BlockProduct {
 constexpr int THRESHOLDS = 8;  // of one counting sweep
 
 enum class Probe { FMA, EXP, SQRT };
-enum class ScalarFunction { EXP, EXP_MINUS, ONE_MINUS_EXP, SQUARE_ROOT, RECIPROCAL_ROOT, RECIPROCAL, LOG, LOG1P, POWER };
+enum class ScalarFunction { EXP, EXP_MINUS, ONE_MINUS_EXP, SQUARE_ROOT, RECIPROCAL_ROOT, RECIPROCAL, LOG, LOG1P, POWER, COS_PI };
 
 template <class T> struct TileFunctions {
   // Number of T that packing so many samples takes, and samples [begin, end) packed, for rows and columns alike:

@@ -17,6 +17,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         LOG
         LOG1P
         POWER
+        COS_PI
 
 
 cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:

@@ -17,6 +17,7 @@ mpmath = pytest.importorskip("mpmath")
 
 FUNCTIONS = (
     "exp", "exp_minus", "one_minus_exp", "square_root", "reciprocal_root", "reciprocal", "log", "log1p", "power",
+    "cos_pi",
 )  # fmt: skip
 EXPONENTS = (2.0, 1.999, 1.5, 1.0, 0.7, 0.01)  # of power; rounded to float32 where that is the dtype
 DTYPES = (np.float64, np.float32)
@@ -51,6 +52,11 @@ def arguments(function: str, dtype: type) -> np.ndarray:
             high = -low
         x = x.astype(dtype)
         return x[(x >= low) & (x <= high)]
+    if function == "cos_pi":
+        halves = np.concatenate([np.arange(200), rng.integers(0, 2**18, 100)]) / 2  # zeros and extremes
+        near = (halves[:, None] + np.array([-1, 1]) * 10.0 ** rng.uniform(-16, -0.7, (len(halves), 2))).ravel()
+        x = np.concatenate([halves, near, rng.uniform(0, 3, 700), 2.0 ** rng.uniform(-60, 60, 300), 0.25 + np.arange(9)])
+        return np.abs(x).astype(dtype)
     x = np.exp(rng.uniform(low, high, 1000))
     if function.startswith("reciprocal"):
         return (
@@ -71,6 +77,7 @@ def arguments(function: str, dtype: type) -> np.ndarray:
 
 @functools.cache
 def exact(function: str, dtype: type, a: float) -> list:
+    largest = 2.0**51 if dtype == np.float64 else 2.0**22
     formula = {
         "exp": mpmath.exp,
         "exp_minus": lambda x: mpmath.exp(-x),
@@ -81,6 +88,7 @@ def exact(function: str, dtype: type, a: float) -> list:
         "log": mpmath.log,
         "log1p": lambda x: mpmath.log1p(x),
         "power": lambda x: mpmath.power(x, a),
+        "cos_pi": lambda x: mpmath.cospi(x) if x < largest else mpmath.mpf(1),
     }[function]
     with mpmath.workdps(40):
         return [formula(mpmath.mpf(float(x))) for x in arguments(function, dtype)]
@@ -130,7 +138,7 @@ def test_exact_values(dtype, level):
     zero, one = np.zeros(1, dtype), np.ones(1, dtype)
     for function, x, y in (
         ("exp", zero, 1), ("exp_minus", zero, 1), ("square_root", zero, 0), ("square_root", one, 1),
-        ("log", one, 0), ("log1p", zero, 0),
+        ("log", one, 0), ("log1p", zero, 0), ("cos_pi", zero, 1), ("cos_pi", one, -1), ("cos_pi", one / 2, 0),
     ):  # fmt: skip
         assert evaluate(function, x, level)[0] == y
     for a in EXPONENTS:

@@ -10,8 +10,8 @@
 
 #include "kcalib/math.h"
 
-// The switch of the CPU (cpu/kernel_tile.h), the one of GPUs (cuda/pairs.cu) and the array form (kcalib/_pairs/profiles.py,
-// through _native.profiles) are made from these rows. The columns:
+// The switch of the CPU (cpu/kernel_tile.h), the one of GPUs (cuda/pairs.cu) and the array form
+// (kcalib/_pairs/profiles.py, through _native.profiles) are made from these rows. The columns:
 //
 //   name
 //   r          what the formula takes: scale * DISTANCE, or scale * SQUARE, of the squared distance

@@ -77,6 +77,7 @@ PROBLEMS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
 @pytest.mark.parametrize(
     ("kernel", "problem"),
     cells(KERNELS, PROBLEMS, in_full=("exponential", "linear", "mixed"), few=("matrix-3-10", "delta-197-3")),

@@ -43,6 +43,7 @@ def test_matrix_by_hand():
     assert result.target_kernel == "matrix of rank 2"
 
 
+@pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("m", "rank"), [(2, None), (3, 2), (12, None)])
 def test_agrees_with_the_oracle(name, m, rank):

@@ -104,6 +104,9 @@ KERNELS = {
     "mixed": 0.5 * (K.Linear() + K.Matern(bandwidth=0.5)) * K.Exponential(bandwidth=2.0)
     + 2.0 * K.Exponential(bandwidth=0.5, metric="cityblock"),
 }
+DEFINITE_KERNELS = {
+    name: kernel for name, kernel in KERNELS.items() if all(f.is_positive_definite() for f in kernel.factors())
+}
 
 
 def on_a_grid(n: int, seed: int = 0, bits: int = 30) -> tuple[np.ndarray, np.ndarray]:

@@ -8,15 +8,15 @@ from the data by `kcalib.bandwidth`; results report the kernel that was used.
 With :math:`d` the distance of two predictions in the kernel's metric and :math:`\nu` its
 bandwidth:
 
-===================== ==========================================================
-`Exponential`         :math:`e^{-d/\nu}` (Laplacian kernel)
-`Gaussian`            :math:`e^{-d^2/(2\nu^2)}`
-`GammaExponential`    :math:`e^{-(d/\nu)^\gamma}`, :math:`0 < \gamma \le 2`
-`Matern` (3/2)        :math:`(1 + r) e^{-r}`, :math:`r = \sqrt{3}\, d/\nu`
-`Matern` (5/2)        :math:`(1 + r + r^2/3) e^{-r}`, :math:`r = \sqrt{5}\, d/\nu`
-`RationalQuadratic`   :math:`(1 + d^2/(2\alpha\nu^2))^{-\alpha}`
-`Linear`              :math:`\langle p, q \rangle`
-===================== ==========================================================
+======================== ==========================================================
+`Exponential`            :math:`e^{-d/\nu}` (Laplacian kernel)
+`Gaussian`               :math:`e^{-d^2/(2\nu^2)}`
+`GammaExponential`       :math:`e^{-(d/\nu)^\gamma}`, :math:`0 < \gamma \le 2`
+`Matern` (3/2)           :math:`(1 + r) e^{-r}`, :math:`r = \sqrt{3}\, d/\nu`
+`Matern` (5/2)           :math:`(1 + r + r^2/3) e^{-r}`, :math:`r = \sqrt{5}\, d/\nu`
+`RationalQuadratic`      :math:`(1 + d^2/(2\alpha\nu^2))^{-\alpha}`
+`Linear`                 :math:`\langle p, q \rangle`
+======================== ==========================================================
 
 The metrics of class probabilities are those of vectors. Predicted distributions (`kcalib.distributions`) have these:
 
@@ -53,6 +53,7 @@ __all__ = [
     "Matern",
     "MixtureWasserstein",
     "Product",
+    "RadialKernel",
     "RationalQuadratic",
     "Scaled",
     "Sum",
@@ -341,7 +342,7 @@ class Linear(Kernel):
 
 @dataclass(frozen=True)
 class RadialKernel(Kernel):
-    r"""A function of the distance of two predictions; base class of the radial kernels.
+    r"""A function of the distance of two predictions; base class of the radial kernels, which have these parameters.
 
     Parameters
     ----------
@@ -423,12 +424,8 @@ class Exponential(RadialKernel):
 
     Parameters
     ----------
-    bandwidth : float, optional
-        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
-        the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
-        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
-        distributions, whose "euclidean" distance is that of their parameters.
+    bandwidth, metric
+        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
 
     Examples
     --------
@@ -458,12 +455,8 @@ class Gaussian(RadialKernel):
 
     Parameters
     ----------
-    bandwidth : float, optional
-        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
-        the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
-        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
-        distributions, whose "euclidean" distance is that of their parameters.
+    bandwidth, metric
+        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
 
     Examples
     --------
@@ -494,12 +487,8 @@ class GammaExponential(RadialKernel):
 
     Parameters
     ----------
-    bandwidth : float, optional
-        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
-        the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
-        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
-        distributions, whose "euclidean" distance is that of their parameters.
+    bandwidth, metric
+        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
     gamma : float
         Exponent, in (0, 2]; 1 is `Exponential`.
 
@@ -520,9 +509,7 @@ class GammaExponential(RadialKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "gamma", _positive("gamma", self.gamma, low=1e-6))
-        if self.gamma > 2:
-            raise ValueError(f"`gamma` is {self.gamma}, expected 0 < gamma <= 2: beyond 2 this is not a kernel")
+        object.__setattr__(self, "gamma", _gamma(self.gamma))
 
     def is_positive_definite(self) -> bool:
         return super().is_positive_definite() or (self.gamma <= 1 and self.metric in METRICS)
@@ -544,12 +531,8 @@ class Matern(RadialKernel):
 
     Parameters
     ----------
-    bandwidth : float, optional
-        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
-        the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
-        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
-        distributions, whose "euclidean" distance is that of their parameters.
+    bandwidth, metric
+        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
     nu : {1.5, 2.5}
         Smoothness; 1/2 is `Exponential`.
 
@@ -590,12 +573,8 @@ class RationalQuadratic(RadialKernel):
 
     Parameters
     ----------
-    bandwidth : float, optional
-        Length scale :math:`\nu > 0` in units of the metric. None (the default): the median of
-        the pairwise distances of the predictions.
-    metric : {"euclidean", "cityblock", "total_variation", "wasserstein", "mmd"}, MMD or MixtureWasserstein
-        Distance d of two predictions; total variation is half of cityblock. The last four are for predicted
-        distributions, whose "euclidean" distance is that of their parameters.
+    bandwidth, metric
+        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
     alpha : float
         Exponent, > 0; towards infinity the kernel becomes `Gaussian`.
 
@@ -629,6 +608,13 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value) if isinstance(value, (MMD, MixtureWasserstein)) else repr(value)
+
+
+def _gamma(value: float) -> float:
+    gamma = _positive("gamma", value, low=1e-6)
+    if gamma > 2:
+        raise ValueError(f"`gamma` is {gamma}, expected 0 < gamma <= 2: beyond 2 this is not a kernel")
+    return gamma
 
 
 def _positive(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = 1e15) -> float:

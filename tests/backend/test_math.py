@@ -55,7 +55,9 @@ def arguments(function: str, dtype: type) -> np.ndarray:
     if function == "cos_pi":
         halves = np.concatenate([np.arange(200), rng.integers(0, 2**18, 100)]) / 2  # zeros and extremes
         near = (halves[:, None] + np.array([-1, 1]) * 10.0 ** rng.uniform(-16, -0.7, (len(halves), 2))).ravel()
-        x = np.concatenate([halves, near, rng.uniform(0, 3, 700), 2.0 ** rng.uniform(-60, 60, 300), 0.25 + np.arange(9)])
+        x = np.concatenate(
+            [halves, near, rng.uniform(0, 3, 700), 2.0 ** rng.uniform(-60, 60, 300), 0.25 + np.arange(9)]
+        )
         return np.abs(x).astype(dtype)
     x = np.exp(rng.uniform(low, high, 1000))
     if function.startswith("reciprocal"):

@@ -199,10 +199,10 @@ template <class V> KCALIB_FN V power(V x, Real<V> a) {
   return x > R(0) ? exp_reduced(r, shifted) : x;
 }
 
-// cos(pi x) for x >= 0; beyond 2^51 (float: 2^22) it is 1. With f the distance to the nearest integer it is cos(pi f) or
-// its negative, and g = 1/2 - f gives sin(pi g); f is exact, and so is g where it is small: few ulp are lost near the
-// zeros, too. The polynomials in z are Chebyshev interpolants of (cos(pi f) - 1) / z, z = f^2, and (sin(pi g) / g - pi) / z,
-// z = g^2, on [0, 1/16], of degree 6 (float: 3) with errors of 1e-19 (2e-10) in the cosine.
+// cos(pi x) for x >= 0; beyond 2^51 (float: 2^22) it is 1. With f the distance to the nearest integer it is cos(pi f)
+// or its negative, and g = 1/2 - f gives sin(pi g); f is exact, and so is g where it is small: few ulp are lost near
+// the zeros, too. The polynomials are Chebyshev interpolants of (cos(pi f) - 1) / f^2 and (sin(pi g) / g - pi) / g^2 in
+// the squares, up to 1/16, of degree 6 (float: 3), with errors of 1e-19 (2e-10) in the cosine.
 template <class V> KCALIB_FN V cos_pi(V x) {
   using R = Real<V>;
   using C = Constants<R>;

@@ -20,14 +20,14 @@
 //   definite   where it is positive definite, with distances of a Hilbert space: EVERYWHERE, ON_A_LINE, NOWHERE
 //   formula    in r and the shapes a and b, of functions in math.h that _pairs/profiles.py has for arrays
 //
-#define KCALIB_PROFILES(ROW)                                                                        \
-  ROW(exponential,        DISTANCE, 1, 1, EVERYWHERE, exp_minus(r))                                 \
-  ROW(gaussian,           SQUARE,   1, 1, EVERYWHERE, exp_minus(r))                                 \
-  ROW(gamma_exponential,  DISTANCE, 1, a, EVERYWHERE, exp_minus(power(r, a)))                       \
-  ROW(matern_3_2,         DISTANCE, 1, 1, EVERYWHERE, (r + R(1)) * exp_minus(r))                    \
-  ROW(matern_5_2,         DISTANCE, 1, 1, EVERYWHERE, quadratic(r, R(3)) * exp_minus(r))            \
-  ROW(rational_quadratic, SQUARE,   1, 1, EVERYWHERE, exp_minus(a * log1p(r)))                      \
-  ROW(identity,           DISTANCE, 0, 1, NOWHERE,    r)
+#define KCALIB_PROFILES(ROW)                                                                              \
+  ROW(identity,                 DISTANCE, 0, 1, NOWHERE,    r)                                            \
+  ROW(exponential,              DISTANCE, 1, 1, EVERYWHERE, exp_minus(r))                                 \
+  ROW(gaussian,                 SQUARE,   1, 1, EVERYWHERE, exp_minus(r))                                 \
+  ROW(gamma_exponential,        DISTANCE, 1, a, EVERYWHERE, exp_minus(power(r, a)))                       \
+  ROW(matern_3_2,               DISTANCE, 1, 1, EVERYWHERE, (r + R(1)) * exp_minus(r))                    \
+  ROW(matern_5_2,               DISTANCE, 1, 1, EVERYWHERE, quadratic(r, R(3)) * exp_minus(r))            \
+  ROW(rational_quadratic,       SQUARE,   1, 1, EVERYWHERE, exp_minus(a * log1p(r)))
 
 namespace kcalib {
 

@@ -16,6 +16,7 @@ bandwidth:
 `Matern` (5/2)           :math:`(1 + r + r^2/3) e^{-r}`, :math:`r = \sqrt{5}\, d/\nu`
 `RationalQuadratic`      :math:`(1 + d^2/(2\alpha\nu^2))^{-\alpha}`
 `GammaRationalQuadratic` :math:`(1 + (d/\nu)^\gamma/\alpha)^{-\alpha}`, :math:`0 < \gamma \le 2`
+`Cosine`                 :math:`\cos(\pi d/\nu)`, positive definite on a line only
 `Linear`                 :math:`\langle p, q \rangle`
 ======================== ==========================================================
 
@@ -46,6 +47,7 @@ from kcalib._pairs.profiles import PROFILES
 
 __all__ = [
     "MMD",
+    "Cosine",
     "Exponential",
     "GammaExponential",
     "GammaRationalQuadratic",
@@ -652,6 +654,35 @@ class GammaRationalQuadratic(RadialKernel):
 
     def _shapes(self) -> tuple[float, ...]:
         return self.gamma, self.alpha
+
+
+@dataclass(frozen=True)
+class Cosine(RadialKernel):
+    r"""The cosine kernel: predictions that are two bandwidths apart are as similar as equal ones.
+
+    .. math:: k(p, q) = \cos(\pi d/\nu)
+
+    Positive definite on a line only: for two classes, or where predictions have a single parameter. Elsewhere it
+    comes with an `kcalib.IndefiniteKernelWarning`.
+
+    Parameters
+    ----------
+    bandwidth, metric
+        The length scale :math:`\nu` and the distance d, as `RadialKernel` says.
+
+    Examples
+    --------
+    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
+    -0.16 k(p, q):
+
+    >>> import kcalib
+    >>> from kcalib.kernels import Cosine
+    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Cosine(bandwidth=1.0))
+    >>> round(value / -0.16, 6)
+    -0.204895
+    """
+
+    profile: ClassVar[str] = "cosine"
 
 
 def _shown(value: Any) -> str:

@@ -43,6 +43,8 @@ def kernel_matrix(kernel: K.Kernel, p: np.ndarray, q: np.ndarray) -> np.ndarray:
         return (1 + r**2 / (2 * LONG(kernel.alpha))) ** -LONG(kernel.alpha)
     if isinstance(kernel, K.GammaRationalQuadratic):
         return (1 + r ** LONG(kernel.gamma) / LONG(kernel.alpha)) ** -LONG(kernel.alpha)
+    if isinstance(kernel, K.Cosine):
+        return np.cos(LONG("3.14159265358979323846264338327950288") * r)
     if isinstance(kernel, K.Matern) and kernel.nu == 1.5:
         return (1 + np.sqrt(LONG(3)) * r) * np.exp(-np.sqrt(LONG(3)) * r)
     if isinstance(kernel, K.Matern) and kernel.nu == 2.5:

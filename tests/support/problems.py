@@ -100,6 +100,7 @@ KERNELS = {
     "rational_quadratic": K.RationalQuadratic(bandwidth=0.4, alpha=1.7),
     "rational_quadratic_1e6": K.RationalQuadratic(bandwidth=0.4, alpha=1e6),
     "gamma_rational_quadratic": K.GammaRationalQuadratic(bandwidth=0.5, alpha=1.7, gamma=1.5),
+    "cosine": K.Cosine(bandwidth=0.7),
     "linear": K.Linear(),
     "linear+gaussian": K.Linear() + K.Gaussian(bandwidth=0.4),
     "mixed": 0.5 * (K.Linear() + K.Matern(bandwidth=0.5)) * K.Exponential(bandwidth=2.0)

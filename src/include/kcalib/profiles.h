@@ -28,7 +28,8 @@
   ROW(matern_3_2,               DISTANCE, 1, 1, EVERYWHERE, (r + R(1)) * exp_minus(r))                    \
   ROW(matern_5_2,               DISTANCE, 1, 1, EVERYWHERE, quadratic(r, R(3)) * exp_minus(r))            \
   ROW(rational_quadratic,       SQUARE,   1, 1, EVERYWHERE, exp_minus(a * log1p(r)))                      \
-  ROW(gamma_rational_quadratic, DISTANCE, 1, a, EVERYWHERE, exp_minus(b * log1p(power(r, a) / b)))
+  ROW(gamma_rational_quadratic, DISTANCE, 1, a, EVERYWHERE, exp_minus(b * log1p(power(r, a) / b)))        \
+  ROW(cosine,                   DISTANCE, 1, 1, ON_A_LINE,  cos_pi(r))
 
 namespace kcalib {
 

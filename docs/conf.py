@@ -90,7 +90,7 @@ class CapabilityTable(SphinxDirective):
         rows = [["", *(f"``{row.name}``" for row in dispatch.TABLE)]]
         for field in dataclasses.fields(dispatch.Capability):
             if field.name != "name":
-                cells = [self.text(getattr(row, field.name)) for row in dispatch.TABLE]
+                cells = [self.text(getattr(row.capability, field.name)) for row in dispatch.TABLE]
                 rows.append([field.name, *cells])
         lines = [".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", ""]
         for row in rows:

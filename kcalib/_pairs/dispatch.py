@@ -1,13 +1,14 @@
 """Which operator computes a pair problem: the one table, the one place that chooses.
 
-Read top to bottom: the first row whose arrays fit is taken. Only exact operators are
-chosen automatically. The table is printed in the documentation.
+Read top to bottom: of the rows whose arrays fit, the first whose operator has no obstacle is taken. Only exact
+operators are chosen automatically. The table is printed in the documentation. Who wants to know what an operator can do
+asks for a capability, not for its name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -20,13 +21,15 @@ from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import SortedScanOperator
-from kcalib._pairs.problem import Moments, PairProblem
+from kcalib._pairs.problem import Moments, PairProblem, Side
 
 
 class Operator(Protocol):
     """The primitives of the matrix H of a pair problem; see `_pairs.problem`."""
 
     name: str
+    on_a_line: bool  # points lie on a line, and sums and products take O(n log n)
+    entry_cost: float  # an entry's time, relative to the compiled core's
     reason: str  # why it was chosen
     problem: PairProblem
 
@@ -64,9 +67,12 @@ class Operator(Protocol):
         """The dense piece H[rows][:, columns]."""
 
 
+Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, any other device
+
+
 @dataclass(frozen=True)
 class Capability:
-    """One row of the table: what an operator can do."""
+    """What an operator can do: a column of the documentation's table."""
 
     name: str
     arrays: str
@@ -77,29 +83,64 @@ class Capability:
     memory: str
 
 
+@dataclass(frozen=True)
+class Row:
+    """An operator, what it can do, and when it is taken."""
+
+    capability: Capability
+    operator: Any  # the class
+    places: tuple[Place, ...]  # of the arrays that it takes
+    reason: str  # why it is taken, unless because of an obstacle that a row above has
+    with_threads: bool = False  # on the host
+    scheduler: str = "the GPU"  # what decides on threads elsewhere
+    samples_from: int = 0  # where it is worth it
+
+    @property
+    def name(self) -> str:
+        return self.capability.name
+
+
 PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "between", "tile")
 TABLE = (
-    Capability(
-        "sorted_scan", "NumPy and all CPU arrays, and CuPy arrays on their NVIDIA GPU: binary problems (points on a "
-        "line) with kernels made of exponential and Matern kernels on distances",
-        ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
+    Row(
+        Capability(
+            "sorted_scan", "NumPy and all CPU arrays, and CuPy arrays on their NVIDIA GPU: binary problems (points on "
+            "a line) with kernels made of exponential and Matern kernels on distances",
+            ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
+        ),
+        SortedScanOperator, ("host", "cuda"), "the predictions lie on a line and the kernel allows O(n log n)",
+        with_threads=True, samples_from=512,  # with fewer the sweep over all pairs takes no longer
     ),
-    Capability(
-        "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are normal "
-        f"with full covariances in more than {MAX_FULL_DIMS} dimensions",
-        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
+    Row(
+        Capability(
+            "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are "
+            f"normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
+            ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
+        ),
+        OpenMPOperator, ("host",), "the arrays are in host memory", with_threads=True,
     ),
-    Capability(
-        "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy; not "
-        f"predictions that are normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
-        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), rectangles of H",
+    Row(
+        Capability(
+            "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy; "
+            f"not predictions that are normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
+            ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), rectangles of H",
+        ),
+        CudaOperator, ("cuda",), "the arrays are on {where}",
     ),
-    Capability(
-        "generic", "any array API namespace, on its device",
-        ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
+    Row(
+        Capability(
+            "generic", "any array API namespace, on its device",
+            ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
+        ),
+        GenericOperator, ("host", "cuda", "elsewhere"), "{library} arrays on {where} stay there",
+        scheduler="the array library",
     ),
 )  # fmt: skip
-SORTED_SCAN_FROM = 512  # samples; below, the sweep over all pairs takes no longer
+ROWS = {row.name: row for row in TABLE}
+NEEDS: dict[Place, tuple[str, str]] = {
+    "host": ("in host memory", "bring it to the CPU first"),
+    "cuda": ("on an NVIDIA GPU", "pass cupy.asarray(y_pred)"),
+}
 
 
 def operator_for(problem: PairProblem, *, operator: str | None = None, threads: int | None = None) -> Operator:
@@ -111,56 +152,64 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
         If `operator` is unknown or cannot take the problem's arrays, or if `threads` is
         given to an operator that has none.
     """
-    points = problem.left.points
-    host = arrays.is_host(points)
-    where = arrays.describe_device(points)
-    on_cuda = arrays.library(points) == "cupy"
+    place = _place(problem.left.points)
     if operator is None:
-        operator, reason = _choice(problem)
+        row, reason = _choice(problem, place)
     else:
-        check_choice("operator", operator, tuple(row.name for row in TABLE))
-        reason = "asked for by name"
-        if operator == "cuda" and not on_cuda:
-            raise ValueError(
-                f"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on {where}; pass cupy.asarray(y_pred), "
-                "or leave operator=None"
-            )
-        if not host and (operator == "openmp" or (operator == "sorted_scan" and not on_cuda)):
-            raise ValueError(
-                f"operator={operator!r} needs arrays in host memory, `y_pred` is on {where}; "
-                "bring it to the CPU first, or leave operator=None"
-            )
-        obstacle = None
-        if operator in ("sorted_scan", "cuda"):
-            obstacle = (SortedScanOperator if operator == "sorted_scan" else CudaOperator).unsuitable(problem)
-        if obstacle is not None:
-            raise ValueError(f"operator={operator!r} cannot take this problem: {obstacle}; leave operator=None")
-    if operator == "openmp":
-        return OpenMPOperator(problem, threads=threads, reason=reason)
-    if operator == "sorted_scan" and host:
-        return SortedScanOperator(problem, threads=threads, reason=reason)
+        row, reason = ROWS[check_choice("operator", operator, tuple(ROWS))], "asked for by name"
+        _check(row, problem, place)
+    if row.with_threads and place == "host":
+        return row.operator(problem, threads=threads, reason=reason)
     if threads is not None:
-        decides = "the array library" if operator == "generic" else "the GPU"
-        raise ValueError(f"`threads` has no effect on operator={operator!r}: {decides} decides; leave it out")
-    if operator == "sorted_scan":
-        return SortedScanOperator(problem, reason=reason)
-    if operator == "cuda":
-        return CudaOperator(problem, reason=reason)
-    return GenericOperator(problem, reason=reason)
+        raise ValueError(f"`threads` has no effect on operator={row.name!r}: {row.scheduler} decides; leave it out")
+    return row.operator(problem, reason=reason)
 
 
-def _choice(problem: PairProblem) -> tuple[str, str]:
+def in_single_precision(operator: Operator) -> Operator:
+    """The same operator of samples in float32, whose entries take half the time, or `operator` where that is no use.
+
+    Distances of mixtures are roots of differences, for which float32 has too few digits.
+    """
+    problem = operator.problem
+    side, xp = problem.left, arrays.namespace(problem.left.points)
+    use = "float32" in ROWS[operator.name].capability.dtypes and problem.predicted is None
+    if not use or side.points.dtype == xp.float32:
+        return operator
+    points, marks = (xp.astype(a, xp.float32) for a in (side.points, side.marks))
+    single = replace(problem, left=Side(points, marks, side.labels))
+    return operator_for(single, operator=operator.name, threads=operator.threads)
+
+
+def _place(points: Array) -> Place:
+    if arrays.is_host(points):
+        return "host"
+    return "cuda" if arrays.library(points) == "cupy" else "elsewhere"
+
+
+def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
     """The operator that can take the problem and is the fastest, and why it is taken."""
     points = problem.left.points
-    host, on_cuda = arrays.is_host(points), arrays.library(points) == "cupy"
-    where = arrays.describe_device(points)
-    many = (host or on_cuda) and int(points.shape[0]) >= SORTED_SCAN_FROM
-    if many and SortedScanOperator.unsuitable(problem) is None:
-        reason = "the predictions lie on a line and the kernel allows O(n log n)"
-        return "sorted_scan", reason if host else f"{reason}; the arrays are on {where}"
-    if on_cuda and CudaOperator.unsuitable(problem) is None:
-        return "cuda", f"the arrays are on {where}"
-    if not host:
-        return "generic", f"{arrays.library(points)} arrays on {where} stay there"
-    obstacle = OpenMPOperator.unsuitable(problem)
-    return ("openmp", "the arrays are in host memory") if obstacle is None else ("generic", obstacle)
+    library, where = arrays.library(points), arrays.describe_device(points)
+    obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
+    for row in TABLE:
+        if place not in row.places or int(points.shape[0]) < row.samples_from:
+            continue
+        found = row.operator.unsuitable(problem)
+        if found is None:
+            reason = obstacle or row.reason.format(library=library, where=where)
+            return row, reason if place == "host" or where in reason else f"{reason}; the arrays are on {where}"
+        obstacle = obstacle if row.operator.on_a_line else found
+    raise AssertionError("the last row takes everything")
+
+
+def _check(row: Row, problem: PairProblem, place: Place) -> None:
+    """That the row's operator can take the problem."""
+    if place not in row.places:
+        needed, remedy = NEEDS[row.places[0]]
+        raise ValueError(
+            f"operator={row.name!r} needs arrays {needed}, `y_pred` is on "
+            f"{arrays.describe_device(problem.left.points)}; {remedy}, or leave operator=None"
+        )
+    obstacle = row.operator.unsuitable(problem)
+    if obstacle is not None:
+        raise ValueError(f"operator={row.name!r} cannot take this problem: {obstacle}; leave operator=None")

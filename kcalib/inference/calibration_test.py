@@ -50,7 +50,6 @@ EXACT_ON_A_LINE = 20_000  # samples
 SPECTRUM_WORK = 5e10
 SPECTRUM_COLUMNS = 50  # what the products with H cost beside its entries, in classes
 SPECTRUM_PASSES = 10
-GENERIC_COST = 30  # of an entry by array operations, relative to one by the compiled core
 # What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured; Laplace distributions have branches
 # of the formula, full covariances a factorisation.
 EXPONENTIAL_COST = 12
@@ -258,7 +257,7 @@ def _choice(data: Data, task: Task) -> tuple[CalibrationMethod, str]:
 @_choice.register
 def _(data: Classification, task: Task) -> tuple[CalibrationMethod, str]:
     n, m = data.n, data.m
-    on_a_line = task.operator.name == "sorted_scan"
+    on_a_line = task.operator.on_a_line
     if (on_a_line and n <= EXACT_ON_A_LINE) or n * n * m * N_RESAMPLES <= EXACT_WORK:
         return Exact(), f"{n} samples of {m} classes are few enough to draw labels from the predictions"
     if on_a_line:
@@ -272,7 +271,7 @@ def _(data: Classification, task: Task) -> tuple[CalibrationMethod, str]:
 def _(data: Forecasts, task: Task) -> tuple[CalibrationMethod, str]:
     """As for classes, with what an entry of H costs in their place."""
     n = data.n
-    entry = entry_cost(task.packed.problem) * (GENERIC_COST if task.operator.name == "generic" else 1)
+    entry = entry_cost(task.packed.problem) * task.operator.entry_cost
     if n * n / 2 * entry * N_RESAMPLES <= EXACT_WORK:
         return Exact(), f"{n} samples are few enough to draw targets from the predictions"
     if n * n / 2 * entry * SPECTRUM_PASSES <= SPECTRUM_WORK:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights, weights_beside
-from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.problem import Moments, Side
+from kcalib._pairs.dispatch import Operator, in_single_precision
+from kcalib._pairs.problem import Moments
 from kcalib._pairs.profiles import PROFILES
 from kcalib.laws import ChiSquareMixture
 
@@ -100,7 +100,7 @@ def leading_spectrum(
     assert moments.sum_of_squares is not None
     diagonal = arrays.where_computed(moments.diagonal)[:, None]
     squares = moments.sum_of_squares / (n - 1) ** 2
-    width = LINE_BLOCK_SIZE if operator.name == "sorted_scan" else BLOCK_SIZE
+    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
     width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
     rows = Rows(n, operator.threads or 1)
     operator = _in_single_precision(operator)
@@ -135,17 +135,10 @@ def _in_single_precision(operator: Operator) -> Operator:
     Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by
     a rounding times `scale` for the kernel.
     """
-    problem = operator.problem
-    side, xp = problem.left, arrays.namespace(problem.left.points)
     rounding = float(np.finfo(np.float32).eps)
-    change = max(
-        (rounding * f.scale) ** PROFILES[f.profile].exponent(f) for term in problem.kernel for f in term.factors
-    )
-    if operator.name == "sorted_scan" or change > ROUGH or problem.predicted is not None:
-        return operator  # distances of mixtures are roots of differences, which float32 has too few digits for
-    points, marks = (xp.astype(a, xp.float32, copy=False) for a in (side.points, side.marks))
-    single = replace(problem, left=Side(points, marks, side.labels))
-    return operator_for(single, operator=operator.name, threads=operator.threads)
+    factors = [f for term in operator.problem.kernel for f in term.factors]
+    change = max((rounding * f.scale) ** PROFILES[f.profile].exponent(f) for f in factors)
+    return operator if change > ROUGH else in_single_precision(operator)
 
 
 def _from_krylov(

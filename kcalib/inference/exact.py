@@ -144,7 +144,7 @@ def _root(task: Task, m: int) -> np.ndarray:
     """R, shape (m, rank), with <a_i, a_j> = <R^T e_i, R^T e_j> for the residuals e."""
     if task.packed.target.root is not None:
         return task.packed.target.root
-    if task.operator.name == "sorted_scan" and m == 2:
+    if task.operator.on_a_line and m == 2:
         return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]  # on a line e is (-r, r), to rounding
     return np.eye(m)
 

@@ -9,7 +9,6 @@ which stay there. Points on other devices stay there too, but what goes to and f
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -21,9 +20,8 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
 from kcalib._packing import Packed, pack_points
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator, in_single_precision, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.problem import Side
 from kcalib.kernels import Kernel
 
 MEMBERS = ("n", "matmul", "tile", "diagonal")
@@ -118,15 +116,8 @@ class KernelMatrix:
 
     @cached_property
     def _single(self) -> Operator:
-        """The same in float32, points and kernel too, where that is faster."""
-        points = self._points
-        xp = arrays.namespace(points)
-        problem = self._operator.problem
-        if self.name == "sorted_scan" or points.dtype == xp.float32 or problem.predicted is not None:
-            return self._operator  # distances of mixtures are roots of differences: too few digits in float32
-        side = problem.left
-        problem = replace(problem, left=Side(*(xp.astype(a, xp.float32) for a in (side.points, side.marks))))
-        return operator_for(problem, operator=self.name, threads=self._threads)
+        """The same in float32, points and kernel too, where that is of use."""
+        return in_single_precision(self._operator)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.n} points, {self.kernel}, {self.name}>"

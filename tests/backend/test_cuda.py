@@ -24,10 +24,11 @@ from kcalib._backend.random import KINDS, Weights, drawn_weights, weights_progra
 from kcalib._backend.segments import segments_program
 from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import cuda
-from kcalib._pairs.operators.cuda import CudaOperator, Rectangle
+from kcalib._pairs.operators import cuda, rectangles
+from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.device_mixtures import MIXTURE_NUMBERS
 from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.operators.rectangles import Rectangle
 from kcalib._pairs.problem import PairProblem
 
 KERNEL = K.Exponential(bandwidth=0.5)
@@ -161,7 +162,7 @@ def test_many_rectangles(cupy, monkeypatch, shape):
     """Several rectangles, groups of columns, bands of rows and panels, with ragged edges; 1e-12 of sums of sizes."""
     n, m, other, gram_from = shape
     for name, value in SMALL.items():
-        monkeypatch.setattr(cuda, name, value)
+        monkeypatch.setattr(rectangles if name == "LAUNCH_COST" else cuda, name, value)
     if gram_from:
         monkeypatch.setattr(cuda, "GRAM_FROM", gram_from)
     problem = _problem(n, m, other=other)
@@ -191,7 +192,7 @@ def test_bits_of_sums_do_not_depend_on_the_launches(cupy, monkeypatch):
     for changes in ({"BAND": 1}, {"LAUNCH_COST": 1.0}, {"BAND": 2, "PARTS_BYTES": 1}):
         with monkeypatch.context() as patch:
             for name, value in changes.items():
-                patch.setattr(cuda, name, value)
+                patch.setattr(rectangles if name == "LAUNCH_COST" else cuda, name, value)
             assert bits() == whole
 
 
@@ -218,7 +219,7 @@ def test_too_little_memory_is_met_by_smaller_workspaces(emulation, monkeypatch):
     product = operator.matmul(vectors).get()
     pool = emulation.get_default_memory_pool()
     used, entry = pool.used_bytes(), 8 * n * n
-    monkeypatch.setattr(cuda, "_free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
+    monkeypatch.setattr(cuda, "free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
     with emulated_cupy.memory_limit(used + 2 * entry - 1000):
         np.testing.assert_allclose(operator.matmul(vectors).get(), product, rtol=0, atol=1e-13)
     assert pool.used_bytes() == used
@@ -237,13 +238,13 @@ def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
     monkeypatch.setattr(cuda, "GRAM_FROM", 9)
     operator = _on_gpu(_problem(300, 10))
     for free, strip in ((2**40, 4096), (2 * 8 * 4096**2, 4096), (2 * 8 * 4096**2 - 1, 2048), (0, 256)):
-        monkeypatch.setattr(cuda, "_free_memory", lambda free=free: free)
+        monkeypatch.setattr(cuda, "free_memory", lambda free=free: free)
         assert operator._gram_of(Rectangle(0, 300, 0, 300), 1)[0] == strip
 
 
 def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     """After each share of the work a synchronisation, where Python sees an interrupt; what is behind does not run."""
-    monkeypatch.setattr(cuda, "LAUNCH_COST", 1e5)
+    monkeypatch.setattr(rectangles, "LAUNCH_COST", 1e5)
     monkeypatch.setattr(cuda, "BAND", 1)
     operator = _on_gpu(_problem(300, 10))
     seen: list[float] = []

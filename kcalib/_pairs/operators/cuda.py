@@ -13,18 +13,16 @@ it, as long as the memory suffices for the same rectangles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, defined, layout_check, struct, tensor_float
-from kcalib._backend.memory import available_memory_on_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
-from kcalib._backend.threads import terminal_progress
+from kcalib._pairs.operators import rectangles
 from kcalib._pairs.operators.device_mixtures import (
     MIXTURE_NUMBERS,
     QUANTITIES,
@@ -35,7 +33,9 @@ from kcalib._pairs.operators.device_mixtures import (
     table_of,
 )
 from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.digits import powers_of_two, spread
 from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
+from kcalib._pairs.operators.rectangles import Rectangle, free_memory, paced, within_memory
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
 
 HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h", "cuda/problem.cuh")
@@ -92,9 +92,6 @@ GATHERED_FROM = 64
 # even at m = 63. In float32, where TF32 would leave 3 digits, both have 33e12 and 8 bytes: even at m = 110.
 GRAM_FROM = 128
 
-# A launch costs pairs times instructions a pair, at most so many: 0.2 s on a GPU that does 3e11 of them in a second
-# (float64 on a consumer's), 4 ms on an H200, beside which a synchronisation is not seen.
-LAUNCH_COST = 6e10
 EPILOGUE_COST = 60  # of an exponential kernel and a reduction
 BAND = 128  # tiles of rows in a launch
 BLOCKS, GROUP_COST = 4096, 2560  # thread blocks that keep any device busy; a block's share, in tiles times their cost
@@ -107,34 +104,14 @@ PANEL = 512  # columns of weights or vectors in one product
 WEIGHTS_BYTES = 2**33  # of weights at a time, if a quarter of the free memory is more
 LARGE_BLOCK = 1024  # samples, from which the sum of a diagonal block is spread over many thread blocks
 
-R = TypeVar("R")
-
-
-class Rectangle(NamedTuple):
-    """Part of H: rows [row, row_end), columns [column, column_end)."""
-
-    row: int
-    row_end: int
-    column: int
-    column_end: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.row_end - self.row, self.column_end - self.column
-
-    def parts(self, rows: int, columns: int, symmetric: bool) -> Iterator[Rectangle]:
-        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, without those below its diagonal."""
-        for row in range(self.row, self.row_end, rows):
-            first = (row - self.row) // columns * columns if symmetric else 0
-            for column in range(self.column + first, self.column_end, columns):
-                yield Rectangle(row, min(row + rows, self.row_end), column, min(column + columns, self.column_end))
-
 
 class CudaOperator:
     """H in rectangles of tiles; the same bits from run to run."""
 
     name = "cuda"
     threads = None
+    on_a_line = False
+    entry_cost = 1.0
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
         self.problem = problem
@@ -149,11 +126,11 @@ class CudaOperator:
         features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO
-        spread, size = _spread(problem.left.points) if many_features else (0.0, 0.0)
+        apart, size = spread(problem.left.points) if many_features else (0.0, 0.0)
         self._residuals = 0
-        if labelled and metrics == {"euclidean"} and spread > SPREAD_OF_RESIDUALS:
+        if labelled and metrics == {"euclidean"} and apart > SPREAD_OF_RESIDUALS:
             self._residuals = 1 if features <= FEATURES else 2 if features >= GATHERED_FROM else 0
-        self._expanded = many_features and spread > SPREAD * size and not self._residuals
+        self._expanded = many_features and apart > SPREAD * size and not self._residuals
         self._dots = self._expanded or "dot" in metrics
         vectors = problem.target is None and problem.predicted is None and problem.table is None
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
@@ -254,7 +231,7 @@ class CudaOperator:
             whole = Rectangle(0, left.n, 0, right.n)
             out = self._xp.empty(whole.shape, dtype=self._xp.float64)
             strip, gram = self._gram_of(whole, shrink)
-            with self._paced(whole, self._cost) as spent:
+            with paced(whole, self._cost) as spent:
                 for part in whole.parts(strip, strip, symmetric=False):
                     inner = self._inner_products(gram, part, left, right)
                     self._write_entries(part, left, right, inner, out, whole, whole.shape[1])
@@ -279,7 +256,7 @@ class CudaOperator:
             # Functions of the sizes alone, as the bits are, but for `band` and the groups of a launch.
             per_group = int(max(1, min(tiles * column_tiles // BLOCKS, GROUP_COST // self._cost)))
             band = max(1, min(BAND, tiles) // shrink)
-            groups = LAUNCH_COST / (self._cost * band * per_group * TILE**2)
+            groups = rectangles.LAUNCH_COST / (self._cost * band * per_group * TILE**2)
             groups = min(groups, PARTS_BYTES / shrink / (8 * band * per_group * TILE), -(-column_tiles // per_group))
             columns_at_once = per_group * TILE * max(1, int(groups))
         most = min(columns_at_once, n_right)
@@ -295,7 +272,7 @@ class CudaOperator:
         total_parts, square_parts = (
             None if sums is None else xp.empty(groups_at_once * band, dtype=xp.float64) for sums in (totals, squares)
         )
-        with self._paced(whole, self._cost, symmetric) as spent:
+        with paced(whole, self._cost, symmetric) as spent:
             for part in whole.parts(band * TILE, columns_at_once, symmetric):
                 inner = self._inner_products(gram, part, self._left, self._right)
                 row_tiles, groups = -(-part.shape[0] // TILE), -(-part.shape[1] // (per_group * TILE))
@@ -334,8 +311,8 @@ class CudaOperator:
     def _small_block_sums(self, size: int, n: int) -> Array:
         xp, blocks = self._xp, n // size
         out = xp.empty(blocks, dtype=xp.float64)
-        at_once = max(1, int(LAUNCH_COST / (self._cost * max(size, TILE) ** 2)))
-        with self._paced(Rectangle(0, n, 0, max(size, TILE)), self._cost) as spent:
+        at_once = max(1, int(rectangles.LAUNCH_COST / (self._cost * max(size, TILE) ** 2)))
+        with paced(Rectangle(0, n, 0, max(size, TILE)), self._cost) as spent:
             for first in range(0, blocks, at_once):
                 count = min(at_once, blocks - first)
                 whole, numbers = Rectangle(0, n, 0, n), (np.int64(size), np.int64(first))
@@ -349,7 +326,7 @@ class CudaOperator:
         """Launch a function for all tiles on and above the diagonal."""
         whole = Rectangle(0, self._left.n, 0, self._left.n)
         strip, gram = self._gram_of(whole, shrink)
-        with self._paced(whole, self._cost, symmetric=True) as spent:
+        with paced(whole, self._cost, symmetric=True) as spent:
             for part in whole.parts(strip, strip, symmetric=True):
                 inner = self._inner_products(gram, part, self._left, self._left)
                 grid = -(-part.shape[1] // TILE), -(-part.shape[0] // TILE)
@@ -364,7 +341,7 @@ class CudaOperator:
         if count == 0:
             return xp.empty((n, 0), dtype=xp.float64)
         vectors = xp.asarray(vectors, dtype=xp.float64)
-        scales = _powers_of_two(xp, xp.max(xp.abs(vectors), axis=0)) if single else None
+        scales = powers_of_two(xp.max(xp.abs(vectors), axis=0)) if single else None
         if scales is not None:
             vectors = vectors / scales
         panels = [self._panel(vectors[:, c : c + PANEL], dtype) for c in range(0, count, PANEL)]
@@ -385,7 +362,7 @@ class CudaOperator:
     def _forms(self, weights: Array | Weights, single: bool, shrink: int) -> Array:
         xp, dtype = self._xp, "float32" if single else "float64"
         n, count = weights.shape if not isinstance(weights, Weights) else (weights.n, weights.n_replicates)
-        budget = min(WEIGHTS_BYTES, _free_memory() // 4) // shrink
+        budget = min(WEIGHTS_BYTES, free_memory() // 4) // shrink
         at_once = max(16, budget // (n * (4 if single else 8)))
         at_once = at_once // PANEL * PANEL if at_once > PANEL else at_once
         forms = xp.zeros(count, dtype=xp.float64)
@@ -415,7 +392,7 @@ class CudaOperator:
         strip, gram = self._gram_of(whole, shrink, 4 if single else 8)
         width = min(strip, -(-whole.shape[1] // TILE_COLUMNS) * TILE_COLUMNS if single else whole.shape[1])
         memory = xp.empty(min(strip, whole.shape[0]) * width, dtype=xp.float32 if single else xp.float64)
-        with self._paced(whole, self._cost + vectors, symmetric) as spent:
+        with paced(whole, self._cost + vectors, symmetric) as spent:
             for part in whole.parts(strip, strip, symmetric):
                 rows, columns = part.shape
                 blocks = -(-columns // TILE_COLUMNS)
@@ -489,7 +466,7 @@ class CudaOperator:
         matrices = (self._gram, self._gram and self._dots)
         size = entry_bytes + itemsize * sum(matrices)
         strip = max(TILE * STRIP_GROUP, STRIP // shrink)
-        while strip > TILE * STRIP_GROUP and size * strip**2 > _free_memory() // 2:
+        while strip > TILE * STRIP_GROUP and size * strip**2 > free_memory() // 2:
             strip //= 2
         rows, columns = (min(strip, size) for size in whole.shape)
         marks, points = (self._xp.empty(rows * columns, dtype=self._dtype) if want else None for want in matrices)
@@ -535,58 +512,6 @@ class CudaOperator:
         }
         self.program(name, out).launch(name, grid, (struct(PROBLEM, values), *arguments))
 
-    @contextmanager
-    def _paced(
-        self, whole: Rectangle, cost: float, symmetric: bool = False
-    ) -> Iterator[Callable[[Rectangle, float], None]]:
-        """A function to tell which part is launched and what a pair of it costs, of `cost` in all.
-
-        After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
-        """
-        import cupy
-
-        done, waiting = 0.0, 0.0
-        work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
-        with terminal_progress() as progress:
-
-            def spent(part: Rectangle, cost: float) -> None:
-                nonlocal done, waiting
-                # Of symmetric problems roughly what lies above the diagonal.
-                above = part.column_end - max(part.column, part.row) if symmetric else part.shape[1]
-                own = cost * part.shape[0] * max(0, above)
-                done, waiting = done + own, waiting + own
-                if waiting < LAUNCH_COST:
-                    return
-                cupy.cuda.get_current_stream().synchronize()
-                waiting = 0.0
-                if progress is not None:
-                    progress(min(1.0, done / work))
-
-            yield spent
-
-
-def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
-    """work(1), and where that needs more memory than the GPU has, again with workspaces 1/4, 1/16 as large.
-
-    Raises
-    ------
-    MemoryError
-        If there is too little memory for the smallest; the pool then holds no more than before.
-    """
-    import cupy
-
-    pool = cupy.get_default_memory_pool()
-    for shrink in (1, 4, 16):
-        try:
-            return work(shrink)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            message = str(error)
-        pool.free_all_blocks()  # the error's frames, which held arrays, are gone
-    raise MemoryError(
-        f"{what} of {n} samples do not fit into the memory of GPU {cupy.cuda.Device().id} ({message}); "
-        "free other arrays on it, or pass fewer samples"
-    )
-
 
 def sums_program(real: str) -> Program:
     return Program(("cuda/sums.cu",), (f"-DKCALIB_REAL={real}",))
@@ -605,15 +530,6 @@ class Prepared:
         return {**arrays, "stride": self.n, "begin": begin, "n": end}
 
 
-def _spread(points: Array) -> tuple[float, float]:
-    """The mean squared distance of some of the points, and their mean square."""
-    xp = arrays.namespace(points)
-    some = xp.astype(points[:: -(-len(points) // 64)], xp.float64)
-    center = xp.mean(some, axis=0)
-    mean_square = float(xp.sum(some * some)) / len(some)
-    return 2 * (mean_square - float(xp.sum(center * center))), mean_square
-
-
 def _cost(mixtures: Mixtures | None, columns: int) -> float:
     """Instructions a pair of vectors of `columns` numbers or of mixtures takes, roughly."""
     if mixtures is None:
@@ -629,16 +545,3 @@ def _padded(n: int, dtype: str) -> int:
 
 def _real(dtype: str) -> str:
     return "float" if dtype == "float32" else "double"
-
-
-def _free_memory() -> int:
-    """Bytes that arrays on the current device can take."""
-    import cupy
-
-    return available_memory_on_gpu(cupy.cuda.Device())
-
-
-def _powers_of_two(xp: Any, sizes: Array) -> Array:
-    """The power of two below each size (1 for 0), which brings it into the range of float32."""
-    positive = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
-    return 2.0 ** xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0)

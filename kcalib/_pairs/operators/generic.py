@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from kcalib._backend.random import Weights, drawn_weights
 from kcalib._pairs.mixtures import inner_products, squared_mmd
 from kcalib._pairs.operators.device_mixtures import uploaded
 from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.digits import powers_of_two
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib._pairs.profiles import Distances, kernel_matrix, safe_root
 
@@ -33,16 +33,23 @@ class GenericOperator:
 
     name = "generic"
     threads = None
+    on_a_line = False
+    entry_cost = 30.0
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
         self.problem = problem
         self.reason = reason
         self._xp = arrays.namespace(problem.left.points)
 
+    @staticmethod
+    def unsuitable(problem: PairProblem) -> str | None:
+        """Nothing is."""
+        return None
+
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         xp, problem = self._xp, self.problem
         sums, columns, squares = [], None, None
-        for begin, h in self._strips():
+        for begin, h in self._all_strips():
             if problem.symmetric:
                 h = self._without_diagonal(h, begin)
             else:
@@ -60,22 +67,21 @@ class GenericOperator:
 
     def block_sums(self, size: int) -> Array:
         xp, left = self._xp, self.problem.left
-        n_blocks = left.points.shape[0] // size
         sums = []
-        for b in range(n_blocks):
-            block = left.take(slice(b * size, (b + 1) * size))
-            operator = GenericOperator(replace(self.problem, left=block, right=None))
-            sums.append(xp.sum(operator.moments().row_sums))
+        for begin in range(0, left.points.shape[0] // size * size, size):
+            block = left.take(slice(begin, begin + size))
+            rows = [xp.sum(self._without_diagonal(h, first), axis=1) for first, h in self._strips(block, block)]
+            sums.append(xp.sum(xp.concat(rows)))
         return xp.stack(sums)
 
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         xp = self._xp
         vectors = xp.astype(vectors, xp.float64)
         if check_choice("dtype", dtype, ("float64", "float32")) == "float64":
-            return xp.concat([h @ vectors for _, h in self._strips()])
-        scales = self._powers_of_two(xp.max(xp.abs(vectors), axis=0))
+            return xp.concat([h @ vectors for _, h in self._all_strips()])
+        scales = powers_of_two(xp.max(xp.abs(vectors), axis=0))
         rounded = xp.astype(vectors / scales, xp.float32)
-        return xp.concat([self._single_product(h, rounded) for _, h in self._strips()]) * scales
+        return xp.concat([self._single_product(h, rounded) for _, h in self._all_strips()]) * scales
 
     def _single_product(self, h: Array, vectors: Array) -> Array:
         """h @ vectors with products in float32, and sums over more than `TILE_COLUMNS` of them in float64."""
@@ -87,19 +93,13 @@ class GenericOperator:
             total = xp.astype(product, xp.float64) + total
         return total
 
-    def _powers_of_two(self, sizes: Array) -> Array:
-        """The power of two below each size (1 for 0), which brings it into the range of float32."""
-        xp = self._xp
-        positive = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
-        return xp.pow(2.0 * xp.ones_like(sizes), xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0))
-
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         xp = self._xp
         if isinstance(weights, Weights):
             weights = self._drawn(weights, dtype)
         w = xp.astype(weights, getattr(xp, dtype))
         total: Any = 0.0
-        for begin, h in self._strips():
+        for begin, h in self._all_strips():
             products = xp.astype(h, w.dtype, copy=False) @ w
             part = xp.sum(xp.astype(w[begin : begin + h.shape[0], :] * products, xp.float64), axis=0)
             total = part + total
@@ -128,8 +128,11 @@ class GenericOperator:
     def tile(self, rows: Any, columns: Any) -> Array:
         return self._entries(self.problem.left.take(rows), self.problem.columns.take(columns))
 
-    def _strips(self) -> Iterator[tuple[int, Array]]:
-        left, right = self.problem.left, self.problem.columns
+    def _all_strips(self) -> Iterator[tuple[int, Array]]:
+        return self._strips(self.problem.left, self.problem.columns)
+
+    def _strips(self, left: Side, right: Side) -> Iterator[tuple[int, Array]]:
+        """The first row of each strip, and its entries."""
         n, n_right = left.points.shape[0], right.points.shape[0]
         step = max(1, STRIP_ELEMENTS // n_right)
         for begin in range(0, n, step):
@@ -138,7 +141,7 @@ class GenericOperator:
     def _pairs(self) -> Iterator[Array]:
         """Strips of H with infinity for pairs i >= j."""
         xp = self._xp
-        for begin, h in self._strips():
+        for begin, h in self._all_strips():
             rows = xp.arange(begin, begin + h.shape[0], device=arrays.device(h))
             columns = xp.arange(h.shape[1], device=arrays.device(h))
             yield xp.where(rows[:, None] < columns[None, :], h, xp.full_like(h, math.inf))

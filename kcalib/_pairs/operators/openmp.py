@@ -16,6 +16,7 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import ProgressBar, resolve_threads, terminal_progress
 from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.digits import spread
 from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
@@ -28,6 +29,7 @@ FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}
 # which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
 RESIDUAL_CLASSES = 9
 RESIDUAL_CLASSES_UNSORTED = 32
+SPREAD_OF_RESIDUALS = 0.1  # mean squared distances up to this are computed by differences
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
@@ -36,6 +38,8 @@ class OpenMPOperator:
     """H in tiles, in parallel; the same bits for any number of threads."""
 
     name = "openmp"
+    on_a_line = False
+    entry_cost = 1.0
 
     def __init__(
         self, problem: PairProblem, *, threads: int | None = None, reason: str = "", level: str | None = None
@@ -45,9 +49,6 @@ class OpenMPOperator:
         self.threads = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
         self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
-        obstacle = self.unsuitable(problem)
-        if obstacle is not None:
-            raise ValueError(f"operator='openmp' cannot take this problem: {obstacle}; leave operator=None")
         self._kernel = _native.Kernel(
             _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem)
         )
@@ -129,7 +130,8 @@ class OpenMPOperator:
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
         labelled = all(s.labels is not None for s in sides)
-        if not labelled or not enough or not self._euclidean or not _spread(self.problem.left.points):
+        of_residuals = labelled and enough and self._euclidean
+        if not of_residuals or spread(self.problem.left.points)[0] <= SPREAD_OF_RESIDUALS:
             return Prepared(points, np.ascontiguousarray(side.marks), None, None)
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None
@@ -211,14 +213,3 @@ def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtyp
     panel = np.zeros((len(values), width), dtype=dtype)
     panel[:, : end - begin] = values
     return panel
-
-
-def _spread(points: np.ndarray) -> bool:
-    """Whether pairs of points are mostly far apart on the scale of residuals.
-
-    The mean squared distance is 2 (mean |x|^2 - |mean x|^2). Distances from residuals are sums of
-    terms of size 1: where all points are near each other, differences would repair every pair.
-    """
-    some = points[:: -(-len(points) // 64)].astype(np.float64)
-    mean_square = np.einsum("ij,ij->", some, some) / len(some)
-    return bool(2 * (mean_square - np.sum(np.mean(some, axis=0) ** 2)) > 0.1)

@@ -67,6 +67,8 @@ class SortedScanOperator:
     """H of a problem on a line, by sorting and recurrences; the same bits for any number of threads."""
 
     name = "sorted_scan"
+    on_a_line = True
+    entry_cost = 1.0
 
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         self.problem = problem

@@ -1,0 +1,97 @@
+"""How H passes by on a GPU: in rectangles, within its memory, with a look at Python's signals now and then.
+
+The `cuda` operator calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from kcalib._backend.memory import available_memory_on_gpu
+from kcalib._backend.threads import terminal_progress
+
+# A launch costs pairs times instructions a pair, at most so many: 0.2 s on a GPU that does 3e11 of them in a second
+# (float64 on a consumer's), 4 ms on an H200, beside which a synchronisation is not seen.
+LAUNCH_COST = 6e10
+
+R = TypeVar("R")
+
+
+class Rectangle(NamedTuple):
+    """Part of H: rows [row, row_end), columns [column, column_end)."""
+
+    row: int
+    row_end: int
+    column: int
+    column_end: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.row_end - self.row, self.column_end - self.column
+
+    def parts(self, rows: int, columns: int, symmetric: bool) -> Iterator[Rectangle]:
+        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, without those below its diagonal."""
+        for row in range(self.row, self.row_end, rows):
+            first = (row - self.row) // columns * columns if symmetric else 0
+            for column in range(self.column + first, self.column_end, columns):
+                yield Rectangle(row, min(row + rows, self.row_end), column, min(column + columns, self.column_end))
+
+
+@contextmanager
+def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Callable[[Rectangle, float], None]]:
+    """A function to tell which part is launched and what a pair of it costs, of `cost` in all.
+
+    After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
+    """
+    import cupy
+
+    done, waiting = 0.0, 0.0
+    work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
+    with terminal_progress() as progress:
+
+        def spent(part: Rectangle, cost: float) -> None:
+            nonlocal done, waiting
+            # A symmetric problem costs roughly what lies above its diagonal.
+            above = part.column_end - max(part.column, part.row) if symmetric else part.shape[1]
+            own = cost * part.shape[0] * max(0, above)
+            done, waiting = done + own, waiting + own
+            if waiting < LAUNCH_COST:
+                return
+            cupy.cuda.get_current_stream().synchronize()
+            waiting = 0.0
+            if progress is not None:
+                progress(min(1.0, done / work))
+
+        yield spent
+
+
+def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
+    """work(1), and where that needs more memory than the GPU has, again with workspaces 1/4, 1/16 as large.
+
+    Raises
+    ------
+    MemoryError
+        If there is too little memory for the smallest; the pool then holds no more than before.
+    """
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    for shrink in (1, 4, 16):
+        try:
+            return work(shrink)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            message = str(error)
+        pool.free_all_blocks()  # the error's frames, which held arrays, are gone
+    raise MemoryError(
+        f"{what} of {n} samples do not fit into the memory of GPU {cupy.cuda.Device().id} ({message}); "
+        "free other arrays on it, or pass fewer samples"
+    )
+
+
+def free_memory() -> int:
+    """Bytes that arrays on the current device can take."""
+    import cupy
+
+    return available_memory_on_gpu(cupy.cuda.Device())

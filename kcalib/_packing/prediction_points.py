@@ -60,7 +60,8 @@ class PredictionPoints:
         """Whether the kernel on these points is known to be positive definite."""
         if self.table is not None:
             return False
-        return self.values.shape[1] == 1 or all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
+        on_a_line = self.values.shape[1] == 1
+        return on_a_line or all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
 
     def terms(self, kernel: Kernel) -> tuple[Term, ...]:
         """The kernel's normal form, with bandwidths as numbers."""

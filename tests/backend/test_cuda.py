@@ -24,7 +24,7 @@ from kcalib._backend.random import KINDS, Weights, drawn_weights, weights_progra
 from kcalib._backend.segments import segments_program
 from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import cuda, rectangles
+from kcalib._pairs.operators import cuda, cuda_layout, rectangles
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.device_mixtures import MIXTURE_NUMBERS
 from kcalib._pairs.operators.openmp import OpenMPOperator
@@ -336,7 +336,7 @@ def _with_layout(check: str) -> Program:
 
 @pytest.mark.parametrize("change", ["none", "two fields exchanged", "a field less", "a smaller number"])
 def test_a_struct_laid_out_otherwise_does_not_compile(change):
-    fields = [(name, cuda.PROBLEM[name]) for name in cuda.PROBLEM.names]
+    fields = [(name, cuda_layout.PROBLEM[name]) for name in cuda_layout.PROBLEM.names]
     if change == "two fields exchanged":
         fields[2], fields[4] = fields[4], fields[2]
     elif change == "a field less":
@@ -360,7 +360,7 @@ def test_all_fields_of_a_struct_are_filled():
 def test_a_struct_has_pointers_and_numbers(emulation):
     points = emulation.asarray([1.0, 2.0])
     side = {"points": points, "marks": None, "norms": None, "labels": None, "stride": 7, "begin": 8, "n": 9}
-    found = struct(np.dtype([("one", cuda.SIDE), ("count", np.int64)]), {"one": side, "count": 3})
+    found = struct(np.dtype([("one", cuda_layout.SIDE), ("count", np.int64)]), {"one": side, "count": 3})
     assert found.tobytes() == np.array([points.data.ptr, 0, 0, 0, 7, 8, 9, 3], dtype=np.int64).tobytes()
 
 

@@ -34,7 +34,8 @@ import nvrtc
 from kcalib._backend.cuda import Program
 from kcalib._backend.random import philox_program, weights_program
 from kcalib._backend.segments import segments_program
-from kcalib._pairs.operators.cuda import FUNCTIONS, CudaOperator, sums_program
+from kcalib._pairs.operators.cuda import CudaOperator
+from kcalib._pairs.operators.cuda_layout import FUNCTIONS, sums_program
 from kcalib._pairs.operators.device_mixtures import CONSTANT_DIMS
 from kcalib._pairs.operators.sorted_scan_cuda import COLUMNS, places_program, scan_program
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term

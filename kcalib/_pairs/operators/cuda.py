@@ -1,7 +1,7 @@
 """The GPU operator: compiles src/cuda/pairs.cu for a problem and launches it.
 
 Points and marks are CuPy arrays and stay on their device; only sums come back. What is compiled is the text of one
-function (`FUNCTIONS`) for the wanted combination (type, kernel as an expression, which quantities).
+function for the wanted combination (type, kernel as an expression, which quantities): `cuda_layout`.
 
 H passes by in rectangles, one launch each, which bound the memory and the time between two looks at Python's signals.
 Sums are taken in the launch; products leave their rectangle of H in memory, and cuBLAS multiplies it. Of many marks
@@ -19,16 +19,27 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program, defined, layout_check, struct, tensor_float
+from kcalib._backend.cuda import Program, struct, tensor_float
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
 from kcalib._pairs.operators import rectangles
+from kcalib._pairs.operators.cuda_layout import (
+    FEATURES,
+    LAYOUT,
+    PROBLEM,
+    SIZES,
+    THRESHOLDS,
+    TILE,
+    Prepared,
+    pairs_program,
+    real,
+    sums_program,
+)
 from kcalib._pairs.operators.device_mixtures import (
     MIXTURE_NUMBERS,
     QUANTITIES,
     expression,
     mixture_definitions,
-    mixture_files,
     programs_of,
     table_of,
 )
@@ -38,44 +49,6 @@ from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obst
 from kcalib._pairs.operators.rectangles import Rectangle, free_memory, paced, within_memory
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
 
-HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h", "cuda/problem.cuh")
-FUNCTIONS = {
-    "kcalib_sums": "cuda/pair_sums.cu",
-    "kcalib_block_sums": "cuda/pair_block_sums.cu",
-    "kcalib_entries": "cuda/pair_entries.cu",
-    "kcalib_counts": "cuda/pair_counts.cu",
-    "kcalib_between": "cuda/pair_counts.cu",
-    "kcalib_own_products": "cuda/own_products.cu",
-}
-# Rows and columns of a tile, threads along each of them, features in shared memory and counts at a time.
-TILE, LANES, FEATURES, THRESHOLDS = 64, 16, 16, 8
-SIZES = defined(TILE=TILE, LANES=LANES, FEATURES=FEATURES, THRESHOLDS=THRESHOLDS)
-# What pairs.cu is passed: the structs of problem.cuh.
-POINTER, SIZE = np.uintp, np.int64
-SIDE = np.dtype(
-    [(name, POINTER) for name in ("points", "marks", "norms", "labels")]
-    + [(name, SIZE) for name in ("stride", "begin", "n")]
-)
-PROBLEM = np.dtype(
-    [
-        ("left", SIDE),
-        ("right", SIDE),
-        ("n_features", SIZE),
-        ("n_marks", SIZE),
-        ("program", POINTER),
-        ("n_terms", SIZE),
-        ("target", MIXTURE_NUMBERS),
-        ("predicted", MIXTURE_NUMBERS),
-        ("table", POINTER),
-        ("table_columns", SIZE),
-        ("marks_gram", POINTER),
-        ("points_gram", POINTER),
-    ]
-)
-LAYOUT = "&&".join(
-    layout_check(name, layout)
-    for name, layout in (("Side", SIDE), ("MixtureNumbers", MIXTURE_NUMBERS), ("Problem", PROBLEM))
-)
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
 # Unless points lie so close, in the mean of their squared distances, that most pairs would have to be computed anew:
 # by residuals, whose products have size 1, or by an expansion, as a share of their squares.
@@ -140,7 +113,7 @@ class CudaOperator:
         self._options = (
             *SIZES,
             f"-DKCALIB_LAYOUT=({LAYOUT})",
-            f"-DKCALIB_REAL={_real(self._dtype)}",
+            f"-DKCALIB_REAL={real(self._dtype)}",
             f"-DKCALIB_EXPRESSION={expression(problem.kernel)}",
             f"-DKCALIB_QUANTITIES=({'+'.join(sorted(quantities))})",
             f"-DKCALIB_DIFFERENCES={int(differences or 'mmd' in metrics)}",
@@ -148,7 +121,7 @@ class CudaOperator:
             *mixture_definitions(problem),
         )
         self._programs: dict[tuple[str, str], Program] = {}
-        self._sums_program = sums_program(_real(self._dtype))
+        self._sums_program = sums_program(real(self._dtype))
         self._table = table_of(problem)
         numbers, self._mixtures = programs_of(problem)
         self._numbers = self._xp.asarray(numbers)
@@ -165,16 +138,10 @@ class CudaOperator:
     def program(self, function: str, out: str = "float64") -> Program:
         """What is compiled for the problem to launch `function`; kcalib_entries writes numbers of dtype `out`."""
         if (function, out) not in self._programs:
-            self._programs[function, out] = self._program(function, out)
+            gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
+            options = (*self._options, f"-DKCALIB_GRAM={int(gram)}")
+            self._programs[function, out] = pairs_program(self.problem, function, options, out)
         return self._programs[function, out]
-
-    def _program(self, function: str, out: str) -> Program:
-        gram = self._gram and function != "kcalib_block_sums"  # of blocks too small for products of matrices
-        options = [*self._options, f"-DKCALIB_GRAM={int(gram)}"]
-        if function == "kcalib_entries":
-            options.append(f"-DKCALIB_OUT={_real(out)}")
-        files = (*HEADERS, *mixture_files(self.problem), "cuda/pairs.cu", FUNCTIONS[function])
-        return Program(files, tuple(options))
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem, xp = self.problem, self._xp
@@ -513,23 +480,6 @@ class CudaOperator:
         self.program(name, out).launch(name, grid, (struct(PROBLEM, values), *arguments))
 
 
-def sums_program(real: str) -> Program:
-    return Program(("cuda/sums.cu",), (f"-DKCALIB_REAL={real}",))
-
-
-class Prepared:
-    """A side as pairs.cu reads it."""
-
-    def __init__(self, n: int, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:
-        self.n = n
-        self.points, self.marks, self.norms, self.labels = points, marks, norms, labels
-
-    def fields(self, begin: int, end: int) -> dict[str, Any]:
-        """Of `Side` in problem.cuh, with the samples [begin, end) of a rectangle."""
-        arrays = {"points": self.points, "marks": self.marks, "norms": self.norms, "labels": self.labels}
-        return {**arrays, "stride": self.n, "begin": begin, "n": end}
-
-
 def _cost(mixtures: Mixtures | None, columns: int) -> float:
     """Instructions a pair of vectors of `columns` numbers or of mixtures takes, roughly."""
     if mixtures is None:
@@ -541,7 +491,3 @@ def _cost(mixtures: Mixtures | None, columns: int) -> float:
 
 def _padded(n: int, dtype: str) -> int:
     return -(-n // TILE_COLUMNS) * TILE_COLUMNS if dtype == "float32" else n
-
-
-def _real(dtype: str) -> str:
-    return "float" if dtype == "float32" else "double"

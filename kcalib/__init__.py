@@ -10,6 +10,7 @@
     kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
     top_label_ece, class_wise_ece, ...   binned errors             estimators/ece.py
     canonical_ece      binned errors of the whole prediction       estimators/canonical_ece.py
+    debiased_ece       binned errors without the part of noise     estimators/debiased_ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     crps               score of distributions, and of vectors      estimators/crps.py
@@ -71,7 +72,8 @@ from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
 from kcalib.estimators.canonical_ece import canonical_ece
 from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
 from kcalib.estimators.crps import crps
-from kcalib.estimators.ece import ECEResult, class_wise_ece, debiased_ece, top_label_ece
+from kcalib.estimators.debiased_ece import debiased_ece
+from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
 from kcalib.estimators.forecast_scores import log_score, pinball_loss
 from kcalib.estimators.mmce import MMCEResult, mmce
 from kcalib.estimators.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration

@@ -79,6 +79,30 @@ def test_the_type_of_a_result_is_known(name):
         assert found | {"full_output": own["full_output"]} == own and list(found) == list(own)
 
 
+FULL_OUTPUT = [where for where, parameter in public_parameters() if parameter.name == "full_output"]
+
+
+@pytest.mark.parametrize("name", FULL_OUTPUT)
+def test_full_output_has_overloads(name):
+    """One with each value, and one for a value that is not known; all other parameters are the same."""
+    function = getattr(kcalib, name)
+    signature = inspect.signature(function)
+    overloads = [inspect.signature(one) for one in typing.get_overloads(function)]
+    assert [one.parameters["full_output"].annotation for one in overloads] == [
+        "Literal[False]",
+        "Literal[True]",
+        "bool",
+    ]
+    assert overloads[0].return_annotation == "float"
+    assert overloads[2].return_annotation == f"float | {overloads[1].return_annotation}"
+    assert signature.return_annotation == overloads[2].return_annotation
+    for one in overloads:
+        assert list(one.parameters) == list(signature.parameters)
+        for parameter in one.parameters.values():
+            if parameter.name != "full_output":
+                assert parameter.annotation == signature.parameters[parameter.name].annotation, parameter.name
+
+
 def test_alpha_is_no_level():
     """It is a shape: of kernels, and of Dirichlet distributions."""
     found = {where for where, parameter in public_parameters() if parameter.name == "alpha"}

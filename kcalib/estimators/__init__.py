@@ -3,6 +3,7 @@
     skce     squared kernel calibration error of classifiers
     ece      binned errors of the top label and of every class
     canonical_ece   binned errors of the whole prediction
+    debiased_ece   binned errors without the part that noise in labels adds
     binning  bins over predicted probabilities, and how many there should be
     reliability   reliability diagrams with confidence and consistency bands
     event_bins, bands   bins of a diagram, and where their frequencies may lie

@@ -6,7 +6,7 @@ the `ECEResult` of all binned errors, are in `kcalib.estimators.ece`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
@@ -18,6 +18,63 @@ from kcalib.estimators.ece import NORMS, ECEResult, described
 from kcalib.lenses import Lens
 
 DISTANCES = ("total_variation", "cityblock", "euclidean", "squared_euclidean")
+
+
+@overload
+def canonical_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int = ...,
+    norm: str = ...,
+    distance: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def canonical_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int = ...,
+    norm: str = ...,
+    distance: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[True],
+) -> ECEResult: ...
+
+
+@overload
+def canonical_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int = ...,
+    norm: str = ...,
+    distance: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: bool,
+) -> float | ECEResult: ...
 
 
 @on_their_gpu

@@ -1,13 +1,13 @@
 """Binned calibration errors of probabilities one at a time: of the top label, and of every class.
 
 The public functions check their input and hand columns to `kcalib.estimators.binning`, whose bins they turn into an
-`ECEResult`. That of the whole prediction is `kcalib.estimators.canonical_ece`.
+`ECEResult`. That of the whole prediction is `canonical_ece`, that without the part of noise in labels `debiased_ece`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -31,12 +31,10 @@ from kcalib.lenses import Lens
 __all__ = [
     "ECEResult",
     "class_wise_ece",
-    "debiased_ece",
     "top_label_ece",
 ]
 
 NORMS = ("l1", "l2", "max")
-NOTIONS = ("top_label", "class_wise")
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,60 @@ class ECEResult:
 
     def __float__(self) -> float:
         return self.value
+
+
+@overload
+def top_label_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = ...,
+    norm: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def top_label_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = ...,
+    norm: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[True],
+) -> ECEResult: ...
+
+
+@overload
+def top_label_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = ...,
+    norm: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: bool,
+) -> float | ECEResult: ...
 
 
 @on_their_gpu
@@ -176,8 +228,65 @@ def top_label_ece(
         sample_weight=sample_weight,
         threads=threads,
     )
-    result = _of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads)
+    result = result_of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads)
     return result if full_output else result.value
+
+
+@overload
+def class_wise_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = ...,
+    norm: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    class_weight: Any = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def class_wise_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = ...,
+    norm: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    class_weight: Any = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[True],
+) -> ECEResult: ...
+
+
+@overload
+def class_wise_ece(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_bins: int | str = ...,
+    norm: str = ...,
+    binning: str = ...,
+    min_bin_size: int | None = ...,
+    class_weight: Any = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: bool,
+) -> float | ECEResult: ...
 
 
 @on_their_gpu
@@ -265,78 +374,11 @@ def class_wise_ece(
         sample_weight=sample_weight,
         threads=threads,
     )
-    result = _of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
+    result = result_of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
     return result if full_output else result.value
 
 
-@on_their_gpu
-def debiased_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    notion: str = "top_label",
-    n_bins: int | str = N_BINS,
-    binning: str = "equal_mass",
-    min_bin_size: int | None = None,
-    class_weight: Any = None,
-    classes: Any = None,
-    from_logits: bool = False,
-    lens: Lens | None = None,
-    threads: int | None = None,
-    full_output: bool = False,
-) -> float | ECEResult:
-    r"""Binned "l2" calibration error without the part that noise in the labels adds.
-
-    For a bin of :math:`n_b` samples :math:`\mathrm{acc}(1 - \mathrm{acc}) / (n_b - 1)` is subtracted from the squared
-    gap, which makes the mean of squares an unbiased estimate of the binned error; the value is its root, 0 where it
-    is negative.
-
-    Parameters
-    ----------
-    y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`.
-    notion : {"top_label", "class_wise"}
-        Of the confidence, or of the probability of each class (the marginal calibration error).
-    n_bins, binning, min_bin_size, lens, threads
-        As in `kcalib.top_label_ece`.
-    class_weight : array_like, shape (m,), optional
-        As in `kcalib.class_wise_ece`; "class_wise" only.
-    full_output : bool
-        Return an `ECEResult`, which has the unbiased square, too, instead of a float.
-
-    Returns
-    -------
-    float or ECEResult
-        The error, in [0, 1]. Time and memory as `kcalib.top_label_ece` and `kcalib.class_wise_ece`.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As these functions; if `notion` is something else; if a bin holds a single sample, whose noise cannot be
-        estimated.
-
-    References
-    ----------
-    .. [1] A. Kumar, P. Liang, T. Ma. Verified uncertainty calibration. NeurIPS 2019, definition 4.1.
-
-    Examples
-    --------
-    One bin, confidence 0.9 and accuracy 3/4: the square 0.15^2 is less than the noise (3/4) (1/4) / 3 = 0.0625.
-
-    >>> import kcalib
-    >>> result = kcalib.debiased_ece([1, 1, 1, 0], [0.9, 0.9, 0.9, 0.9], n_bins=1, full_output=True)
-    >>> result.value, round(result.square, 6)
-    (0.0, -0.04)
-    """
-    check_choice("notion", notion, NOTIONS)
-    if notion == "top_label" and class_weight is not None:
-        raise ValueError("`class_weight` is given, but notion='top_label' has no such option; leave it out")
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
-    result = _of_columns(notion, data, "l2", binning, n_bins, min_bin_size, class_weight, threads, debiased=True)
-    return result if full_output else result.value
-
-
-def _of_columns(
+def result_of_columns(
     notion: str,
     data: Classification,
     norm: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 from kcalib import _packing
 from kcalib._backend.arrays import Array
@@ -41,6 +41,54 @@ class MMCEResult:
 
     def __float__(self) -> float:
         return self.value
+
+
+@overload
+def mmce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    estimator: str = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def mmce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    estimator: str = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: Literal[True],
+) -> MMCEResult: ...
+
+
+@overload
+def mmce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    estimator: str = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    threads: int | None = ...,
+    full_output: bool,
+) -> float | MMCEResult: ...
 
 
 @on_their_gpu

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -31,6 +31,66 @@ from kcalib.target_kernels import TargetKernel
 __all__ = ["skce"]
 
 ESTIMATORS = ("unbiased", "biased", "block", "linear")
+
+
+@overload
+def skce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    estimator: str = ...,
+    block_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def skce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    estimator: str = ...,
+    block_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[True],
+) -> SKCEResult: ...
+
+
+@overload
+def skce(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    estimator: str = ...,
+    block_size: int | None = ...,
+    sample_weight: Any = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: bool,
+) -> float | SKCEResult: ...
 
 
 @on_their_gpu

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -37,6 +37,69 @@ DEFAULT_LOCATIONS = 10
 DEFAULT_SEED = 0
 MAX_LOCATIONS = 100_000
 NAMES = Names("test_labels", "test_predictions")
+
+
+@overload
+def ucme(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_locations: int | None = ...,
+    test_predictions: Any = ...,
+    test_labels: Any = ...,
+    seed: int | None = ...,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def ucme(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_locations: int | None = ...,
+    test_predictions: Any = ...,
+    test_labels: Any = ...,
+    seed: int | None = ...,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: Literal[True],
+) -> UCMEResult: ...
+
+
+@overload
+def ucme(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    n_locations: int | None = ...,
+    test_predictions: Any = ...,
+    test_labels: Any = ...,
+    seed: int | None = ...,
+    kernel: Kernel | None = ...,
+    target_kernel: TargetKernel = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    lens: Lens | None = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    operator: str | None = ...,
+    full_output: bool,
+) -> float | UCMEResult: ...
 
 
 @on_their_gpu

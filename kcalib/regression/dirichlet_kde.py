@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -292,6 +292,57 @@ class DirichletKDE(CalibrationFunction):
 
     def _features(self, problem: Problem) -> Array:
         return _phi(problem, self._ratio.beside(problem.simplex).shares(problem.simplex, self.bandwidth_))
+
+
+@overload
+def kde_calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    bandwidth: float | str = ...,
+    norm: str = ...,
+    orientation: str = ...,
+    lens: Lens | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    full_output: Literal[False] = ...,
+) -> float: ...
+
+
+@overload
+def kde_calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    bandwidth: float | str = ...,
+    norm: str = ...,
+    orientation: str = ...,
+    lens: Lens | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    full_output: Literal[True],
+) -> KDEResult: ...
+
+
+@overload
+def kde_calibration_error(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    bandwidth: float | str = ...,
+    norm: str = ...,
+    orientation: str = ...,
+    lens: Lens | None = ...,
+    classes: Any = ...,
+    from_logits: bool = ...,
+    dtype: Any = ...,
+    threads: int | None = ...,
+    full_output: bool,
+) -> float | KDEResult: ...
 
 
 @on_their_gpu

@@ -30,9 +30,10 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib.estimators.ckce_exact import VALUE_TOLERANCES, Certificate
+from kcalib.estimators.ckce_exact import VALUE_TOLERANCES
 from kcalib.estimators.ckce_low_rank import trace_bound
 from kcalib.solvers._solve import AutomaticSolver, solved
+from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
 from kcalib.solvers.pivoted_cholesky import partial_cholesky

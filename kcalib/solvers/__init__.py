@@ -3,6 +3,7 @@
     kernel_operator    K_ij = k(x_i, x_j), by the pair engine     kernel_operator.py
     solve              Z, by one of two methods                   _solve.py
                        the system, and when to stop               ridge_system.py
+                       by the error of <Z, K Z>                   certificate.py
                        dense Cholesky factorisation               cholesky.py
                        preconditioned block conjugate gradients   conjugate_gradient.py
     pivoted_cholesky   K ~ F F^T from a few columns               pivoted_cholesky.py

@@ -47,10 +47,8 @@ DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
 GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
 BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
-RANK_SHARE, LARGEST_PRECONDITIONER = (
-    50,
-    400,
-)  # of the preconditioner: n / RANK_SHARE, so that it costs less than it saves
+# The preconditioner's rank: n / RANK_SHARE, so that it costs less than it saves.
+RANK_SHARE, LARGEST_PRECONDITIONER = 50, 400
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 

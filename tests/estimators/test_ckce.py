@@ -17,10 +17,10 @@ from problems import DEFINITE_KERNELS, KERNELS, duplicates_problem, psd_matrix, 
 import kcalib
 from kcalib.bandwidth import median_distance
 from kcalib.estimators import ckce
-from kcalib.estimators.ckce_exact import Certificate
 from kcalib.estimators.ckce_low_rank import rounding_bound
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Fourier, Nystrom, PivotedCholesky
+from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, jackknife
 
 PAPER = Linear() + Gaussian(bandwidth=0.4)

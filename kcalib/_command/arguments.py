@@ -10,11 +10,14 @@ from typing import Any
 
 from kcalib._command.files import names
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
+from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import N_BINS as EVALUATION_BINS
 from kcalib.inference.calibration_test import METHODS
-from kcalib.inference.compare import METRICS, N_BINS, N_RESAMPLES, SEED
+from kcalib.inference.compare import METRICS
+from kcalib.inference.metrics.ece import N_BINS, N_RESAMPLES
+from kcalib.inference.metrics.measured import SEED
 from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
 
@@ -126,7 +129,7 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
         choices=tuple(METRICS),
         default="skce",
         help="what to compare the models by (default: %(default)s);"
-        f" of regression files {', '.join(name for name, metric in METRICS.items() if metric.of_distributions)}",
+        f" of regression files {', '.join(name for name, metric in METRICS.items() if Forecasts in metric.kinds)}",
     )
     computed.add_argument(
         "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"

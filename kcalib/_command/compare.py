@@ -15,7 +15,9 @@ from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Either
-from kcalib.inference.compare import Options, comparison_of
+from kcalib.inference.compare import check_options as check_metric_options
+from kcalib.inference.compare import comparison_of
+from kcalib.inference.metrics.measured import MetricOptions
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
@@ -44,18 +46,18 @@ def run_compare(arguments: argparse.Namespace) -> int:
     return DONE if write(text) and not failures else BAD_INPUT
 
 
-def _options(arguments: argparse.Namespace, jobs: Sequence[Job]) -> Options:
+def _options(arguments: argparse.Namespace, jobs: Sequence[Job]) -> MetricOptions:
     """The options of the comparison; a usage error if the metric does not have one of them."""
     if len(jobs) < 2:
         arguments.usage_error("expected at least two files to compare")
     twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
     if twice:
         arguments.usage_error(f"{twice[0]} is given twice")
-    options = Options(
+    options = MetricOptions(
         n_bins=arguments.bins, n_resamples=arguments.resamples, seed=arguments.seed, threads=arguments.threads
     )
     try:
-        options.check(arguments.metric, arguments.confidence_level)
+        check_metric_options(options, arguments.metric, arguments.confidence_level)
     except OptionError as error:
         arguments.usage_error(f"{OPTIONS[error.option]} {error.fault}")
     return options

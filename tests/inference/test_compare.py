@@ -17,12 +17,12 @@ from problems import binomial_bounds, softmax_problem
 
 import kcalib
 from kcalib._backend.random import Weights
-from kcalib.inference import ckce_expansion
-from kcalib.inference import compare as compare_module
+from kcalib._input.labels import Classification
+from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
 from kcalib.kernels import Exponential, Gaussian, Linear
 
-OF_CLASSES = [name for name, metric in METRICS.items() if metric.of_classes]
+OF_CLASSES = [name for name, metric in METRICS.items() if Classification in metric.kinds]
 
 KERNEL = Exponential(bandwidth=0.5)
 CKCE_KERNEL = Linear() + Gaussian(bandwidth=0.5)
@@ -226,7 +226,7 @@ def test_ckce_by_the_pairs_of_some_samples(monkeypatch):
     models = {"a": p, "b": powered(p, 1.2)}
     options = {"metric": "ckce", "kernel": CKCE_KERNEL}
     whole = kcalib.compare(y, models, **options)
-    monkeypatch.setattr(compare_module, "CKCE_SAMPLES", 400)
+    monkeypatch.setattr(metrics.ckce, "CKCE_SAMPLES", 400)
     first, second, again = (kcalib.compare(y, models, seed=seed, **options) for seed in (1, 2, 1))
     assert (whole.seed, first.seed, second.seed) == (0, 1, 2)
     assert first.differences == again.differences != second.differences
@@ -270,7 +270,7 @@ def test_means_are_paired_t_tests(metric):
 def test_ece_intervals_by_hand(monkeypatch):
     """Bin by bin and replicate by replicate; several batches of replicates."""
     n, n_bins, replicates = 150, 5, 199
-    monkeypatch.setattr(compare_module, "WEIGHTS_AT_ONCE", 8 * n * 50)
+    monkeypatch.setattr(metrics.ece, "WEIGHTS_AT_ONCE", 8 * n * 50)
     y, models = three_models(n)
     result = kcalib.compare(y, models, metric="ece", n_bins=n_bins, n_resamples=replicates, seed=3)
     counts = Weights("multinomial", n, replicates, 3).values()
@@ -382,7 +382,7 @@ def test_subset_of_many_samples(monkeypatch):
     y, p = softmax_problem(800, 3, scale=1.0)
     models = {"a": p, "b": powered(p, 1.2)}
     whole = kcalib.compare(y, models, kernel=KERNEL)
-    monkeypatch.setattr(compare_module, "MAX_SAMPLES", 400)
+    monkeypatch.setattr(metrics.skce, "MAX_SAMPLES", 400)
     first, second, again = (kcalib.compare(y, models, kernel=KERNEL, seed=seed) for seed in (1, 2, 1))
     assert (whole.seed, first.seed, second.seed) == (None, 1, 2)
     assert first.differences == again.differences != second.differences

@@ -1,0 +1,152 @@
+"""The top-label ECE of several models with the same bins, its errors bounded by a paired bootstrap."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import Weights, batches
+from kcalib._backend.segments import Segments
+from kcalib._input.labels import Classification
+from kcalib.estimators.binning import bin_numbers
+from kcalib.estimators.scores import top_label
+from kcalib.inference.metrics.measured import SEED, Estimate, Measured, MetricOptions
+from kcalib.results import ConfidenceInterval
+
+N_BINS, N_RESAMPLES = 15, 2000  # defaults
+WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """The signed gap of each sample, by bins of the confidence; only bins that hold samples. NumPy or CuPy arrays."""
+
+    bins: Array  # number of each sample's bin, shape: (n,)
+    gaps: Array  # correctness minus confidence, shape: (n,)
+    occupied: Array  # numbers of the bins that hold samples, shape: (b,)
+    means: Array  # X: sum of the gaps of each of these bins over n, shape: (b,)
+    certain: Array  # whether X is so far from 0 that its sign is sure, shape: (b,)
+    sums: Callable[[Array], Array]  # the sum over each bin of gaps / n times weights of shape (n, R), shape (b, R)
+
+    @classmethod
+    def of(cls, data: Classification, n_bins: int) -> _Gaps:
+        confidence, correct = (arrays.where_computed(a).astype(np.float64) for a in top_label(data))
+        xp = arrays.namespace(confidence)
+        bins, gaps, n = bin_numbers(confidence, n_bins), correct - confidence, data.n
+        occupied, position = xp.unique(bins, return_inverse=True)
+        if arrays.is_host(gaps):
+            means, squares = np.bincount(position, gaps) / n, np.bincount(position, gaps**2) / n
+            matrix = scipy.sparse.csr_array((gaps / n, (position, np.arange(n))), shape=(len(occupied), n))
+            sums = matrix.__matmul__
+        else:
+            segments = Segments.of(position, len(occupied))
+            powers = xp.stack((xp.ones_like(gaps), gaps), axis=1)
+            means, squares = (segments.sums(powers, gaps) / n).T
+            sums = functools.partial(segments.sums, scales=gaps / n)
+        variances = xp.maximum(squares - means**2, 0.0) / n
+        certain = xp.abs(means) > xp.sqrt(math.log(n) * variances)
+        return cls(bins, gaps, occupied, means, certain & (variances > 0), sums)
+
+    @property
+    def xp(self) -> Any:
+        return arrays.namespace(self.gaps)
+
+    @property
+    def signs(self) -> Array:
+        return self.xp.sign(self.means)
+
+    @property
+    def linear(self) -> Array:
+        """The contribution of each sample to the ECE, to first order."""
+        return self.signs[self.xp.searchsorted(self.occupied, self.bins)] * self.gaps
+
+    def bounds(self, deviations: Array) -> tuple[Array, Array]:
+        """For each bin what |X| exceeds |mu| by: at least, and at most. For deviations X - mu, shape (b, R)."""
+        n, b = len(self.bins), len(self.occupied)
+        deviations = math.sqrt(n / max(1, n - b)) * deviations  # the bootstrap sees too little in bins of few samples
+        low = self.signs[:, None] * deviations
+        return low, self.xp.where(self.certain[:, None], low, self.xp.abs(deviations))
+
+    def differing(self, other: _Gaps) -> Array:
+        """1 for bins that do not hold the same gaps of the same samples in the other model, otherwise 0, shape (b,)."""
+        differ = (self.bins != other.bins) | (self.gaps != other.gaps)
+        found = self.xp.isin(self.occupied, self.xp.concatenate([self.bins[differ], other.bins[differ]]))
+        return found.astype(np.float64)
+
+
+def ece(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
+    n_bins = N_BINS if options.n_bins is None else int(options.n_bins)
+    seed = SEED if options.seed is None else int(options.seed)
+    models = [_Gaps.of(one, n_bins) for one in data]
+    pairs = list(itertools.combinations(models, 2))
+    n_resamples = options.n_resamples
+    if n_resamples is None:  # the smallest p-value, adjusted, is then half the level
+        n_resamples = max(N_RESAMPLES, math.ceil(4 * len(pairs) / (1 - confidence_level)))
+    weights = Weights("multinomial", data[0].n, n_resamples, seed)
+    n_resamples = weights.n_replicates
+    bounds = _replicates(models, pairs, weights, options.threads)
+    values = []
+    for model, own in zip(models, bounds[: len(models)], strict=True):
+        estimate = _bounded(_ece_of(model), model.linear, own, confidence_level)
+        values.append(_clipped(estimate, 0.0, 1.0))
+    differences = []
+    for (a, b), both in zip(pairs, bounds[len(models) :], strict=True):
+        estimate = _bounded(_ece_of(a) - _ece_of(b), a.linear - b.linear, both, confidence_level)
+        differences.append(_clipped(estimate, -1.0, 1.0))
+    return Measured(
+        values,
+        differences,
+        estimator=f"top-label ECE with {n_bins} bins",
+        intervals=f"bounds on the error of the ECE, paired, by a bootstrap with {n_resamples} replicates, seed {seed}",
+        described={"n_bins": n_bins, "n_resamples": n_resamples, "seed": seed},
+    )
+
+
+def _ece_of(model: _Gaps) -> float:
+    return float(model.xp.sum(model.xp.abs(model.means)))
+
+
+def _replicates(
+    models: Sequence[_Gaps], pairs: Sequence[tuple[_Gaps, _Gaps]], weights: Weights, threads: int | None
+) -> np.ndarray:
+    """Bootstrap of a lower and an upper bound of (estimate - truth), of the models and then the pairs.
+
+    Shape (models + pairs, 2, replicates).
+    """
+    out = np.empty((len(models) + len(pairs), 2, weights.n_replicates))
+    differing = [(a.differing(b), b.differing(a)) for a, b in pairs]
+    for begin, end, counts in batches(models[0].gaps, weights, WEIGHTS_AT_ONCE, threads=threads):
+        bounds = {}
+        for k, model in enumerate(models):
+            bounds[id(model)] = model.bounds(model.sums(counts) - model.means[:, None])
+            out[k, :, begin:end] = [arrays.to_host(bound.sum(axis=0)) for bound in bounds[id(model)]]
+        for k, ((a, b), (in_a, in_b)) in enumerate(zip(pairs, differing, strict=True), len(models)):
+            (low_a, high_a), (low_b, high_b) = bounds[id(a)], bounds[id(b)]
+            out[k, 0, begin:end] = arrays.to_host(in_a @ low_a - in_b @ high_b)
+            out[k, 1, begin:end] = arrays.to_host(in_a @ high_a - in_b @ low_b)
+    return out
+
+
+def _bounded(value: float, linear: Array, bounds: np.ndarray, confidence_level: float) -> Estimate:
+    """Interval and p-value from replicates of a lower and an upper bound of (value - truth)."""
+    low, high = np.sort(bounds, axis=1)
+    replicates = len(low)
+    beyond = int((1 - confidence_level) / 2 * (replicates + 1) * (1 + 1e-12))  # at least 1, by Options.check
+    interval = ConfidenceInterval(value - float(high[-beyond]), value - float(low[beyond - 1]))
+    exceeding = min(int(np.sum(high >= value)), int(np.sum(low <= value)))
+    error = float(linear.std(ddof=1)) / math.sqrt(len(linear))
+    return Estimate(value, error, interval, min(1.0, 2 * (1 + exceeding) / (1 + replicates)))
+
+
+def _clipped(estimate: Estimate, low: float, high: float) -> Estimate:
+    limits = ConfidenceInterval(*(min(max(limit, low), high) for limit in estimate.interval))
+    return Estimate(estimate.value, estimate.standard_error, limits, estimate.pvalue)

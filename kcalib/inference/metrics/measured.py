@@ -1,0 +1,142 @@
+"""What a metric of `kcalib.compare` gets and returns, and the arithmetic that several share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
+from kcalib._packing import Packed
+from kcalib._pairs.dispatch import Operator
+from kcalib.bandwidth import MedianDistance
+from kcalib.estimators.skce import describe
+from kcalib.kernels import Kernel
+from kcalib.results import ConfidenceInterval
+from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.target_kernels import TargetKernel
+
+SEED = 0  # default of metrics that have one
+EPSILON = float(np.finfo(np.float64).eps)
+ROUNDINGS = 16  # a difference of at most so many roundings is none
+STRIP = 128  # samples whose pairs with all others are in memory at once
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """The options that not every metric has, as the user wrote them; None where they were not given."""
+
+    kernel: Kernel | None = None
+    target_kernel: TargetKernel | None = None
+    regularization: float | None = None
+    n_bins: int | None = None
+    n_resamples: int | None = None
+    seed: int | None = None
+    dtype: Any = None
+    threads: int | None = None
+    operator: str | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value or a difference."""
+
+    value: float
+    standard_error: float
+    interval: ConfidenceInterval
+    pvalue: float = math.nan  # of the hypothesis that it is 0; of differences only
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a metric says about models, and how it found out."""
+
+    values: list[Estimate]  # one for each model
+    differences: list[Estimate]  # one for each pair, in the order of itertools.combinations
+    estimator: str
+    intervals: str
+    described: dict[str, Any] = field(default_factory=dict)  # fields of `Comparison`
+
+
+def symmetric(
+    value: float, error: float, confidence_level: float, df: float = math.inf, resolution: float = 0.0
+) -> Estimate:
+    """Interval and p-value from a standard error: by Student's law, or the normal one.
+
+    A value of at most `resolution` may be rounding.
+    """
+    law = scipy.special
+    tail = (1 - confidence_level) / 2
+    width = -error * float(law.ndtri(tail) if df == math.inf else law.stdtrit(df, tail))
+    if abs(value) <= resolution:
+        pvalue = 1.0
+    elif error == 0:
+        pvalue = 0.0
+    else:
+        t = -abs(value) / error
+        pvalue = min(1.0, 2 * float(law.ndtr(t) if df == math.inf else law.stdtr(df, t)))
+    return Estimate(value, error, ConfidenceInterval(value - width, value + width), pvalue)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Models packed with the same kernels, and where bandwidths come from."""
+
+    models: Sequence[Data]
+    packed: tuple[Packed, ...]
+    source: str
+
+    @classmethod
+    def of(cls, models: Sequence[Data], kernel: Kernel | None, options: MetricOptions) -> Together:
+        found = _packing.pack_alike(
+            *models, kernel=kernel, target_kernel=options.target_kernel, threads=options.threads
+        )
+        sources = [_source(found.medians)] if found.medians else []
+        sources += [f"on targets: {_source(found.target_medians)}"] if found.target_medians else []
+        return cls(models, found.packed, "; ".join(sources) or "given")
+
+    def described(self, operator: Operator | KernelMatrix) -> dict[str, Any]:
+        """The fields of `Comparison` that say what was compared, by which kernels; `operator` is that of the first."""
+        described = describe(self.models[0], self.packed[0], operator)
+        del described["operator_reason"]
+        families = (one.describe()["prediction"] for one in self.models)
+        return described | {
+            "bandwidth_source": self.source,
+            "prediction": joined(", ", families),
+            "target_factor": joined("; ", (one.target.route for one in self.packed)),
+            "threads": operator.threads,
+        }
+
+
+def joined(separator: str, names: Iterable[str | None]) -> str | None:
+    """Each name once; None if there is none."""
+    return separator.join(dict.fromkeys(name for name in names if name is not None)) or None
+
+
+def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
+    sources = []
+    for metric, found in medians.items():
+        samples = {"all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}": None for m in found}
+        of = " or ".join(samples)
+        sources.append(f"median over {len(found)} models of the median {metric} distance of {of}")
+    return "; ".join(sources)
+
+
+def subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:
+    if n <= most:
+        return np.arange(n), None
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False)), seed
+
+
+def without_own(tile: Array, begin: int) -> Array:
+    """The tile of rows `begin` and further, with zeros for pairs of a sample with itself."""
+    own = arrays.namespace(tile).arange(tile.shape[0])
+    tile[own, begin + own] = 0.0
+    return tile

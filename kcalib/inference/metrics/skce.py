@@ -1,0 +1,98 @@
+"""The SKCE of several models with one kernel: all pairs of each, and the paired variance of differences."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._input.data import Data
+from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Moments
+from kcalib.bandwidth import MAX_SAMPLES
+from kcalib.inference.metrics.measured import (
+    ROUNDINGS,
+    SEED,
+    STRIP,
+    Estimate,
+    Measured,
+    MetricOptions,
+    Together,
+    subset,
+    symmetric,
+    without_own,
+)
+from kcalib.results import ConfidenceInterval
+
+
+def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) -> Measured:
+    together = Together.of(data, options.kernel, options)
+    operators = [
+        operator_for(one.problem, operator=options.operator, threads=options.threads) for one in together.packed
+    ]
+    moments = [_moments(operator) for operator in operators]
+    n = data[0].n
+    rows, seed = subset(n, MAX_SAMPLES, SEED if options.seed is None else int(options.seed))
+    squares = _square_differences(operators, rows)
+    pairs = itertools.combinations(range(len(data)), 2)
+    largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
+    resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
+    return Measured(
+        values=[_value(m, confidence_level) for m in moments],
+        differences=[
+            _difference(_minus(moments[i], moments[j], squares[i, j] * n * (n - 1)), confidence_level, resolution)
+            for i, j in pairs
+        ],
+        estimator="unbiased estimator",
+        intervals="normal, differences paired, upper limits of values from a score interval",
+        described=together.described(operators[0]) | {"dtype": data[0].dtype, "seed": seed},
+    )
+
+
+def _moments(operator: Operator) -> Moments:
+    m = operator.moments(second=True)
+    rows, diagonal = (arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
+    return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
+
+
+def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
+    """Those of H^A - H^B."""
+    assert a.row_sums is not None and b.row_sums is not None
+    return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
+
+
+def _value(moments: Moments, confidence_level: float) -> Estimate:
+    assert moments.row_sums is not None
+    error = statistics.standard_error(moments)
+    assert error is not None  # there are four samples
+    value = statistics.unbiased(moments, moments.row_sums.shape[0])
+    quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
+    high = statistics.score_variance(moments).upper_limit(value, quantile)
+    return Estimate(value, error, ConfidenceInterval(value - quantile * error, high))
+
+
+def _difference(moments: Moments, confidence_level: float, resolution: float) -> Estimate:
+    assert moments.row_sums is not None
+    error = statistics.generous_standard_error(moments)
+    value = statistics.unbiased(moments, moments.row_sums.shape[0])
+    return symmetric(value, error, confidence_level, resolution=resolution)
+
+
+def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.ndarray:
+    """Mean of (H^A_ij - H^B_ij)^2 over the pairs i != j of `rows`, for each two models."""
+    sums = np.zeros((len(operators), len(operators)))
+    for begin in range(0, len(rows), STRIP):
+        some = rows[begin : begin + STRIP]
+        tiles = []
+        for operator in operators:
+            points = operator.problem.left.points
+            tile = arrays.where_computed(operator.tile(arrays.like(some, points), arrays.like(rows, points)))
+            tiles.append(without_own(tile.astype(np.float64), begin))
+        for i, j in itertools.combinations(range(len(operators)), 2):
+            sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
+    return sums / (len(rows) * (len(rows) - 1))

@@ -47,7 +47,7 @@ def seconds_of(function, rounds=5):
 @functools.cache
 def vector_rate(operation, dtype):
     """Operations per second of all vector units: "fma", "exp" or "sqrt"."""
-    cupy, kcalib = cupy_module(), require("_cuda.Program")
+    cupy, kcalib = cupy_module(), require("_backend.cuda.Program")
     text = Path(__file__).with_name("probes.cu").read_text(encoding="utf-8")
     program = kcalib._backend.cuda.Program(("include/kcalib/math.h",), ())
     real = "float" if dtype == "float32" else "double"
@@ -86,7 +86,7 @@ class Case:
     """Predictions on the device, what is timed, and its limit in seconds."""
 
     def __init__(self, n, m, dtype="float64"):
-        self.cupy, self.kcalib = cupy_module(), require("skce", "_cuda.Program")
+        self.cupy, self.kcalib = cupy_module(), require("skce", "_backend.cuda.Program")
         self.n, self.m, self.dtype = n, m, dtype
         labels, p = predictions(n, m)
         self.labels, self.p = self.cupy.asarray(labels), self.cupy.asarray(p)

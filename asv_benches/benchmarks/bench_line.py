@@ -24,12 +24,12 @@ class Line:
         return np.sort(self.p)
 
     def operator(self, threads):
-        require("_operators.sorted_scan")
+        require("_pairs.operators.sorted_scan")
         return operator_of("sorted_scan", pair_problem(self.labels, self.p), threads)
 
     def call(self, name, threads):
         """The operator's total, the public `kcalib.skce`, or the exact median of all distances."""
-        kcalib = require("skce", "kernels.Exponential", "_operators.sorted_scan")
+        kcalib = require("skce", "kernels.Exponential", "_pairs.operators.sorted_scan")
         if name == "total":
             return total_of(self.operator(threads))
         if name == "median":
@@ -45,7 +45,7 @@ class Line:
 
     def replicates_over_sort(self, threads, rounds=ROUNDS, replicates=REPLICATES):
         """Time of Rademacher replicates of the SKCE over that of the sort."""
-        weights = require("_resampling.Weights")._resampling.Weights("rademacher", self.n, replicates, SEED)
+        weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", self.n, replicates, SEED)
         operator = self.operator(threads)
         if not hasattr(operator, "quadratic_forms"):
             raise NotImplementedError("this version has no quadratic forms on a line")

@@ -32,7 +32,7 @@ class Forms:
         from scipy.linalg.blas import dgemm  # here: before `limited_blas` looks for libraries
 
         self.dgemm = dgemm
-        self.weights = require("_resampling.Weights")._resampling.Weights("rademacher", n, replicates, SEED)
+        self.weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", n, replicates, SEED)
         self.operator = operator_of("openmp", pair_problem(*cached_predictions(n, CLASSES)), threads)
         if not hasattr(self.operator, "quadratic_forms"):
             raise NotImplementedError("this version has no quadratic forms")

@@ -67,14 +67,14 @@ def require(*names):
 
 def pair_problem(labels, p, dtype="float64"):
     """The pair problem of `kcalib.skce` with the exponential kernel, for operators."""
-    kcalib = require("kernels.Exponential", "_input.labels.prepare", "_packing.labels.pack")
+    kcalib = require("kernels.Exponential", "_input.labels.prepare", "_packing.pack")
     data = kcalib._input.labels.prepare(labels, p, dtype=dtype)
-    return kcalib._packing.labels.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
+    return kcalib._packing.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
 
 
 def operator_of(name, problem, threads):
     """The operator `name`, and nothing chosen."""
-    return require("_dispatch.operator_for")._dispatch.operator_for(problem, operator=name, threads=threads)
+    return require("_pairs.dispatch.operator_for")._pairs.dispatch.operator_for(problem, operator=name, threads=threads)
 
 
 def total_of(operator):

@@ -1,8 +1,7 @@
 """The calibration mean embedding (CME) test: are the differences at a few test locations 0?
 
-The way of the data:
-test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
-the samples (`_sample_covariance`) or of the predictions (`_predicted_covariance`) -> the quadratic form
+The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
+the samples (`_sample_covariance`) or of the predictions (`_covariance_given_predictions`) -> the quadratic form
 that both give (`_quadratic_form`) -> the logarithm of its tail (`log_sf_f`, `log_sf_chi2`).
 """
 
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -115,9 +114,7 @@ class CME(CalibrationMethod):
         check_from_logits(self.from_logits, self.test_predictions)
 
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
-        seed = given_or_drawn(seed)
-        found = self.outcome(task.data, task.options, seed)
-        drawn = isinstance(task.data, Forecasts) and self.reference == "conditional"
+        found = self.outcome(task.data, task.options, given_or_drawn(seed))
         law = {
             "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",
             "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",
@@ -131,7 +128,7 @@ class CME(CalibrationMethod):
             null_law=law,
             estimator="UCME",
             n_locations=found.n_locations,
-            seed=seed if drawn else found.seed,
+            seed=found.seed,
             **found.description,
         )
 
@@ -153,9 +150,11 @@ class CME(CalibrationMethod):
         )
         operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
         differences = mean_differences(operator)
-        form = _quadratic_form(
-            differences, self._covariance(data, locations.data, packed, operator, seed), data.n, data.dtype
-        )
+        if self.reference == "conditional":
+            covariance = _covariance_given_predictions(data, locations.data, packed, operator, seed)
+        else:
+            covariance = _sample_covariance(data.n, operator)
+        form = _quadratic_form(differences, covariance, data.n, data.dtype)
         if self.reference != "conditional" and math.isinf(form.value):
             raise ValueError(
                 f"the values at test location {form.worst} are the same, and not 0, for all {data.n} samples: their "
@@ -170,17 +169,9 @@ class CME(CalibrationMethod):
             estimate=mean_square(differences),
             reference=self.reference,
             rank=form.rank,
-            **locations.described(),
+            **(locations.described() | ({"seed": seed} if covariance.is_drawn else {})),
             description=describe(data, packed, operator),
         )
-
-    def _covariance(self, data: Data, locations: Data, packed: Packed, operator: Operator, seed: int) -> Covariance:
-        if self.reference != "conditional":
-            return _sample_covariance(data.n, operator)
-        if isinstance(data, Forecasts):
-            return _drawn_covariance(data, packed, operator, seed)
-        assert isinstance(data, Classification) and isinstance(locations, Classification)
-        return _predicted_covariance(data, packed, operator, locations)
 
 
 @dataclass(frozen=True)
@@ -196,7 +187,7 @@ class CMEOutcome:
     n_locations: int
     test_predictions: tuple[tuple[float, ...], ...]
     test_labels: tuple[Any, ...]
-    seed: int | None  # of random locations, None: given
+    seed: int | None  # of random locations and draws; None where nothing was random
     description: dict[str, Any]  # `kcalib.estimators.skce.describe`
 
 
@@ -220,6 +211,7 @@ class Covariance(NamedTuple):
 
     matrix: np.ndarray  # shape: (J, J)
     size: np.ndarray  # largest absolute value at each location, shape: (J,)
+    is_drawn: bool = False  # whether it comes from draws
 
 
 def _sample_covariance(n: int, operator: Operator) -> Covariance:
@@ -231,13 +223,19 @@ def _sample_covariance(n: int, operator: Operator) -> Covariance:
     return Covariance(arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
 
 
-def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed: int) -> Covariance:
-    """Mean covariance of the values if targets are drawn from the predictions, from draws; their mean is 0."""
+@singledispatch
+def _covariance_given_predictions(
+    data: Data, locations: Data, packed: Packed, operator: Operator, seed: int
+) -> Covariance:
+    """Mean covariance of the values if targets are drawn from the predictions, and the size of the values.
+
+    From draws; their mean is 0.
+    """
     n_locations = operator.problem.left.points.shape[0]
     count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
-    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.y)
+    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
     repeated, there = data.take(rows), packed.taken(rows)
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
@@ -246,13 +244,12 @@ def _drawn_covariance(data: Forecasts, packed: Packed, operator: Operator, seed:
         for _, z in _blocks(again):
             matrix += arrays.to_host(z @ z.T)
             size = np.maximum(size, _largest(z))
-    return Covariance(matrix / (count * data.n), size)
+    return Covariance(matrix / (count * data.n), size, is_drawn=True)
 
 
-def _predicted_covariance(
-    data: Classification, packed: Packed, operator: Operator, locations: Classification
-) -> Covariance:
-    """Mean covariance of the values if labels are drawn from the predictions, and the size of the values.
+@_covariance_given_predictions.register
+def _(data: Classification, locations: Classification, packed: Packed, operator: Operator, seed: int) -> Covariance:
+    """In closed form, from the probabilities of all labels.
 
     Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +16,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.warnings import warn
-from kcalib._input.forecasts import Either as Data
-from kcalib._input.forecasts import Forecasts
+from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
@@ -167,7 +167,7 @@ class Consistency(CalibrationMethod):
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> ConsistencyOutcome:
         """The test of checked data; replicates, and random locations, come from `seed`."""
-        estimator = self._estimator_for(data)
+        estimator = default_estimator(data) if self.estimator is None else self.estimator
         self._check_options(estimator)
         _check_kernels(estimator, options)
         statistic = self._statistic(estimator, data, options, seed)
@@ -194,17 +194,6 @@ class Consistency(CalibrationMethod):
             **statistic.described(),
         )
 
-    def _estimator_for(self, data: Data) -> Estimator:
-        if self.estimator is None:
-            return "unbiased" if isinstance(data, Forecasts) else "ece"
-        if self.estimator == "ece" and isinstance(data, Forecasts):
-            others = ", ".join(repr(name) for name in ESTIMATORS if name != "ece")
-            raise ValueError(
-                "estimator='ece' needs class probabilities, `y_pred` is "
-                f"{type(data.prediction).__name__}; use one of {others}, or a function"
-            )
-        return self.estimator
-
     def _check_options(self, estimator: Estimator) -> None:
         """Refuse an option that the estimator would ignore."""
         name = estimator if isinstance(estimator, str) else "callable"
@@ -217,8 +206,7 @@ class Consistency(CalibrationMethod):
         if callable(estimator):
             return UserStatistic(data, estimator)
         if estimator == "ece":
-            assert isinstance(data, Classification)
-            return TopLabelECE(data, DEFAULT_BINS if self.n_bins is None else int(self.n_bins))
+            return binned(data, DEFAULT_BINS if self.n_bins is None else int(self.n_bins))
         kernels = options.kernel, options.target_kernel
         if estimator == "ucme":
             given = self.test_predictions is not None
@@ -229,6 +217,30 @@ class Consistency(CalibrationMethod):
         size = check_estimator(data, estimator, self.block_size)
         packed = _packing.pack(data, *kernels, threads=options.threads)
         return PairStatistic(data, options, packed, skce_by(data, estimator, size), {"block_size": size})
+
+
+@singledispatch
+def default_estimator(data: Data) -> str:
+    """What is tested where the user does not say it."""
+    return "unbiased"
+
+
+@default_estimator.register
+def _(data: Classification) -> str:
+    return "ece"
+
+
+@singledispatch
+def binned(data: Data, n_bins: int) -> Statistic:
+    """The statistic "ece"."""
+    others = ", ".join(repr(name) for name in ESTIMATORS if name != "ece")
+    raise ValueError(
+        f"estimator='ece' needs class probabilities, `y_pred` is {data.describe()['prediction']}; use one of {others}, "
+        "or a function"
+    )
+
+
+binned.register(Classification, TopLabelECE)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend.options import check_choice
-from kcalib._input.forecasts import Forecasts
+from kcalib._input.data import Data
+from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import PairProblem
@@ -90,11 +92,7 @@ class DistributionFree(CalibrationMethod):
         seed = None if block_size is None else seed
         operator = task.ordered(seed)
         value, error = value_and_error(data, operator, self.estimator, block_size, with_error=not biased)
-        largest = kernel_bound(task.packed.problem, self.bound, is_bounded=not isinstance(data, Forecasts))
-        if isinstance(data, Forecasts):
-            size = forecast_bound(largest, task.packed, self.norms)
-        else:
-            size = residual_bound(largest, task.packed.target.matrix, data.m, self.norms)
+        size = entry_bound(data, task.packed, self.bound, self.norms)
         inequality = "McDiarmid's" if biased else "Hoeffding's"
         return task.result(
             method=self.name,
@@ -123,6 +121,17 @@ def log_pvalue(estimate: float, *, estimator: str, n: int, block_size: int | Non
     if estimator == "biased":
         return -(max(0.0, math.sqrt(n * estimate / bound) - 1) ** 2) / 2
     return -disjoint_pairs(n, block_size) * (estimate / bound) ** 2 / 2
+
+
+@singledispatch
+def entry_bound(data: Data, packed: Packed, bound: float | None, norms: Any) -> float:
+    """B, the largest possible |H_ij|; of the kernel `bound`, where it is given, and for class labels `norms`."""
+    return forecast_bound(kernel_bound(packed.problem, bound, is_bounded=False), packed, norms)
+
+
+@entry_bound.register
+def _(data: Classification, packed: Packed, bound: float | None, norms: Any) -> float:
+    return residual_bound(kernel_bound(packed.problem, bound), packed.target.matrix, data.m, norms)
 
 
 def residual_bound(kernel_bound: float, matrix: np.ndarray | None, m: int, norms: Any) -> float:

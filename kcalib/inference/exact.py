@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
 from kcalib._backend.random import drawn_labels
-from kcalib._input.forecasts import Forecasts
+from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Side
@@ -72,17 +73,22 @@ class Exact(AllPairs):
         check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
 
     def law(self, task: Task, seed: int) -> NullLaw:
-        data, count = task.data, int(self.n_resamples)
-        if isinstance(data, Forecasts):
-            by_forms = task.packed.problem.target is None
-            draws = _vector_draws(task, data, count, seed) if by_forms else _by_sweeps(task, data, count, seed)
-            return from_draws(task, draws, f"{count} draws of the targets from the predictions")
-        draws = _label_draws(task, data, count, seed)
-        return from_draws(task, draws, f"{count} draws of the labels from the predictions")
+        count = int(self.n_resamples)
+        drawn, draws = _draws(task.data, task, count, seed)
+        return from_draws(task, draws, f"{count} draws of the {drawn} from the predictions")
 
 
-def _label_draws(task: Task, data: Classification, count: int, seed: int) -> np.ndarray:
-    """Statistics of drawn class labels: rows of a table are their marks."""
+@singledispatch
+def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
+    """What is drawn, in a word, and the statistics of the draws."""
+    if task.packed.problem.target is None:
+        return "targets", _vector_draws(task, data, count, seed)
+    return "targets", _by_sweeps(task, data, count, seed)
+
+
+@_draws.register
+def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
+    """Many draws of labels at a time: rows of a table are their marks."""
     p = arrays.where_computed(data.probabilities)
     root = arrays.like(_root(task, data.m), p)
     xp = arrays.namespace(p)
@@ -95,10 +101,10 @@ def _label_draws(task: Task, data: Classification, count: int, seed: int) -> np.
             drawn -= means[:, None, :]
             yield drawn.reshape(n, -1)
 
-    return _by_forms(task, marks(), rank)
+    return "labels", _by_forms(task, marks(), rank)
 
 
-def _vector_draws(task: Task, data: Forecasts, count: int, seed: int) -> np.ndarray:
+def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     """Statistics of drawn targets whose marks are vectors, as of classes."""
     rank = task.packed.problem.left.marks.shape[1]
     at_once = _at_once(task.n, rank)
@@ -114,7 +120,7 @@ def _vector_draws(task: Task, data: Forecasts, count: int, seed: int) -> np.ndar
     return _by_forms(task, marks(), rank)
 
 
-def _by_sweeps(task: Task, data: Forecasts, count: int, seed: int) -> np.ndarray:
+def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     """Statistics of drawn targets, a sweep over the pairs for each."""
     draws = np.empty(count)
     for r in range(count):

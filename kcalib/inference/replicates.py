@@ -17,7 +17,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import cumulative_sums, thresholds
 from kcalib._backend.segments import Segments
-from kcalib._input.forecasts import Either as Data
+from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, operator_for

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from kcalib import _packing
-from kcalib._input.forecasts import Either as Data
+from kcalib._input.data import Data
 from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._pairs import statistics

@@ -22,6 +22,7 @@ from benchmarks.common import cached_predictions, limited_blas
 import kcalib
 from kcalib import _packing
 from kcalib._backend import random
+from kcalib._packing import labels as packing_labels
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import SortedScanOperator
 from kcalib.inference import calibration_test, exact, spectrum
@@ -31,7 +32,7 @@ from kcalib.laws import ChiSquareMixture
 STAGES = [
     (calibration_test, "prepare", "input checks"),
     (_packing, "pack", "packing"),
-    (_packing, "median_of_points", "median heuristic"),
+    (packing_labels, "median_of_points", "median heuristic"),
     *((operator, "moments", "sums over all pairs") for operator in (OpenMPOperator, SortedScanOperator)),
     *((operator, "matmul", "products with H") for operator in (OpenMPOperator, SortedScanOperator)),
     *((operator, "quadratic_forms", "quadratic forms") for operator in (OpenMPOperator, SortedScanOperator)),

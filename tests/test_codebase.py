@@ -111,6 +111,17 @@ def test_import_in_a_checkout_says_what_to_do(tmp_path, change, last):
     assert error[-1] == last.format(folder) and not any("During handling" in line for line in error)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "asv_benches" / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_ask_for_what_there_is(path):
+    """A benchmark that asks for something else is skipped, without a word."""
+    for names in re.findall(r"\brequire\(([^)]*)\)", path.read_text()):
+        for name in re.findall(r'"([\w.]+)"', names):
+            found = kcalib
+            for part in name.split("."):
+                assert hasattr(found, part), f"{path.name} requires {name}"
+                found = getattr(found, part)
+
+
 def test_one_version():
     assert _native.version == kcalib.__version__
     assert f"version: '{kcalib.__version__}'" in (ROOT / "meson.build").read_text()

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from .bench_limits import Probe
-from .common import DTYPES, ROUNDS, SEED, THREADS, alternated, require, total_of
+from .common import DTYPES, ROUNDS, SEED, THREADS, alternated, operator_of, require, total_of
 
 N = 10_000
 DIMENSIONS = (1, 10)
@@ -63,9 +63,7 @@ def problem_of(family, n, d, k, dtype="float64"):
 
 def engine(problem, threads):
     """A function that sums the entries."""
-    return total_of(
-        require("_pairs.dispatch.operator_for")._pairs.dispatch.operator_for(problem, operator="openmp", threads=threads)
-    )
+    return total_of(operator_of("openmp", problem, threads))
 
 
 def numpy_broadcast(data, rows=ROWS):

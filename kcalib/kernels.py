@@ -662,8 +662,8 @@ class Cosine(RadialKernel):
 
     .. math:: k(p, q) = \cos(\pi d/\nu)
 
-    Positive definite on a line only: for two classes, or where predictions have a single parameter. Elsewhere it
-    comes with an `kcalib.IndefiniteKernelWarning`.
+    Positive definite on a line only: for two classes, or predictions that are single numbers. Elsewhere it comes with
+    a `kcalib.IndefiniteKernelWarning`.
 
     Parameters
     ----------

@@ -14,7 +14,17 @@ from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
 import kcalib
 from kcalib import bandwidth
 from kcalib.bandwidth import median_distance
-from kcalib.kernels import Exponential, GammaExponential, Gaussian, Linear, Matern, RationalQuadratic
+from kcalib.kernels import (
+    MMD,
+    Cosine,
+    Exponential,
+    GammaExponential,
+    GammaRationalQuadratic,
+    Gaussian,
+    Linear,
+    Matern,
+    RationalQuadratic,
+)
 
 # Two samples, p = (0.8, 0.2) with y = 0 and p = (0.4, 0.6) with y = 1: residuals (0.2, -0.2) and
 # (-0.4, 0.4), inner products 0.08, 0.32 and -0.16, distance 0.4 sqrt(2).
@@ -236,6 +246,8 @@ def test_kernels_compose_and_print():
         (lambda: GammaExponential(gamma=2.5), r"`gamma` is 2.5, expected 0 < gamma <= 2"),
         (lambda: Matern(nu=0.5), r"`nu` is 0.5, expected 1.5 or 2.5; for 0.5 use Exponential"),
         (lambda: RationalQuadratic(alpha=-1.0), r"`alpha` is -1.0"),
+        (lambda: GammaRationalQuadratic(gamma=2.5), r"`gamma` is 2.5, expected 0 < gamma <= 2: beyond 2"),
+        (lambda: GammaRationalQuadratic(alpha=0.0), r"`alpha` is 0.0, expected a positive finite number"),
         (lambda: Exponential(metric="manhattan"), r"`metric` is 'manhattan', expected one of 'euclidean', 'cityblock'"),
         (lambda: Exponential(bandwidth=1e-310), r"`bandwidth` is 1e-310, expected a number between 1e-15 and 1e\+15"),
         (lambda: 1e200 * Linear(), r"`scale` is 1e\+200, expected a number between"),
@@ -252,6 +264,10 @@ def test_extreme_kernels_stay_finite():
     extremes = [f(bandwidth=b) for f in (Exponential, Gaussian, Matern, RationalQuadratic) for b in (1e-15, 1e15)]
     extremes += [RationalQuadratic(bandwidth=1e-15, alpha=1e-3), RationalQuadratic(bandwidth=1e15, alpha=1e9)]
     extremes += [GammaExponential(bandwidth=b, gamma=g) for b in (1e-15, 1e15) for g in (1e-6, 2.0)]
+    extremes += [
+        GammaRationalQuadratic(bandwidth=b, alpha=a, gamma=g)
+        for b, a, g in ((1e-15, 1e-3, 2.0), (1e15, 1e9, 2.0), (1e-15, 1e9, 1e-6), (1e15, 1e-3, 1e-6))
+    ]
     extremes.append(1e15 * Linear() * (1e15 * Linear()))
     for kernel in extremes:
         for dtype in ("float64", "float32"):
@@ -285,6 +301,36 @@ def test_kernels_refuse_other_types():
         Linear() + 1.0
     with pytest.raises(TypeError, match=r"`kernel` is 'rbf', expected a kernel such as"):
         kcalib.skce([0, 1], [0.5, 0.5], kernel="rbf")
+
+
+def test_limits_of_the_gamma_rational_quadratic_kernel():
+    y, p = softmax_problem(60, 4)
+
+    def value(kernel):
+        return kcalib.skce(y, p, kernel=kernel, estimator="biased")
+
+    of_squares = value(GammaRationalQuadratic(bandwidth=0.6, alpha=1.3, gamma=2.0))
+    assert of_squares == pytest.approx(value(RationalQuadratic(bandwidth=0.6 / math.sqrt(2), alpha=1.3)), rel=1e-12)
+    far = value(GammaRationalQuadratic(bandwidth=0.6, alpha=1e9, gamma=0.7))
+    assert far == pytest.approx(value(GammaExponential(bandwidth=0.6, gamma=0.7)), rel=1e-7)
+    for gamma, metric in ((2.0, "euclidean"), (1.5, MMD()), (0.7, "cityblock"), (1.0, "total_variation")):
+        assert GammaRationalQuadratic(gamma=gamma, metric=metric).is_positive_definite()
+    assert not GammaRationalQuadratic(gamma=1.5, metric="cityblock").is_positive_definite()
+
+
+def test_cosine_kernel_is_positive_definite_on_a_line_only():
+    kernel = Cosine(bandwidth=0.8)
+    assert not kernel.is_positive_definite() and not Cosine(metric=MMD()).is_positive_definite()
+    y, p = softmax_problem(40, 3)
+    message = (
+        r"^Cosine\(bandwidth=0.8\) may be indefinite for 3 classes: Cosine is not positive definite, but on a line"
+    )
+    with pytest.warns(kcalib.IndefiniteKernelWarning, match=message):
+        kcalib.skce(y, p, kernel=kernel)
+    assert kcalib.smallest_eigenvalue(p, kernel) < -0.1
+    y, p = softmax_problem(40, 2)
+    assert kcalib.skce(y, p, kernel=kernel, estimator="biased") >= 0  # without a warning
+    assert kcalib.smallest_eigenvalue(p, kernel) > -1e-12
 
 
 def test_indefinite_kernels_are_named():

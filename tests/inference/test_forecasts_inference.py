@@ -9,7 +9,7 @@ from problems import binomial_bounds, named_method
 
 import kcalib
 from kcalib.distributions import Laplace, Normal, Poisson, Samples
-from kcalib.kernels import MMD, Exponential, Gaussian, Linear
+from kcalib.kernels import MMD, Cosine, Exponential, Gaussian, Linear
 from kcalib.target_kernels import Draws
 
 
@@ -397,3 +397,18 @@ class TestKernels:
         assert value == pytest.approx(1 - np.exp(-0.18 / 2), rel=1e-12)
         with pytest.raises(MemoryError):
             kcalib.smallest_eigenvalue(Normal(MEAN, STD), max_memory=10)
+
+    @pytest.mark.parametrize(
+        ("metric", "message"),
+        [
+            ("euclidean", "for 2 parameters Cosine is not positive definite, but on a line only"),
+            ("wasserstein", "for 2 coordinates Cosine is not"),
+            ("mmd", "for MMD distances Cosine is not"),
+        ],
+    )
+    def test_profiles_that_are_positive_definite_on_a_line_only(self, metric, message):
+        prediction = Normal([0.0, 1.0, 0.3], [1.0, 2.0, 0.5])
+        with pytest.warns(kcalib.IndefiniteKernelWarning, match=message):
+            kcalib.skce([0.1, 0.2, 0.3], prediction, kernel=Cosine(bandwidth=1.0, metric=metric))
+        numbers = Samples([[0.0], [1.0], [0.5]])  # on a line: no warning
+        kcalib.skce([0.1, 0.2, 0.3], numbers, kernel=Cosine(bandwidth=1.0, metric="wasserstein"))

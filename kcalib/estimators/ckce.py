@@ -32,7 +32,7 @@ from kcalib.target_kernels import TargetKernel
 
 __all__ = ["ToleranceWarning", "ckce", "jkce"]
 
-METHODS: tuple[type[Solver] | type[Approximation], ...] = (*SOLVERS, *APPROXIMATIONS)
+CKCE_METHODS: tuple[type[Solver] | type[Approximation], ...] = (*SOLVERS, *APPROXIMATIONS)
 
 
 @overload
@@ -253,7 +253,7 @@ def ckce(
     0.040784
     """
     start = time.perf_counter()
-    chosen = resolved(method, METHODS)
+    chosen = resolved(method, CKCE_METHODS)
     if max_memory is not None:
         check_max_memory(max_memory)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)

@@ -24,7 +24,7 @@ from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, jackknife
 
 PAPER = Linear() + Gaussian(bandwidth=0.4)
-METHODS = {cls.name: cls for cls in ckce.METHODS}
+METHODS = {cls.name: cls for cls in ckce.CKCE_METHODS}
 LOW_RANK = ("fourier", "nystrom", "pivoted_cholesky")
 
 

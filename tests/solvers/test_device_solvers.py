@@ -20,7 +20,7 @@ from kcalib.kernels import Gaussian, Linear
 from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Fourier, Nystrom, PivotedCholesky
 from kcalib.solvers import ConvergenceWarning, kernel_operator, pivoted_cholesky, solve
 
-METHODS = {cls.name: cls() for cls in ckce.METHODS}
+METHODS = {cls.name: cls() for cls in ckce.CKCE_METHODS}
 METHODS |= {"nystrom": Nystrom(n_landmarks=12), "pivoted_cholesky": PivotedCholesky(rank=12)}
 PAPER = Linear() + Gaussian(bandwidth=0.4)
 N, M = 160, 3  # several tiles of 64 rows, the last one ragged

@@ -28,7 +28,7 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
 from kcalib._pairs.operators.sorted_scan_cuda import SortedPlaces
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
-from kcalib.kernels import METRICS
+from kcalib.kernels import VECTOR_METRICS
 
 __all__ = ["MedianDistance", "median_distance"]
 
@@ -99,7 +99,7 @@ def median_distance(
     >>> median_distance([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], "total_variation").value
     0.5
     """
-    check_choice("metric", metric, METRICS)
+    check_choice("metric", metric, VECTOR_METRICS)
     if max_samples is not None:
         max_samples = check_integer("max_samples", max_samples, 2)
     points = check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")

@@ -17,16 +17,16 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import check_integer, check_seed
 from kcalib._input.forecasts import Either as Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution
-from kcalib.estimators.binning import MAX_BINS, reliability_bins
+from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
 from kcalib.estimators.crps import crps_values
 from kcalib.estimators.forecast_quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
 from kcalib.estimators.forecast_scores import log_score_values, pinball_values
-from kcalib.estimators.quantile_calibration import curve_of, pit_of
+from kcalib.estimators.quantile_calibration import curve_of, is_continuous, pit_of
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import PairOptions, estimate
 from kcalib.inference.calibration_test import run
@@ -37,7 +37,6 @@ from kcalib.results import CalibrationTestResult, SKCEResult
 
 __all__ = ["Evaluation", "ForecastEvaluation", "evaluate"]
 
-N_BINS = 15  # of the ECE
 INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
 
 
@@ -110,6 +109,7 @@ class ForecastEvaluation(ModelEvaluation):
     quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
+    pit_seed: int | None  #: of the randomised PIT values of counts and samples; None where nothing was drawn
     level: float  #: of the verdict
     miscalibrated: bool  #: whether calibration is rejected at that level
     verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
@@ -226,7 +226,8 @@ def evaluate(
         Bins of the top-label ECE of class probabilities; default 15.
     seed : int, optional
         Seed of what the test draws, of randomised PIT values, and of the permutation before a test or an estimate
-        forms blocks; None keeps the order.
+        forms blocks. None draws one for the test and one for PIT values, which the result reports, and blocks keep the
+        order of the samples.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
         of the induced problem: accuracy, too, is how often its most probable class is right. Through
@@ -347,7 +348,8 @@ def _(
     miscalibrated = test.pvalue < level
     errors = arrays.where_computed(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
-    numbers = _of_numbers(data, 0 if seed is None else seed) if data.n_dims == 1 else {}
+    pit_seed = check_seed(seed)
+    numbers = _of_numbers(data, pit_seed) if data.n_dims == 1 else {}
     # Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
     quantile = 2.0 if miscalibrated else -float(scipy.special.ndtri(level / 4))
     reasons = _reasons(data.n, numbers, quantile) if numbers else _spread(data, errors, quantile)
@@ -371,6 +373,7 @@ def _(
         quantile_calibration_error=numbers.get("quantile_calibration_error"),
         skce=skce,
         test=test,
+        pit_seed=pit_seed if data.n_dims == 1 and not is_continuous(data) else None,
         level=float(level),
         miscalibrated=miscalibrated,
         verdict=verdict,

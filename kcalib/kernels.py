@@ -63,7 +63,7 @@ __all__ = [
     "Sum",
 ]
 
-METRICS = ("euclidean", "cityblock", "total_variation")  # of vectors
+VECTOR_METRICS = ("euclidean", "cityblock", "total_variation")
 SMALLEST = 1e-15  # bandwidth and scale; distances of probabilities below this are rounding
 
 
@@ -104,7 +104,7 @@ class MMD:
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None:
-            object.__setattr__(self, "bandwidth", _positive("bandwidth", self.bandwidth, "pass None for the default"))
+            object.__setattr__(self, "bandwidth", _in_range("bandwidth", self.bandwidth, "pass None for the default"))
 
     def __str__(self) -> str:
         return "MMD()" if self.bandwidth is None else f"MMD(bandwidth={self.bandwidth:.6g})"
@@ -134,7 +134,7 @@ class MixtureWasserstein:
     order: float = 2
 
     def __post_init__(self) -> None:
-        order = _positive("order", self.order, "the distance has an order of at least 1", low=1.0)
+        order = _in_range("order", self.order, "the distance has an order of at least 1", low=1.0)
         object.__setattr__(self, "order", order)
 
     def __str__(self) -> str:
@@ -293,7 +293,7 @@ class Scaled(Kernel):
 
     def __post_init__(self) -> None:
         remedy = "a kernel stays positive definite under positive scalings only"
-        object.__setattr__(self, "scale", _positive("scale", self.scale, remedy))
+        object.__setattr__(self, "scale", _in_range("scale", self.scale, remedy))
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Scaled:
         return Scaled(self.scale, self.kernel.mapped(change))
@@ -365,11 +365,11 @@ class RadialKernel(Kernel):
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None:
-            bandwidth = _positive("bandwidth", self.bandwidth, "pass None for the median heuristic")
+            bandwidth = _in_range("bandwidth", self.bandwidth, "pass None for the median heuristic")
             object.__setattr__(self, "bandwidth", bandwidth)
         if self.metric == "mmd":
             object.__setattr__(self, "metric", MMD())
-        known = (*METRICS, "wasserstein")
+        known = (*VECTOR_METRICS, "wasserstein")
         if not (isinstance(self.metric, (MMD, MixtureWasserstein)) or self.metric in known):
             shown = ", ".join(map(repr, (*known, "mmd")))
             raise ValueError(f"`metric` is {self.metric!r}, expected one of {shown}, or MMD(), or MixtureWasserstein()")
@@ -379,7 +379,7 @@ class RadialKernel(Kernel):
 
     def terms(self) -> tuple[Term, ...]:
         assert self.bandwidth is not None
-        if self.metric not in METRICS:
+        if self.metric not in VECTOR_METRICS:
             raise ValueError(
                 f"{self} has a metric between predicted distributions (kcalib.distributions), but these are vectors; "
                 "use metric='euclidean'"
@@ -446,7 +446,7 @@ class Exponential(RadialKernel):
     profile: ClassVar[str] = "exponential"
 
     def is_positive_definite(self) -> bool:
-        return self.metric in METRICS or isinstance(self.metric, MMD)
+        return self.metric in VECTOR_METRICS or isinstance(self.metric, MMD)
 
 
 @dataclass(frozen=True)
@@ -516,7 +516,7 @@ class GammaExponential(RadialKernel):
         object.__setattr__(self, "gamma", _gamma(self.gamma))
 
     def is_positive_definite(self) -> bool:
-        return super().is_positive_definite() or (self.gamma <= 1 and self.metric in METRICS)
+        return super().is_positive_definite() or (self.gamma <= 1 and self.metric in VECTOR_METRICS)
 
     def _shapes(self) -> tuple[float, ...]:
         return (self.gamma,)
@@ -599,7 +599,7 @@ class RationalQuadratic(RadialKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "alpha", _positive("alpha", self.alpha, low=1e-3, high=1e9))
+        object.__setattr__(self, "alpha", _in_range("alpha", self.alpha, low=1e-3, high=1e9))
 
     def _scale(self, bandwidth: float) -> float:
         return 0.5 / (self.alpha * bandwidth**2)
@@ -646,11 +646,11 @@ class GammaRationalQuadratic(RadialKernel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "alpha", _positive("alpha", self.alpha, low=1e-3, high=1e9))
+        object.__setattr__(self, "alpha", _in_range("alpha", self.alpha, low=1e-3, high=1e9))
         object.__setattr__(self, "gamma", _gamma(self.gamma))
 
     def is_positive_definite(self) -> bool:
-        return super().is_positive_definite() or (self.gamma <= 1 and self.metric in METRICS)
+        return super().is_positive_definite() or (self.gamma <= 1 and self.metric in VECTOR_METRICS)
 
     def _shapes(self) -> tuple[float, ...]:
         return self.gamma, self.alpha
@@ -692,13 +692,13 @@ def _shown(value: Any) -> str:
 
 
 def _gamma(value: float) -> float:
-    gamma = _positive("gamma", value, low=1e-6)
+    gamma = _in_range("gamma", value, low=1e-6)
     if gamma > 2:
         raise ValueError(f"`gamma` is {gamma}, expected 0 < gamma <= 2: beyond 2 this is not a kernel")
     return gamma
 
 
-def _positive(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = 1e15) -> float:
+def _in_range(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = 1e15) -> float:
     """`value` as a float in [low, high]: there no square or product leaves the range of float32."""
     ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, Real):

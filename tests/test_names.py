@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kcalib
-from kcalib.distributions import Samples
+from kcalib.distributions import Normal, Poisson, Samples
 
 
 def public_parameters() -> Iterator[tuple[str, inspect.Parameter]]:
@@ -111,6 +111,9 @@ def test_alpha_is_no_level():
 
 Y, P = np.arange(40) % 3, np.random.default_rng(0).dirichlet(np.ones(3), size=40)
 SEEDED = {
+    "evaluate": lambda seed: kcalib.evaluate(Y, P, method="bootstrap", seed=seed).test,
+    "test": lambda seed: kcalib.calibration_test(Y, P, method="bootstrap", seed=seed),
+    "ucme": lambda seed: kcalib.ucme(Y, P, seed=seed, full_output=True),
     **{
         f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce(Y, P, method=cls(seed=seed), full_output=True)
         for cls in (kcalib.methods.Fourier, kcalib.methods.Nystrom, kcalib.methods.PivotedCholesky)
@@ -142,6 +145,14 @@ def test_seed_none_is_drawn_and_reported(name):
     for field in ("value", "histogram", "consistency_band"):
         np.testing.assert_array_equal(getattr(drawn, field, None), getattr(again, field, None))
     assert call(0).seed == 0
+
+
+def test_evaluate_reports_the_seed_of_pit_values():
+    rates = np.linspace(0.5, 2.0, 40)
+    counts = kcalib.evaluate(Y, Poisson(rates), seed=None)
+    assert counts.pit_seed is not None and counts.pit_seed != kcalib.evaluate(Y, Poisson(rates)).pit_seed == 0
+    assert kcalib.evaluate(Y, Poisson(rates), seed=counts.pit_seed).pit_mean == counts.pit_mean
+    assert kcalib.evaluate(Y, Normal(rates, 1.0), seed=None).pit_seed is None
 
 
 def test_nothing_is_drawn_where_nothing_is_random():

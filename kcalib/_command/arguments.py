@@ -12,8 +12,8 @@ from kcalib._command.files import names
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
+from kcalib.estimators.binning import N_BINS as EVALUATION_BINS
 from kcalib.estimators.skce import ESTIMATORS
-from kcalib.evaluation import N_BINS as EVALUATION_BINS
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_BINS, N_RESAMPLES

@@ -12,10 +12,10 @@ from kcalib._command.files import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
+from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecast_quantities import LEVELS
 from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
 from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
-from kcalib.evaluation import N_BINS
 from kcalib.lenses import Canonical, TopLabel
 from kcalib.report import figures
 

@@ -23,7 +23,7 @@ from kcalib._packing.target_factors import compact, side_of, target_factor
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.bandwidth import MedianDistance, median_of_points
 from kcalib.distributions import Distribution
-from kcalib.kernels import METRICS, MMD, Exponential, Gaussian, Kernel, RadialKernel
+from kcalib.kernels import MMD, VECTOR_METRICS, Exponential, Gaussian, Kernel, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 
 DELTA_BANDWIDTH = 0.02  # a Gaussian kernel that is 0 between different integers, in float32 too
@@ -169,7 +169,7 @@ def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) ->
             "kcalib.kernels.Gaussian(), MahalanobisGaussian or Draws of kcalib.target_kernels"
         )
     for factor in target_kernel.factors():
-        if factor.metric not in METRICS:
+        if factor.metric not in VECTOR_METRICS:
             raise ValueError(
                 f"`target_kernel` is {target_kernel}, with a metric between distributions, but targets are numbers; "
                 "use metric='euclidean'"

@@ -18,7 +18,7 @@ from kcalib._packing.packed import Alike, Packed, Target, medians_of, pack_alike
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_points
-from kcalib.kernels import METRICS, Exponential, Kernel
+from kcalib.kernels import VECTOR_METRICS, Exponential, Kernel
 from kcalib.target_kernels import TargetKernel, matrix_root
 
 
@@ -179,7 +179,7 @@ def _is_definite(kernel: Kernel, m: int) -> bool:
 
 def _check_metrics(kernel: Kernel) -> None:
     for factor in kernel.factors():
-        if factor.metric not in METRICS:
+        if factor.metric not in VECTOR_METRICS:
             raise ValueError(
                 f"{factor} has a metric between predicted distributions (kcalib.distributions), but `y_pred` holds "
                 "class probabilities or other vectors; use metric='euclidean', 'cityblock' or 'total_variation'"

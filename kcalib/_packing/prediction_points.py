@@ -21,7 +21,7 @@ from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, T
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
 from kcalib.distributions.mixture_distances import wasserstein_table
-from kcalib.kernels import METRICS, MMD, Gaussian, Kernel, MixtureWasserstein, RadialKernel
+from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
 
@@ -82,7 +82,7 @@ class PredictionPoints:
     def median(self, metric: Any, threads: int | None) -> MedianDistance:
         """The median heuristic."""
         if self.predicted is None and self.table is None:
-            vectors = metric if isinstance(metric, str) and metric in METRICS else "euclidean"
+            vectors = metric if isinstance(metric, str) and metric in VECTOR_METRICS else "euclidean"
             return dataclasses.replace(median_of_points(self.values, vectors, threads=threads), metric=str(metric))
         # Distances are the entries of a problem without bandwidths and targets.
         factor = Factor("identity", "mmd" if self.table is None else "table")
@@ -131,7 +131,7 @@ def _other_family(prediction: Distribution, other: Distribution) -> str:
 
 
 def _as_vectors(kernel: RadialKernel) -> RadialKernel:
-    return kernel if kernel.metric in METRICS else dataclasses.replace(kernel, metric="euclidean")
+    return kernel if kernel.metric in VECTOR_METRICS else dataclasses.replace(kernel, metric="euclidean")
 
 
 def _space(prediction: Distribution, kernel: Kernel) -> Space:
@@ -144,7 +144,8 @@ def _space(prediction: Distribution, kernel: Kernel) -> Space:
                 f"{factor} has a metric of class probabilities, but `y_pred` is {name}; use metric='wasserstein' or "
                 "'mmd', or 'cityblock' for a distance of parameters"
             )
-        space: Space = "parameters" if isinstance(factor.metric, str) and factor.metric in METRICS else factor.metric
+        is_of_vectors = isinstance(factor.metric, str) and factor.metric in VECTOR_METRICS
+        space: Space = "parameters" if is_of_vectors else factor.metric
         wanted.setdefault(space, str(factor))
     if any(factor.metric == "dot" for factor in _linear_factors(kernel)):
         wanted.setdefault("parameters", "Linear()")

@@ -18,7 +18,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import check_integer, check_seed
 from kcalib._input import labels as label_checks
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -34,7 +34,7 @@ from kcalib.target_kernels import TargetKernel
 __all__ = ["ucme"]
 
 DEFAULT_LOCATIONS = 10
-DEFAULT_SEED = 0
+SEED = 0  # unless another is given
 MAX_LOCATIONS = 100_000
 NAMES = Names("test_labels", "test_predictions")
 
@@ -110,7 +110,7 @@ def ucme(
     n_locations: int | None = None,
     test_predictions: Any = None,
     test_labels: Any = None,
-    seed: int | None = None,
+    seed: int | None = SEED,
     kernel: Kernel | None = None,
     target_kernel: TargetKernel = None,
     classes: Any = None,
@@ -143,7 +143,7 @@ def ucme(
         The labels of the test locations, in the form of `y_true`; with a lens, classes of the induced
         problem, 0, 1, ... With `test_predictions` only.
     seed : int, optional
-        Seed of random locations; default 0. Only without `test_predictions`.
+        Seed of random locations; None draws one, which the result reports. Only without `test_predictions`.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
     full_output : bool
@@ -267,9 +267,9 @@ def locations_for(
     check_locations(n_locations, test_predictions, test_labels)
     if test_predictions is None:
         count = DEFAULT_LOCATIONS if n_locations is None else n_locations
-        seed = check_integer("seed", DEFAULT_SEED if seed is None else seed, 0)
+        seed = check_seed(seed)
         return Locations(_random(data, count, seed), seed)
-    if seed is not None:
+    if seed is not None and seed != SEED:
         raise ValueError(f"`seed` is {seed!r}, but `test_predictions` are given; leave one of the two out")
     return Locations(_given(data, test_predictions, test_labels, from_logits), None)
 

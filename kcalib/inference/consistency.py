@@ -18,7 +18,7 @@ from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
-from kcalib.estimators.binning import MAX_BINS
+from kcalib.estimators.binning import MAX_BINS, N_BINS
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator
 from kcalib.estimators.ucme import check_locations, locations_for
@@ -43,7 +43,6 @@ OPTIONS = {
     "block": ("block_size",),
     "ucme": ("n_locations", "test_predictions", "test_labels", "from_logits"),
 }
-DEFAULT_BINS = 15
 # Estimates that differ by less, relative to the largest, are equal but for rounding.
 ROUNDING = {"float64": 1e-12, "float32": 1e-5}
 
@@ -206,7 +205,7 @@ class Consistency(CalibrationMethod):
         if callable(estimator):
             return UserStatistic(data, estimator)
         if estimator == "ece":
-            return binned(data, DEFAULT_BINS if self.n_bins is None else int(self.n_bins))
+            return binned(data, N_BINS if self.n_bins is None else int(self.n_bins))
         kernels = options.kernel, options.target_kernel
         if estimator == "ucme":
             given = self.test_predictions is not None

@@ -6,15 +6,14 @@ another temperature, and the search for one, are also what `kcalib.recalibration
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_positive
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 
@@ -72,7 +71,8 @@ class TemperatureCalibration(CalibrationFunction):
         self.lens = lens
 
     def _fit(self, problem: Problem) -> None:
-        self.temperature_ = _fitted(problem) if self.temperature is None else _positive(self.temperature)
+        given = self.temperature
+        self.temperature_ = _fitted(problem) if given is None else check_positive("temperature", given)
 
     def _features(self, problem: Problem) -> Array:
         return _gaps(problem, self.temperature_)
@@ -126,12 +126,3 @@ def at_temperature(logits: Array, temperature: float) -> Array:
     xp = arrays.namespace(logits)
     q = xp.exp(logits / temperature)
     return q / xp.sum(q, axis=1, keepdims=True)
-
-
-def _positive(temperature: Any) -> float:
-    if isinstance(temperature, (bool, np.bool_)) or not isinstance(temperature, numbers.Real):
-        raise TypeError(f"`temperature` is {temperature!r}, expected a number, or None to fit it")
-    number = float(temperature)
-    if not 0 < number < np.inf:
-        raise ValueError(f"`temperature` is {number:g}, expected a positive finite number")
-    return number

@@ -96,7 +96,7 @@ def test_temperature_out_of_range(bad):
 
 def test_errors():
     for bad in ("auto", True):
-        with pytest.raises(TypeError, match=r"`temperature` is .*, expected a number, or None"):
+        with pytest.raises(TypeError, match=r"`temperature` is .*, expected a positive number"):
             TemperatureCalibration(bad).fit([0, 1], [0.2, 0.7])
     with pytest.raises(ValueError, match="at least 2 samples, there are 1"):
         TemperatureCalibration().fit([0], [0.2])

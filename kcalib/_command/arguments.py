@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kcalib._command import method_options
 from kcalib._command.files import names
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
 from kcalib._input.forecasts import Forecasts
@@ -101,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=formatter,
     )
     _add_common(demo)
+    demo.set_defaults(usage_error=demo.error)
     return parser
 
 
@@ -137,10 +139,10 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     _add_lens(computed)
     # None: not given, which matters where the metric has no such option.
     computed.add_argument(
-        "--bins", metavar="INT", type=integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"
+        "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"
     )
     computed.add_argument(
-        "--resamples", metavar="INT", type=integer(1),
+        "--resamples", dest="n_resamples", metavar="INT", type=integer(1),
         help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
     )  # fmt: skip
     computed.add_argument(
@@ -183,19 +185,21 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--method", choices=[m.name for m in METHODS], default="auto", help="test of calibration (default: %(default)s)"
     )
     computed.add_argument(
-        "--estimator", choices=ESTIMATORS, default="unbiased", help="estimator of the SKCE (default: %(default)s)"
-    )
+        "--estimator", choices=ESTIMATORS,
+        help="estimator of the SKCE, and of tests that take one (default: unbiased)",
+    )  # fmt: skip
     computed.add_argument(
         "--block-size", metavar="INT", type=integer(2),
         help="samples in a block, for --method block and --estimator block (default: about the square root of n)",
     )  # fmt: skip
     computed.add_argument(
-        "--bins", metavar="INT", type=integer(1, MOST_BINS),
+        "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS),
         help=f"bins of the ECE and of reliability diagrams (default: {EVALUATION_BINS})",
     )  # fmt: skip
     computed.add_argument(
         "--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
     )
+    method_options.add_options(parser)
 
 
 def _add_lens(group: Any) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from kcalib._backend.options import OptionError
 from kcalib._command.files import FileError
-from kcalib._command.jobs import OPTIONS, Failure, Job, collected, named, prepared, reading_of
+from kcalib._command.jobs import Failure, Job, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
+from kcalib._command.method_options import flag
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
@@ -53,13 +54,11 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job]) -> MetricOption
     twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
     if twice:
         arguments.usage_error(f"{twice[0]} is given twice")
-    options = MetricOptions(
-        n_bins=arguments.bins, n_resamples=arguments.resamples, seed=arguments.seed, threads=arguments.threads
-    )
+    options = MetricOptions(**{name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed", "threads")})
     try:
         check_metric_options(options, arguments.metric, arguments.confidence_level)
     except OptionError as error:
-        arguments.usage_error(f"{OPTIONS[error.option]} {error.fault}")
+        arguments.usage_error(f"{flag(error.option)} {error.fault}")
     return options
 
 

@@ -12,10 +12,11 @@ from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Job, Model, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
+from kcalib._command.method_options import method_of, one_of, owners
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
+from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
-from kcalib.inference.blocks import Block
 from kcalib.report import figures
 
 
@@ -39,6 +40,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
+    options = _options(arguments)
     models: list[Model] = []
     failures: list[Failure] = []
 
@@ -47,7 +49,7 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
             figures.require_matplotlib()
     for job in jobs if not failures else ():
         with collected(failures, job.file):
-            models.append(_evaluated(job, arguments, reading, models[0] if arguments.csv and models else None))
+            models.append(_evaluated(job, arguments, reading, options, models[0] if arguments.csv and models else None))
     if arguments.plot is not None and models:
         with collected(failures, str(arguments.plot)):
             figures.plot_reliability([_panel(model) for model in models], arguments.plot)
@@ -65,14 +67,34 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
     return DONE
 
 
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `evaluation_of` takes; a usage error if an option is given that nothing has."""
+    estimator, method = arguments.estimator or ESTIMATORS[0], method_of(arguments)
+    having = owners()["block_size"]
+    if arguments.block_size is not None and estimator != "block" and type(method) not in having:
+        arguments.usage_error(
+            f"--block-size is for --estimator block or --method {one_of(having)}, not for --estimator {estimator} with "
+            f"--method {method.name}; leave it out"
+        )
+    return {
+        "level": arguments.level,
+        "kernel": None,
+        "estimator": estimator,
+        "method": method,
+        "block_size": arguments.block_size if estimator == "block" else None,
+        "n_bins": arguments.n_bins,
+        "seed": arguments.seed,
+        "threads": arguments.threads,
+    }
+
+
 def _evaluated(
-    job: Job, arguments: argparse.Namespace, reading: dict[str, Any], same_kind_as: Model | None = None
+    job: Job,
+    arguments: argparse.Namespace,
+    reading: dict[str, Any],
+    options: dict[str, Any],
+    same_kind_as: Model | None,
 ) -> Model:
-    options = {name: getattr(arguments, name) for name in ("level", "estimator", "method", "block_size", "seed")}
-    if arguments.method == "block" and arguments.block_size is not None:
-        options["method"] = Block(block_size=arguments.block_size)
-        if arguments.estimator != "block":
-            options["block_size"] = None
     with prepared(job, arguments.threads, reading) as data:
         if same_kind_as is not None and data.noun != same_kind_as.noun:
             raise FileError(
@@ -81,8 +103,8 @@ def _evaluated(
             )
         check_options(data, arguments)
         seen = arguments.lens.induced(data)
-        evaluation = evaluation_of(seen, kernel=None, n_bins=arguments.bins, threads=arguments.threads, **options)
-        picture = None if arguments.plot is None else picture_of(seen, arguments.bins, arguments.seed)
+        evaluation = evaluation_of(seen, **options)
+        picture = None if arguments.plot is None else picture_of(seen, arguments.n_bins, arguments.seed)
     return Model(job.model, job.file, data.noun, evaluation, picture)
 
 

@@ -13,18 +13,14 @@ from typing import Any
 from kcalib._backend.options import OptionError
 from kcalib._command import files
 from kcalib._command.kinds import Picture
+from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, printable, report
 from kcalib._input.forecasts import Either
 from kcalib.evaluation import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 
-# What the command calls options of the library.
-OPTIONS = {
-    "block_size": "--block-size",
-    "n_bins": "--bins",
-    "n_resamples": "--resamples",
-    "seed": "--seed",
-    "threads": "--threads",
+# What the command calls options of lenses; it calls those of methods as `flag` does.
+OF_LENSES = {
     "index": "the column of --lens class-wise",
     "k": "the number of --lens top-k",
     "groups": "--lens groups",
@@ -100,8 +96,10 @@ def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
         message = str(error).replace("from_logits=True", "--from-logits")
-        if isinstance(error, OptionError) and error.option in OPTIONS:
-            message = f"{OPTIONS[error.option]} {error.fault}"
+        if isinstance(error, OptionError) and error.option in owners():
+            message = f"{flag(error.option)} {error.fault}"
+        elif isinstance(error, OptionError) and error.option in OF_LENSES:
+            message = f"{OF_LENSES[error.option]} {error.fault}"
         if "pass classes=" in message:
             message += " (in an .npz file: an array `classes`)"
         if any(f"`{name}" in message for name in ("y_true", "y_pred", "mean", "std", "samples", "rate")):

@@ -16,7 +16,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import OptionError, check_choice, check_integer
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._packing import Packed
@@ -371,8 +371,8 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> d
 def check_has_blocks(estimator: str, block_size: int | None) -> None:
     """Refuse a block size where there are no blocks of it."""
     if estimator != "block" and block_size is not None:
-        raise ValueError(
-            f"`block_size` is {block_size}, but estimator={estimator!r} has no block size; use estimator='block'"
+        raise OptionError(
+            "block_size", f"is {block_size}, but estimator={estimator!r} has no block size; use estimator='block'"
         )
 
 

@@ -59,13 +59,13 @@ class CME(CalibrationMethod):
     test_labels : array_like, shape (J,), optional
         their labels, or targets.
     reference : {"conditional", "F", "chi2"}
-        With :math:`z_i` the J values of sample i and :math:`\bar z` their mean, the statistic is
-        :math:`Q = n \bar z^\top S^{-1} \bar z`. "conditional" takes for S the mean covariance of z under calibration
-        given the predictions, which has no sampling error, and the chi-square law; it also serves for n <= J. For
-        distributions it comes from at least 20,000 draws of targets, in all, with the seed, and its sampling error is
-        that of as many samples. "F" takes for S the covariance of the samples (ddof 1) and refers
-        (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the chi-square
-        law with J degrees of freedom, as in the paper: only for n much larger than J.
+        The covariance of the mean values, and the law. With :math:`z_i` the J values of sample i and :math:`\bar z`
+        their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "conditional" takes for S the mean
+        covariance of z under calibration given the predictions, which has no sampling error, and the chi-square law; it
+        also serves for n <= J. For distributions it comes from at least 20,000 draws of targets, in all, with the seed,
+        and its sampling error is that of as many samples. "F" takes for S the covariance of the samples (ddof 1) and
+        refers (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
+        chi-square law with J degrees of freedom, as in the paper: only for n much larger than J.
     from_logits : bool
         `test_predictions` holds logits.
 

@@ -1,0 +1,112 @@
+"""Options of `--method`, from the fields of the classes of `kcalib.methods`.
+
+`add_options` gives the parser an option for each field of a class that a word or a number can fill, with the text of
+the class's docstring; `method_of` makes the object of what was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from kcalib._backend.options import OptionError
+from kcalib.inference.calibration_test import METHODS
+from kcalib.inference.task import CalibrationMethod
+
+# Options of the other numbers, too: they are given to all that have them.
+SHARED = ("estimator", "block_size", "n_bins")
+# An option of what is read from files, where no test locations are.
+OF_FILES = ("from_logits",)
+
+
+def flag(name: str) -> str:
+    """What the command calls an option of Python."""
+    return "--" + name.removeprefix("n_").replace("_", "-")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field; its help says which methods have it."""
+    group = parser.add_argument_group("options of --method")
+    for name, classes in owners().items():
+        text_of_type, text = _documented(classes[0]).get(name, ("", ""))
+        kwargs = _argument(typing.get_type_hints(classes[0])[name], text_of_type)
+        if name not in SHARED and kwargs is not None:
+            methods = ", ".join(cls.name for cls in classes)
+            default = getattr(classes[0], name)
+            shown = "" if default is None else f" (default: {default})"
+            help_text = f"{methods}: {text}{shown}".replace("%", "%%")
+            group.add_argument(flag(name), dest=name, help=help_text, **kwargs)
+
+
+def method_of(arguments: argparse.Namespace) -> CalibrationMethod:
+    """The method with the options that were given; a usage error if it does not take one of them."""
+    (cls,) = (cls for cls in METHODS if cls.name == arguments.method)
+    given = {name: getattr(arguments, name, None) for name in owners()}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        having = owners()[name]
+        if cls not in having and name not in SHARED:
+            arguments.usage_error(f"{flag(name)} is for --method {one_of(having)}, not for {cls.name}; leave it out")
+    try:
+        return cls(**{name: value for name, value in given.items() if cls in owners()[name]})
+    except OptionError as error:
+        arguments.usage_error(f"{flag(error.option)} {error.fault}")
+    except (TypeError, ValueError) as error:
+        arguments.usage_error(f"--method {cls.name}: {error}")
+    raise AssertionError("unreachable: a usage error ends the command")
+
+
+def one_of(classes: Sequence[type[CalibrationMethod]]) -> str:
+    *names, last = (cls.name for cls in classes)
+    return f"{', '.join(names)} or {last}" if names else last
+
+
+@cache
+def owners() -> dict[str, list[type[CalibrationMethod]]]:
+    """The classes that have each field, in the order of `METHODS`."""
+    found: dict[str, list[type[CalibrationMethod]]] = {}
+    for cls in METHODS:
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every method is a dataclass
+            if field.name not in OF_FILES:
+                found.setdefault(field.name, []).append(cls)
+    return found
+
+
+def _argument(hint: Any, text_of_type: str) -> dict[str, Any] | None:
+    """What `add_argument` takes for a field of this type; None if no word or number can be its value."""
+    types = set(typing.get_args(hint)) or {hint}
+    choices = re.findall(r'"(\w+)"', text_of_type)
+    if bool in types:
+        return {"action": argparse.BooleanOptionalAction, "default": None}
+    if int in types and str in types:
+        return {"type": _integer_or_word, "metavar": "|".join(["INT", *choices])}
+    if int in types:
+        return {"type": int, "metavar": "INT"}
+    if float in types:
+        return {"type": float, "metavar": "FLOAT"}
+    if str in types:
+        return {"choices": choices} if choices else {"metavar": "NAME"}
+    return None
+
+
+def _integer_or_word(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _documented(cls: type[CalibrationMethod]) -> dict[str, tuple[str, str]]:
+    """Type of each parameter of a class, and the first clause about it; `python -OO` leaves docstrings out."""
+    section = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+    found: dict[str, tuple[str, str]] = {}
+    for names, text_of_type, text in re.findall(r"^(\w[\w, ]*) : (.*)\n((?:    .*(?:\n|$))+)", section, re.MULTILINE):
+        summary = re.split(r"[.;:](?: |$)", " ".join(text.split()))[0]
+        found |= dict.fromkeys(names.split(", "), (text_of_type, summary))
+    return found

@@ -152,7 +152,7 @@ def test_a_call_inside_a_parallel_region_uses_one_thread():
         seen.append((_native.max_threads(), resolve_threads(), kcalib.skce(*small), kcalib.skce(*small, threads=2)))
 
     marks = np.ascontiguousarray(np.eye(2)[y] - p)
-    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     sweep = _native.Sweep(2, None, inside)
     _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
     one = 1 if _native.has_openmp() else _native.max_threads()
@@ -352,7 +352,7 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
     y, p = softmax_problem(40_000, 2)
     sweep = _native.Sweep(2, None, seen.append)
     marks = np.ascontiguousarray(np.eye(2)[y] - p)
-    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
     assert seen and seen == sorted(seen) and 0 < seen[0] <= seen[-1] <= 1
 

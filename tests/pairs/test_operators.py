@@ -539,7 +539,7 @@ def test_products_can_be_stopped():
     y, p = softmax_problem(40_000, 2)
     side = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.left
     arrays = [np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks), None, None]
-    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0)])])
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     seen = []
 
     def stop(done: float) -> None:

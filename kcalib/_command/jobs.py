@@ -95,7 +95,7 @@ def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator
         raise
     except (ValueError, TypeError) as error:
         # The library speaks of arguments; say what they are here.
-        message = str(error).replace("from_logits=True", "--from-logits")
+        message = str(error)
         if isinstance(error, OptionError) and error.option in owners():
             message = f"{flag(error.option)} {error.fault}"
         elif isinstance(error, OptionError) and error.option in OF_LENSES:

@@ -27,10 +27,11 @@ from kcalib.lenses import Canonical, Lens
 
 
 class Names(NamedTuple):
-    """What the caller calls the two arrays; messages do so, too."""
+    """What the caller calls the two arrays, and the way to say that they hold logits; messages do so, too."""
 
     y_true: str = "y_true"
     y_pred: str = "y_pred"
+    from_logits: str = "from_logits=True"
 
 
 NAMES = Names()
@@ -292,7 +293,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
             (pred < 0) | (pred > 1 + tolerance),
             lambda at, x: (
                 f"`{names.y_pred}{at}` is {x:.9g}, expected a probability between 0 and 1; "
-                "for logits pass from_logits=True, for rounding errors clip to [0, 1]"
+                f"for logits pass {names.from_logits}, for rounding errors clip to [0, 1]"
             ),
         )
     if binary:
@@ -305,7 +306,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
             xp.abs(sums - 1) > tolerance,
             lambda at, x: (
                 f"`{names.y_pred}{at}` sums to {x:.9g}, expected 1 within {tolerance:.0e}; "
-                "normalise the rows, or pass logits with from_logits=True"
+                f"normalise the rows, or pass logits with {names.from_logits}"
             ).replace("e-0", "e-"),
         )
     return pred

@@ -1,4 +1,4 @@
-"""Reliability diagrams as a picture: of one diagram on the user's axes, of many models in a file.
+"""Reliability diagrams as a picture: one diagram on the user's axes, or many models in a file.
 
 `kcalib.ReliabilityDiagram.plot` calls `plot_diagram`, the command `plot_reliability`; both draw with `draw_diagram`
 and `draw_histogram`. matplotlib is imported when a picture is made, and used without pyplot, which would choose
@@ -49,7 +49,7 @@ class MissingLibraryError(PlotError, ImportError):
 class Style:
     """How diagrams of one kind are drawn."""
 
-    what: str  # the predictions are for
+    what: str  # word for the models, where a picture has several styles
     caption: str
     labels: tuple[str, str]  # of the axes: below, and at the left
     draw: Callable[[Any, Any, str], None]  # axes, diagram, color
@@ -133,7 +133,7 @@ def _axes_below(ax: Any) -> Any:
 
 
 def draw_diagram(axes: Any, diagram: Any, color: str) -> None:
-    """Consistency band, diagonal, points with confidence intervals; of isotonic regression a line for each block."""
+    """Consistency band, diagonal, points with confidence intervals; isotonic regression has a line for each block."""
     axes.plot([0, 1], [0, 1], color="0.35", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
     if diagram.binning == "isotonic":
         _draw_regression(axes, diagram, color)
@@ -336,22 +336,22 @@ def _quantile_corner(panel: Panel) -> tuple[float, float, str, str]:
 
 
 RELIABILITY = Style(
-    "Classes",
-    "points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
+    what="Classes",
+    caption="points: accuracy in a bin, with its 95 % confidence interval; grey: 95 % of a calibrated model's points; "
     "bars: share of the samples",
-    ("confidence", "accuracy"),
-    draw_diagram,
-    draw_histogram,
-    _reliability_corner,
+    labels=("confidence", "accuracy"),
+    draw=draw_diagram,
+    draw_below=draw_histogram,
+    corner=_reliability_corner,
 )
 QUANTILES = Style(
-    "Regression",
-    "points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; bars: "
-    "shares of PIT values, dashed: of a calibrated model",
-    ("predicted quantile level", "coverage"),
-    draw_quantiles,
-    draw_pit,
-    _quantile_corner,
+    what="Regression",
+    caption="points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; "
+    "bars: shares of PIT values, dashed: of a calibrated model",
+    labels=("predicted quantile level", "coverage"),
+    draw=draw_quantiles,
+    draw_below=draw_pit,
+    corner=_quantile_corner,
 )
 
 

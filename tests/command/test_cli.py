@@ -477,7 +477,7 @@ def test_bad_files_do_not_stop_good_ones(tmp_path, capsys, good):
     ("change", "fragments"),
     [
         ({"labels": np.array([0, 1])}, ["`y_true` has 2 labels, `y_pred` 6 predictions", "y_true is array 'labels'"]),
-        ({"probs": np.full((6, 2), 0.4)}, ["`y_pred[0]` sums to 0.8, expected 1", "y_pred is array 'probs'"]),
+        ({"probs": np.full((6, 2), 0.4)}, ["`y_pred[0]` sums to 0.8", "--from-logits (y_pred is array 'probs'"]),
         ({"probs": np.array([[0.5, 0.5]] * 3 + [[np.nan, 1]] * 3)}, ["`y_pred[3, 0]` is nan", "drop or repair"]),
         ({"labels": np.array([0, 1, 0, 1, 0, 7])}, ["`y_true[5]` is 7, expected a label 0..1"]),
         ({"labels": np.array(["a", "b", "c"] * 2)}, ["holds 3 distinct strings", "an array `classes`"]),

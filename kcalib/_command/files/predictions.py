@@ -24,6 +24,7 @@ from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_a
 from kcalib._command.files.parquet import parquet_source
 from kcalib._command.files.source import Choice, FileError, Source, check_content, named
 from kcalib._input.forecasts import Either, prepare
+from kcalib._input.labels import Names
 from kcalib.distributions import Distribution
 
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
@@ -42,7 +43,14 @@ class FilePredictions:
 
     def prepared(self, threads: int | None) -> Either:
         """The checked content; errors are those of `kcalib._input`."""
-        return prepare(self.y_true, self.y_pred, classes=self.classes, from_logits=self.from_logits, threads=threads)
+        return prepare(
+            self.y_true,
+            self.y_pred,
+            classes=self.classes,
+            from_logits=self.from_logits,
+            threads=threads,
+            names=Names(from_logits="--from-logits"),
+        )
 
 
 @dataclass(frozen=True)

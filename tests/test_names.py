@@ -111,6 +111,7 @@ def test_alpha_is_no_level():
 
 Y, P = np.arange(40) % 3, np.random.default_rng(0).dirichlet(np.ones(3), size=40)
 SEEDED = {
+    "compare": lambda seed: kcalib.compare(Y, {"a": P, "b": P[:, ::-1]}, metric="ece", n_resamples=99, seed=seed),
     "evaluate": lambda seed: kcalib.evaluate(Y, P, method="bootstrap", seed=seed).test,
     "test": lambda seed: kcalib.calibration_test(Y, P, method="bootstrap", seed=seed),
     "ucme": lambda seed: kcalib.ucme(Y, P, seed=seed, full_output=True),

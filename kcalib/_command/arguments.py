@@ -13,11 +13,11 @@ from kcalib._command.files import names
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
-from kcalib.estimators.binning import N_BINS as EVALUATION_BINS
+from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
-from kcalib.inference.metrics.ece import N_BINS, N_RESAMPLES
+from kcalib.inference.metrics.ece import N_RESAMPLES
 from kcalib.inference.metrics.measured import SEED
 from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
@@ -146,8 +146,8 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
         help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
     )  # fmt: skip
     computed.add_argument(
-        "--seed", metavar="INT", type=integer(0),
-        help=f"seed of the bootstrap, or of what SKCE and CKCE draw (default: {SEED})",
+        "--seed", metavar="INT", type=integer(0), default=SEED,
+        help="seed of the bootstrap, or of what SKCE and CKCE draw (default: %(default)s)",
     )  # fmt: skip
     computed.add_argument(
         "--threads", metavar="INT", type=integer(1),
@@ -194,7 +194,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     computed.add_argument(
         "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS),
-        help=f"bins of the ECE and of reliability diagrams (default: {EVALUATION_BINS})",
+        help=f"bins of the ECE and of reliability diagrams (default: {N_BINS})",
     )  # fmt: skip
     computed.add_argument(
         "--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"

@@ -30,7 +30,7 @@ from kcalib.estimators.binning import MAX_BINS
 from kcalib.inference.metrics import scores
 from kcalib.inference.metrics.ckce import ckce
 from kcalib.inference.metrics.ece import ece
-from kcalib.inference.metrics.measured import Estimate, Measured, MetricOptions
+from kcalib.inference.metrics.measured import SEED, Estimate, Measured, MetricOptions
 from kcalib.inference.metrics.skce import skce
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -52,7 +52,7 @@ def compare(
     regularization: float | None = None,
     n_bins: int | None = None,
     n_resamples: int | None = None,
-    seed: int | None = None,
+    seed: int | None = SEED,
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
@@ -96,7 +96,8 @@ def compare(
         number over 1 - confidence_level if this is more.
     seed : int, optional
         "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which part of the standard
-        error of differences is estimated. "ckce": of pivots, and of such a subset of 1000 samples. Default 0.
+        error of differences is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None draws one,
+        which the result reports.
     classes, from_logits
         As in `kcalib.skce`, the same for all models.
     lens : Lens, optional
@@ -363,8 +364,11 @@ def check_options(options: MetricOptions, metric: str, confidence_level: Any) ->
     """No option that the metric does not have, none out of range."""
     if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
         raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
-    for name, value in vars(options).items():
-        if value is not None and name not in METRICS[metric].options:
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    if options.seed == SEED:
+        del given["seed"]
+    for name in given:
+        if name not in METRICS[metric].options:
             having = [repr(other) for other, row in METRICS.items() if name in row.options]
             raise OptionError(
                 name, f"has no meaning for the metric {metric!r}, only for {', '.join(having)}; leave it out"

@@ -13,6 +13,7 @@ import scipy
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -21,7 +22,6 @@ from kcalib._pairs import statistics
 from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
 from kcalib.inference.ckce_expansion import CKCEExpansion
 from kcalib.inference.metrics.measured import (
-    SEED,
     STRIP,
     Estimate,
     Measured,
@@ -41,7 +41,7 @@ CKCE_SAMPLES = 1000  # whose pairs stand for all pairs
 def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) -> Measured:
     n = data[0].n
     regularization = float(n**-0.25 if options.regularization is None else options.regularization)
-    seed = SEED if options.seed is None else int(options.seed)
+    seed = check_seed(options.seed)
     rows, _ = subset(n, CKCE_SAMPLES, seed)
     kernel = _default_kernel(*data) if options.kernel is None else options.kernel
     together = Together.of(data, kernel, options)

@@ -14,15 +14,16 @@ import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_seed
 from kcalib._backend.random import Weights, batches
 from kcalib._backend.segments import Segments
 from kcalib._input.labels import Classification
-from kcalib.estimators.binning import bin_numbers
+from kcalib.estimators.binning import N_BINS, bin_numbers
 from kcalib.estimators.scores import top_label
-from kcalib.inference.metrics.measured import SEED, Estimate, Measured, MetricOptions
+from kcalib.inference.metrics.measured import Estimate, Measured, MetricOptions
 from kcalib.results import ConfidenceInterval
 
-N_BINS, N_RESAMPLES = 15, 2000  # defaults
+N_RESAMPLES = 2000  # unless another number is given
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
 
 
@@ -85,7 +86,7 @@ class _Gaps:
 
 def ece(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     n_bins = N_BINS if options.n_bins is None else int(options.n_bins)
-    seed = SEED if options.seed is None else int(options.seed)
+    seed = check_seed(options.seed)
     models = [_Gaps.of(one, n_bins) for one in data]
     pairs = list(itertools.combinations(models, 2))
     n_resamples = options.n_resamples

@@ -23,7 +23,7 @@ from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
 
-SEED = 0  # default of metrics that have one
+SEED = 0  # unless another is given
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 16  # a difference of at most so many roundings is none
 STRIP = 128  # samples whose pairs with all others are in memory at once
@@ -31,14 +31,14 @@ STRIP = 128  # samples whose pairs with all others are in memory at once
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """The options that not every metric has, as the user wrote them; None where they were not given."""
+    """The options that not every metric has, as the user wrote them, or their defaults."""
 
     kernel: Kernel | None = None
     target_kernel: TargetKernel | None = None
     regularization: float | None = None
     n_bins: int | None = None
     n_resamples: int | None = None
-    seed: int | None = None
+    seed: int | None = SEED
     dtype: Any = None
     threads: int | None = None
     operator: str | None = None

@@ -10,6 +10,7 @@ import numpy as np
 import scipy
 
 from kcalib._backend import arrays
+from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -17,7 +18,6 @@ from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.inference.metrics.measured import (
     ROUNDINGS,
-    SEED,
     STRIP,
     Estimate,
     Measured,
@@ -37,7 +37,7 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     ]
     moments = [_moments(operator) for operator in operators]
     n = data[0].n
-    rows, seed = subset(n, MAX_SAMPLES, SEED if options.seed is None else int(options.seed))
+    rows, seed = subset(n, MAX_SAMPLES, check_seed(options.seed))
     squares = _square_differences(operators, rows)
     pairs = itertools.combinations(range(len(data)), 2)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))

@@ -90,10 +90,10 @@ def calibration_test(
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
     seed : int, optional
-        Of whatever is random. None draws one, which the result reports; but "block" and "linear" keep the order of the
-        samples then. They form blocks of consecutive samples: unless their order is already random, permute them by
-        a seed, as "auto" does. With samples sorted by label, say, blocks are not alike, and calibrated models are
-        rejected. "spectrum", "pearson" and "gamma" have nothing random.
+        Decides whatever is random. None draws one, which the result reports; but "block" and "linear" keep the order
+        of the samples then. They form blocks of consecutive samples: unless their order is already random, permute
+        them by a seed, as "auto" does. With samples sorted by label, say, blocks are not alike, and calibrated models
+        are rejected. "spectrum", "pearson" and "gamma" have nothing random, and no bandwidth depends on a seed.
 
     Returns
     -------
@@ -121,6 +121,7 @@ def calibration_test(
     See Also
     --------
     kcalib.skce : The estimate alone.
+    kcalib.methods : The methods with their options; each says what it assumes, and what it takes.
     kcalib.compare : Which of several models is calibrated better?
     kcalib.laws.ChiSquareMixture : The law that "spectrum" refers to.
 

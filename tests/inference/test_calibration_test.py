@@ -17,7 +17,7 @@ import scipy.stats
 from problems import named_method, psd_matrix, softmax_problem
 
 import kcalib
-from kcalib import methods
+from kcalib import _packing, methods
 from kcalib._backend.random import Weights, drawn_labels
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
@@ -565,6 +565,32 @@ def test_a_kernel_without_a_bound():
         kcalib.calibration_test(y, p, method=methods.DistributionFree(bound=2**0.5), kernel=Distance()).bound
         == 2 * 2**0.5
     )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.Exact(n_resamples=5),
+        methods.Block(),
+        methods.DistributionFree(estimator="linear"),
+        methods.CME(n_locations=3),
+        methods.Consistency("unbiased", n_resamples=5),
+        methods.Consistency("ucme", n_resamples=5, resample_predictions=False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("predicted", ["classes", "distributions"])
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
+def test_what_is_reordered_or_redrawn_is_not_packed_again(method, predicted, monkeypatch):
+    called = []
+    for name in ("pack", "pack_locations"):
+        packing = getattr(_packing, name)
+        monkeypatch.setattr(_packing, name, lambda *a, packing=packing, **k: called.append(1) or packing(*a, **k))
+    y, p = softmax_problem(40, 3)
+    if predicted == "distributions":
+        y, p = p[:, 0] + p[:, 1], kcalib.distributions.Normal(p[:, 0], 0.1 + p[:, 1])
+    kcalib.calibration_test(y, p, method=method, seed=1)
+    assert len(called) == 1
 
 
 PUBLIC = [cls for cls in METHODS if cls.name != "auto"]

@@ -156,6 +156,13 @@ def prepare(
             raise ValueError(
                 f"`{name}` is for class probabilities, but `{names.y_pred}` is {type(y_pred).__name__}; leave it out"
             )
+    return prepare_forecasts(y_true, y_pred, sample_weight=sample_weight, dtype=dtype, names=names)
+
+
+def prepare_forecasts(
+    y_true: Any, y_pred: Distribution, *, sample_weight: Any = None, dtype: Any = None, names: Names = NAMES
+) -> Forecasts:
+    """`prepare` for functions that are for distributions of numbers and vectors only."""
     y = _targets(y_true, y_pred, names.y_true)
     weights = None if sample_weight is None else weights_of(sample_weight, y_pred.n, y)
     return Forecasts(y, y_pred, weights, dtype_name(dtype))

@@ -128,7 +128,7 @@ def _covariances(mean: Any, cov: Any) -> _Parameters:
 
 
 def _of_frozen(frozen: Any) -> _Parameters:
-    """Of a frozen univariate distribution of scipy.stats."""
+    """The parameters of a frozen univariate distribution of scipy.stats."""
     name = frozen.dist.name
     shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
     if name in ("poisson", "nbinom", "beta") and (np.any(np.asarray(loc) != 0) or np.any(np.asarray(scale) != 1)):

@@ -76,7 +76,7 @@ class ReliabilityBins:
 
 
 def norm_of(gaps: Array, weight: Array, norm: str) -> float:
-    """Of the gaps of bins over the samples, of which a bin holds `weight`."""
+    """The norm of the gaps of bins over the samples, of which a bin holds `weight`."""
     xp = arrays.namespace(gaps)
     if norm == "max":
         return float(xp.max(gaps[weight > 0]))
@@ -249,7 +249,7 @@ def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
 
 
 def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> ReliabilityBins:
-    """Of a sorted column, and its values of the samples that hit."""
+    """The bins of a sorted column, given its values and those of the samples that hit."""
     xp, edges = arrays.namespace(ascending), binning.edges(ascending)
     ends = _ends(ascending, edges)
     begins = np.concatenate([[0], ends[:-1]])

@@ -443,7 +443,7 @@ def described(how: Binning, source: str, risks: tuple[Risk, ...] | None) -> dict
 
 
 def _mean(values: np.ndarray, weight: np.ndarray, norm: str) -> float:
-    """Of the errors of columns."""
+    """The error of all columns from those of each."""
     if norm == "max":
         return float(np.max(values))
     return float(weight @ values) if norm == "l1" else float(np.sqrt(weight @ values**2))

@@ -14,7 +14,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._input.forecasts import FOREIGN, Forecasts, prepare
+from kcalib._input.forecasts import FOREIGN, Forecasts, prepare_forecasts
 from kcalib._pairs.problem import Components
 from kcalib.distributions import Distribution, Samples, as_distribution
 
@@ -27,14 +27,12 @@ def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecas
     """Checked input of functions that are for distributions of numbers and vectors only."""
     if type(y_pred).__module__.startswith(FOREIGN):
         y_pred = as_distribution(y_pred)
-    of_numbers = isinstance(y_pred, Distribution) and y_pred.support != "class"
-    data = prepare(y_true, y_pred, sample_weight=sample_weight) if of_numbers else None
-    if not isinstance(data, Forecasts):
+    if not isinstance(y_pred, Distribution) or y_pred.support == "class":
         raise TypeError(
             f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "
             "kcalib.distributions.Normal(mean, std); for class probabilities use kcalib.brier_score or kcalib.log_loss"
         )
-    return data
+    return prepare_forecasts(y_true, y_pred, sample_weight=sample_weight)
 
 
 def mean_of(data: Forecasts, values: Array) -> float:

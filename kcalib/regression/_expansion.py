@@ -137,7 +137,7 @@ def _kept(spectrum: Eigensystem) -> tuple[Array, Array]:
 
 
 def _factor(operator: KernelMatrix, most: int, on_host: bool) -> LowRank:
-    """Of the kernel matrix, to rounding, of rank `most` where there is no lower one.
+    """A factor of the kernel matrix, to rounding, of rank `most` where there is no lower one.
 
     Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have
     the same pivots, if the last block of these was a whole one.

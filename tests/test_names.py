@@ -60,25 +60,6 @@ def test_a_name_has_one_meaning(name):
         assert parameter.default in defaults, where
 
 
-OVERLOADED = ("ckce", "jkce")
-
-
-@pytest.mark.parametrize("name", OVERLOADED)
-def test_the_type_of_a_result_is_known(name):
-    """Three overloads say it, with the parameters of the function itself."""
-    function = getattr(kcalib, name)
-    overloads = typing.get_overloads(function)
-    assert [inspect.signature(o).parameters["full_output"].annotation for o in overloads] == [
-        "Literal[False]", "Literal[True]", "bool",
-    ]  # fmt: skip
-    number, result, either = (inspect.signature(o).return_annotation for o in overloads)
-    assert number == "float" and f"{number} | {result}" == either == inspect.signature(function).return_annotation
-    own = {p.name: (p.kind, p.annotation) for p in inspect.signature(function).parameters.values()}
-    for overload in overloads:
-        found = {p.name: (p.kind, p.annotation) for p in inspect.signature(overload).parameters.values()}
-        assert found | {"full_output": own["full_output"]} == own and list(found) == list(own)
-
-
 FULL_OUTPUT = [where for where, parameter in public_parameters() if parameter.name == "full_output"]
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import time
 from typing import Any, Literal, overload
 
+from kcalib import _packing
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_choice, check_positive
@@ -20,7 +21,8 @@ from kcalib._input.forecasts import prepare
 from kcalib._input.methods import Method, Seeded, resolved
 from kcalib.estimators.ckce_exact import ToleranceWarning, exact_value
 from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
-from kcalib.estimators.ckce_system import Approximation, System, default_kernel, sides_of
+from kcalib.estimators.ckce_system import Approximation, System, default_kernel, residual_rows, with_any_bandwidth
+from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.estimators.skce import PairOptions, compute, describe, estimate
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -258,15 +260,17 @@ def ckce(
         check_max_memory(max_memory)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
-    kernel, source = default_kernel(data, kernel)
+    kernel, source = with_any_bandwidth(data, default_kernel(data) if kernel is None else kernel)
+    packed = _packing.pack(data, kernel, target_kernel, threads=threads)
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
-    sides = sides_of(data, kernel, target_kernel, threads, max_memory, seed)
-    matrix = KernelMatrix(sides.packed, threads=threads, operator=operator)
-    system = System(data.dtype, sides, matrix, shift, max_memory)
+    residuals = residual_rows(data, packed, threads=threads, max_memory=max_memory, seed=seed)
+    packed = kernel_alone(packed)
+    matrix = KernelMatrix(packed, threads=threads, operator=operator)
+    system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
     found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not full_output:
         return found.value
-    description = describe(data, sides.packed, matrix)
+    description = describe(data, packed, matrix)
     if source is not None:
         description["bandwidth_source"] = source
     return CKCEResult(
@@ -404,7 +408,7 @@ def jkce(
     """
     check_choice("estimator", estimator, ("unbiased", "biased"))
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    kernel, source = default_kernel(data, kernel)
+    kernel, source = with_any_bandwidth(data, default_kernel(data) if kernel is None else kernel)
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:
         return compute(data, options, estimator, None, with_error=False).value

@@ -50,7 +50,7 @@ def _is_smooth_on_a_line(system: System) -> bool:
     profiles = {factor.profile for term in system.packed.problem.kernel for factor in term.factors}
     needed = 8 * system.n * (LINE_RANK + system.columns)
     has_room = system.max_memory is None or needed <= system.max_memory
-    return system.sides.is_binary and system.n > LINE_RANK and profiles <= SMOOTH and has_room
+    return system.residuals.is_binary and system.n > LINE_RANK and profiles <= SMOOTH and has_room
 
 
 def _certified(system: System, solver: Solver, tol: float) -> MethodResult:

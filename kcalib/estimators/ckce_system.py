@@ -1,8 +1,8 @@
 """What a method of `ckce` computes from, kernel matrix, residuals and n lambda, and what it returns.
 
-`kcalib.estimators.ckce` takes both sides of a `System` from `sides_of` its data, which differs for class probabilities
-and distributions; `ckce_exact` and `ckce_low_rank` make a `MethodResult` of it. On an NVIDIA GPU points, residuals,
-solutions and factors stay there; single numbers leave it.
+`kcalib.estimators.ckce` makes a `System` of packed data and their `residual_rows`, which are others for class
+probabilities than for distributions; `ckce_exact` and `ckce_low_rank` make a `MethodResult` of it. On an NVIDIA GPU
+points, residuals, solutions and factors stay there; single numbers leave it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._input.methods import Seeded
 from kcalib._packing import Packed
-from kcalib.estimators.forecast_residuals import Residuals, kernel_alone, residuals_of
+from kcalib.estimators.forecast_residuals import Residuals, residuals_of
 from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.solvers.kernel_operator import KernelMatrix
-from kcalib.target_kernels import TargetKernel
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,11 @@ class ClassResiduals:
 
     data: Classification  # on the host, or an NVIDIA GPU
     root: np.ndarray | None  # None for the Kronecker delta
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether predictions are on a line because there are two classes."""
+        return self.data.m == 2
 
     @property
     def columns(self) -> int:
@@ -56,23 +60,35 @@ class ClassResiduals:
         return 4 * 2.0**-52 * float(np.linalg.norm(self.root, 2)) ** 2 * squares
 
 
-class Sides(NamedTuple):
-    """What K is made of, and E."""
+@functools.singledispatch
+def default_kernel(first: Data, *others: Data) -> Kernel:
+    """The kernel on the predictions of all models."""
+    raise NotImplementedError(type(first))
 
-    packed: Packed  # of K, on the user's device
-    residuals: ClassResiduals | Residuals
-    is_binary: bool  # whether the points are on a line because there are two classes
+
+@default_kernel.register(Classification)
+def _of_classes(first: Classification, *others: Classification) -> Kernel:
+    return Linear() + Gaussian()
+
+
+@default_kernel.register(Forecasts)
+def _of_distributions(first: Forecasts, *others: Forecasts) -> Kernel:
+    pointed = all(one.prediction.wasserstein_points() is not None for one in (first, *others))
+    return Gaussian(metric="wasserstein" if pointed else "mmd")
 
 
 @functools.singledispatch
-def default_kernel(data: Data, kernel: Kernel | None) -> tuple[Kernel, str | None]:
-    """The kernel on predictions, and where its bandwidth comes from, if not from the user or the median heuristic."""
-    raise NotImplementedError(type(data))
+def with_any_bandwidth(data: Data, kernel: Kernel) -> tuple[Kernel, str | None]:
+    """The kernel, and where its bandwidth comes from, if not from the user or the median heuristic.
+
+    Identical class probabilities have no median distance, and the value does not depend on a bandwidth.
+    """
+    return kernel, None
 
 
-@default_kernel.register
-def _(data: Classification, kernel: Kernel | None) -> tuple[Kernel, str | None]:
-    kernel = _packing.check_kernel(Linear() + Gaussian() if kernel is None else kernel, data.m)
+@with_any_bandwidth.register
+def _(data: Classification, kernel: Kernel) -> tuple[Kernel, str | None]:
+    _packing.check_kernel(kernel, data.m)
     xp, p = data.xp, data.probabilities
     if not bool(xp.all(xp.min(p, axis=0) == xp.max(p, axis=0))):
         return kernel, None
@@ -81,48 +97,26 @@ def _(data: Classification, kernel: Kernel | None) -> tuple[Kernel, str | None]:
     return with_bandwidths, None if with_bandwidths == kernel else source
 
 
-@default_kernel.register
-def _(data: Forecasts, kernel: Kernel | None) -> tuple[Kernel, str | None]:
-    if kernel is not None:
-        return kernel, None
-    return Gaussian(metric="mmd" if data.prediction.wasserstein_points() is None else "wasserstein"), None
-
-
 @functools.singledispatch
-def sides_of(
-    data: Data, kernel: Kernel, target_kernel: TargetKernel, threads: int | None, max_memory: float | None, seed: int
-) -> Sides:
-    """Kernel matrix and residuals of checked data; of distributions these are a factor whose pivots `seed` draws."""
+def residual_rows(
+    data: Data, packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0
+) -> ClassResiduals | Residuals:
+    """E of packed data; of distributions it is a factor, whose pivots `seed` draws."""
     raise NotImplementedError(type(data))
 
 
-@sides_of.register
-def _(
-    data: Classification,
-    kernel: Kernel,
-    target_kernel: TargetKernel,
-    threads: int | None,
-    max_memory: float | None,
-    seed: int,
-) -> Sides:
-    packed = _packing.pack_points(data.probabilities, kernel, data.dtype, threads=threads)
-    root = _packing.target_root(target_kernel, data)
-    residuals = ClassResiduals(_where_solved(data), root)
-    return Sides(replace(packed, target=_packing.TargetMatrix(root)), residuals, data.m == 2)
+@residual_rows.register(Classification)
+def _residuals_of_labels(
+    data: Classification, packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0
+) -> ClassResiduals:
+    return ClassResiduals(_where_solved(data), packed.target.root)
 
 
-@sides_of.register
-def _(
-    data: Forecasts,
-    kernel: Kernel,
-    target_kernel: TargetKernel,
-    threads: int | None,
-    max_memory: float | None,
-    seed: int,
-) -> Sides:
-    packed = _packing.pack(data, kernel, target_kernel, threads=threads)
-    residuals = residuals_of(packed, threads=threads, max_memory=max_memory, seed=seed)
-    return Sides(kernel_alone(packed), residuals, False)
+@residual_rows.register(Forecasts)
+def _residuals_of_targets(
+    data: Forecasts, packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0
+) -> Residuals:
+    return residuals_of(packed, threads=threads, max_memory=max_memory, seed=seed)
 
 
 def _where_solved(data: Classification) -> Classification:
@@ -141,7 +135,8 @@ class System:
     """K, the residuals E, and n lambda."""
 
     dtype: str  # arithmetic of the entries of K
-    sides: Sides
+    residuals: ClassResiduals | Residuals  # E, whose rows are taken from it
+    packed: Packed  # on the user's device
     matrix: KernelMatrix  # K, which takes and returns arrays where the residuals are
     shift: float
     max_memory: float | None
@@ -149,15 +144,6 @@ class System:
     @property
     def n(self) -> int:
         return self.matrix.n
-
-    @property
-    def packed(self) -> Packed:
-        return self.sides.packed
-
-    @property
-    def residuals(self) -> ClassResiduals | Residuals:
-        """E, whose rows are taken from it."""
-        return self.sides.residuals
 
     @property
     def columns(self) -> int:

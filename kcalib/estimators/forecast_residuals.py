@@ -11,6 +11,7 @@ what is left has no size. On an NVIDIA GPU F stays there. Called by `kcalib.esti
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class Residuals:
 
     rows: Array  # F, float64, shape (n, rank)
     lost: float  # the trace of G - F F^T, which is positive semi-definite
+    is_binary: ClassVar[bool] = False  # in contrast to those of two classes
 
     @property
     def columns(self) -> int:

@@ -5,21 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import singledispatch
 
 import numpy as np
 import scipy
 
-from kcalib import _packing
-from kcalib._backend import arrays
-from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts
-from kcalib._input.labels import Classification
-from kcalib._packing import Packed
 from kcalib._pairs import statistics
-from kcalib.estimators.forecast_residuals import kernel_alone, residuals_of
+from kcalib.estimators.ckce_system import default_kernel, residual_rows
+from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.inference.ckce_expansion import CKCEExpansion
 from kcalib.inference.metrics.measured import (
     STRIP,
@@ -31,7 +25,6 @@ from kcalib.inference.metrics.measured import (
     symmetric,
     without_own,
 )
-from kcalib.kernels import Gaussian, Kernel, Linear
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 
@@ -43,14 +36,18 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     regularization = float(n**-0.25 if options.regularization is None else options.regularization)
     seed = check_seed(options.seed)
     rows, _ = subset(n, CKCE_SAMPLES, seed)
-    kernel = _default_kernel(*data) if options.kernel is None else options.kernel
+    kernel = default_kernel(*data) if options.kernel is None else options.kernel
     together = Together.of(data, kernel, options)
     matrices = [
         KernelMatrix(kernel_alone(one), threads=options.threads, operator=options.operator) for one in together.packed
     ]
+    residuals = [
+        residual_rows(one, packed, threads=options.threads, seed=seed).take(slice(None))
+        for one, packed in zip(data, together.packed, strict=True)
+    ]
     expansions = [
-        CKCEExpansion.of(matrix, _residuals(one, packed, options, seed), n * regularization, rows, seed=seed)
-        for matrix, one, packed in zip(matrices, data, together.packed, strict=True)
+        CKCEExpansion.of(matrix, of_model, n * regularization, rows, seed=seed)
+        for matrix, of_model in zip(matrices, residuals, strict=True)
     ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
     pairs = itertools.combinations(range(len(data)), 2)
@@ -62,41 +59,6 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
         described=together.described(matrices[0])
         | {"regularization": regularization, "dtype": "float64", "seed": seed},
     )
-
-
-@singledispatch
-def _default_kernel(first: Data, *others: Data) -> Kernel:
-    """The kernel on the predictions of all models."""
-    raise NotImplementedError
-
-
-@_default_kernel.register(Classification)
-def _of_classes(first: Classification, *others: Classification) -> Kernel:
-    return Linear() + Gaussian()
-
-
-@_default_kernel.register(Forecasts)
-def _of_distributions(first: Forecasts, *others: Forecasts) -> Kernel:
-    pointed = all(one.prediction.wasserstein_points() is not None for one in (first, *others))
-    return Gaussian(metric="wasserstein" if pointed else "mmd")
-
-
-@singledispatch
-def _residuals(data: Data, packed: Packed, options: MetricOptions, seed: int) -> Array:
-    """Residuals as vectors, float64, whose inner products are the target factors; without sample weights."""
-    raise NotImplementedError
-
-
-@_residuals.register(Classification)
-def _residuals_of_labels(data: Classification, packed: Packed, options: MetricOptions, seed: int) -> Array:
-    rows = arrays.where_computed(_packing.points_and_residuals(data, "float64")[1])
-    root = packed.target.root
-    return rows if root is None else rows @ arrays.like(root, rows)
-
-
-@_residuals.register(Forecasts)
-def _residuals_of_targets(data: Forecasts, packed: Packed, options: MetricOptions, seed: int) -> Array:
-    return residuals_of(packed, threads=options.threads, seed=seed).rows
 
 
 def _value(expansion: CKCEExpansion, degenerate: float, confidence_level: float) -> Estimate:

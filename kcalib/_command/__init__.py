@@ -1,1 +1,1 @@
-"""The command ``kcalib``: its arguments (`cli`) and the files it reads (`files`)."""
+"""The command ``kcalib``: `cli` runs it, `arguments` are its options, `files` what it reads."""

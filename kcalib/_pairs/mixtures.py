@@ -319,7 +319,7 @@ def _of_points(mixtures: Mixtures, left: Array, right: Array) -> Array:
 
 
 def _squared_between(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """Of rows of points with f(P, P) before them."""
+    """Squared distances of rows of points that have f(P, P) before them."""
     xp = arrays.namespace(left)
     if mixtures.family == "normal_full" and mixtures.n_components == 1:
         return _squared_between_full(mixtures, left, right)

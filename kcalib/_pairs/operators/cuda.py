@@ -212,7 +212,7 @@ class CudaOperator:
     def _sums(
         self, whole: Rectangle, rows: bool, second: bool, shrink: int
     ) -> tuple[float, Array | None, Array | None, float | None]:
-        """Of a rectangle the total, on request the sums of rows and columns, and the sum of squares."""
+        """The total of a rectangle, on request the sums of rows and columns, and the sum of squares."""
         xp, symmetric = self._xp, self.problem.symmetric
         n, n_right = whole.shape
         tiles, column_tiles = -(-n // TILE), -(-n_right // TILE)
@@ -442,7 +442,7 @@ class CudaOperator:
     def _inner_products(
         self, gram: tuple[Array | None, Array | None], part: Rectangle, left: Prepared, right: Prepared
     ) -> tuple[Array | None, Array | None]:
-        """Of the rectangle's samples, by cuBLAS, in the memory of `gram`; None where there is none."""
+        """Inner products of the rectangle's samples, by cuBLAS, in the memory of `gram`; None where there is none."""
         rows, columns = slice(part.row, part.row_end), slice(part.column, part.column_end)
         for out, a, b in zip(gram, (left.marks, left.points), (right.marks, right.points), strict=True):
             if out is not None:

@@ -71,7 +71,7 @@ class Prepared:
         self.points, self.marks, self.norms, self.labels = points, marks, norms, labels
 
     def fields(self, begin: int, end: int) -> dict[str, Any]:
-        """Of `Side` in problem.cuh, with the samples [begin, end) of a rectangle."""
+        """The fields of `Side` in problem.cuh, with the samples [begin, end) of a rectangle."""
         arrays = {"points": self.points, "marks": self.marks, "norms": self.norms, "labels": self.labels}
         return {**arrays, "stride": self.n, "begin": begin, "n": end}
 

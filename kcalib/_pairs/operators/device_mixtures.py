@@ -22,7 +22,7 @@ QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", 
 METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
 
 
-# Of problem.cuh: sizes, the first of an atoms' kernel's numbers in the program, and how many terms it has.
+# The struct of problem.cuh: sizes, the first of an atoms' kernel's numbers in the program, and how many terms it has.
 MIXTURE_NUMBERS = np.dtype(
     [(name, np.int64) for name in ("n_dims", "n_components", "n_terms", "program", "program_terms")]
 )

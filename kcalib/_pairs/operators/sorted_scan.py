@@ -193,7 +193,7 @@ class SortedScanOperator:
 
     @cached_property
     def _order(self) -> Order | DeviceOrder:
-        """Of all samples: sorted once for all calls."""
+        """The order of all samples, which are sorted once for all calls."""
         return self._sorted(None)
 
     @cached_property
@@ -306,7 +306,7 @@ class Order:
 
     @classmethod
     def of(cls, points: np.ndarray, labels: np.ndarray | None, block: int, threads: int) -> Order:
-        """Of the last coordinates; residuals if there are labels."""
+        """The order of the last coordinates; of residuals if there are labels."""
         points = np.ascontiguousarray(points, dtype=np.float64)
         labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
         with terminal_progress() as progress:
@@ -318,7 +318,7 @@ class Order:
         return cls(positions, places, block, threads, in_entries, in_totals)
 
     def row_sums(self, terms: list[LineTerm]) -> np.ndarray:
-        """Of H without its diagonal, within blocks, in the user's order."""
+        """Row sums of H without its diagonal, within blocks, in the user's order."""
         return self.product(terms, None, first=0, n_rows=len(self.positions))[:, 0]
 
     def product(self, terms: list[LineTerm], vectors: np.ndarray | None, *, first: int, n_rows: int) -> np.ndarray:

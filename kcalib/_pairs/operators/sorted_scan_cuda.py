@@ -41,7 +41,7 @@ class LineTerm(Protocol):
 
 
 def scan_program(degree: int, columns: int) -> Program:
-    """Of polynomials of a degree, for `columns` columns a thread."""
+    """What scans polynomials of a degree, `columns` columns a thread."""
     return Program(("include/kcalib/math.h", "cuda/line.cu"), defined(DEGREE=degree, COLUMNS=columns, CHUNK=CHUNK))
 
 

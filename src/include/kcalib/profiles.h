@@ -39,7 +39,7 @@ enum class Profile : int { KCALIB_PROFILES(KCALIB_NAME) };
 
 enum Metric : int { EUCLIDEAN = 0, CITYBLOCK = 1, DOT = 2, MMD = 3, TABLE = 4 };
 
-// Of the metric DOT the profile is `identity`, and the factor the inner product.
+// With the metric DOT the profile is `identity`, and the factor the inner product.
 struct Factor {
   int profile;
   int metric;

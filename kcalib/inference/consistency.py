@@ -173,8 +173,8 @@ class Consistency(CalibrationMethod):
         if self.resample_predictions:
             warn(
                 "consistency resampling rejects calibrated models too often where predictions are drawn again, the "
-                "more the fewer samples a bin holds; pass resample_predictions=False for an exact test of the same "
-                "estimate",
+                "more the fewer samples a bin holds; kcalib.methods.Consistency(resample_predictions=False) is an "
+                "exact test of the same estimate",
                 AntiConservativeWarning,
             )
         n_resamples, resample = int(self.n_resamples), bool(self.resample_predictions)

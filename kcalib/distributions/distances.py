@@ -17,6 +17,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_positive
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Components, Mixtures
 from kcalib.distributions._distribution import Distribution
@@ -191,13 +192,10 @@ def mmd_distance(
     _check_distribution("prediction", prediction)
     if other is not None:
         _check_distribution("other", other)
-    if isinstance(bandwidth, (bool, np.bool_)) or not isinstance(bandwidth, Real):
-        raise TypeError(f"`bandwidth` is {bandwidth!r}, expected a positive number")
-    if not 0 < bandwidth < math.inf:
-        raise ValueError(f"`bandwidth` is {bandwidth}, expected a positive, finite number")
+    bandwidth = check_positive("bandwidth", bandwidth)
     others = None if other is None else _needed_components("other", other)
     sides = alike(_needed_components("prediction", prediction), others)
-    terms = Gaussian(bandwidth=float(bandwidth)).terms()
+    terms = Gaussian(bandwidth=bandwidth).terms()
     scale = mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
     if scale is None:
         raise TypeError(

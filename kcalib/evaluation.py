@@ -18,7 +18,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer, check_seed
-from kcalib._input.forecasts import Either as Data
+from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical, Distribution
@@ -28,7 +28,7 @@ from kcalib.estimators.forecast_quantities import LEVELS, has_density, mean_of, 
 from kcalib.estimators.forecast_scores import log_score_values, pinball_values
 from kcalib.estimators.quantile_calibration import curve_of, is_continuous, pit_of
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
-from kcalib.estimators.skce import PairOptions, estimate
+from kcalib.estimators.skce import PairOptions, check_estimator, estimate_of
 from kcalib.inference.calibration_test import run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
@@ -428,13 +428,16 @@ def _measured(
     seed: int | None,
     threads: int | None,
 ) -> tuple[SKCEResult, CalibrationTestResult]:
-    """The estimate of the SKCE and the test."""
-    options = PairOptions(kernel, threads=threads)
-    test = run(Task(data, options), method, seed)
-    # Blocks of the estimate are formed in the same order as those of the test.
-    ordered = data.permuted(seed) if seed is not None and estimator in ("block", "linear") else data
-    skce = estimate(ordered, options, estimator, block_size)
-    return skce, test
+    """The estimate of the SKCE and the test, from one packed problem; of estimates over all pairs from one sweep."""
+    task = Task(data, PairOptions(kernel, threads=threads))
+    test = run(task, method, seed)
+    block_size = check_estimator(data, estimator, block_size)
+    if block_size is None:
+        return estimate_of(data, task.packed, task.operator, estimator, None, moments=task.moments), test
+    packed = task.packed
+    if seed is not None:  # blocks of the estimate are formed in the same order as those of the test
+        data, packed = data.permuted(seed), packed.taken(data.order(seed))
+    return estimate_of(data, packed, task.operator_of(packed.problem), estimator, block_size), test
 
 
 def _verdict(n: int, miscalibrated: bool, accuracy: float, confidence: float) -> str:

@@ -54,6 +54,7 @@ class SKCEResult:
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
+    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were found
@@ -95,6 +96,7 @@ class CalibrationTestResult:
     n_locations: int | None = None  #: test locations
     bound: float | None = None  #: largest possible size of an entry H_ij (distribution_free)
     kernel: str | None = None  #: the kernel with its bandwidths as numbers
+    bandwidth: float | None = None  #: of the kernel on predictions, as a number; None where it has none, or several
     bandwidth_source: str | None = None  #: "given", or how the median heuristic found it
     target_kernel: str | None = None  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None = None  #: how its expectations under predicted distributions were found
@@ -178,6 +180,7 @@ class UCMEResult:
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
+    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were found
@@ -241,6 +244,7 @@ class Comparison:
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
+    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
     bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
     target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets; None without kernel
     target_factor: str | None  #: how its expectations under predicted distributions were found
@@ -377,6 +381,7 @@ class CKCEResult:
     regularization: float  #: lambda; n lambda is added to the diagonal of the kernel matrix
     tol: float | None  #: the relative error of `value` that was asked for (exact methods)
     kernel: str  #: the kernel with its bandwidths as numbers
+    bandwidth: float | None  #: of the kernel on predictions, as a number; None where it has none, or several
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were found

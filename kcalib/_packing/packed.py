@@ -70,6 +70,12 @@ class Packed:
     target: Target
     is_definite: bool  # whether the kernel on predictions is known to be positive definite
 
+    @property
+    def bandwidth(self) -> float | None:
+        """The bandwidth of the kernel on predictions; None where it has none, or several."""
+        found = {factor.bandwidth for factor in self.kernel.factors()}
+        return found.pop() if len(found) == 1 else None
+
     def taken(self, rows: Array) -> Packed:
         """The problem of some of the samples, in the order of `rows`."""
         return self._with_samples(self.problem.columns.take(rows), self.target.take(rows))

@@ -23,7 +23,7 @@ from kcalib.estimators.ckce_exact import ToleranceWarning, exact_value
 from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
 from kcalib.estimators.ckce_system import Approximation, System, default_kernel, residual_rows, with_any_bandwidth
 from kcalib.estimators.forecast_residuals import kernel_alone
-from kcalib.estimators.skce import PairOptions, compute, describe, estimate
+from kcalib.estimators.skce import PairOptions, describe, estimate, value_of
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import CKCEResult, SKCEResult
@@ -411,7 +411,7 @@ def jkce(
     kernel, source = with_any_bandwidth(data, default_kernel(data) if kernel is None else kernel)
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:
-        return compute(data, options, estimator, None, with_error=False).value
+        return value_of(data, options, estimator, None)
     result = estimate(data, options, estimator, None)
     return result if source is None else dataclasses.replace(result, bandwidth_source=source)
 

@@ -32,6 +32,7 @@ class MMCEResult:
     square: float  #: the estimate; "unbiased" may be negative
     estimator: str  #: "biased", "unbiased" or "weighted"
     kernel: str  #: on confidences, with its bandwidths as numbers
+    bandwidth: float | None  #: of the kernel, as a number; None where it has none, or several
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
@@ -194,6 +195,7 @@ def mmce(
         square=square,
         estimator=estimator,
         kernel=str(packed.kernel),
+        bandwidth=packed.bandwidth,
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),

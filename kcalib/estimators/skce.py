@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from kcalib._input.forecasts import prepare
 from kcalib._packing import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.problem import Moments
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
@@ -254,7 +256,7 @@ def skce(
     options = PairOptions(kernel, target_kernel, operator, threads)
     if full_output:
         return estimate(data, options, estimator, block_size)
-    return compute(data, options, estimator, block_size, with_error=False).value
+    return value_of(data, options, estimator, block_size)
 
 
 @dataclass(frozen=True)
@@ -267,21 +269,30 @@ class PairOptions:
     threads: int | None = None
 
 
-class Computed(NamedTuple):
-    value: float
-    standard_error: float | None
-    block_size: int | None
-    packed: Packed
-    operator: Operator
-
-
 N_GROUPS = 8  # of draws, whose estimates' spread is the standard error that is due to draws
 
 
 def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:
     """The SKCE of checked data, its standard error, and how they were computed."""
     start = time.perf_counter()
-    value, error, block_size, packed, operator = compute(data, options, estimator, block_size, with_error=True)
+    block_size = check_estimator(data, estimator, block_size)
+    packed, operator = _problem(data, options)
+    result = estimate_of(data, packed, operator, estimator, block_size)
+    return dataclasses.replace(result, seconds=time.perf_counter() - start)
+
+
+def estimate_of(
+    data: Data,
+    packed: Packed,
+    operator: Operator,
+    estimator: str,
+    block_size: int | None,
+    *,
+    moments: Moments | None = None,
+) -> SKCEResult:
+    """The same of a packed problem, and of its sums, where these have been taken already."""
+    start = time.perf_counter()
+    value, error = value_and_error(data, operator, estimator, block_size, with_error=True, moments=moments)
     return SKCEResult(
         value=value,
         standard_error=error,
@@ -297,12 +308,15 @@ def estimate(data: Data, options: PairOptions, estimator: str, block_size: int |
     )
 
 
-def compute(data: Data, options: PairOptions, estimator: str, block_size: int | None, *, with_error: bool) -> Computed:
+def value_of(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> float:
+    """The SKCE of checked data alone."""
     block_size = check_estimator(data, estimator, block_size)
+    return value_and_error(data, _problem(data, options)[1], estimator, block_size, with_error=False)[0]
+
+
+def _problem(data: Data, options: PairOptions) -> tuple[Packed, Operator]:
     packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
-    value, error = value_and_error(data, operator, estimator, block_size, with_error=with_error)
-    return Computed(value, error, block_size, packed, operator)
+    return packed, operator_for(packed.problem, operator=options.operator, threads=options.threads)
 
 
 def draws_standard_error(
@@ -329,13 +343,20 @@ def check_estimator(data: Data, estimator: str, block_size: int | None) -> int |
 
 
 def value_and_error(
-    data: Data, operator: Operator, estimator: str, block_size: int | None, *, with_error: bool
+    data: Data,
+    operator: Operator,
+    estimator: str,
+    block_size: int | None,
+    *,
+    with_error: bool,
+    moments: Moments | None = None,
 ) -> tuple[float, float | None]:
-    """The estimate; its standard error costs a sum of squares more."""
+    """The estimate; its standard error costs a sum of squares more. With `moments` that hold both there is no sweep."""
     if block_size is not None:
         return statistics.mean_and_standard_error(block_estimates(operator, block_size))
     with_error = with_error and data.sample_weight is None
-    moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
+    if moments is None:
+        moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
     average = statistics.unbiased if estimator == "unbiased" else statistics.biased
     return average(moments, data.n, data.sample_weight), statistics.standard_error(moments)
 
@@ -361,6 +382,7 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> d
         **data.describe(),
         "target_factor": packed.target.route,
         "kernel": str(packed.kernel),
+        "bandwidth": packed.bandwidth,
         "bandwidth_source": "; ".join(sources) or "given",
         "target_kernel": packed.target.name,
         "operator": operator.name,

@@ -258,9 +258,8 @@ def comparison_of(
     differences = _adjusted(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
-        "prediction", "kernel", "bandwidth_source", "target_kernel", "target_factor", "regularization", "n_bins",
-        "n_resamples", "seed", "dtype",
-        "operator", "threads",
+        "prediction", "kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor", "regularization",
+        "n_bins", "n_resamples", "seed", "dtype", "operator", "threads",
     ))  # fmt: skip
     return Comparison(
         metric=metric,

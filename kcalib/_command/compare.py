@@ -15,7 +15,6 @@ from kcalib._command.method_options import flag
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
-from kcalib._input.forecasts import Either
 from kcalib.inference.compare import check_options as check_metric_options
 from kcalib.inference.compare import comparison_of
 from kcalib.inference.metrics.measured import MetricOptions
@@ -25,7 +24,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     jobs = list(named(arguments.files))
     options = _options(arguments, jobs)
     whole: dict[str, Data] = {}  # as in the files, not seen through the lens
-    models: dict[str, Either] = {}
+    models: dict[str, Data] = {}
     failures: list[Failure] = []
     for job in jobs:
         with collected(failures, job.file):

@@ -15,7 +15,7 @@ from kcalib._command import files
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, printable, report
-from kcalib._input.forecasts import Either
+from kcalib._input.data import Data
 from kcalib.evaluation import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 
@@ -86,7 +86,7 @@ def collected(failures: list[Failure], file: str) -> Iterator[None]:
 
 
 @contextmanager
-def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Either]:
+def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
     """The checked content of a file; errors that the library then raises speak of the file."""
     found = files.read_predictions(job.path, **reading)
     try:

@@ -18,7 +18,7 @@ from kcalib._backend.random import replicate_numbers
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
-from kcalib._input.labels import NAMES, Classification, Names
+from kcalib._input.labels import NAMES, Names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
@@ -106,7 +106,6 @@ class Forecasts(Data):
         return {"n_classes": None, "prediction": type(self.prediction).__name__, "lens": str(self.lens)}
 
 
-Either = Classification | Forecasts  # for callers that still ask which of the two they hold
 # Modules of other libraries whose distribution objects are predictions.
 FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
@@ -122,7 +121,7 @@ def prepare(
     threads: Any = None,
     lens: Any = None,
     names: Names = NAMES,
-) -> Either:
+) -> Data:
     """Check and normalise what all public functions take.
 
     `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for

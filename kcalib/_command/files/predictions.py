@@ -23,7 +23,8 @@ from kcalib._command.files.names import (
 from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
 from kcalib._command.files.parquet import parquet_source
 from kcalib._command.files.source import Choice, FileError, Source, check_content, named
-from kcalib._input.forecasts import Either, prepare
+from kcalib._input.data import Data
+from kcalib._input.forecasts import prepare
 from kcalib._input.labels import Names
 from kcalib.distributions import Distribution
 
@@ -41,7 +42,7 @@ class FilePredictions:
     name: str  # the file's name without folder and suffix
     origin: str  # which arrays or columns y_pred and y_true are, for messages
 
-    def prepared(self, threads: int | None) -> Either:
+    def prepared(self, threads: int | None) -> Data:
         """The checked content; errors are those of `kcalib._input`."""
         return prepare(
             self.y_true,
@@ -68,7 +69,7 @@ class FileForecasts:
         made: Distribution = getattr(distributions, self.family)(**self.parameters)
         return made
 
-    def prepared(self, threads: int | None) -> Either:
+    def prepared(self, threads: int | None) -> Data:
         """The checked content; errors are those of `kcalib._input`, too."""
         return prepare(self.y_true, self.distribution(), threads=threads)
 

@@ -1,0 +1,128 @@
+"""The protocol of checked data: the same methods for class labels and for predicted distributions."""
+
+import numpy as np
+import pytest
+
+from kcalib._input.data import Data
+from kcalib._input.forecasts import prepare
+from kcalib._input.labels import Classification
+from kcalib.distributions import MultivariateNormal, Normal, Samples
+
+N = 60
+RNG = np.random.default_rng(0)
+P, MEAN = RNG.dirichlet(np.ones(3), N), RNG.normal(size=(N, 2))
+
+
+def _data(kind, weighted=False):
+    weight = RNG.uniform(size=N) if weighted else None
+    if kind == "classes":
+        return prepare(RNG.integers(3, size=N), P, sample_weight=weight)
+    if kind == "names":
+        return prepare(RNG.choice(["cat", "dog", "owl"], size=N), P, classes=["cat", "dog", "owl"])
+    if kind == "numbers":
+        return prepare(RNG.normal(size=N), Normal(MEAN[:, 0], 2.0), sample_weight=weight)
+    if kind == "vectors":
+        return prepare(RNG.normal(size=(N, 2)), MultivariateNormal(MEAN, np.tile(np.eye(2), (N, 1, 1))))
+    return prepare(RNG.normal(size=N), Samples(RNG.normal(size=(N, 5))))
+
+
+KINDS = ["classes", "names", "numbers", "vectors", "samples"]
+
+
+@pytest.fixture(params=KINDS)
+def data(request):
+    return _data(request.param)
+
+
+def _same(one, other):
+    return one.size == other.size and one.listed() == other.listed()
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_rows_keep_what_belongs_together(kind):
+    data, rows = _data(kind, weighted=True), np.array([5, 0, 5])
+    taken, (targets, predictions) = data.take(rows), data.listed()
+    assert taken.n == 3 and taken.dtype == data.dtype and taken.lens == data.lens
+    assert taken.listed() == (tuple(targets[i] for i in rows), tuple(predictions[i] for i in rows))
+    np.testing.assert_array_equal(taken.sample_weight, data.sample_weight[rows])
+
+
+def test_permutation_is_numpys(data):
+    order = np.random.default_rng(7).permutation(N)
+    np.testing.assert_array_equal(data.order(7), order)
+    assert _same(data.permuted(7), data.take(order))
+    assert not _same(data.permuted(7), data)
+
+
+def test_draws_are_functions_of_seed_and_replicate(data):
+    drawn = data.draw(3, 4)
+    assert _same(drawn, data.draw(3, 4))
+    assert drawn.listed()[1] == data.listed()[1]  # the same predictions
+    for other in (data.draw(3, 5), data.draw(4, 4), data):
+        assert other.listed()[0] != drawn.listed()[0]
+    by = [data.draw_by(np.random.default_rng(seed)).listed()[0] for seed in (1, 1, 2)]
+    assert by[0] == by[1] != by[2]
+
+
+def test_samples_drawn_again_are_those_of_the_rows(data):
+    rows, drawn = data.redraw(2, 0)
+    assert drawn.n == N and len(set(rows.tolist())) < N
+    assert drawn.listed()[1] == data.take(rows).listed()[1]
+    assert drawn.listed()[0] != data.take(rows).listed()[0]
+    again, other = data.redraw(2, 1)
+    assert again.tolist() != rows.tolist() and other.listed() != drawn.listed()
+
+
+def test_labels_are_drawn_with_their_probabilities():
+    data = prepare([0] * 20_000, np.tile([0.5, 0.3, 0.2], (20_000, 1)))
+    _, redrawn = data.redraw(1, 0)
+    for drawn in (data.draw(1, 0), data.draw_by(np.random.default_rng(0)), redrawn):
+        np.testing.assert_allclose(np.bincount(drawn.labels) / data.n, [0.5, 0.3, 0.2], atol=0.015)
+
+
+def test_targets_are_drawn_from_their_distributions():
+    mean = np.linspace(-50, 50, 20_000)
+    data = prepare(mean, Normal(mean, 2.0))
+    for drawn in (data.draw(1, 0), data.draw_by(np.random.default_rng(0))):
+        assert np.std(drawn.y[:, 0] - mean) == pytest.approx(2.0, rel=0.03)
+    rows, drawn = data.redraw(1, 0)
+    assert np.std(drawn.y[:, 0] - mean[rows]) == pytest.approx(2.0, rel=0.03)
+
+
+def test_other_targets(data):
+    drawn = data.draw(1, 0)
+    targets = drawn.labels if isinstance(data, Classification) else drawn.y
+    assert _same(data.with_targets(targets), drawn)
+
+
+@pytest.mark.parametrize(
+    ("kind", "described", "size", "noun"),
+    [
+        ("classes", {"n_classes": 3, "prediction": None}, "60 samples and 3 classes", "class probabilities"),
+        ("vectors", {"n_classes": None, "prediction": "MultivariateNormal"}, "60 samples and targets of 2 entries",
+         "predicted distributions"),
+    ],
+)  # fmt: skip
+def test_words_of_results_and_messages(kind, described, size, noun):
+    data = _data(kind)
+    assert data.describe() == {**described, "lens": "Canonical()"}
+    assert (data.size, data.noun) == (size, noun)
+
+
+def test_forms_for_users_and_for_results():
+    names = _data("names")
+    assert set(names.listed()[0]) == {"cat", "dog", "owl"}
+    y, p = names.as_given()
+    assert y is names.labels and p is names.probabilities
+    numbers, vectors = _data("numbers"), _data("vectors")
+    assert numbers.as_given()[0].shape == (N,) and vectors.as_given()[0].shape == (N, 2)
+    assert numbers.as_given()[1] is numbers.prediction
+    assert isinstance(numbers.listed()[0][0], float) and len(vectors.listed()[0][0]) == 2
+    assert _data("samples").listed()[1] == ((),) * N  # no parameters
+
+
+def test_a_kind_of_data_has_the_whole_protocol():
+    incomplete = type("Incomplete", (Data,), {})
+    with pytest.raises(TypeError, match="abstract methods? .*draw"):
+        incomplete()
+    assert isinstance(_data("classes"), Classification) and isinstance(_data("classes"), Data)

@@ -1,0 +1,204 @@
+"""One packed problem: in another order, or with other targets, it is what packing with its kernels would give."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib import _packing
+from kcalib import kernels as K
+from kcalib._input.forecasts import prepare
+from kcalib._packing import forecasts, labels
+from kcalib._pairs.operators.generic import GenericOperator
+from kcalib.distributions import Laplace, MultivariateNormal, Normal, Poisson, Samples
+from kcalib.target_kernels import Draws, MahalanobisGaussian
+
+N = 24
+RNG = np.random.default_rng(0)
+MEAN = RNG.normal(size=(N, 2))
+COVARIANCES = np.tile([[1.0, 0.3], [0.3, 0.5]], (N, 1, 1))
+P2, P3 = RNG.dirichlet(np.ones(2), N), RNG.dirichlet(np.ones(3), N)
+GAUSSIAN = K.Gaussian(bandwidth=0.7)
+
+# Targets, predictions, and kernels whose bandwidths are numbers.
+CASES = {
+    "labels": (RNG.integers(3, size=N), P3, K.Exponential(bandwidth=0.5), None),
+    "binary": (RNG.integers(2, size=N), P2, K.Exponential(bandwidth=0.5), None),
+    "matrix": (RNG.integers(3, size=N), P3, GAUSSIAN, np.eye(3) + 0.5),
+    "normal": (MEAN[:, 1], Normal(MEAN[:, 0], 1.5), K.Exponential(bandwidth=0.5, metric="wasserstein"), GAUSSIAN),
+    "laplace": (MEAN[:, 1], Laplace(MEAN[:, 0], 1.5), K.Exponential(bandwidth=0.5, metric="wasserstein"),
+                K.Exponential(bandwidth=0.8)),
+    "mmd": (MEAN[:, 1], Normal(MEAN[:, 0], 1.5), K.Gaussian(bandwidth=0.5, metric=K.MMD(1.0)), GAUSSIAN),
+    "table": (MEAN[::-1], MultivariateNormal(MEAN, COVARIANCES), K.Exponential(bandwidth=0.5, metric="wasserstein"),
+              GAUSSIAN),
+    "mahalanobis": (MEAN[::-1], MultivariateNormal(MEAN, COVARIANCES), K.Gaussian(bandwidth=0.5, metric=K.MMD(1.0)),
+                    MahalanobisGaussian(np.eye(2) + 0.2)),
+    "atoms": (MEAN[:, 1], Samples(MEAN[:, :1] + RNG.normal(size=(N, 3))), K.Gaussian(bandwidth=0.5, metric=K.MMD(1.0)),
+              GAUSSIAN),
+    "features": (RNG.poisson(3, size=N), Poisson(RNG.uniform(1, 5, size=N)), K.Gaussian(bandwidth=0.5), GAUSSIAN),
+    "draws": (MEAN[:, 1], Normal(MEAN[:, 0], 1.5), K.Exponential(bandwidth=0.5), Draws(GAUSSIAN, 5)),
+}  # fmt: skip
+
+pytestmark = pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
+
+
+@pytest.fixture(params=[name for name in CASES if name != "draws"])  # their draws depend on the row
+def case(request):
+    y, prediction, kernel, target_kernel = CASES[request.param]
+    return prepare(y, prediction), kernel, target_kernel
+
+
+def _matrix(packed):
+    n = len(packed.problem.left.points)
+    return GenericOperator(packed.problem).tile(slice(0, n), slice(0, n))
+
+
+def _no_packing(monkeypatch):
+    """What chooses bandwidths and points may not be called any more."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("packed a second time")
+
+    for module, name in ((labels, "median_of_points"), (labels, "resolve"), (forecasts, "resolve")):
+        monkeypatch.setattr(module, name, refuse)
+
+
+def _assert_close(packed, expected):
+    # Features of target kernels come from the targets, too: those drawn later are approximated as well.
+    np.testing.assert_allclose(_matrix(packed), _matrix(expected), rtol=1e-9, atol=1e-11)
+
+
+def test_another_order(case, monkeypatch):
+    data, *kernels = case
+    packed, order = _packing.pack(data, *kernels), data.order(3)
+    expected = _packing.pack(data.take(order), *kernels)
+    _no_packing(monkeypatch)
+    taken = packed.taken(order)
+    _assert_close(taken, expected)
+    assert (taken.kernel, taken.medians) == (packed.kernel, packed.medians)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_another_order_has_the_same_entries(name):
+    y, prediction, *kernels = CASES[name]
+    packed, order = _packing.pack(prepare(y, prediction), *kernels), np.random.default_rng(3).permutation(N)
+    np.testing.assert_array_equal(_matrix(packed.taken(order)), _matrix(packed)[np.ix_(order, order)])
+
+
+def test_other_targets(case, monkeypatch):
+    data, *kernels = case
+    packed, drawn = _packing.pack(data, *kernels), data.draw(1, 0)
+    expected = _packing.pack(drawn, *kernels)
+    _no_packing(monkeypatch)
+    _assert_close(packed.with_targets(drawn), expected)
+
+
+def test_other_targets_in_another_order(case, monkeypatch):
+    """The target goes with the samples: targets that come later stand beside the right predictions."""
+    data, *kernels = case
+    packed, (rows, drawn) = _packing.pack(data, *kernels), data.redraw(1, 0)
+    expected = _packing.pack(drawn, *kernels)
+    _no_packing(monkeypatch)
+    _assert_close(packed.taken(rows).with_targets(drawn), expected)
+    assert not np.allclose(_matrix(packed.taken(rows)), _matrix(expected))
+
+
+def test_samples_stand_on_the_right_of_locations(case, monkeypatch):
+    data, *kernels = case
+    locations = data.take(np.arange(4)).draw(5, 0)
+    packed, order = _packing.pack_locations(data, locations, *kernels), data.order(2)
+    drawn = data.take(order).draw(1, 0)
+    expected = _packing.pack_locations(drawn, locations, *kernels)
+    _no_packing(monkeypatch)
+    found = packed.taken(order).with_targets(drawn)
+    # Rows of a table of distances are those of the locations, so the order of the columns alone differs.
+    assert len(found.problem.left.points) == 4 and len(found.problem.columns.points) == N
+    tiles = [GenericOperator(one.problem).tile(slice(0, 4), slice(0, N)) for one in (found, expected)]
+    np.testing.assert_allclose(*tiles, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["labels", "normal", "features"])
+def test_marks_of_other_predictions_on_the_same_points(name):
+    y, prediction, *kernels = CASES[name]
+    packed, other = _packing.pack(prepare(y, prediction), *kernels), prepare(y, _flipped(prediction))
+    found = packed.with_marks_of(other)
+    np.testing.assert_array_equal(found.problem.left.points, packed.problem.left.points)
+    marks = _packing.pack(other, *kernels).problem.left.marks
+    if found.problem.target is None and name == "features":  # another basis
+        marks, ours = marks @ marks.T, found.problem.left.marks @ found.problem.left.marks.T
+        np.testing.assert_allclose(ours, marks, atol=1e-11)
+    else:
+        np.testing.assert_array_equal(found.problem.left.marks, marks)
+
+
+def _flipped(prediction):
+    rows = np.arange(N)[::-1].copy()
+    return prediction[rows] if isinstance(prediction, np.ndarray) else prediction.take(rows)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bandwidth"),
+    [
+        (K.Gaussian(bandwidth=0.3), 0.3),
+        (K.Linear() + K.Gaussian(bandwidth=0.3), 0.3),
+        (K.Gaussian(bandwidth=0.3) + 2 * K.Exponential(bandwidth=0.3), 0.3),
+        (K.Gaussian(bandwidth=0.3) * K.Exponential(bandwidth=0.4), None),
+        (K.Linear(), None),
+    ],
+)
+def test_bandwidth_of_results(kernel, bandwidth):
+    result = kcalib.skce(*CASES["labels"][:2], kernel=kernel, full_output=True)
+    assert result.bandwidth == bandwidth
+
+
+def test_bandwidth_of_results_is_the_median():
+    y, p, *_ = CASES["labels"]
+    median = kcalib.bandwidth.median_distance(p).value
+    models = {"a": p, "b": p}
+    results = [
+        kcalib.skce(y, p, full_output=True),
+        kcalib.ucme(y, p, full_output=True),
+        kcalib.ckce(y, p, full_output=True),
+        kcalib.calibration_test(y, p, method="spectrum"),
+        kcalib.calibration_test(y, p, method="cme", seed=0),
+        kcalib.compare(y, models),
+        kcalib.compare(y, models, metric="ckce"),
+    ]
+    assert [result.bandwidth for result in results] == [median] * len(results)
+    assert kcalib.compare(y, models, metric="brier").bandwidth is None
+    assert kcalib.mmce(y, p, full_output=True).bandwidth == 0.4
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("estimator", ["unbiased", "biased", "block"])
+@pytest.mark.parametrize("method", ["spectrum", "block"])
+def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatch):
+    y, prediction, *_ = CASES[name]
+    packings, sweeps = [], []
+    originals = {module: module.resolve for module in (labels, forecasts)}
+    for module, original in originals.items():
+        monkeypatch.setattr(module, "resolve", lambda *a, original=original: packings.append(0) or original(*a))
+    counted = kcalib.inference.task.operator_for
+
+    def counting(*arguments, **options):
+        operator = counted(*arguments, **options)
+        moments = operator.moments
+        operator.moments = lambda *a, **o: sweeps.append(0) or moments(*a, **o)
+        return operator
+
+    monkeypatch.setattr(kcalib.inference.task, "operator_for", counting)
+    result = kcalib.evaluate(y, prediction, estimator=estimator, method=method)
+    assert len(packings) == 1
+    assert len(sweeps) == (estimator != "block" or method == "spectrum")
+    assert result.skce.bandwidth == result.test.bandwidth
+    assert dataclasses.asdict(result.skce)["kernel"] == result.test.kernel
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
+def test_estimates_of_evaluate_are_those_of_skce(name, estimator):
+    y, prediction, *_ = CASES[name]
+    expected = kcalib.skce(y, prediction, estimator=estimator, full_output=True)
+    found = kcalib.evaluate(y, prediction, estimator=estimator, method="gamma").skce
+    assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)

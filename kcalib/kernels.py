@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -173,13 +173,17 @@ class Kernel:
     def __rmul__(self, other: float) -> Product | Scaled:
         return self * other
 
-    def resolve(self, median_distance: Callable[[str], float]) -> Kernel:
-        """This kernel with every bandwidth that is None replaced by ``median_distance(metric)``."""
+    def open_metrics(self) -> tuple[Any, ...]:
+        """The metrics of the radial kernels whose bandwidth is None, each once."""
+        return tuple(dict.fromkeys(factor.metric for factor in self.factors() if factor.bandwidth is None))
+
+    def resolve(self, bandwidths: Mapping[Any, float]) -> Kernel:
+        """This kernel with every bandwidth that is None replaced by that of its metric; see `open_metrics`."""
 
         def resolved(kernel: RadialKernel) -> RadialKernel:
             if kernel.bandwidth is not None:
                 return kernel
-            return dataclasses.replace(kernel, bandwidth=median_distance(kernel.metric))  # type: ignore[arg-type]
+            return dataclasses.replace(kernel, bandwidth=bandwidths[kernel.metric])
 
         return self.mapped(resolved)
 

@@ -9,7 +9,7 @@ TargetFactor     marks, which say what was observed minus what was predicted
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,24 +110,27 @@ def resolve(
             draws.extend(_one_draw(model) for model in models)
         return medians_of(draws, lambda one: median_of_points(one, metric), target_medians, metric)
 
-    target = _with_bandwidth(_checked_target(models, target_kernel), target_bandwidth)
+    target = _checked_target(models, target_kernel)
+    target = _resolved(target, {metric: target_bandwidth(metric) for metric in _open_metrics(target)})
     kernel = _default_kernel(models) if kernel is None else kernel
     if not isinstance(kernel, Kernel):
         raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
-
-    def with_metric(radial: RadialKernel) -> RadialKernel:
-        if isinstance(radial.metric, MMD) and radial.metric.bandwidth is None:
-            return dataclasses.replace(radial, metric=MMD(target_bandwidth("euclidean")))
-        return radial
-
-    kernel = kernel.mapped(with_metric)
+    if any(_is_open(factor) for factor in kernel.factors()):
+        mmd = MMD(target_bandwidth("euclidean"))
+        kernel = kernel.mapped(lambda one: dataclasses.replace(one, metric=mmd) if _is_open(one) else one)
     points = tuple(PredictionPoints.of(model.prediction, kernel) for model in models)
     medians: dict[str, list[MedianDistance]] = {}
 
     def bandwidth(metric: Any) -> float:
         return medians_of(points, lambda one: one.median(metric, threads), medians, str(metric))
 
-    return Resolved(kernel.resolve(bandwidth), target, points, medians, target_medians)
+    kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
+    return Resolved(kernel, target, points, medians, target_medians)
+
+
+def _is_open(factor: RadialKernel) -> bool:
+    """Whether its metric is the MMD with a bandwidth of its own that is not given."""
+    return isinstance(factor.metric, MMD) and factor.metric.bandwidth is None
 
 
 def _one_draw(model: Forecasts) -> Array:
@@ -182,7 +185,14 @@ def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) ->
     return target_kernel
 
 
-def _with_bandwidth(target: Any, bandwidth: Callable[[str], float]) -> Any:
+def _open_metrics(target: Any) -> tuple[str, ...]:
+    """The metrics of a kernel on targets whose bandwidth is not given."""
     if isinstance(target, Draws):
-        return dataclasses.replace(target, kernel=_with_bandwidth(target.kernel, bandwidth))
-    return target if isinstance(target, MahalanobisGaussian) else target.resolve(bandwidth)
+        return _open_metrics(target.kernel)
+    return () if isinstance(target, MahalanobisGaussian) else target.open_metrics()
+
+
+def _resolved(target: Any, bandwidths: dict[str, float]) -> Any:
+    if isinstance(target, Draws):
+        return dataclasses.replace(target, kernel=_resolved(target.kernel, bandwidths))
+    return target if isinstance(target, MahalanobisGaussian) else target.resolve(bandwidths)

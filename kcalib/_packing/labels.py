@@ -92,12 +92,6 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
     """R of the matrix R R^T over the classes, shape (m, rank); None for the Kronecker delta."""
     if not isinstance(target_kernel, Kernel):
         return matrix_root(target_kernel, data.m)  # None stands for the Kronecker delta
-
-    def bandwidth(metric: str) -> float:
-        raise ValueError(
-            f"`target_kernel` is {target_kernel}, expected a number for its bandwidth, not the median heuristic"
-        )
-
     _check_metrics(target_kernel)
     values = np.arange(data.m) if data.classes is None else np.asarray(data.classes)
     if values.dtype.kind not in "biuf":
@@ -105,8 +99,12 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
             f"`target_kernel` is {target_kernel}, a kernel between numbers, but the classes are {values.tolist()}; "
             "pass classes= with a number for each, or the matrix of the kernel"
         )
+    if target_kernel.open_metrics():
+        raise ValueError(
+            f"`target_kernel` is {target_kernel}, expected a number for its bandwidth, not the median heuristic"
+        )
     points = values.astype(np.float64)[:, None]
-    problem = PairProblem(Side(points, np.ones_like(points)), None, _terms(target_kernel.resolve(bandwidth)))
+    problem = PairProblem(Side(points, np.ones_like(points)), None, _terms(target_kernel))
     return matrix_root(GenericOperator(problem).tile(slice(None), slice(None)), data.m)
 
 
@@ -119,7 +117,7 @@ def resolve(
     def bandwidth(metric: str) -> float:
         return medians_of(models, lambda points: median_of_points(points, metric, threads=threads), medians, metric)
 
-    return kernel.resolve(bandwidth), medians
+    return kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()}), medians
 
 
 def _first(medians: dict[str, list[MedianDistance]]) -> tuple[MedianDistance, ...]:

@@ -173,7 +173,8 @@ def _space(prediction: Distribution, kernel: Kernel) -> Space:
 
 
 def _linear_factors(kernel: Kernel) -> Iterator[Factor]:
-    numbers = kernel.mapped(_as_vectors).resolve(lambda metric: 1.0)
+    vectors = kernel.mapped(_as_vectors)
+    numbers = vectors.resolve(dict.fromkeys(vectors.open_metrics(), 1.0))
     for term in numbers.terms():
         yield from (f for f in term.factors if f.metric == "dot")
 

@@ -92,7 +92,7 @@ def _(data: Classification, kernel: Kernel) -> tuple[Kernel, str | None]:
     xp, p = data.xp, data.probabilities
     if not bool(xp.all(xp.min(p, axis=0) == xp.max(p, axis=0))):
         return kernel, None
-    with_bandwidths = kernel.resolve(lambda metric: 1.0)
+    with_bandwidths = kernel.resolve(dict.fromkeys(kernel.open_metrics(), 1.0))
     source = "any: the predictions are identical, so the value does not depend on it"
     return with_bandwidths, None if with_bandwidths == kernel else source
 

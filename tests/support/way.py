@@ -47,7 +47,7 @@ def steps_of(call: Callable[[], Any]) -> list[Step]:
             depths.pop(frame, None)
         if event != "call" or module is None or frame.f_code.co_name in ("<listcomp>", "<genexpr>", "<lambda>"):
             return
-        if frame.f_code.co_qualname.startswith("on_their_gpu."):
+        if module == "_backend.devices" and frame.f_code.co_qualname in ("on_their_gpu.<locals>.call", "_run"):
             return
         above = frame.f_back
         while above is not None and above not in depths:

@@ -1,0 +1,31 @@
+"""The way of an array: no function of a lower room calls one of a higher room."""
+
+from __future__ import annotations
+
+import pytest
+import way
+
+# Lower rooms are handed objects and ask these for what they are: marks that are made when first asked for, the array
+# that stands for a kind of data, methods that are made by their class, changes made to every part of a kernel.
+ALLOWED = {
+    ("_pairs.problem", "points_and_residuals"),
+    ("_input.data", "Forecasts.reference"),
+    ("_input.methods", "ByEigenvalues.__post_init__"),
+    ("_input.methods", "ConjugateGradient.__post_init__"),
+    ("kernels", "_as_vectors"),
+}
+
+
+@pytest.mark.parametrize("name", way.WAYS)
+def test_no_call_leads_up(name):
+    with way.prepared(name) as call:
+        steps = way.steps_of(call)
+    modules = {step.module.partition(".")[0] for step in steps}
+    assert {"_input", "_packing", "_pairs", "_backend"} <= modules
+    assert {(step.caller, step.function) for step in way.turns_back(steps)} <= ALLOWED
+
+
+def test_a_call_that_leads_up_is_seen():
+    steps = way.steps_of(way.WAYS["skce"])
+    assert way.turns_back([*steps, way.Step(3, "estimators.skce", "skce", "_pairs.dispatch")])
+    assert way.turns_back([way.Step(3, "_pairs.dispatch", "operator_for", "estimators.skce")]) == []

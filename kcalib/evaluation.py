@@ -434,10 +434,10 @@ def _measured(
     block_size = check_estimator(data, estimator, block_size)
     if block_size is None:
         return estimate_of(data, task.packed, task.operator, estimator, None, moments=task.moments), test
-    packed = task.packed
-    if seed is not None:  # blocks of the estimate are formed in the same order as those of the test
-        data, packed = data.permuted(seed), packed.taken(data.order(seed))
-    return estimate_of(data, packed, task.operator_of(packed.problem), estimator, block_size), test
+    # Blocks of the estimate are formed in the same order as those of the test.
+    packed = task.packed if seed is None else task.packed.taken(data.order(seed))
+    ordered = data if seed is None else data.permuted(seed)
+    return estimate_of(ordered, packed, task.ordered(seed), estimator, block_size), test
 
 
 def _verdict(n: int, miscalibrated: bool, accuracy: float, confidence: float) -> str:

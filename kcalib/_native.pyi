@@ -1,6 +1,6 @@
 # Types of src/_native.pyx and src/native/.
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,18 @@ class Sweep:
     @property
     def level(self) -> str: ...
 
-MAX_FULL_DIMS: int
+class FamilyOfDistributions(NamedTuple):
+    number: int
+    bound: dict[str, float]
+    cost: float
+    max_dims: int | None
+    matrices: bool
+    of_kernel: bool
+    apart: bool
+
+    def component_columns(self, n_dims: int) -> int: ...
+
+FAMILIES: dict[str, FamilyOfDistributions]
 
 def profiles() -> list[tuple[str, str, str, str, float, str]]: ...
 

@@ -10,6 +10,8 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 from cpython.exc cimport PyErr_CheckSignals
 
+import typing
+
 import numpy as np
 
 

@@ -5,6 +5,7 @@ Shared by the kernel on predictions (`prediction_points`) and that on targets (`
 
 from __future__ import annotations
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._packing.target_features import TargetFeatures
 from kcalib._pairs.problem import Mixtures, Term
@@ -30,7 +31,8 @@ def drawn_atoms(prediction: Distribution, size: int, seed: int) -> Components:
 
 def mixtures_of(components: Components, terms: tuple[Term, ...], groups: Groups) -> Mixtures:
     d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
-    return Mixtures(components.family, d, count, len(groups), terms if components.family == "atoms" else ())
+    kernel = terms if _native.FAMILIES[components.family].of_kernel else ()
+    return Mixtures(components.family, d, count, len(groups), kernel)
 
 
 def is_exact(found: TargetFeatures) -> bool:

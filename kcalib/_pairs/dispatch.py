@@ -16,7 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
-from kcalib._native import MAX_FULL_DIMS
+from kcalib._native import FAMILIES
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.operators.openmp import OpenMPOperator
@@ -100,6 +100,7 @@ class Row:
         return self.capability.name
 
 
+FULL_DIMS = FAMILIES["normal_full"].max_dims
 PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "between", "tile")
 TABLE = (
     Row(
@@ -114,7 +115,7 @@ TABLE = (
     Row(
         Capability(
             "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are "
-            f"normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
+            f"normal with full covariances in more than {FULL_DIMS} dimensions",
             ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
         ),
         OpenMPOperator, ("host",), "the arrays are in host memory", with_threads=True,
@@ -122,7 +123,7 @@ TABLE = (
     Row(
         Capability(
             "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy; "
-            f"not predictions that are normal with full covariances in more than {MAX_FULL_DIMS} dimensions",
+            f"not predictions that are normal with full covariances in more than {FULL_DIMS} dimensions",
             ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), rectangles of H",
         ),
         CudaOperator, ("cuda",), "the arrays are on {where}",

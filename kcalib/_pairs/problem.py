@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
@@ -84,16 +85,11 @@ class Mixtures:
         u u' (c c' l(y, y') - c' sum_k w_k f(P_k, y') - c sum_k w'_k f(y, P'_k) + sum_kl w_k w'_l f(P_k, P'_l))
 
     The kernel's length scale is divided out in packing (`kcalib._pairs.mixtures` does it), so that l has none. With d
-    = `n_dims` and "tri" a lower triangle row by row, d (d + 1) / 2 numbers, the columns of a row are
+    = `n_dims` the columns of a row are
 
         marks:        u, c, y[d], then every component's columns; points have the components alone
-        normal        w, v, m[d], h[d], i[d]              P = N(m, diag(h - 1/2) / 2),  l = exp(-|y - y'|^2)
-        normal_full   w, v, m[d], H[tri], W[tri]          P = N(m, (H - I/2) / 2),      l = exp(-|y - y'|^2)
-        laplace       w, m, b                             P = Laplace(m, b), d = 1,     l = exp(-|y - y'|)
-        atoms         w, z[d]                             P = delta_z,                  l = `kernel`
 
-    where i = 1 / (h + 1/2), v = w prod i^(1/2), and W is the inverse of the Cholesky factor of H + I/2, v = w prod
-    diag(W): what f(P, y) takes. For normals f(P, P') = |A|^(-1/2) exp(-(m - m')^T A^(-1) (m - m')), A = H + H'.
+    and those of a component, beginning with w, are said in the family's header (src/include/kcalib/families/).
     Components of weight 0 fill up shorter mixtures. A sum of `n_terms` kernels l_t has as many such groups of
     columns beside each other, and its factor is the sum of theirs (a coefficient is in u: its root; in points, in the
     weights).
@@ -103,12 +99,11 @@ class Mixtures:
     n_dims: int
     n_components: int
     n_terms: int = 1
-    kernel: tuple[Term, ...] = ()  # of "atoms": between two of them, with n_terms = 1
+    kernel: tuple[Term, ...] = ()  # of atoms: between two of them, with n_terms = 1
 
     @property
     def component_columns(self) -> int:
-        d, triangle = self.n_dims, self.n_dims * (self.n_dims + 1) // 2
-        return {"normal": 2 + 3 * d, "normal_full": 2 + d + 2 * triangle, "laplace": 3, "atoms": 1 + d}[self.family]
+        return _native.FAMILIES[self.family].component_columns(self.n_dims)
 
     @property
     def mark_columns(self) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
+from kcalib import _native
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
 from kcalib._input.data import Data
@@ -50,10 +51,8 @@ EXACT_ON_A_LINE = 20_000  # samples
 SPECTRUM_WORK = 5e10
 SPECTRUM_COLUMNS = 50  # what the products with H cost beside its entries, in classes
 SPECTRUM_PASSES = 10
-# What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured; Laplace distributions have branches
-# of the formula, full covariances a factorisation.
+# What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured.
 EXPONENTIAL_COST = 12
-FAMILY_COST = {"normal": 1.0, "normal_full": 2.5, "laplace": 4.0, "atoms": 1.0}
 LARGEST_SEED = 2**63 - 1
 
 
@@ -285,10 +284,11 @@ def entry_cost(problem: PairProblem) -> float:
     cost = float(problem.left.points.shape[1] + EXPONENTIAL_COST)
     for mixtures in (problem.target, problem.predicted):
         if mixtures is not None:
-            d = mixtures.n_dims * (mixtures.n_dims if mixtures.family == "normal_full" else 1)
+            family = _native.FAMILIES[mixtures.family]
+            d = mixtures.n_dims * (mixtures.n_dims if family.matrices else 1)
             pairs = mixtures.n_terms * (1 + mixtures.n_components) ** 2
             one = d + EXPONENTIAL_COST * max(1, len(mixtures.kernel))
-            cost += pairs * one * FAMILY_COST[mixtures.family]
+            cost += pairs * one * family.cost
     if problem.target is None:
         cost += float(problem.left.marks.shape[1])
     return cost

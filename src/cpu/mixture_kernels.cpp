@@ -1,4 +1,5 @@
-// Target factors of signed measures and MMD distances of mixtures: the parts' products (kcalib/mixtures.h), added up.
+// Target factors of signed measures and MMD distances of mixtures: the products of their parts (kcalib/families/), added
+// up.
 //
 // Compiled once per instruction set, as tile.cpp is and with the same rule (no std:: code). A row's sums against the
 // packs of a panel stay in registers.
@@ -18,41 +19,6 @@ template <class V> struct ColumnPart {
   const Real<V>* at;
   KCALIB_FN V operator()(long k, int v) const { return load<V>(at + k * WIDTH<Real<V>> + v * LANES<V>); }
   KCALIB_FN ColumnPart from(long k) const { return {at + k * WIDTH<Real<V>>}; }
-};
-
-// Products of parts, for the numbers of columns that the family has: f[VECTORS] of a row.
-template <class V, int D> struct Normals {
-  using Row = RowPart<Real<V>>;
-  using Column = ColumnPart<V>;
-  const int n_dims;
-  KCALIB_FN explicit Normals(const Mixtures& m) : n_dims(m.n_dims) {}
-  KCALIB_FN int d() const { return D ? D : n_dims; }
-  KCALIB_FN void points(Row y, Column z, V* f) const { gaussian_points<VECTORS>(y, z, d(), f); }
-  KCALIB_FN void component_point(Row p, Column z, V* f) const { normal_point<VECTORS>(p, z, d(), f); }
-  KCALIB_FN void point_component(Row y, Column q, V* f) const { point_normal<VECTORS>(y, q, d(), f); }
-  KCALIB_FN void components(Row p, Column q, V* f) const { normal_normal<VECTORS>(p, q, d(), f); }
-};
-
-template <class V> struct FullNormals {
-  using Row = RowPart<Real<V>>;
-  using Column = ColumnPart<V>;
-  const int d;
-  KCALIB_FN explicit FullNormals(const Mixtures& m) : d(m.n_dims) {}
-  KCALIB_FN void points(Row y, Column z, V* f) const { gaussian_points<VECTORS>(y, z, d, f); }
-  KCALIB_FN void component_point(Row p, Column z, V* f) const { full_normal_point<VECTORS>(p, z, d, f); }
-  KCALIB_FN void point_component(Row y, Column q, V* f) const { point_full_normal<VECTORS>(y, q, d, f); }
-  KCALIB_FN void components(Row p, Column q, V* f) const { full_normal_full_normal<VECTORS>(p, q, d, f); }
-};
-template <class V> struct Laplaces {
-  using Row = RowPart<Real<V>>;
-  using Column = ColumnPart<V>;
-  KCALIB_FN explicit Laplaces(const Mixtures&) {}
-  KCALIB_FN void points(Row y, Column z, V* f) const {
-    for (int v = 0; v < VECTORS; ++v) f[v] = exp_minus(magnitude(y(0) - z(0, v)));
-  }
-  KCALIB_FN void component_point(Row p, Column z, V* f) const { laplace_point<VECTORS>(p, z, f); }
-  KCALIB_FN void point_component(Row y, Column q, V* f) const { point_laplace<VECTORS>(y, q, f); }
-  KCALIB_FN void components(Row p, Column q, V* f) const { laplace_laplace<VECTORS>(p, q, f); }
 };
 
 // Quantities of a pair of atoms: by differences, which are exact where atoms are near each other.
@@ -131,10 +97,10 @@ template <class T> void atom_targets(const Mixtures& m, const T* const* rows, co
 }
 
 // sum_kl w w' f(P_k, P'_l) of points, over all terms.
-template <class V, class Family>
+template <class Family, class V>
 void point_products(const Mixtures& m, const Real<V>* const* rows, const Real<V>* columns, Real<V>* out) {
   using R = Real<V>;
-  const Family family(m);
+  const int d = m.n_dims;
   const long step = component_columns(m), width = m.n_components * step;
   for (int r = 0; r < ROWS; ++r, out += WIDTH<R>) {
     V sum[VECTORS] = {}, f[VECTORS];
@@ -143,7 +109,7 @@ void point_products(const Mixtures& m, const Real<V>* const* rows, const Real<V>
         const RowPart<R> component{rows[r] + (t * width + k * step) * WIDTH<R>};
         if (component(0) == R(0)) continue;
         for (long l = 0; l < m.n_components; ++l) {
-          family.components(component, ColumnPart<V>{columns + (t * width + l * step) * WIDTH<R>}, f);
+          Family::template components<VECTORS>(component, ColumnPart<V>{columns + (t * width + l * step) * WIDTH<R>}, d, f);
           for (int v = 0; v < VECTORS; ++v) sum[v] += f[v];
         }
       }
@@ -159,11 +125,11 @@ template <class T> void atom_products(const Mixtures& m, const T* const* rows, c
 }
 
 // u u' (c c' l(y, y') - c' sum_k f(P_k, y') - c sum_k f(y, P'_k) + sum_kl f(P_k, P'_l)), weights in f. Parts of a row
-// that weigh nothing are left out.
-template <class V, class Family>
+// that weigh nothing are left out. D is the number of dimensions where it is a constant, else 0.
+template <class Family, int D, class V>
 void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>* columns, Real<V>* out) {
   using R = Real<V>;
-  const Family family(m);
+  const int d = D ? D : m.n_dims;
   const long step = component_columns(m), first = 2 + m.n_dims, width = first + m.n_components * step;
   for (int r = 0; r < ROWS; ++r, out += WIDTH<R>) {
     V total[VECTORS] = {};
@@ -173,10 +139,10 @@ void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>
       const R c = row(1);
       V sum[VECTORS] = {}, f[VECTORS];
       if (c != R(0)) {
-        family.points(row.from(2), column.from(2), f);
+        Family::template points<VECTORS>(row.from(2), column.from(2), d, f);
         for (int v = 0; v < VECTORS; ++v) sum[v] = column(1, v) * f[v];
         for (int l = 0; l < m.n_components; ++l) {
-          family.point_component(row.from(2), column.from(first + l * step), f);
+          Family::template point_component<VECTORS>(row.from(2), column.from(first + l * step), d, f);
           for (int v = 0; v < VECTORS; ++v) sum[v] -= f[v];
         }
         for (int v = 0; v < VECTORS; ++v) sum[v] *= c;
@@ -184,10 +150,10 @@ void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>
       for (int k = 0; k < m.n_components; ++k) {
         const RowPart<R> component = row.from(first + k * step);
         if (component(0) == R(0)) continue;
-        family.component_point(component, column.from(2), f);
+        Family::template component_point<VECTORS>(component, column.from(2), d, f);
         for (int v = 0; v < VECTORS; ++v) sum[v] -= column(1, v) * f[v];
         for (int l = 0; l < m.n_components; ++l) {
-          family.components(component, column.from(first + l * step), f);
+          Family::template components<VECTORS>(component, column.from(first + l * step), d, f);
           for (int v = 0; v < VECTORS; ++v) sum[v] += f[v];
         }
       }
@@ -197,32 +163,26 @@ void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>
   }
 }
 
-template <class T> void targets(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+template <class Family, class T> void targets_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   using V = Pack<T>;
-  switch (m.family) {
-    case NORMAL:
-      if (m.n_dims == 1) return target_factors<V, Normals<V, 1>>(m, rows, columns, out);
-      return target_factors<V, Normals<V, 0>>(m, rows, columns, out);
-    case NORMAL_FULL: return target_factors<V, FullNormals<V>>(m, rows, columns, out);
-    case LAPLACE: return target_factors<V, Laplaces<V>>(m, rows, columns, out);
-    default: return atom_targets(m, rows, columns, out);
+  if constexpr (Family::OF_KERNEL) {
+    atom_targets(m, rows, columns, out);
+  } else {
+    if constexpr (Family::LINE)
+      if (m.n_dims == 1) return target_factors<Family, 1, V>(m, rows, columns, out);
+    target_factors<Family, 0, V>(m, rows, columns, out);
   }
 }
 
-template <class T> void products(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
-  using V = Pack<T>;
-  switch (m.family) {
-    case NORMAL: return point_products<V, Normals<V, 0>>(m, rows, columns, out);
-    case NORMAL_FULL: return point_products<V, FullNormals<V>>(m, rows, columns, out);
-    case LAPLACE: return point_products<V, Laplaces<V>>(m, rows, columns, out);
-    default: return atom_products(m, rows, columns, out);
-  }
+template <class Family, class T> void products_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+  if constexpr (Family::OF_KERNEL) atom_products(m, rows, columns, out);
+  else point_products<Family, Pack<T>>(m, rows, columns, out);
 }
 
 // Squared distances, with products with themselves in the column `own`. Equal points have equal products, and distance 0.
-template <class T> void from_products(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
+template <class Family, class T> void from_products(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
   using V = Pack<T>;
-  products(m, rows, columns, out);
+  products_of<Family>(m, rows, columns, out);
   for (int r = 0; r < ROWS; ++r)
     for (int v = 0; v < VECTORS; ++v, out += LANES<V>) {
       const V both = rows[r][own * WIDTH<T>] + load<V>(columns + own * WIDTH<T> + v * LANES<V>);
@@ -230,15 +190,15 @@ template <class T> void from_products(const Mixtures& m, const T* const* rows, c
     }
 }
 
-// What covariances add, and what means do: the second has no cancellation.
-template <class T> void of_full_normals(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
+// What scales make, and what locations add: the second has no cancellation.
+template <class Family, class T> void split_distances(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
   using V = Pack<T>;
   const long width = component_columns(m);
   for (int r = 0; r < ROWS; ++r) {
     V roots[VECTORS] = {}, apart[VECTORS] = {}, root[VECTORS], exponent[VECTORS];
     for (long t = 0; t < m.n_terms; ++t) {
       const long first = t * width * WIDTH<T>;
-      full_normals<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, root, exponent);
+      Family::template split<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, root, exponent);
       for (int v = 0; v < VECTORS; ++v) {
         roots[v] += root[v];
         apart[v] += T(2) * root[v] * one_minus_exp(exponent[v]);
@@ -251,26 +211,47 @@ template <class T> void of_full_normals(const Mixtures& m, const T* const* rows,
   }
 }
 
-template <class T> void of_normals(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+template <class Family, class T> void own_distances(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   using V = Pack<T>;
   const long width = component_columns(m);
   for (int r = 0; r < ROWS; ++r) {
     V sum[VECTORS] = {}, part[VECTORS];
     for (long t = 0; t < m.n_terms; ++t) {
       const long first = t * width * WIDTH<T>;
-      normals_apart<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, part);
+      Family::template apart<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, part);
       for (int v = 0; v < VECTORS; ++v) sum[v] += part[v];
     }
     for (int v = 0; v < VECTORS; ++v, out += LANES<V>) store<V>(out, sum[v]);
   }
 }
 
-template <class T> void squared_mmd(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+template <class Family, class T> void squared_mmd_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   const long own = m.n_terms * m.n_components * component_columns(m);
-  if (single_normals(m)) return of_normals(m, rows, columns, out);
-  if (m.family == NORMAL_FULL && m.n_components == 1) return of_full_normals(m, rows, columns, own, out);
-  from_products(m, rows, columns, own, out);
+  if constexpr (Family::SINGLE == Single::APART)
+    if (m.n_components == 1) return own_distances<Family>(m, rows, columns, out);
+  if constexpr (Family::SINGLE == Single::SPLIT)
+    if (m.n_components == 1) return split_distances<Family>(m, rows, columns, own, out);
+  from_products<Family>(m, rows, columns, own, out);
 }
+
+// The function for the family that the mixtures are of.
+#define KCALIB_BY_FAMILY(NAME, Type) case NAME: return KCALIB_FUNCTION<Type>(m, rows, columns, out);
+#define KCALIB_FUNCTION targets_of
+template <class T> void targets(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+  switch (m.family) { KCALIB_FAMILIES(KCALIB_BY_FAMILY) }
+}
+#undef KCALIB_FUNCTION
+#define KCALIB_FUNCTION products_of
+template <class T> void products(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+  switch (m.family) { KCALIB_FAMILIES(KCALIB_BY_FAMILY) }
+}
+#undef KCALIB_FUNCTION
+#define KCALIB_FUNCTION squared_mmd_of
+template <class T> void squared_mmd(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
+  switch (m.family) { KCALIB_FAMILIES(KCALIB_BY_FAMILY) }
+}
+#undef KCALIB_FUNCTION
+#undef KCALIB_BY_FAMILY
 
 template <class T> constexpr MixtureFunctions<T> functions_of() { return {targets<T>, products<T>, squared_mmd<T>}; }
 

@@ -1,4 +1,4 @@
-// Target factors of signed measures and MMD distances of mixtures on a GPU: the parts' products (kcalib/mixtures.h),
+// Target factors of signed measures and MMD distances of mixtures on a GPU: the products of their parts (kcalib/families/),
 // added up. cpu/mixture_kernels.cpp is the same for the compiled core.
 //
 // Pasted before pairs.cu, which calls target_factors and squared_mmd. Rows of parameters are transposed: column k of
@@ -35,35 +35,6 @@ KCALIB_FN Mixtures mixtures_of(const MixtureNumbers& numbers, int family, int di
   return {family, dims ? dims : int(numbers.n_dims), int(numbers.n_components), int(numbers.n_terms), {}};
 }
 
-// Products of parts, f[N] of a row.
-template <int FAMILY, class T, int N> struct Products {
-  using Row = RowPart<T>;
-  using Column = ColumnPart<T, N>;
-  const int d;
-  KCALIB_FN void points(Row y, Column z, T* f) const {
-    if constexpr (FAMILY == LAPLACE) {
-      for (int v = 0; v < N; ++v) f[v] = exp_minus(magnitude(y(0) - z(0, v)));
-    } else {
-      gaussian_points<N>(y, z, d, f);
-    }
-  }
-  KCALIB_FN void component_point(Row p, Column z, T* f) const {
-    if constexpr (FAMILY == LAPLACE) laplace_point<N>(p, z, f);
-    else if constexpr (FAMILY == NORMAL_FULL) full_normal_point<N>(p, z, d, f);
-    else normal_point<N>(p, z, d, f);
-  }
-  KCALIB_FN void point_component(Row y, Column q, T* f) const {
-    if constexpr (FAMILY == LAPLACE) point_laplace<N>(y, q, f);
-    else if constexpr (FAMILY == NORMAL_FULL) point_full_normal<N>(y, q, d, f);
-    else point_normal<N>(y, q, d, f);
-  }
-  KCALIB_FN void components(Row p, Column q, T* f) const {
-    if constexpr (FAMILY == LAPLACE) laplace_laplace<N>(p, q, f);
-    else if constexpr (FAMILY == NORMAL_FULL) full_normal_full_normal<N>(p, q, d, f);
-    else normal_normal<N>(p, q, d, f);
-  }
-};
-
 // out += sign sum_ij w_i w_j' l(z_i, z_j') over two lists of atoms: weights and places from the first column on.
 // AtomPair is the pair of the including file with l as its kernel.
 template <class AtomPair, class T, int N>
@@ -98,10 +69,11 @@ KCALIB_FN void add_atoms(int d, const double* program, long long n_terms, RowPar
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double* program, RowPart<T> rows,
                                             ColumnPart<T, N> columns, T* out) {
+  using Family = typename FamilyOf<FAMILY>::type;
   const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   const long long first = 2 + m.n_dims;
   for (int v = 0; v < N; ++v) out[v] = T(0);
-  if constexpr (FAMILY == ATOMS) {
+  if constexpr (Family::OF_KERNEL) {
     // The observation's c and y lie as an atom's weight and place do.
     const int d = m.n_dims, count = m.n_components;
     const double* own = program + numbers.program;
@@ -112,7 +84,7 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
     add_atoms<AtomPair>(d, own, terms, rows.from(first), count, columns.from(first), count, T(1), out);
     for (int v = 0; v < N; ++v) out[v] *= rows(0) * columns(0, v);
   } else {
-    const Products<FAMILY, T, N> products{m.n_dims};
+    const int d = m.n_dims;
     const long long step = component_columns(m), width = first + m.n_components * step;
     for (int t = 0; t < m.n_terms; ++t) {
       const RowPart<T> row = rows.from(t * width);
@@ -120,10 +92,10 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
       const T c = row(1);
       T sum[N] = {}, f[N];
       if (c != T(0)) {
-        products.points(row.from(2), column.from(2), f);
+        Family::template points<N>(row.from(2), column.from(2), d, f);
         for (int v = 0; v < N; ++v) sum[v] = column(1, v) * f[v];
         for (int l = 0; l < m.n_components; ++l) {
-          products.point_component(row.from(2), column.from(first + l * step), f);
+          Family::template point_component<N>(row.from(2), column.from(first + l * step), d, f);
           for (int v = 0; v < N; ++v) sum[v] -= f[v];
         }
         for (int v = 0; v < N; ++v) sum[v] *= c;
@@ -131,10 +103,10 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
       for (int k = 0; k < m.n_components; ++k) {
         const RowPart<T> component = row.from(first + k * step);
         if (component(0) == T(0)) continue;
-        products.component_point(component, column.from(2), f);
+        Family::template component_point<N>(component, column.from(2), d, f);
         for (int v = 0; v < N; ++v) sum[v] -= column(1, v) * f[v];
         for (int l = 0; l < m.n_components; ++l) {
-          products.components(component, column.from(first + l * step), f);
+          Family::template components<N>(component, column.from(first + l * step), d, f);
           for (int v = 0; v < N; ++v) sum[v] += f[v];
         }
       }
@@ -147,9 +119,10 @@ __device__ __noinline__ void target_factors(MixtureNumbers numbers, const double
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void point_products(MixtureNumbers numbers, const double* program, RowPart<T> rows,
                                             ColumnPart<T, N> columns, T* out, T* apart) {
+  using Family = typename FamilyOf<FAMILY>::type;
   const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   for (int v = 0; v < N; ++v) out[v] = apart[v] = T(0);
-  if constexpr (FAMILY == ATOMS) {
+  if constexpr (Family::OF_KERNEL) {
     add_atoms<AtomPair>(m.n_dims, program + numbers.program, numbers.program_terms, rows, m.n_components, columns,
                         m.n_components, T(1), out);
   } else {
@@ -157,23 +130,23 @@ __device__ __noinline__ void point_products(MixtureNumbers numbers, const double
     for (int t = 0; t < m.n_terms; ++t) {
       const RowPart<T> row = rows.from(t * width);
       const ColumnPart<T, N> column = columns.from(t * width);
-      if (FAMILY == NORMAL_FULL && m.n_components == 1) {
-        // What covariances make, and what means add: the second has no cancellation.
-        T root[N], exponent[N];
-        full_normals<N>(row, column, m.n_dims, root, exponent);
-        for (int v = 0; v < N; ++v) {
-          out[v] += root[v];
-          apart[v] += T(2) * root[v] * one_minus_exp(exponent[v]);
+      if constexpr (Family::SINGLE == Single::SPLIT)
+        if (m.n_components == 1) {
+          // What scales make, and what locations add: the second has no cancellation.
+          T root[N], exponent[N];
+          Family::template split<N>(row, column, m.n_dims, root, exponent);
+          for (int v = 0; v < N; ++v) {
+            out[v] += root[v];
+            apart[v] += T(2) * root[v] * one_minus_exp(exponent[v]);
+          }
+          continue;
         }
-        continue;
-      }
-      const Products<FAMILY, T, N> products{m.n_dims};
       T f[N];
       for (int k = 0; k < m.n_components; ++k) {
         const RowPart<T> component = row.from(k * step);
         if (component(0) == T(0)) continue;
         for (int l = 0; l < m.n_components; ++l) {
-          products.components(component, column.from(l * step), f);
+          Family::template components<N>(component, column.from(l * step), m.n_dims, f);
           for (int v = 0; v < N; ++v) out[v] += f[v];
         }
       }
@@ -189,19 +162,20 @@ template <class T, int N> KCALIB_FN bool same_points(RowPart<T> row, ColumnPart<
   return true;
 }
 
-// Squared MMD distances of points, whose products with themselves are in a further column unless they are normals
-// that `normals_apart` is for.
+// Squared MMD distances of points. Their products with themselves are in a further column unless a formula of the family
+// does without.
 template <class AtomPair, int FAMILY, int DIMS, int N, class T>
 __device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* program, RowPart<T> rows, ColumnPart<T, N> columns,
                             T* out) {
+  using Family = typename FamilyOf<FAMILY>::type;
   const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   const long long step = component_columns(m);
-  if constexpr (FAMILY == NORMAL) {
-    if (single_normals(m)) {
+  if constexpr (Family::SINGLE == Single::APART) {
+    if (m.n_components == 1) {
       T part[N];
       for (int v = 0; v < N; ++v) out[v] = T(0);
       for (int t = 0; t < m.n_terms; ++t) {
-        normals_apart<N>(rows.from(t * step), columns.from(t * step), m.n_dims, part);
+        Family::template apart<N>(rows.from(t * step), columns.from(t * step), m.n_dims, part);
         for (int v = 0; v < N; ++v) out[v] += part[v];
       }
       return;

@@ -36,7 +36,21 @@ cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
         int n_components
         int n_terms
         KernelProgram kernel
-    int MAX_DIMS "kcalib::MAX_FULL_DIMS"
+    long c_component_columns "kcalib::component_columns"(int family, long d)
+
+
+cdef extern from "cpu/families.h" namespace "kcalib" nogil:
+    cdef struct FamilyFacts:
+        const char* name
+        double bound
+        double bound_single
+        double cost
+        int max_dims
+        bint matrices
+        bint of_kernel
+        bint apart
+    const FamilyFacts* FAMILY_FACTS "kcalib::FAMILIES"
+    int N_FAMILIES "kcalib::N_FAMILIES"
 
 
 cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
@@ -79,7 +93,34 @@ ctypedef fused weight:
     float
 
 
-MAX_FULL_DIMS = MAX_DIMS
+class FamilyOfDistributions(typing.NamedTuple):
+    """What the header of a family (src/include/kcalib/families/) says of it."""
+
+    number: int
+    bound: dict  # of parameters, by dtype
+    cost: float  # of a product, that of normals being 1
+    max_dims: int | None
+    matrices: bool  # whether a component has d^2 numbers
+    of_kernel: bool  # whether its products are the target kernel at two places
+    apart: bool  # whether MMD distances of single components have a formula that does without own products
+
+    def component_columns(self, long n_dims):
+        """How many columns a component of a row has."""
+        return c_component_columns(self.number, n_dims)
+
+
+FAMILIES = {
+    FAMILY_FACTS[k].name.decode().lower(): FamilyOfDistributions(
+        k,
+        {"float64": FAMILY_FACTS[k].bound, "float32": FAMILY_FACTS[k].bound_single},
+        FAMILY_FACTS[k].cost,
+        FAMILY_FACTS[k].max_dims or None,
+        FAMILY_FACTS[k].matrices,
+        FAMILY_FACTS[k].of_kernel,
+        FAMILY_FACTS[k].apart,
+    )
+    for k in range(N_FAMILIES)
+}
 
 
 def profiles():

@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from pathlib import Path
+from typing import get_args
 
 import mpmath
 import numpy as np
 import pytest
 from scipy import integrate
 
+from kcalib import _native
 from kcalib._backend import arrays
-from kcalib._pairs import mixtures
+from kcalib._pairs import families, mixtures
+from kcalib._pairs.families.laplace import laplace_at_point, laplace_between
 from kcalib._pairs.mixtures import (
     closed_form,
     expectation,
     inner_products,
-    laplace_at_point,
-    laplace_between,
     location_columns,
     mark_columns,
     own_products,
@@ -29,7 +31,7 @@ from kcalib._pairs.mixtures import (
     transformed,
 )
 from kcalib._pairs.operators.generic import GenericOperator
-from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._pairs.problem import Factor, Family, Mixtures, PairProblem, Side, Term
 from kcalib.distributions import Components
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
 
@@ -145,6 +147,22 @@ def test_expectations_by_quadrature(family, which):
         assert found[i, j] == pytest.approx(literal(one, i, points, j, function), rel=1e-10)
     for i, j in itertools.product(range(2), range(2)):
         assert pairs[i, j] == pytest.approx(literal(one, i, other, j, function), rel=1e-10)
+
+
+def test_a_family_is_the_same_in_every_list():
+    """Headers, compiled core, array forms and the type that users' components have."""
+    headers = Path(__file__).parents[2] / "src" / "include" / "kcalib" / "families"
+    assert list(_native.FAMILIES) == list(families.FAMILIES) == list(get_args(Family)) == list(FAMILIES)
+    assert {path.stem for path in headers.iterdir()} == {*FAMILIES, "common"}
+    assert [family.number for family in _native.FAMILIES.values()] == list(range(len(FAMILIES)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("d", [1, 3])
+def test_columns_are_as_many_as_the_header_says(family, d):
+    components = random_components(family, 2, 2, d, seed=0)
+    columns = _native.FAMILIES[family].component_columns(components.locations.shape[2])
+    assert point_columns(components, 1.0).shape == (2, 2 * columns)
 
 
 def test_normal_full_by_hand():

@@ -31,6 +31,7 @@ import emulated_cupy
 import numpy as np
 import nvrtc
 
+from kcalib import _native
 from kcalib._backend.cuda import Program
 from kcalib._backend.random import philox_program, weights_program
 from kcalib._backend.segments import segments_program
@@ -70,8 +71,10 @@ VECTORS: dict[str, tuple[int, int, bool, Any]] = {
     "expanded, gram": (200, 200, True, EVERYTHING),
     "gathered residuals, gram": (200, 200, True, kernel("euclidean")),
 }
-SOME_DIMS = range(1, CONSTANT_DIMS + 2)
-FAMILIES = {"normal": SOME_DIMS, "normal_full": SOME_DIMS, "laplace": range(1, 2), "atoms": SOME_DIMS}
+MOST_DIMS = CONSTANT_DIMS + 1
+FAMILIES = {
+    name: range(1, min(family.max_dims or MOST_DIMS, MOST_DIMS) + 1) for name, family in _native.FAMILIES.items()
+}
 
 
 def vectors(shape: str, dtype: str) -> CudaOperator:
@@ -83,7 +86,7 @@ def vectors(shape: str, dtype: str) -> CudaOperator:
 
 def mixtures(what: str, family: Any, dims: int, dtype: str) -> CudaOperator:
     """A problem whose marks ("target") or points ("predicted") are mixtures of two components."""
-    of_atoms = EVERYTHING if family == "atoms" else ()
+    of_atoms = EVERYTHING if _native.FAMILIES[family].of_kernel else ()
     found = Mixtures(family, dims, 2, 1, of_atoms)
     sizes = (3, found.mark_columns) if what == "target" else (found.point_columns, 3)
     points, marks = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in sizes)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, struct, tensor_float
@@ -485,7 +486,7 @@ def _cost(mixtures: Mixtures | None, columns: int) -> float:
     if mixtures is None:
         return columns
     d = mixtures.n_dims
-    pair = EPILOGUE_COST + 10 * d * (d if mixtures.family == "normal_full" else 1)
+    pair = EPILOGUE_COST + 10 * d * (d if _native.FAMILIES[mixtures.family].matrices else 1)
     return mixtures.n_terms * (mixtures.n_components + 1) ** 2 * pair
 
 

@@ -9,13 +9,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._pairs.operators.mixture_rows import check_positions
 from kcalib._pairs.problem import PairProblem, Term
 
-HEADERS = ("cuda/scalars.cuh", "include/kcalib/mixtures.h", "cuda/mixtures.cuh")
+FOLDER = "include/kcalib/families/"
+HEADERS = (
+    "cuda/scalars.cuh",
+    f"{FOLDER}common.h",
+    *(f"{FOLDER}{family}.h" for family in _native.FAMILIES),
+    "include/kcalib/mixtures.h",
+    "cuda/mixtures.cuh",
+)
 CONSTANT_DIMS = 4  # up to which the number of dimensions is a constant; beyond, loops over it are not unrolled
 # Which of the quantities of a pair in pairs.cu a metric's distances are.
 QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", "mmd": "SQUARES", "table": "CITYBLOCKS"}

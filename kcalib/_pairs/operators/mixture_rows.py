@@ -12,31 +12,29 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._pairs.families import FAMILIES
 from kcalib._pairs.problem import Mixtures, PairProblem
-
-# Parameters of mixtures beyond these, in units of the target kernel's length scale, are as good as these, whose
-# products neither overflow nor vanish: the factors are then smaller than what rounding leaves of others.
-BOUNDS = {
-    "normal": {"float64": 2.0**119, "float32": 2.0**59},
-    "normal_full": {"float64": 2.0**119, "float32": 2.0**59},
-    "laplace": {"float64": 2.0**119, "float32": 2.0**39},
-    "atoms": {"float64": 2.0**119, "float32": 2.0**59},
-}
 
 
 def obstacle(problem: PairProblem) -> str | None:
     """What the engines have no formulas for; None: nothing."""
     for mixtures in (problem.target, problem.predicted):
-        if mixtures is not None and mixtures.family == "normal_full" and mixtures.n_dims > _native.MAX_FULL_DIMS:
-            most = _native.MAX_FULL_DIMS
-            return f"normals with full covariances have {mixtures.n_dims} dimensions, more than {most}"
+        if mixtures is None:
+            continue
+        most = _native.FAMILIES[mixtures.family].max_dims
+        if most is not None and mixtures.n_dims > most:
+            return f"{FAMILIES[mixtures.family].title} have {mixtures.n_dims} dimensions, more than {most}"
     return None
 
 
 def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
-    """Marks or points with parameters within `BOUNDS`; `first`: a term's columns before its components'."""
-    xp = arrays.namespace(rows)
-    bound = BOUNDS[mixtures.family][np.dtype(rows.dtype).name]
+    """Marks or points with parameters within the family's bound; `first`: a term's columns before its components'.
+
+    Parameters beyond it, in units of the target kernel's length scale, are as good as the bound, whose products neither
+    overflow nor vanish: the factors are then smaller than what rounding leaves of others.
+    """
+    xp, family = arrays.namespace(rows), _native.FAMILIES[mixtures.family]
+    bound = family.bound[np.dtype(rows.dtype).name]
     if max(float(rows.max()), -float(rows.min())) <= bound:
         return rows
     found, width, d = xp.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
@@ -44,7 +42,7 @@ def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
         components = [term + first + k * width for k in range(mixtures.n_components)]
         weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
         found[:, weights] = rows[:, weights]
-        if mixtures.family == "normal_full":
+        if family.matrices:
             for begin in components:  # matrices as a whole: they stay positive definite
                 matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
                 size = xp.max(xp.abs(rows[:, matrix]), axis=1, keepdims=True)
@@ -54,11 +52,11 @@ def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
 
 def has_own_products(mixtures: Mixtures) -> bool:
     """Whether distances come from products of points with each other, and with themselves in a further column."""
-    return mixtures.family != "normal" or mixtures.n_components > 1
+    return mixtures.n_components > 1 or not _native.FAMILIES[mixtures.family].apart
 
 
 def with_roots(mixtures: Mixtures, points: Array) -> Array:
-    """Single normals as w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `normals_apart` in mixtures.h."""
+    """Single normals as w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `apart` in families/normal.h."""
     xp, d, width = arrays.namespace(points), mixtures.n_dims, mixtures.component_columns
     points = points.copy()
     for begin in range(0, points.shape[1], width):

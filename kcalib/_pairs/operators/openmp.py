@@ -21,9 +21,8 @@ from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_o
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
 
-# The enums of src/include/kcalib/profiles.h and mixtures.h.
+# The enum of src/include/kcalib/profiles.h.
 METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
-FAMILIES = {"normal": 0, "normal_full": 1, "laplace": 2, "atoms": 3}
 # From this many classes on one product of residuals serves both distances and target factors, if
 # the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
 # which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
@@ -193,7 +192,7 @@ def _mixtures(mixtures: Mixtures | None) -> tuple[Any, ...] | None:
     if mixtures is None:
         return None
     numbers = mixtures.n_dims, mixtures.n_components, mixtures.n_terms
-    return FAMILIES[mixtures.family], *numbers, _terms(mixtures.kernel)
+    return _native.FAMILIES[mixtures.family].number, *numbers, _terms(mixtures.kernel)
 
 
 def _table(problem: PairProblem) -> np.ndarray | None:

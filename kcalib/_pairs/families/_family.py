@@ -1,0 +1,153 @@
+"""What a family of distributions has in Python: its columns, written from components, and the products of their parts.
+
+The sums over parts, and squared MMD distances, are made of these; `_pairs.mixtures` takes them for all pairs of rows.
+Everything is in array API functions. How many columns there are, their bounds and costs, and the products for the
+compiled core and for GPUs are in a header of the same name in src/include/kcalib/families/, which `_native.FAMILIES`
+speaks for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._pairs import problem
+from kcalib._pairs.problem import Components, Mixtures
+
+
+class Family(ABC):
+    """What `_pairs.mixtures` asks for; rows have shapes (..., columns) that broadcast."""
+
+    name: ClassVar[problem.Family]
+    title: ClassVar[str]  # what a message calls such distributions
+    profile: ClassVar[str | None]  # the target kernels that have closed forms; None: all of them
+
+    # Columns
+
+    @abstractmethod
+    def unit(self, scale: float) -> float:
+        """What locations are multiplied by, so that the kernel has no length scale."""
+
+    @abstractmethod
+    def columns(self, w: Array, m: Array, scales: Array, scale: float) -> Array:
+        """A component's columns, shape (n, K, columns), of weights (n, K, 1), locations in units, and scales."""
+
+    @abstractmethod
+    def scales_of_nothing(self, like: Array) -> Array | None:
+        """Scales for components of weight 0, whose locations are `like`, shape (n, K, d)."""
+
+    @abstractmethod
+    def transformed(self, components: Components, root: Array, diagonal: bool) -> tuple[problem.Family, Array | None]:
+        """Family and scales of Z R for Z of the components; `diagonal`: whether R is."""
+
+    @abstractmethod
+    def elements(self, n_dims: int, n_components: int) -> int:
+        """Elements of the temporaries for a pair of rows."""
+
+    # Sums over parts
+
+    @abstractmethod
+    def of_marks(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        """Target factors of rows of marks."""
+
+    @abstractmethod
+    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        """sum_kl w_k w'_l f(P_k, P'_l) of rows of points."""
+
+    def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        """Squared MMD distances of rows of points with f(P, P) before them."""
+        xp = arrays.namespace(left)
+        squared = left[..., 0] + right[..., 0] - 2 * self.of_points(mixtures, left[..., 1:], right[..., 1:])
+        nothing = (squared <= 0) | xp.all(left == right, axis=-1)
+        return xp.where(nothing, xp.zeros_like(squared), squared)
+
+
+class ClosedForms(Family):
+    """A family with a closed form for each product of two parts."""
+
+    # Products. Columns come first, so that pairs of rows are the long axes.
+
+    @abstractmethod
+    def component(self, columns: Array, n_dims: int) -> Any:
+        """A component's columns by name."""
+
+    @abstractmethod
+    def points(self, y: Array, z: Array) -> Array:
+        """l(y, z), shapes (d, ...)."""
+
+    @abstractmethod
+    def component_point(self, one: Any, y: Array) -> Array:
+        """w E l(Z, y) of a component."""
+
+    @abstractmethod
+    def components(self, one: Any, other: Any) -> Array:
+        """w w' E l(Z, Z') of two components."""
+
+    # Sums over parts
+
+    def of_marks(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        total: Any = 0.0
+        for (u, c, y, p), (v, e, z, q) in zip(
+            self._measures(mixtures, left), self._measures(mixtures, right), strict=True
+        ):
+            between = c * e * self.points(y, z)
+            for one in p:
+                between = between - e * self.component_point(one, z)
+            for other in q:
+                between = between - c * self.component_point(other, y)
+            for one in p:
+                for other in q:
+                    between = between + self.components(one, other)
+            total = total + u * v * between
+        return total
+
+    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        total: Any = 0.0
+        for p, q in zip(self.groups(mixtures, left), self.groups(mixtures, right), strict=True):
+            for one in p:
+                for other in q:
+                    total = total + self.components(one, other)
+        return total
+
+    def groups(self, mixtures: Mixtures, rows: Array) -> Iterator[list[Any]]:
+        """The components of points, term by term."""
+        columns, width = arrays.namespace(rows).moveaxis(rows, -1, 0), mixtures.point_columns // mixtures.n_terms
+        for t in range(mixtures.n_terms):
+            yield self._components(mixtures, columns[t * width : (t + 1) * width, ...])
+
+    def _measures(self, mixtures: Mixtures, rows: Array) -> Iterator[tuple[Array, Array, Array, list[Any]]]:
+        """u, c, y (d, ...) and the components, term by term."""
+        columns, d = arrays.namespace(rows).moveaxis(rows, -1, 0), mixtures.n_dims
+        width = mixtures.mark_columns // mixtures.n_terms
+        for t in range(mixtures.n_terms):
+            term = columns[t * width : (t + 1) * width, ...]
+            yield term[0, ...], term[1, ...], term[2 : 2 + d, ...], self._components(mixtures, term[2 + d :, ...])
+
+    def _components(self, mixtures: Mixtures, columns: Array) -> list[Any]:
+        step = mixtures.component_columns
+        return [
+            self.component(columns[k * step : (k + 1) * step, ...], mixtures.n_dims)
+            for k in range(mixtures.n_components)
+        ]
+
+
+class GaussianForms(ClosedForms):
+    """A family for the Gaussian target kernel, exp(-scale |y - y'|^2)."""
+
+    profile: ClassVar[str | None] = "gaussian"
+
+    def unit(self, scale: float) -> float:
+        return scale**0.5
+
+    def points(self, y: Array, z: Array) -> Array:
+        xp = arrays.namespace(y)
+        return xp.exp(-xp.sum((y - z) ** 2, axis=0))
+
+
+def ordered(a: Array, b: Array) -> tuple[Array, Array]:
+    """The larger and the smaller, with the derivative of one of the two where they are equal."""
+    xp = arrays.namespace(a)
+    return xp.where(a >= b, a, b), xp.where(a >= b, b, a)

@@ -40,7 +40,7 @@ cached_normals = cache(Normals)
 
 def problem_of(family, n, d, k, dtype="float64"):
     """A pair problem of mixtures of k components, all alike (`kcalib._pairs.problem.Mixtures` has the columns)."""
-    kcalib = require("_pairs.problem.Mixtures", "_native.MAX_FULL_DIMS")
+    kcalib = require("_pairs.problem.Mixtures", "_native.FAMILIES")
     problem, data = kcalib._pairs.problem, cached_normals(n, d)
     ones = np.ones((n, 1))
     if family == "normal":

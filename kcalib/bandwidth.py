@@ -220,7 +220,7 @@ class Distances(ABC):
         return self.n * (self.n - 1) // 2
 
     def median(self) -> float:
-        """Of all; if it is 0, of those that are not."""
+        """The median of all distances; if it is 0, of those that are not."""
         value = self.middle(0)
         if value == 0:
             zeros = int(self.counts(np.array([np.nextafter(0.0, 1.0)]))[0])

@@ -27,7 +27,7 @@ class Data(ABC):
 
     noun: ClassVar[str]  # what the predictions are, for messages
     sample_weight: Array | None  # float64, shape: (n,)
-    dtype: str  # of the pairwise arithmetic, "float64" or "float32"
+    dtype: str  # the pairwise arithmetic is in "float64" or "float32"
     lens: Lens  # the notion of calibration
 
     @property

@@ -32,7 +32,7 @@ class Forecasts(Data):
     y: Array  # float64, shape: (n, d)
     prediction: Distribution
     sample_weight: Array | None  # float64, shape: (n,)
-    dtype: str = "float64"  # of the pairwise arithmetic
+    dtype: str = "float64"  # the pairwise arithmetic is in it
     lens: Lens = field(default_factory=Canonical)
 
     noun = "predicted distributions"

@@ -47,7 +47,7 @@ class Classification(Data):
     sample_weight: Array | None  # float64, shape: (n,)
     classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
     input_epsilon: float  # machine epsilon of the dtype the predictions came in
-    dtype: str = "float64"  # of the pairwise arithmetic
+    dtype: str = "float64"  # the pairwise arithmetic is in it
     lens: Lens = field(default_factory=Canonical)  # through which all of this is seen
 
     noun = "class probabilities"

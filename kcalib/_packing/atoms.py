@@ -12,11 +12,11 @@ from kcalib._pairs.problem import Mixtures, Term
 from kcalib.distributions import Components, Distribution
 from kcalib.target_kernels import Draws
 
-TARGET_SEED = 0  # of the draws from the predictions whose median distance is the default bandwidth on targets
+TARGET_SEED = 0  # draws from the predictions have it, whose median distance is the default bandwidth on targets
 DRAWS = Draws()
 
 NEARLY_EXACT = 1e-11  # error of a target factor, relative to the kernel: far below its statistical error
-FEWEST_ATOMS = 4  # of a prediction, for which features are tried
+FEWEST_ATOMS = 4  # a prediction with fewer is not worth features
 
 Groups = tuple[tuple[float, float], ...]
 

@@ -35,7 +35,7 @@ class Resolved:
 
     kernel: Kernel
     target_kernel: Any  # a Kernel, MahalanobisGaussian, or Draws with one of them
-    points: tuple[PredictionPoints, ...]  # of each model
+    points: tuple[PredictionPoints, ...]  # one entry for each model
     medians: dict[str, list[MedianDistance]]  # by metric, of the models that have one
     target_medians: dict[str, list[MedianDistance]]
 

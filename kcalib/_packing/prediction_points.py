@@ -35,7 +35,7 @@ class PredictionPoints:
     values: Array  # shape (n, p); parameters, Wasserstein points, mixtures' columns, or positions in the table
     predicted: Mixtures | None = None
     table: Array | None = None  # float64; beside `values` on a GPU, else on the host
-    features: FeatureMap | None = None  # of which `values` are means: their distances are those of the metric
+    features: FeatureMap | None = None  # `values` are means of these, with the distances of the metric
 
     @classmethod
     def of(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
@@ -119,7 +119,7 @@ class PredictionPoints:
         return arrays.beside(values, self.values)
 
     def table_between(self, other: Distribution) -> Array | None:
-        """Of other predictions, in rows, and these."""
+        """The table of distances of other predictions, in rows, and these."""
         return None if self.table is None else _table(other, self.prediction, self.space)
 
 

@@ -28,7 +28,7 @@ from kcalib.distributions._distribution import take_rows
 from kcalib.kernels import Gaussian
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
-LARGEST_COUNT = 20_000  # of which probabilities are tabulated
+LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class TargetFactor(Target):
 
     kernel: Any  # on targets, with bandwidths as numbers
     route: str  # how its expectations were found
-    supremum: float | None  # of the kernel; None if it has none that is known
+    supremum: float | None  # the kernel's; None if it has none that is known
     components: Components | None  # after the linear map `root`; None: the marks are vectors, differences of
     features: FeatureMap | None  # these and
     means: Array | None  # their means under the predictions, shape (n, rank)
     groups: Groups  # coefficient and scale of each group of columns
     mixtures: Mixtures | None
-    root: np.ndarray | None = None  # of targets: y @ root
+    root: np.ndarray | None = None  # targets are seen as y @ root
     draws: Draws | None = None  # what the expectations come from, if not from the family itself
     medians: tuple[MedianDistance, ...] = ()  # where a bandwidth came from the median heuristic
 
@@ -167,7 +167,7 @@ def _positive_definite(terms: tuple[Term, ...]) -> bool:
 
 
 def _supremum(terms: tuple[Term, ...]) -> float | None:
-    """Of the kernel; None for unbounded ones."""
+    """The supremum of the kernel; None for unbounded ones."""
     bounded = all(PROFILES[f.profile].at_zero == 1 for t in terms for f in t.factors)
     return sum(t.coefficient for t in terms) if bounded else None
 

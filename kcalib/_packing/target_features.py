@@ -46,7 +46,7 @@ SLACK = 8  # between the residual where pivots stop, and that of all points in t
 SAMPLE = 4096  # points that the first pivots come from
 BLOCK_ELEMENTS = 2**19
 FEWEST, MOST = 256, 4096  # points of a block
-ROUNDINGS = 8  # of an entry of phi phi^T, besides one for each feature, in epsilon times the kernel's largest value
+ROUNDINGS = 8  # an entry of phi phi^T has these and one for each feature, in epsilon times the kernel's largest value
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class FeatureMap:
     kernel: tuple[Term, ...]
     pivots: Array  # P, shape: (R, d)
     root: Array  # L, lower triangular, shape: (R, R)
-    largest: float  # of l on the diagonal
+    largest: float  # value of l on the diagonal
 
     @property
     def rank(self) -> int:
@@ -65,7 +65,7 @@ class FeatureMap:
 
     @property
     def rounding(self) -> float:
-        """Of an entry of phi phi^T, and of the residual: what is less than that is noise."""
+        """The rounding of an entry of phi phi^T, and of the residual: what is less than that is noise."""
         return (self.rank + ROUNDINGS) * EPSILON * self.largest
 
     def features(self, points: Array) -> tuple[Array, Array]:

@@ -25,7 +25,7 @@ from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 FIRST_RANK = 128
-LEFT = 1e-12  # of the trace of G: what a factor may leave out
+LEFT = 1e-12  # share of the trace of G that a factor may leave out
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from kcalib.lenses import Lens
 __all__ = ["MMCEResult", "mmce"]
 
 ESTIMATORS = ("biased", "unbiased", "weighted")
-WIDTH = 0.4  # of the published kernel
+WIDTH = 0.4  # the published kernel's bandwidth
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ class PairOptions:
     threads: int | None = None
 
 
-N_GROUPS = 8  # of draws, whose estimates' spread is the standard error that is due to draws
+N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standard error that is due to draws
 
 
 def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:

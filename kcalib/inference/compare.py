@@ -344,7 +344,7 @@ class Metric:
 
     measure: Callable[[Sequence[Any], float, MetricOptions], Measured]
     options: frozenset[str]  # the fields of `MetricOptions` that it has
-    kinds: tuple[type[Data], ...] = (Classification,)  # of data that it can measure
+    kinds: tuple[type[Data], ...] = (Classification,)  # the data that it can measure
 
 
 BOTH = (Classification, Forecasts)

@@ -28,7 +28,7 @@ from kcalib.inference.metrics.measured import (
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 
-CKCE_SAMPLES = 1000  # whose pairs stand for all pairs
+CKCE_SAMPLES = 1000  # pairs of so many stand for all pairs
 
 
 def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) -> Measured:

@@ -51,7 +51,7 @@ class Estimate:
     value: float
     standard_error: float
     interval: ConfidenceInterval
-    pvalue: float = math.nan  # of the hypothesis that it is 0; of differences only
+    pvalue: float = math.nan  # tests whether it is 0; differences alone have one
 
 
 @dataclass(frozen=True)

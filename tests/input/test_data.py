@@ -1,8 +1,12 @@
 """The protocol of checked data: the same methods for class labels and for predicted distributions."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import kcalib
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.labels import Classification
@@ -126,3 +130,10 @@ def test_a_kind_of_data_has_the_whole_protocol():
     with pytest.raises(TypeError, match="abstract methods? .*draw"):
         incomplete()
     assert isinstance(_data("classes"), Classification) and isinstance(_data("classes"), Data)
+
+
+def test_nothing_asks_for_the_class_of_data():
+    """What differs between the kinds is a method of theirs, or registered for their class."""
+    asked = re.compile(r"isinstance\([^)]*\b(Forecasts|Classification)\b")
+    for path in Path(kcalib.__file__).parent.rglob("*.py"):
+        assert not asked.search(path.read_text()), path

@@ -289,7 +289,7 @@ def evaluation_of(
     threads: int | None,
 ) -> Evaluation | ForecastEvaluation:
     """`evaluate` of checked data."""
-    raise NotImplementedError
+    raise NotImplementedError(type(data))
 
 
 @evaluation_of.register

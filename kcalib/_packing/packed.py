@@ -115,7 +115,7 @@ def pack_alike(
     first: Data, *others: Data, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None = None
 ) -> Alike:
     """H of each model, with the same kernels: a bandwidth that is not given is a median over the models."""
-    raise NotImplementedError
+    raise NotImplementedError(type(first))
 
 
 def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
@@ -137,7 +137,7 @@ def pack_locations(
     Of class labels H_ji = k(p_T, p_i) onehot(y_T)^T M e_i, of predicted distributions
     H_ji = k(P_T, P_i) <delta_{y_T}, delta_{y_i} - P_i>.
     """
-    raise NotImplementedError
+    raise NotImplementedError(type(data))
 
 
 def medians_of(

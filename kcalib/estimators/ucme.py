@@ -297,7 +297,7 @@ def _random(data: Data, count: int, seed: int) -> Data:
 @singledispatch
 def _given(data: Data, predictions: Any, labels: Any, from_logits: bool) -> Data:
     """Checked locations of the kind of the data, in their array library and on their device."""
-    raise NotImplementedError
+    raise NotImplementedError(type(data))
 
 
 @_given.register(Forecasts)

@@ -202,3 +202,10 @@ def test_estimates_of_evaluate_are_those_of_skce(name, estimator):
     expected = kcalib.skce(y, prediction, estimator=estimator, full_output=True)
     found = kcalib.evaluate(y, prediction, estimator=estimator, method="gamma").skce
     assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
+
+
+def test_a_kind_of_data_that_is_not_packed_says_so():
+    with pytest.raises(NotImplementedError, match="class 'object'"):
+        _packing.pack(object(), None, None)
+    with pytest.raises(NotImplementedError, match="class 'object'"):
+        _packing.pack_locations(object(), object(), None, None)

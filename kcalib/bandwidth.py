@@ -21,7 +21,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice, check_integer, check_seed
+from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
 from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._input.checks import check_points
 from kcalib._pairs.dispatch import Operator, operator_for
@@ -56,7 +56,7 @@ def median_distance(
     metric: str = "euclidean",
     *,
     max_samples: int | None = MAX_SAMPLES,
-    seed: int | None = 0,
+    seed: int | None = SEED,
     threads: int | None = None,
 ) -> MedianDistance:
     """Median of the distances between predictions, the default bandwidth of every kernel.

@@ -17,7 +17,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer, check_seed
+from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -200,7 +200,7 @@ def evaluate(
     method: str | CalibrationMethod = "auto",
     block_size: int | None = None,
     n_bins: int | None = None,
-    seed: int | None = 0,
+    seed: int | None = SEED,
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,

@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.arrays import as_array, to_host
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import LARGEST_SEED, check_integer
 from kcalib.kernels import Kernel
 
 __all__ = ["Draws", "MahalanobisGaussian"]
 
 # None, "delta", a (m, m) array, a Kernel, or one of those here.
 TargetKernel = Any
-LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)

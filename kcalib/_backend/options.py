@@ -22,6 +22,11 @@ class OptionError(ValueError):
         return f"`{self.option}` {self.fault}"
 
 
+SEED = 0  # of what draws, unless another is given
+LARGEST_SEED = 2**63 - 1  # that an int64 holds
+LARGEST_KEY = 2**64 - 1  # of the counter-based generators
+
+
 def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
     """`value` as an int in [low, high]."""
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.files import names
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
@@ -18,7 +19,6 @@ from kcalib.estimators.skce import ESTIMATORS
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
-from kcalib.inference.metrics.measured import SEED
 from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
 

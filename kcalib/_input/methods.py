@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from kcalib._backend.options import check_seed
-
-LARGEST_SEED = 2**64 - 1  # of the counter-based generators
+from kcalib._backend.options import LARGEST_KEY, check_seed
 
 
 class Method:
@@ -28,7 +26,7 @@ class Seeded(Method):
     seed: int | None = 0  # None is replaced by one that is drawn when the object is made
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_seed(self.seed, LARGEST_SEED))
+        object.__setattr__(self, "seed", check_seed(self.seed, LARGEST_KEY))
 
     @property
     def drawn_seed(self) -> int:

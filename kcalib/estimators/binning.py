@@ -308,21 +308,21 @@ class SimplexBins(NamedTuple):
     gap: Array  # norm of mean prediction minus mean one-hot label, shape: (n_bins,)
 
 
-def simplex_bins(columns: Columns, binning: Binning, norm: str, threads: Any = None) -> SimplexBins:
-    """With the gaps in the norm "cityblock" or "euclidean"; for columns that are all classes."""
+def simplex_bins(columns: Columns, binning: Binning, metric: str, threads: Any = None) -> SimplexBins:
+    """With "cityblock" or "euclidean" distances for gaps; for columns that are all classes."""
     values, labels, weight = columns
     if not columns.on_host:
-        return _device_simplex_bins(columns, binning, norm)
+        return _device_simplex_bins(columns, binning, metric)
     team = threads_for(values.size, threads)
     row_gap = None
     if binning.rule == "uniform":
-        number, count, row_gap = _native.uniform_cells(values, labels, binning.n_bins, norm, team)
+        number, count, row_gap = _native.uniform_cells(values, labels, binning.n_bins, metric, team)
     else:
         number, count = _native.median_variance_cells(values, binning.n_bins, binning.min_bin_size, team)
-    return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, row_gap, norm, team))
+    return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, row_gap, metric, team))
 
 
-def _device_simplex_bins(columns: Columns, binning: Binning, norm: str) -> SimplexBins:
+def _device_simplex_bins(columns: Columns, binning: Binning, metric: str) -> SimplexBins:
     values, labels, weight = columns
     if binning.rule != "uniform":
         arrays.check_not_cuda(values, "median-variance bins of whole predictions")
@@ -335,7 +335,7 @@ def _device_simplex_bins(columns: Columns, binning: Binning, norm: str) -> Simpl
     weights, sums = group_sums(number, n_groups, w, residuals * w[:, None])
     gaps = xp.abs(sums) / xp.where(weights > 0, weights, 1.0)[:, None]
     return SimplexBins(
-        number, weights, xp.sum(gaps, axis=1) if norm == "cityblock" else xp.sqrt(xp.sum(gaps * gaps, axis=1))
+        number, weights, xp.sum(gaps, axis=1) if metric == "cityblock" else xp.sqrt(xp.sum(gaps * gaps, axis=1))
     )
 
 

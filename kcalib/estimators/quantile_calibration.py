@@ -16,7 +16,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer, check_seed
+from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._backend.special import brought
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
@@ -123,7 +123,7 @@ def quantile_calibration(
     levels: Any = LEVELS,
     confidence_level: float = 0.95,
     simultaneous: bool = False,
-    seed: int | None = 0,
+    seed: int | None = SEED,
 ) -> QuantileCalibration:
     """Quantile calibration curve: how often targets are at most the predicted quantiles.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice, check_integer, check_seed
+from kcalib._backend.options import LARGEST_KEY, SEED, check_choice, check_integer, check_seed
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.bands import MAX_POINTS, Band, Draws, clopper_pearson, drawn_band, exact_band, isotonic_band
@@ -25,7 +25,6 @@ __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
 BANDS = ("both", "confidence", "consistency")
 DEFAULT_RESAMPLES = 999
-SEED = 0  # unless another is given
 HISTOGRAM_BINS = 20
 HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 for a million samples in a bin
 
@@ -315,7 +314,7 @@ def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | Non
     """Both with their defaults; None where nothing is drawn."""
     if is_drawn:
         n_resamples = check_integer("n_resamples", DEFAULT_RESAMPLES if n_resamples is None else n_resamples, 1, 2**32)
-        return n_resamples, check_seed(seed, 2**64 - 1)
+        return n_resamples, check_seed(seed, LARGEST_KEY)
     for name, value, default in (("n_resamples", n_resamples, None), ("seed", seed, SEED)):
         if value is not None and value != default:
             raise ValueError(

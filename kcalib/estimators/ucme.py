@@ -18,7 +18,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer, check_seed
+from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._input import labels as label_checks
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -34,7 +34,6 @@ from kcalib.target_kernels import TargetKernel
 __all__ = ["ucme"]
 
 DEFAULT_LOCATIONS = 10
-SEED = 0  # unless another is given
 MAX_LOCATIONS = 100_000
 NAMES = Names("test_labels", "test_predictions")
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from kcalib import _native
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import LARGEST_SEED, check_integer
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -53,7 +53,6 @@ SPECTRUM_COLUMNS = 50  # what the products with H cost beside its entries, in cl
 SPECTRUM_PASSES = 10
 # What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured.
 EXPONENTIAL_COST = 12
-LARGEST_SEED = 2**63 - 1
 
 
 @on_their_gpu

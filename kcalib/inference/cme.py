@@ -19,7 +19,7 @@ import scipy
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import check_choice, check_seed
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
@@ -27,7 +27,7 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
-from kcalib.inference.task import CalibrationMethod, Task, given_or_drawn
+from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
 REFERENCES = ("F", "chi2", "conditional")
@@ -114,7 +114,7 @@ class CME(CalibrationMethod):
         check_from_logits(self.from_logits, self.test_predictions)
 
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
-        found = self.outcome(task.data, task.options, given_or_drawn(seed))
+        found = self.outcome(task.data, task.options, check_seed(seed))
         law = {
             "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",
             "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",

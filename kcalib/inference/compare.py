@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import OptionError, check_choice, check_integer
+from kcalib._backend.options import LARGEST_KEY, SEED, OptionError, check_choice, check_integer
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -30,7 +30,7 @@ from kcalib.estimators.binning import MAX_BINS
 from kcalib.inference.metrics import scores
 from kcalib.inference.metrics.ckce import ckce
 from kcalib.inference.metrics.ece import ece
-from kcalib.inference.metrics.measured import SEED, Estimate, Measured, MetricOptions
+from kcalib.inference.metrics.measured import Estimate, Measured, MetricOptions
 from kcalib.inference.metrics.skce import skce
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -377,7 +377,7 @@ def check_options(options: MetricOptions, metric: str, confidence_level: Any) ->
     if options.n_bins is not None:
         check_integer("n_bins", options.n_bins, 1, MAX_BINS)
     if options.seed is not None:
-        check_integer("seed", options.seed, 0, 2**64 - 1)
+        check_integer("seed", options.seed, 0, LARGEST_KEY)
     if options.n_resamples is not None:
         least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
         check_integer("n_resamples", options.n_resamples, least, 2**32, f" at the confidence level {confidence_level}")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib import _packing
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import check_choice, check_integer, check_seed
 from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -32,7 +32,7 @@ from kcalib.inference.replicates import (
     skce_by,
     ucme_of,
 )
-from kcalib.inference.task import CalibrationMethod, Task, given_or_drawn
+from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
 # What may be tested, and what a result calls it.
@@ -147,7 +147,7 @@ class Consistency(CalibrationMethod):
         check_from_logits(self.from_logits, self.test_predictions)
 
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
-        found = self.outcome(task.data, task.options, given_or_drawn(seed))
+        found = self.outcome(task.data, task.options, check_seed(seed))
         redrawn = "predictions and labels" if found.resample_predictions else "labels"
         return task.result(
             method=self.name,

@@ -18,11 +18,12 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_seed
 from kcalib._backend.random import Weights
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.skce import describe
-from kcalib.inference.task import CalibrationMethod, Task, given_or_drawn
+from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
 N_RESAMPLES = 999
@@ -55,7 +56,7 @@ class AllPairs(CalibrationMethod):
         data = task.data
         if data.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {data.n}")
-        seed = given_or_drawn(seed) if self.is_random else None
+        seed = check_seed(seed) if self.is_random else None
         found = self.law(task, seed or 0)
         variance = statistics.score_variance(task.moments) if data.n >= 4 else None
         return task.result(

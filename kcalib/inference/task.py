@@ -7,7 +7,6 @@ when a method first asks for the pair problem. `calibration_test` makes the task
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -106,8 +105,3 @@ class Task:
             return {}
         n_blocks = self.n // block_size
         return {"block_size": block_size, "n_blocks": n_blocks, "n_samples_used": n_blocks * block_size}
-
-
-def given_or_drawn(seed: int | None) -> int:
-    """The seed, or one from the operating system, which the result reports."""
-    return secrets.randbits(63) if seed is None else seed

@@ -23,7 +23,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_integer, check_seed
+from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._backend.threads import terminal_progress
 from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, ClassWise, Lens
@@ -46,7 +46,7 @@ def squared_calibration_error(
     n_folds: int = 5,
     test_size: float = 0.2,
     shuffle: bool = True,
-    seed: int | None = 0,
+    seed: int | None = SEED,
     classes: Any = None,
     from_logits: bool = False,
 ) -> SquaredCalibrationErrorResult:
@@ -212,7 +212,7 @@ class SquaredCalibrationErrorCV(Parametrised):
         n_folds: int = 5,
         test_size: float = 0.2,
         shuffle: bool = True,
-        seed: int | None = 0,
+        seed: int | None = SEED,
     ) -> None:
         self.estimators = estimators
         self.lens = lens
@@ -322,7 +322,7 @@ class SquaredCalibrationErrorCV(Parametrised):
         seed = check_seed(self.seed)
         if not isinstance(self.shuffle, (bool, np.bool_)):
             raise TypeError(f"`shuffle` is {self.shuffle!r}, expected True or False")
-        if not self.shuffle and self.seed is not None and seed != 0:
+        if not self.shuffle and self.seed is not None and seed != SEED:
             raise ValueError(f"`seed` is {seed} but `shuffle` is False: nothing is random; leave one of them out")
         if isinstance(self.test_size, bool) or not isinstance(self.test_size, numbers.Real):
             raise TypeError(f"`test_size` is {self.test_size!r}, expected a share of the samples between 0 and 1")

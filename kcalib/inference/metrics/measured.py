@@ -13,6 +13,7 @@ import scipy
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator
@@ -23,7 +24,6 @@ from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
 
-SEED = 0  # unless another is given
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 16  # a difference of at most so many roundings is none
 STRIP = 128  # samples whose pairs with all others are in memory at once

@@ -62,7 +62,9 @@ RESULTS = (
     "Kronecker", "KroneckerSolution",
     "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "ForecastEvaluation",
 )  # fmt: skip
-numpydoc_validation_exclude = {r"\._", *(rf"\.{name}(\.|$)" for name in RESULTS)}
+# What methods do is called by the functions that take them, not by users.
+CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"
+numpydoc_validation_exclude = {r"\._", CALLED_INSIDE, *(rf"\.{name}(\.|$)" for name in RESULTS)}
 
 
 def names(values: tuple[str, ...]) -> str:

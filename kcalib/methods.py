@@ -1,5 +1,7 @@
 """Methods with options, for functions that take ``method=``: a string for the defaults, an object for the options.
 
+.. code-block:: none
+
     kcalib.calibration_test             Exact, Spectrum, Multiplier, Bootstrap, Pearson, Gamma, Block, Linear,
                                         DistributionFree, CME, Consistency
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient

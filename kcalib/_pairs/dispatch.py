@@ -25,7 +25,7 @@ from kcalib._pairs.problem import Moments, PairProblem, Side
 
 
 class Operator(Protocol):
-    """The primitives of the matrix H of a pair problem; see `_pairs.problem`."""
+    """The primitives of the matrix H of a pair problem; see ``_pairs.problem``."""
 
     name: str
     on_a_line: bool  # points lie on a line, and sums and products take O(n log n)

@@ -143,8 +143,8 @@ def ckce(
         two; for binary problems with a smooth kernel a factor that is the kernel matrix to rounding, if its bound is
         below the tolerance). Approximate, only if asked for: "fourier" (random features, for sums of linear and
         Gaussian kernels), "nystrom" (random landmarks), "pivoted_cholesky" (randomly pivoted, incomplete). With options
-        an object of `kcalib.methods`: `AutomaticSolver`, `Cholesky`, `ConjugateGradient`, `Fourier`, `Nystrom`,
-        `PivotedCholesky`.
+        an object of `kcalib.methods`: ``AutomaticSolver``, ``Cholesky``, ``ConjugateGradient``, ``Fourier``,
+        ``Nystrom``, ``PivotedCholesky``.
     max_memory : float, optional
         Bytes that the method may take. Default: what the machine, or the arrays' GPU, has available.
     classes : array_like, shape (m,), optional

@@ -45,7 +45,7 @@ MAX_TERMS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class CME(CalibrationMethod):
-    r"""The chi-square law of mean kernel values at J test locations: are they those that the predictions promise?
+    r"""The chi-square law of mean kernel values at J test locations, beside those that the predictions promise.
 
     In linear time, for many samples for each test location; it is the UCME (`kcalib.ucme`) that is tested.
 
@@ -55,9 +55,9 @@ class CME(CalibrationMethod):
         Number J of random test locations, by default 10: predictions of samples, each with a label drawn from it, by
         the ``seed`` of `kcalib.calibration_test`.
     test_predictions : array_like, shape (J, m), or Distribution, optional
-        Given locations in place of random ones: their predictions, and
+        Given locations in place of random ones: their predictions.
     test_labels : array_like, shape (J,), optional
-        their labels, or targets.
+        The labels of given locations, or their targets.
     reference : {"conditional", "F", "chi2"}
         The covariance of the mean values, and the law. With :math:`z_i` the J values of sample i and :math:`\bar z`
         their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "conditional" takes for S the mean

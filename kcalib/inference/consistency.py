@@ -87,8 +87,8 @@ class Consistency(CalibrationMethod):
     -----
     Drawing the predictions again puts some of them into a replicate twice, and leaves others out: fewer bins are
     occupied than in the data, so that the estimates of replicates are too small, and calibrated models are rejected
-    too often [3]_ (section 7.2): an `AntiConservativeWarning` says so. For "ece" with many samples in every bin the
-    difference is small; with few it is all that the test sees.
+    too often [3]_ (section 7.2): a `kcalib.AntiConservativeWarning` says so. For "ece" with many samples in every bin
+    the difference is small; with few it is all that the test sees.
 
     The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))``: rows
     ``integers(n, size=n)``, unless they are kept, then ``uniform(size=n)``, of which each gives the label

@@ -56,7 +56,7 @@ class Solution:
 
 @dataclass(frozen=True, kw_only=True)
 class AutomaticSolver(Seeded, Solver):
-    """Exact, by whichever is faster: ``"auto"`` of `kcalib.ckce` and `solvers.solve`.
+    """Exact, by whichever is faster: ``"auto"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
     `Cholesky` up to 1000 samples, and up to 4 times the number of right sides, where it takes no longer; else
     `ConjugateGradient`. If this has not arrived after 10 (from 2000 samples on n / 200) iterations, which take about as

@@ -22,7 +22,7 @@ STRIP = 256  # rows of the matrix that are computed at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Cholesky(Solver):
-    """Exact, by a factorisation of the dense matrix K + s I: ``"cholesky"`` of `kcalib.ckce` and `solvers.solve`.
+    """Exact, by a factorisation of the dense matrix: ``"cholesky"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
     Time: n^3 / 3 multiply-adds beside one sweep over all pairs. Memory: 8 n^2 bytes, on a GPU 16 n^2.
 

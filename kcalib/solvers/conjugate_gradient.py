@@ -54,7 +54,7 @@ SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns sav
 
 @dataclass(frozen=True, kw_only=True)
 class ConjugateGradient(Seeded, Solver):
-    """Exact to a tolerance, the kernel matrix never stored: ``"cg"`` of `kcalib.ckce` and `solvers.solve`.
+    """Exact to a tolerance, the kernel matrix never stored: ``"cg"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
     Block conjugate gradients with a randomly pivoted Cholesky preconditioner. Each iteration takes one product of K
     with c vectors, a sweep over all pairs and n^2 c multiply-adds: O(n^2 m) for m classes. The better conditioned

@@ -31,7 +31,7 @@ from kcalib._pairs.operators.cuda_layout import (
     SIZES,
     THRESHOLDS,
     TILE,
-    Prepared,
+    DeviceSide,
     pairs_program,
     real,
     sums_program,
@@ -395,7 +395,7 @@ class CudaOperator:
 
     # Launches
 
-    def _prepared(self, side: Side) -> Prepared:
+    def _prepared(self, side: Side) -> DeviceSide:
         xp = self._xp
         target, predicted = self.problem.target, self.problem.predicted
         points = xp.ascontiguousarray(side.points) if predicted is None else self._predictions(predicted, side.points)
@@ -410,7 +410,7 @@ class CudaOperator:
             norms = xp.empty((n, 2), dtype=points.dtype)
             arguments = (points, self._sizes[0], marks, self._sizes[1], np.int64(n), norms)
             self._sums_program.launch("kcalib_norms", (self._sums_program.blocks(n), 1), arguments)
-        return Prepared(len(side.points), points, marks, norms, labels)
+        return DeviceSide(len(side.points), points, marks, norms, labels)
 
     def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
         """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
@@ -441,7 +441,7 @@ class CudaOperator:
         return strip, (marks, points)
 
     def _inner_products(
-        self, gram: tuple[Array | None, Array | None], part: Rectangle, left: Prepared, right: Prepared
+        self, gram: tuple[Array | None, Array | None], part: Rectangle, left: DeviceSide, right: DeviceSide
     ) -> tuple[Array | None, Array | None]:
         """Inner products of the rectangle's samples, by cuBLAS, in the memory of `gram`; None where there is none."""
         rows, columns = slice(part.row, part.row_end), slice(part.column, part.column_end)
@@ -452,7 +452,7 @@ class CudaOperator:
         return gram
 
     def _write_entries(
-        self, part: Rectangle, left: Prepared, right: Prepared, inner: Sequence[Array | None], out: Array,
+        self, part: Rectangle, left: DeviceSide, right: DeviceSide, inner: Sequence[Array | None], out: Array,
         whole: Rectangle, width: int,
     ) -> None:  # fmt: skip
         """The rectangle's entries to `out`, which is for the rectangle `whole`, in blocks of `width` columns."""
@@ -462,7 +462,7 @@ class CudaOperator:
         self._launch("kcalib_entries", grid, part, left, right, inner, out, *place, out=out.dtype.name)
 
     def _launch(
-        self, name: str, grid: tuple[int, int], part: Rectangle, left: Prepared, right: Prepared,
+        self, name: str, grid: tuple[int, int], part: Rectangle, left: DeviceSide, right: DeviceSide,
         inner: Sequence[Array | None], *arguments: Any, out: str = "float64",
     ) -> None:  # fmt: skip
         values = {

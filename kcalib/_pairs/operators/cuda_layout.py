@@ -63,7 +63,7 @@ def sums_program(real: str) -> Program:
     return Program(("cuda/sums.cu",), (f"-DKCALIB_REAL={real}",))
 
 
-class Prepared:
+class DeviceSide:
     """A side as pairs.cu reads it."""
 
     def __init__(self, n: int, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:

@@ -27,7 +27,13 @@ HEADERS = (
 CONSTANT_DIMS = 4  # up to which the number of dimensions is a constant; beyond, loops over it are not unrolled
 # Which of the quantities of a pair in pairs.cu a metric's distances are.
 QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", "mmd": "SQUARES", "table": "CITYBLOCKS"}
-METRICS = {"euclidean": "EUCLIDEAN", "cityblock": "CITYBLOCK", "dot": "DOT", "mmd": "EUCLIDEAN", "table": "CITYBLOCK"}
+METRIC_NAMES = {
+    "euclidean": "EUCLIDEAN",
+    "cityblock": "CITYBLOCK",
+    "dot": "DOT",
+    "mmd": "EUCLIDEAN",
+    "table": "CITYBLOCK",
+}
 
 
 # The struct of problem.cuh: sizes, the first of an atoms' kernel's numbers in the program, and how many terms it has.
@@ -61,7 +67,7 @@ def expression(kernel: Sequence[Term]) -> str:
     for t, term in enumerate(kernel):
         product = [f"coefficient({t})"]
         for factor in term.factors:
-            product.append(f"factor<Profile::{factor.profile},{METRICS[factor.metric]}>({number})")
+            product.append(f"factor<Profile::{factor.profile},{METRIC_NAMES[factor.metric]}>({number})")
             number += 1
         terms.append("*".join(product))
     return "+".join(terms)

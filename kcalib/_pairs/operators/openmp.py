@@ -22,7 +22,7 @@ from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
 
 # The enum of src/include/kcalib/profiles.h.
-METRICS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
+METRIC_NUMBERS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
 # From this many classes on one product of residuals serves both distances and target factors, if
 # the samples are sorted by label. Unsorted, a residual at another sample's label has to be gathered,
 # which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
@@ -115,7 +115,7 @@ class OpenMPOperator:
         arrays = [a for side in (left, right) for a in self._prepared(side, sort=False).arrays]
         return self._run(_native.entries, *arrays, False)
 
-    def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> Prepared:
+    def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> HostSide:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
         points = np.ascontiguousarray(side.points)
         n, m = points.shape
@@ -124,14 +124,14 @@ class OpenMPOperator:
         if self.problem.target is not None:
             first = 2 + self.problem.target.n_dims
             marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
-            return Prepared(points, marks, None, None)
+            return HostSide(points, marks, None, None)
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
         labelled = all(s.labels is not None for s in sides)
         of_residuals = labelled and enough and self._euclidean
         if not of_residuals or spread(self.problem.left.points)[0] <= SPREAD_OF_RESIDUALS:
-            return Prepared(points, np.ascontiguousarray(side.marks), None, None)
+            return HostSide(points, np.ascontiguousarray(side.marks), None, None)
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None
         if sort:
@@ -139,7 +139,7 @@ class OpenMPOperator:
             order = np.argsort(keys, kind="stable") if block is None else np.lexsort((keys, np.arange(n) // block))
         # In float32 the points have lost digits that small residuals have.
         marks = None if points.dtype == np.float64 else np.ascontiguousarray(side.marks)
-        return Prepared(points, marks, labels, order)
+        return HostSide(points, marks, labels, order)
 
     def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
         """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
@@ -159,7 +159,7 @@ class OpenMPOperator:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class HostSide:
     """A side as the compiled core reads it; see `Side` in src/cpu/tile.h."""
 
     points: np.ndarray
@@ -183,7 +183,7 @@ class Prepared:
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:
     """A kernel in normal form as the compiled core reads it."""
     return [
-        (t.coefficient, [(PROFILES[f.profile].number, METRICS[f.metric], f.scale, f.a, f.b) for f in t.factors])
+        (t.coefficient, [(PROFILES[f.profile].number, METRIC_NUMBERS[f.metric], f.scale, f.a, f.b) for f in t.factors])
         for t in terms
     ]
 

@@ -59,6 +59,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+SESSION = pytest.StashKey[pytest.Session]()
+SEEN = pytest.StashKey[int]()
+LONG_RUN = 2000  # tests; from there on one letter stands for so many of them that pass or are skipped:
+TESTS_IN_A_LETTER = 20
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[SESSION], session.config.stash[SEEN] = session, 0
+
+
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
+    """No letter for most of the tests of a long run that are as they should be: the output fits a screen."""
+    as_it_should_be = (report.passed and report.when == "call") or (report.skipped and not hasattr(report, "wasxfail"))
+    if not as_it_should_be or config.stash[SESSION].testscollected < LONG_RUN:
+        return None
+    config.stash[SEEN] += 1
+    return (report.outcome, "", report.outcome.upper()) if config.stash[SEEN] % TESTS_IN_A_LETTER else None
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How many tests were skipped for which reason, in a line each."""
     # As strings, "Skipped: reason", also from processes of pytest-xdist.

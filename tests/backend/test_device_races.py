@@ -241,3 +241,5 @@ def test_the_emulation_sees_faults():
         for name, rest in (("not_all", "has returned"), ("at_another", "is at another one")):
             with pytest.raises(AssertionError, match=rf"thread \d waits at the barrier in .*, thread \d {rest}"):
                 module.get_function(name)((1, 1), (8,), (cupy.zeros(8),))
+            module.get_function("no_barrier")((1, 1), (8,), (out := cupy.zeros(8),))  # by threads that begin anew
+            np.testing.assert_array_equal(out.get(), found[0])

@@ -352,13 +352,27 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_scores_of_class_probabilities(cupy, name):
+def check_scores_of_class_probabilities(cupy, name, y, p):
     function, options = CLASSES[name]
     given = {key: cupy.asarray(value) if key == "sample_weight" else value for key, value in options.items()}
     with stays_on_device(at_most=SMALL):
-        found = function(cupy.asarray(Y), cupy.asarray(P), **given)
-    same(found, function(Y, P, **options))
+        found = function(cupy.asarray(y), cupy.asarray(p), **given)
+    same(found, function(y, p, **options))
+
+
+BY_RISK = [name for name in CLASSES if name.endswith("by risk")]  # n binnings of n samples
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.grid] if name in BY_RISK else []) for name in CLASSES]
+)
+def test_scores_of_class_probabilities(cupy, name):
+    check_scores_of_class_probabilities(cupy, name, Y, P)
+
+
+@pytest.mark.parametrize("name", BY_RISK)
+def test_number_of_bins_by_risk(cupy, name):
+    check_scores_of_class_probabilities(cupy, name, Y[:40], P[:40])
 
 
 def test_bins_of_whole_predictions_stay_on_the_device(cupy):

@@ -5,6 +5,8 @@
 // hardware asks for, and what is in shared memory when a block begins are bytes 255: NaN, or -1.
 #pragma once
 
+#undef _FORTIFY_SOURCE  // whose longjmp refuses to go to another stack
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -34,9 +36,12 @@ template <class I> I atomicAdd(I* at, I value) {
 
 namespace emulation {
 
+// Turns change by _longjmp, which asks nothing of the operating system, as swapcontext does for the mask of signals.
 struct Fibre {
-  ucontext_t context;
+  jmp_buf at;         // where it goes on
+  ucontext_t origin;  // of its first turn, which makes its stack
   char* stack;
+  bool begun;
   Index thread;
   const char* file;  // of the barrier that it waits at
   int line;
@@ -55,7 +60,8 @@ template <class V> struct Array {
   V* data() { return at; }
 };
 constexpr size_t STACK = 1 << 17;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
+static Array<Fibre> fibres;  // of this library: as a local of a template, all that are loaded would share it
 static Fibre* running;
 static Array<char> dynamic_shared;  // what a launch asks for beside the arrays of fixed size
 static void (*body)(void*);
@@ -70,10 +76,31 @@ static char fault[400];  // what went wrong; empty: nothing
 extern "C" char __start_kcalib_shared[] __attribute__((weak, visibility("hidden")));
 extern "C" char __stop_kcalib_shared[] __attribute__((weak, visibility("hidden")));
 
-static void enter() {
-  body(argument);
-  running->done = true;
-  swapcontext(&running->context, &scheduler);
+__noinline__ static void give_turn_back() {
+  if (_setjmp(running->at) == 0) _longjmp(scheduler, 1);
+}
+
+// A fibre lives on: the thread of the next block, and of the next launch, begins where the last one ended.
+static void live() {
+  for (;;) {
+    body(argument);
+    running->done = true;
+    give_turn_back();
+  }
+}
+
+__noinline__ static void give_turn(Fibre& fibre) {
+  running = &fibre;
+  threadIdx = fibre.thread;
+  if (_setjmp(scheduler) != 0) return;
+  if (fibre.begun) _longjmp(fibre.at, 1);
+  getcontext(&fibre.origin);
+  if (!fibre.stack) fibre.stack = static_cast<char*>(malloc(STACK));
+  fibre.origin.uc_stack.ss_sp = fibre.stack;
+  fibre.origin.uc_stack.ss_size = STACK;
+  makecontext(&fibre.origin, live, 0);
+  fibre.begun = true;
+  setcontext(&fibre.origin);
 }
 
 // The numbers below n in the order of turns.
@@ -94,35 +121,26 @@ static unsigned* ordered(Array<unsigned>& numbers, unsigned n) {
 }
 
 // All threads of a block; each runs to its next barrier before any runs on.
-static void run_block(unsigned threads, Fibre* fibres) {
+static void run_block(unsigned threads) {
   if (__start_kcalib_shared) memset(__start_kcalib_shared, 255, size_t(__stop_kcalib_shared - __start_kcalib_shared));
   if (dynamic_shared.length) memset(dynamic_shared.at, 255, dynamic_shared.length);
   for (unsigned t = 0; t < threads; ++t) {
-    Fibre& fibre = fibres[t];
-    getcontext(&fibre.context);
-    if (!fibre.stack) fibre.stack = static_cast<char*>(malloc(STACK));
-    fibre.context.uc_stack.ss_sp = fibre.stack;
-    fibre.context.uc_stack.ss_size = STACK;
-    fibre.thread = {t, 0, 0};
-    fibre.done = false;
-    makecontext(&fibre.context, enter, 0);
+    fibres.at[t].thread = {t, 0, 0};
+    fibres.at[t].done = false;
   }
   for (unsigned left = threads; left > 0;) {
     const unsigned* turn = ordered(turns, threads);
-    for (unsigned k = 0; k < threads; ++k) {
-      running = &fibres[turn[k]];
-      threadIdx = running->thread;
-      swapcontext(&scheduler, &running->context);
-    }
+    for (unsigned k = 0; k < threads; ++k) give_turn(fibres.at[turn[k]]);
     left = 0;
-    for (unsigned t = 0; t < threads; ++t) left += !fibres[t].done;
+    for (unsigned t = 0; t < threads; ++t) left += !fibres.at[t].done;
     for (unsigned t = 0; left > 0 && t < threads; ++t) {
-      const Fibre &first = fibres[0], &other = fibres[t];
+      const Fibre &first = fibres.at[0], &other = fibres.at[t];
       if (first.done == other.done && (first.done || (first.line == other.line && first.file == other.file))) continue;
       const Fibre& waits = first.done ? other : first;
       const char* rest = first.done || other.done ? "has returned" : "is at another one";
       snprintf(fault, sizeof fault, "block (%u, %u): thread %u waits at the barrier in %s:%d, thread %u %s", blockIdx.x,
                blockIdx.y, waits.thread.x, waits.file, waits.line, (first.done ? first : other).thread.x, rest);
+      for (unsigned k = 0; k < threads; ++k) fibres.at[k].begun = false;  // what they wait for never comes
       return;
     }
   }
@@ -136,7 +154,6 @@ void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments
   body = [](void* p) {
     std::apply([](auto function, auto... a) { function(a...); }, *static_cast<Arguments*>(p));
   };
-  static Array<Fibre> fibres;
   fibres.resize(threads);
   gridDim = grid;
   blockDim = {threads, 1, 1};
@@ -144,7 +161,7 @@ void launch(void (*kernel)(A...), Index grid, unsigned threads, void** arguments
   const unsigned n = grid.x * grid.y, *block = ordered(blocks, n);
   for (unsigned k = 0; k < n && !fault[0]; ++k) {
     blockIdx = {block[k] % grid.x, block[k] / grid.x, 0};
-    run_block(threads, fibres.data());
+    run_block(threads);
   }
   argument = nullptr;
 }
@@ -157,7 +174,7 @@ template <class... A> void launch(void (*kernel)(A...), Index grid, unsigned thr
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::running->file = file;
   emulation::running->line = line;
-  swapcontext(&emulation::running->context, &emulation::scheduler);
+  emulation::give_turn_back();
 }
 
 // Whether any thread's predicate is true: all vote, all read, and the first to run on clears the vote.

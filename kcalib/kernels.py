@@ -405,7 +405,8 @@ class RadialKernel(Kernel):
         """What to say of a kernel that is not known to be positive definite."""
         if PROFILES[self.profile].positive_definite == "ON_A_LINE":
             return f"{type(self).__name__} is not positive definite, but on a line only"
-        return "with this metric only Exponential and GammaExponential(gamma <= 1) are known to be positive definite"
+        known = "Exponential, and GammaExponential and GammaRationalQuadratic with gamma <= 1,"
+        return f"with this metric only {known} are known to be positive definite"
 
     def _scale(self, bandwidth: float) -> float:
         return 1.0 / bandwidth

@@ -241,6 +241,8 @@ def evaluate(
         "over-confident" ones with intervals that hold too few targets, "under-confident" with too many (of
         vectors: by squared errors over variances). If the test does not reject, but one of these is off at the level
         `level` over both, the verdict says "no evidence by the SKCE, but" so.
+        Estimate and test share the packed samples and the sweep over all pairs: ``skce.seconds`` is what the estimate
+        took beyond the test.
 
     Raises
     ------

@@ -565,6 +565,7 @@ EXPECTED = {
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval
         ECEResult Evaluation ForecastEvaluation IndefiniteKernelWarning KDEResult MMCEResult ModelDifference ModelValue
         QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning UCMEResult __version__ laws
+        methods
     """,
 }
 

@@ -10,7 +10,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.threads import threads_for
 from kcalib._input.labels import Classification, prepare
-from kcalib._packing.labels import points_and_residuals
+from kcalib._packing import points_and_residuals
 from kcalib.lenses import Lens
 
 __all__ = ["brier_score", "log_loss"]

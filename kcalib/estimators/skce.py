@@ -1,7 +1,7 @@
 """The squared kernel calibration error (SKCE) of class probabilities and of predicted distributions.
 
-`skce` is the public function; `estimate` is the way of the data behind it, which
-`kcalib.evaluation` walks as well: checked input -> pair problem -> operator -> statistics.
+`skce` is the public function; `estimate` is the way of the data behind it: checked input -> pair problem -> operator ->
+statistics. `kcalib.evaluation` has packed its samples for a test, and calls the latter half, `estimate_of`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
-from kcalib._packing.labels import pack_points
+from kcalib._packing import pack_points
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Kernel

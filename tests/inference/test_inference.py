@@ -52,7 +52,7 @@ def test_seed_permutes_and_is_reported():
 
 @pytest.mark.parametrize("method", ["block", "linear", kcalib.methods.DistributionFree(estimator="block")], ids=str)
 def test_bandwidth_does_not_depend_on_the_seed(method, monkeypatch):
-    """Of more than 2000 samples the median distance is that of a subset, which is one of the samples as they are."""
+    """With more than 2000 samples the median distance is that of a subset, which is one of the samples as they are."""
     packed = []
     monkeypatch.setattr(_packing, "pack", lambda *a, pack=_packing.pack, **k: packed.append(1) or pack(*a, **k))
     y, p = softmax_problem(2500, 3)

@@ -44,7 +44,7 @@ import scipy.linalg
 import scipy.special
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
-# Of compiled kernels; processes that share the tests share the one that KCALIB_EMULATED_KERNELS names.
+# Compiled kernels are kept here; processes that share the tests share the one that KCALIB_EMULATED_KERNELS names.
 FOLDER = tempfile.TemporaryDirectory(prefix="kcalib-emulated-")
 N_DEVICES = 2
 

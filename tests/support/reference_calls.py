@@ -769,7 +769,7 @@ def flattened(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def answers() -> dict[str, dict[str, str]]:
-    """Of each call every number, or the error."""
+    """Every number of each call, or its error."""
     found: dict[str, dict[str, str]] = {}
     warnings.simplefilter("ignore")
     for room in ROOMS:

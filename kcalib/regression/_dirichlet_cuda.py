@@ -24,7 +24,7 @@ SUMS_BYTES = 2**28  # of the sums of a launch
 
 
 def program(dtype: str) -> Program:
-    """For costs and weights in "float64" or "float32": all that is ever compiled."""
+    """All that is ever compiled: costs and weights are in "float64" or "float32"."""
     real = f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}"
     return Program(FILES, (real, *defined(TILE=TILE, LANES=LANES)))
 

@@ -22,7 +22,7 @@
 namespace kcalib {
 namespace {
 
-// From register tiles on the diagonal, so that they have the very bits of products of equal points.
+// They come from register tiles on the diagonal, so that they have the very bits of products of equal points.
 template <class T> void own_products(const Mixtures& m, const Side<T>& side, long samples, const T* packed, T* out) {
   T tile[ROWS * WIDTH<T>];
   for (long i = 0; i < samples; i += ROWS) {

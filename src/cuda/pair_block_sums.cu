@@ -1,7 +1,8 @@
 // Sums of H over small diagonal blocks; pasted behind pairs.cu.
 
 // out[b] = sum of H over the pairs i != j of samples [b * size, (b + 1) * size), for block b = first + blockIdx.x.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_block_sums(Problem problem, long long size, long long first, double* out) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+kcalib_block_sums(Problem problem, long long size, long long first, double* out) {
   __shared__ Panels panels;
   __shared__ double parts[THREADS];
   const long long block = first + blockIdx.x, begin = block * size, end = begin + size;

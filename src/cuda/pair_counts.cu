@@ -14,10 +14,12 @@ __device__ __noinline__ void entries_above(const Problem& problem, Panels& panel
 }  // namespace kcalib
 
 // counts[t] += number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS. Integers: the order does not matter.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_counts(const Problem problem, const double* thresholds, unsigned long long* counts) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+kcalib_counts(const Problem problem, const double* thresholds, unsigned long long* counts) {
   __shared__ Panels panels;
   __shared__ unsigned long long parts[THREADS];
-  const long long row = problem.left.begin + blockIdx.y * (long long)TILE, column = problem.right.begin + blockIdx.x * (long long)TILE;
+  const long long row = problem.left.begin + blockIdx.y * (long long)TILE;
+  const long long column = problem.right.begin + blockIdx.x * (long long)TILE;
   if (column < row) return;
   T h[SPAN][SPAN];
   entries_above(problem, panels, row, column, h);
@@ -37,9 +39,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_cou
 }
 
 // The entries H_ij in [low, high) of pairs i < j, in no order; *found is how many there are, `capacity` are written.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_between(const Problem problem, double low, double high, double* out, long long capacity, unsigned long long* found) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+kcalib_between(const Problem problem, double low, double high, double* out, long long capacity,
+               unsigned long long* found) {
   __shared__ Panels panels;
-  const long long row = problem.left.begin + blockIdx.y * (long long)TILE, column = problem.right.begin + blockIdx.x * (long long)TILE;
+  const long long row = problem.left.begin + blockIdx.y * (long long)TILE;
+  const long long column = problem.right.begin + blockIdx.x * (long long)TILE;
   if (column < row) return;
   T h[SPAN][SPAN];
   entries_above(problem, panels, row, column, h);

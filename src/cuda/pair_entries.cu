@@ -3,10 +3,13 @@
 // H_ij at out, row by row from sample (out_row, out_column) on, in one block of `width` columns or, for products that are
 // summed block by block, in several of `out_rows` rows each, one behind the other: then `width` is a multiple of TILE, and
 // the columns of the last block beyond the rectangle are 0.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_entries(const Problem problem, KCALIB_OUT* out, long long out_row, long long out_rows, long long out_column, long long width) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+kcalib_entries(const Problem problem, KCALIB_OUT* out, long long out_row, long long out_rows, long long out_column,
+               long long width) {
   __shared__ Panels panels;
   T h[SPAN][SPAN];
-  const long long row = problem.left.begin + blockIdx.y * (long long)TILE, column = problem.right.begin + blockIdx.x * (long long)TILE;
+  const long long row = problem.left.begin + blockIdx.y * (long long)TILE;
+  const long long column = problem.right.begin + blockIdx.x * (long long)TILE;
   entries(problem, panels, row, column, false, h);
   const long long block = (column - out_column) / width, first = column - out_column - block * width;
 #pragma unroll

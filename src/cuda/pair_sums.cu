@@ -27,8 +27,9 @@ __device__ double sum_over_lanes(double (*parts)[TILE + 1], int lane, int at, co
 //
 // where those are given. Symmetric problems have no pairs of a sample with itself and no tiles below the diagonal:
 // their rows lack what these have, which is in `columns`, and tiles above the diagonal count twice in totals.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sums(const Problem problem, long long symmetric, long long per_group, double* rows, double* columns, double* totals,
-            double* squares) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+kcalib_sums(const Problem problem, long long symmetric, long long per_group, double* rows, double* columns,
+            double* totals, double* squares) {
   __shared__ Panels panels;
   __shared__ double parts[LANES][TILE + 1];
   const int ty = threadIdx.x / LANES, tx = threadIdx.x % LANES;
@@ -88,5 +89,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) kcalib_sum
   if (!rows) return;
   const double sum = sum_over_lanes(parts, tx, ty, row_sum);
   const long long own = tile * TILE + threadIdx.x;
-  if (threadIdx.x < TILE && own < problem.left.n - problem.left.begin) rows[group * (problem.left.n - problem.left.begin) + own] = sum;
+  const long long length = problem.left.n - problem.left.begin;
+  if (threadIdx.x < TILE && own < length) rows[group * length + own] = sum;
 }

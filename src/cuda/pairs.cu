@@ -68,7 +68,7 @@ struct Pair {
   KCALIB_FN T kernel() const { return KCALIB_EXPRESSION; }
 };
 
-// Which of a tile's rows (columns) the s-th of thread row (column) `lane` is: PACK beside each other.
+// The row (column) of a tile that the s-th of thread row (column) `lane` is: PACK lie beside each other.
 KCALIB_FN int place(int lane, int s) { return PACK * lane + s / PACK * (LANES * PACK) + s % PACK; }
 
 // FEATURES columns of the rows of a tile, transposed, of both sides.

@@ -614,7 +614,7 @@ def _solve_triangular(
 def _library(source: str, definitions: tuple[str, ...]) -> ctypes.CDLL:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     assert compiler is not None, "the emulation needs a C++ compiler, as the build does"
-    functions = re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)', source)
+    functions = re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s)?(\w+)', source)
     text = f'#include "{HEADER}"\n{source}\n' + "".join(f"EMULATED({name})\n" for name in functions)
     folder = Path(os.environ.get("KCALIB_EMULATED_KERNELS", FOLDER.name))
     library = folder / (hashlib.sha256("\0".join((text, *definitions)).encode()).hexdigest()[:16] + ".so")

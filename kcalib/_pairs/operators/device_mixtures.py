@@ -25,7 +25,7 @@ HEADERS = (
     "cuda/mixtures.cuh",
 )
 CONSTANT_DIMS = 4  # up to which the number of dimensions is a constant; beyond, loops over it are not unrolled
-# Which of the quantities of a pair in pairs.cu a metric's distances are.
+# The quantity of a pair in pairs.cu that a metric's distances are.
 QUANTITIES = {"euclidean": "SQUARES", "cityblock": "CITYBLOCKS", "dot": "DOTS", "mmd": "SQUARES", "table": "CITYBLOCKS"}
 METRIC_NAMES = {
     "euclidean": "EUCLIDEAN",

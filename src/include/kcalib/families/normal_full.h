@@ -55,7 +55,8 @@ struct NormalFull : AnyFamily {
   // A = H + H' = L L^T row by row, and the solution z of L z = m - m' with it: f = prod_i L_ii^(-1) exp(-|z|^2).
   // No eigenvalue of A is below 1, so no pivot is, and no element of L exceeds the root of A's; where rounding breaks
   // this, covariances are so far apart in size that f is nearly 0.
-  template <int N, class V, class Row, class Column> KCALIB_FN static void split(Row a, Column b, int d, V* root_product, V* exponent) {
+  template <int N, class V, class Row, class Column>
+  KCALIB_FN static void split(Row a, Column b, int d, V* root_product, V* exponent) {
     using B = Bounds<Real<V>>;
     for (int v = 0; v < N; ++v) {
       V lower_part[MAX_DIMS * (MAX_DIMS + 1) / 2], root[MAX_DIMS], z[MAX_DIMS];

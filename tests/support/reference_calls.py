@@ -34,48 +34,19 @@ from kcalib import kernels as K
 from kcalib import laws, lenses, recalibration, regression, solvers, target_kernels
 
 LEFT_OUT = ("seconds", "threads", "memory")
-FORMER = {"level": "alpha"}  # fields that had another name in the version before
 FIRST = 3  # entries of an array that are stored beside its hash
 LARGE = 2500  # samples: more than those whose median distance is the default bandwidth
 
 Call = tuple[str, Callable[[], Any]]
 
-# --- The two ways to say a method. What is for versions before `kcalib.methods` can be dropped after the comparison.
-
-CLASSES = {
-    "exact": "Exact",
-    "spectrum": "Spectrum",
-    "multiplier": "Multiplier",
-    "bootstrap": "Bootstrap",
-    "pearson": "Pearson",
-    "gamma": "Gamma",
-    "block": "Block",
-    "linear": "Linear",
-    "distribution_free": "DistributionFree",
-    "cme": "CME",
-    "consistency": "Consistency",
-    "cholesky": "Cholesky",
-    "cg": "ConjugateGradient",
-    "fourier": "Fourier",
-    "nystrom": "Nystrom",
-    "pivoted_cholesky": "PivotedCholesky",
-}
-
 
 def by(method: str, **options: Any) -> dict[str, Any]:
-    """The arguments that ask for a method with options."""
-    if not options or not hasattr(getattr(kcalib, "methods", None), CLASSES[method]):
-        return {"method": method, **options}
+    """The argument that asks for a method, by its name or with options."""
+    if not options:
+        return {"method": method}
     names = {"rank": "n_landmarks"} if method == "nystrom" else {}
-    return {"method": getattr(kcalib.methods, CLASSES[method])(**{names.get(k, k): v for k, v in options.items()})}
-
-
-if hasattr(kcalib, "squared_calibration_error"):
-    squared_calibration_error = kcalib.squared_calibration_error
-    norms: dict[int, Any] = {1: "l1", 2: "l2"}
-else:
-    squared_calibration_error = kcalib.calibration_error
-    norms = {1: 1, 2: 2}
+    (cls,) = (one for one in vars(kcalib.methods).values() if getattr(one, "name", None) == method)
+    return {"method": cls(**{names.get(k, k): v for k, v in options.items()})}
 
 
 # --- Problems.
@@ -621,18 +592,18 @@ def regression_calls() -> Iterator[Call]:
                 yield (
                     f"kde_calibration_error({m} classes, {bandwidth}, {norm})",
                     functools.partial(
-                        kcalib.kde_calibration_error, y, p, bandwidth=bandwidth, norm=norms[norm], full_output=True
+                        kcalib.kde_calibration_error, y, p, bandwidth=bandwidth, norm=norm, full_output=True
                     ),
                 )
         for names in ("temperature", "kkr", "ukkr", "kde"):
             yield (
                 f"squared_calibration_error({m} classes, {names})",
-                functools.partial(squared_calibration_error, y, p, estimators=names),
+                functools.partial(kcalib.squared_calibration_error, y, p, estimators=names),
             )
-    yield "squared_calibration_error(all)", lambda: squared_calibration_error(*classes(150, 3), seed=2)
+    yield "squared_calibration_error(all)", lambda: kcalib.squared_calibration_error(*classes(150, 3), seed=2)
     yield (
         "squared_calibration_error(TopLabel())",
-        lambda: squared_calibration_error(*classes(150, 3), lens=lenses.TopLabel(), n_folds=3),
+        lambda: kcalib.squared_calibration_error(*classes(150, 3), lens=lenses.TopLabel(), n_folds=3),
     )
 
 
@@ -758,7 +729,7 @@ def flattened(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, (K.Kernel, type)):
         for field in dataclasses.fields(value):
             if field.name not in LEFT_OUT:
-                yield from flattened(getattr(value, field.name), f"{place}.{FORMER.get(field.name, field.name)}")
+                yield from flattened(getattr(value, field.name), f"{place}.{field.name}")
     elif isinstance(value, dict):
         for name, entry in value.items():
             yield from flattened(entry, f"{place}.{name}")

@@ -50,13 +50,15 @@ def _pack_alike(
 ) -> Alike:
     models = (first, *others)
     found = resolve(models, kernel, target_kernel, threads)
-    medians = () if others else tuple(one[0] for one in found.target_medians.values())
+    medians, of_targets = (
+        () if others else tuple(one[0] for one in every.values()) for every in (found.medians, found.target_medians)
+    )
     packed = []
     for one, points in zip(models, found.points, strict=True):
-        target = dataclasses.replace(target_factor(one, found.target_kernel), medians=medians)
+        target = dataclasses.replace(target_factor(one, found.target_kernel), medians=of_targets)
         side, terms = target.side(one, points.values, threads), points.terms(found.kernel)
         problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table)
-        packed.append(Packed(problem, found.kernel, (), target, points.is_definite(found.kernel)))
+        packed.append(Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel)))
     return Alike(tuple(packed), found.medians, found.target_medians)
 
 

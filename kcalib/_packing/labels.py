@@ -58,8 +58,9 @@ def _pack_alike(
     resolved, medians = resolve([one.probabilities for one in models], check_kernel(kernel, first.m), threads)
     target, terms = TargetMatrix(target_root(target_kernel, first)), _terms(resolved)
     definite = _is_definite(resolved, first.m)
-    problems = (PairProblem(sample_side(one, target.root, threads), None, terms) for one in models)
-    return Alike(tuple(Packed(problem, resolved, (), target, definite) for problem in problems), medians)
+    own = () if others else _first(medians)
+    problems = [PairProblem(sample_side(one, target.root, threads), None, terms) for one in models]
+    return Alike(tuple([Packed(problem, resolved, own, target, definite) for problem in problems]), medians)
 
 
 @pack_locations.register(Classification)

@@ -103,7 +103,10 @@ class Packed:
 
 @dataclass(frozen=True)
 class Alike:
-    """Models packed with the same kernels, and the medians that their bandwidths are medians of."""
+    """Models packed with the same kernels, and the medians that their bandwidths are medians of.
+
+    A single model says itself which medians its bandwidths are.
+    """
 
     packed: tuple[Packed, ...]
     medians: Medians = field(default_factory=dict)
@@ -124,8 +127,7 @@ def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, thre
     Of class labels H_ij = k(p_i, p_j) e_i^T M e_j, with residuals e = onehot(y) - p, which are scaled by the samples'
     weights. Of predicted distributions H_ij = k(P_i, P_j) <delta_{y_i} - P_i, delta_{y_j} - P_j>, see `Mixtures`.
     """
-    found = pack_alike(data, kernel=kernel, target_kernel=target_kernel, threads=threads)
-    return replace(found.packed[0], medians=tuple(one[0] for one in found.medians.values()))
+    return pack_alike(data, kernel=kernel, target_kernel=target_kernel, threads=threads).packed[0]
 
 
 @singledispatch

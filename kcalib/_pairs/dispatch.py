@@ -190,15 +190,17 @@ def _place(points: Array) -> Place:
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
     """The operator that can take the problem and is the fastest, and why it is taken."""
     points = problem.left.points
-    library, where = arrays.library(points), arrays.describe_device(points)
     obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
     for row in TABLE:
         if place not in row.places or int(points.shape[0]) < row.samples_from:
             continue
         found = row.operator.unsuitable(problem)
         if found is None:
-            reason = obstacle or row.reason.format(library=library, where=where)
-            return row, reason if place == "host" or where in reason else f"{reason}; the arrays are on {where}"
+            if place == "host":
+                return row, obstacle or row.reason
+            where = arrays.describe_device(points)
+            reason = obstacle or row.reason.format(library=arrays.library(points), where=where)
+            return row, reason if where in reason else f"{reason}; the arrays are on {where}"
         obstacle = obstacle if row.operator.on_a_line else found
     raise AssertionError("the last row takes everything")
 

@@ -35,10 +35,11 @@ packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispat
 (`_pairs.operators/`), and turns the sums it returns into a result (`_pairs.statistics`, `results`).
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 try:
-    import kcalib._native as _native  # noqa: F401
+    importlib.import_module("kcalib._native")
 except ModuleNotFoundError as error:
     from pathlib import Path
 
@@ -58,8 +59,6 @@ from kcalib import (
     laws,
     lenses,
     methods,
-    recalibration,
-    regression,
     solvers,
     target_kernels,
 )
@@ -85,8 +84,6 @@ from kcalib.evaluation import Evaluation, ForecastEvaluation, evaluate
 from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import compare
 from kcalib.inference.consistency import AntiConservativeWarning
-from kcalib.regression.cross_validation import squared_calibration_error
-from kcalib.regression.dirichlet_kde import kde_calibration_error
 from kcalib.results import (
     CalibrationTestResult,
     CKCEResult,
@@ -158,10 +155,26 @@ __all__ = [
     "ucme",
 ]
 
-if not TYPE_CHECKING:  # to a type checker these names are unknown, as all others that are not there
+if TYPE_CHECKING:
+    from kcalib import recalibration, regression
+    from kcalib.regression.cross_validation import squared_calibration_error
+    from kcalib.regression.dirichlet_kde import kde_calibration_error
+else:  # to a type checker names are unknown that are not there
+    # These rooms take a fifth of the import, and are opened when they are asked for.
+    OPENED_LATER = {
+        "recalibration": "kcalib.recalibration",
+        "regression": "kcalib.regression",
+        "squared_calibration_error": "kcalib.regression.cross_validation",
+        "kde_calibration_error": "kcalib.regression.dirichlet_kde",
+    }
 
     def __getattr__(name: str) -> Any:
-        """Names that are looked for here, and what is there instead."""
+        """Names whose room is opened later; of others that are looked for here, what is there instead."""
+        if name in OPENED_LATER:
+            module = importlib.import_module(OPENED_LATER[name])
+            value = module if name == module.__name__.rpartition(".")[2] else getattr(module, name)
+            globals()[name] = value
+            return value
         instead = {
             "calibration_error": "`squared_calibration_error` estimates a squared error and has its `root`; a binned "
             "error is `top_label_ece`",
@@ -170,3 +183,6 @@ if not TYPE_CHECKING:  # to a type checker these names are unknown, as all other
         }
         remedy = f": {instead[name]}" if name in instead else ""
         raise AttributeError(f"module 'kcalib' has no attribute {name!r}{remedy}", name=name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *OPENED_LATER})

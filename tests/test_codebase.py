@@ -70,12 +70,20 @@ def test_only_one_file_knows_array_libraries():
 
 
 def test_import_is_light():
-    """What takes longer to import than all of kcalib comes when it is used."""
+    """What takes longer to import than all of kcalib comes when it is used, as do rooms that few calls enter."""
     code = "import sys, kcalib; kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9]); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"scipy.special", "array_api_compat.numpy", "matplotlib", "pandas", "numpy.testing"} & set(loaded)
+    later = {"scipy.special", "array_api_compat.numpy", "matplotlib", "pandas", "numpy.testing"}
+    assert not (later | set(kcalib.OPENED_LATER.values())) & set(loaded)
+
+
+@pytest.mark.parametrize("name", kcalib.OPENED_LATER)
+def test_rooms_that_are_opened_later_are_there(name):
+    code = f"import kcalib; print({name!r} in dir(kcalib), kcalib.{name}.__name__, {name!r} in vars(kcalib))"
+    found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.split() == ["True", getattr(kcalib, name).__name__, "True"]
 
 
 @pytest.mark.parametrize(

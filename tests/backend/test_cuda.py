@@ -66,7 +66,7 @@ def test_a_typical_kernel_compiles():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", [name for name, _ in compile_kernels.programs()])
 def test_every_program_compiles(name, architecture):
-    """As `python -P tests/compile_kernels.py --all`."""
+    """As `python -P tests/support/compile_kernels.py --all`."""
     for program in compile_kernels.named(name).values():
         compile_kernels.compile_for(program, architecture)
 

@@ -1,4 +1,4 @@
-"""Levels, powers and coverage, measured. Slow: `pytest -m slow tests/test_validity.py`; quick versions run always.
+"""Levels, powers and coverage, measured; quick versions run always, slow ones by `pytest -m slow` and this file.
 
 M1 (calibrated), M2 and M3 are the models of W19 section 7, and the experiments those of docs/scripts/w19_experiments.py
 with other seeds: exact tests have their level, others at most; those that reject too often are named (`TOO_OFTEN`,

@@ -1,8 +1,8 @@
 """Every text that kcalib can ask NVRTC for, compiled for real devices without one.
 
-    python -P tests/compile_kernels.py                  the list
-    python -P tests/compile_kernels.py --all            compiles it, for sm_70, sm_80 and sm_90; warnings are errors
-    python -P tests/compile_kernels.py --all residuals  what has that in its name
+    python -P tests/support/compile_kernels.py  the list
+    python -P tests/support/compile_kernels.py --all  compiles it for sm_70, sm_80, sm_90; warnings are errors
+    python -P tests/support/compile_kernels.py --all residuals  what has that in its name
 
 A program is a function x the type of numbers x what distances come from x where inner products come from, with the
 kernel as an expression of base profiles of metrics. Kernels are sums of products of these, so that one which has every

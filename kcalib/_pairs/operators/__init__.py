@@ -8,5 +8,5 @@
 
 Each takes a `PairProblem` and has `moments`, `block_sums`, `matmul`, `quadratic_forms` and `tile`
 (see `kcalib._pairs.dispatch.Operator`). Operators see neither kernel objects nor user options.
-`kcalib._pairs.dispatch` chooses; `tests/test_operators.py` holds the contract they all meet.
+`kcalib._pairs.dispatch` chooses; `tests/pairs/test_operators.py` holds the contract they all meet.
 """

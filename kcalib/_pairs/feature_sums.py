@@ -1,0 +1,165 @@
+"""Sums over samples of what random features are made into, in time O(n columns), features never stored.
+
+With phi a `FeatureMap`: the sums of phi(x_i) (x) a_i that the SKCE of the feature kernel comes from, its rows, and the
+same of labels that are drawn from predictions. Features are made a tile of rows at a time. NumPy arrays go to
+src/cpu/features.h, arrays elsewhere through functions of the array API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
+from kcalib._pairs.features import FeatureMap
+
+TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
+SUMS_BYTES = 2**26  # of the sums of draws that are made at a time
+
+
+def mark_sums(
+    feature_map: FeatureMap, points: Array, marks: Array, *, threads: int | None = None
+) -> tuple[Array, np.ndarray]:
+    """The sums of phi(x_i) (x) a_i, shape (n_columns, r), and of |phi_g(x_i)|^2 |a_i|^2 over each group g's columns.
+
+    `points` are (n, d), `marks` (n, r); the second result has shape (n_groups,). In float64 throughout.
+    """
+    tiles = _Tiles(feature_map, points)
+    xp = tiles.xp
+    total, own = None, None
+    for rows in tiles.slices(feature_map.n_columns + marks.shape[1]):
+        tile = xp.astype(marks[rows, :], xp.float64)
+        features = tiles.features(points[rows, :])
+        part = xp.matmul(xp.matrix_transpose(features), tile)
+        weights = xp.sum(tile * tile, axis=1)
+        norms = tiles.square_sizes(points[rows, :])
+        part_own = xp.matmul(xp.matrix_transpose(norms), weights)
+        total = part if total is None else total + part
+        own = part_own if own is None else own + part_own
+    per_frequency = arrays.to_host(own)
+    return total, np.bincount(feature_map.groups, weights=per_frequency, minlength=feature_map.n_groups)
+
+
+def row_forms(
+    feature_map: FeatureMap, points: Array, marks: Array, sums: Array, *, threads: int | None = None
+) -> tuple[Array, Array]:
+    """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2 for every row, both of shape (n,); `sums` as of `mark_sums`."""
+    tiles = _Tiles(feature_map, points)
+    xp = tiles.xp
+    forms, own = [], []
+    for rows in tiles.slices(feature_map.n_columns + marks.shape[1]):
+        tile = xp.astype(marks[rows, :], xp.float64)
+        forms.append(xp.sum(xp.matmul(tiles.features(points[rows, :]), sums) * tile, axis=1))
+        own.append(xp.sum(tiles.square_sizes(points[rows, :]), axis=1) * xp.sum(tile * tile, axis=1))
+    return xp.concat(forms), xp.concat(own)
+
+
+def drawn_label_totals(
+    feature_map: FeatureMap,
+    probabilities: Array,
+    n_draws: int,
+    seed: int,
+    *,
+    root: np.ndarray | None = None,
+    points: Array | None = None,
+    threads: int | None = None,
+    first: int = 0,
+) -> np.ndarray:
+    """|S|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i phi(x_i) (x) R^T e_i, of drawn labels, shape (n_draws,).
+
+    Labels of entry b are those that `draw(seed, first + b)` of the data gives, e_i = onehot(y_i) - p_i. The residual of
+    a label is 1 - p, which is exact from 1/2 on, so that those of saturated predictions keep their digits.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Of the points.
+    probabilities : array, shape (n, m)
+        Rows sum to 1.
+    n_draws : int
+        How many draws.
+    seed : int
+        From 0 to 2**64 - 1.
+    root : array, shape (m, r), optional
+        R of the target kernel's matrix R R^T; None for the Kronecker delta.
+    points : array, shape (n, d), optional
+        What the kernel sees; None: the probabilities.
+    threads : int, optional
+        At most so many.
+    first : int
+        The number of the first draw.
+    """
+    points = probabilities if points is None else points
+    tiles = _Tiles(feature_map, points)
+    xp = tiles.xp
+    n, m = probabilities.shape
+    factor = None if root is None else arrays.like(root, points, dtype=xp.float64)
+    cumulative = cumulative_sums(probabilities)
+    at_once = max(1, SUMS_BYTES // (8 * feature_map.n_columns * m))
+    classes = arrays.like(np.arange(m), points)
+    totals = []
+    for begin in range(first, first + n_draws, at_once):
+        replicates = range(begin, min(begin + at_once, first + n_draws))
+        drawn = [draw_labels(cumulative, replicate_numbers(seed, r, probabilities).uniform(n)) for r in replicates]
+        sums, own = 0.0, 0.0
+        for rows in tiles.slices(feature_map.n_columns + m * len(replicates)):
+            p = xp.astype(probabilities[rows, :], xp.float64)
+            labels = xp.stack([arrays.beside(labels[rows], points) for labels in drawn], axis=1)
+            marks = xp.astype(labels[:, :, None] == classes, xp.float64) - p[:, None, :]
+            marks = marks if factor is None else xp.matmul(marks, factor)
+            flat = xp.reshape(marks, (p.shape[0], -1))
+            sums = xp.matmul(xp.matrix_transpose(tiles.features(points[rows, :])), flat) + sums
+            weights = xp.sum(tiles.square_sizes(points[rows, :]), axis=1)
+            own = xp.sum(weights[:, None] * xp.sum(marks * marks, axis=2), axis=0) + own
+        squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, len(replicates), -1)), axis=(0, 2))
+        totals.append(arrays.to_host(squares - own))
+    return np.concatenate(totals) if totals else np.empty(0)
+
+
+def feature_rows(feature_map: FeatureMap, points: Array) -> Array:
+    """phi of every row of `points`, shape (n, n_columns), float64, beside the points: for parts of the data only."""
+    return _Tiles(feature_map, points).features(points)
+
+
+class _Tiles:
+    """Features of rows by functions of the array API, where the points are."""
+
+    def __init__(self, feature_map: FeatureMap, points: Array) -> None:
+        self.xp = arrays.namespace(points)
+        self._n = int(points.shape[0])
+        self._frequencies, self._amplitudes, self._projections, self._offsets = (
+            arrays.like(values, points, dtype=self.xp.float64)
+            for values in (
+                feature_map.frequencies.T,
+                feature_map.amplitudes,
+                feature_map.projections.transpose(0, 2, 1),
+                feature_map.offsets,
+            )
+        )
+
+    def slices(self, width: int) -> Iterator[slice]:
+        """Rows 0..n-1 in tiles of at most `TILE_ELEMENTS` numbers, `width` a row."""
+        step = max(1, TILE_ELEMENTS // width)
+        for begin in range(0, self._n, step):
+            yield slice(begin, min(begin + step, self._n))
+
+    def features(self, points: Array) -> Array:
+        xp = self.xp
+        points = xp.astype(points, xp.float64)
+        phases = xp.matmul(points, self._frequencies)
+        factors = self._factors(points)
+        return xp.concat([factors * xp.cos(phases), factors * xp.sin(phases)], axis=1)
+
+    def square_sizes(self, points: Array) -> Array:
+        """The squares of the rows' features, cosine and sine of a frequency together, shape (n, F)."""
+        factors = self._factors(self.xp.astype(points, self.xp.float64))
+        return self.xp.broadcast_to(factors * factors, (points.shape[0], factors.shape[1]))
+
+    def _factors(self, points: Array) -> Array:
+        factors = self._amplitudes[None, :]
+        for level in range(self._projections.shape[0]):
+            factors = factors * (self.xp.matmul(points, self._projections[level, ...]) + self._offsets[level, :])
+        return factors

@@ -62,10 +62,10 @@ def rare(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.stack([1 - event, event], axis=1)
 
 
-def skewed(n: int, rng: np.random.Generator) -> np.ndarray:
-    """100 classes, of which most are rare: base rates 1 / k^1.5."""
-    rates = np.arange(1, 101) ** -1.5
-    return rng.dirichlet(10 * rates / rates.sum(), size=n)
+def skewed(m: int) -> Predictions:
+    """Classes of which most are rare: base rates 1 / k^1.5."""
+    rates = np.arange(1, m + 1) ** -1.5
+    return lambda n, rng: rng.dirichlet(10 * rates / rates.sum(), size=n)
 
 
 def tied(n: int, rng: np.random.Generator) -> np.ndarray:
@@ -109,7 +109,7 @@ LAWS = {
     "saturated, 1e-8..1e-4": Law(400, saturated(-8, -4)),
     "saturated, 1e-6..1e-3": Law(400, saturated(-6, -3)),
     "rare, Beta(.1, 100)": Law(200, rare),
-    "skewed, m = 100": Law(100, skewed),
+    "skewed, m = 100": Law(100, skewed(100)),
     "20 distinct rows": Law(200, tied),
     "one-hot and uncertain": Law(200, mixed),
     "n = 20": Law(20, dirichlet(5, 0.3)),

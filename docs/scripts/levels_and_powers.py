@@ -1,0 +1,407 @@
+"""How often tests of calibration reject: calibrated sets of predictions that are hard (levels), and others (powers).
+
+    python docs/scripts/levels_and_powers.py levels --journal levels.jsonl > docs/levels_table.txt
+    python docs/scripts/levels_and_powers.py powers --journal powers.jsonl > docs/powers_table.txt
+    python docs/scripts/levels_and_powers.py growth --journal powers.jsonl --figure docs/_static/power_by_size.png
+
+levels: laws of predictions from tests/support/hard_laws.py, labels drawn from the predictions, every method of
+`kcalib.calibration_test` in its default form but for the number of draws (`--resamples`). The network's law needs the
+variable KCALIB_DATA. powers: ten prediction sets of 3000 samples, three alternatives each, so strong that the mean of
+the statistic over all pairs is `STRENGTH` of its standard deviations under calibration: the number is found on the true
+probabilities, not on labels. growth: one alternative along n.
+
+A set is drawn by a seed of its own, so that neither `--processes` nor `--methods` changes it. Each chunk of sets
+becomes a line of the journal when it is done; what is there already is not computed again. `--show` computes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import multiprocessing
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from threadpoolctl import threadpool_limits
+
+import kcalib
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from hard_laws import LAWS, dirichlet, drawn_labels, skewed, tied
+
+ALPHAS = (0.01, 0.05, 0.1)
+RISK = 1e-3  # that a share leaves its bounds
+CHUNK = 25  # sets
+N = 3000
+STRENGTH = 2.2
+
+CLASSES = (
+    "Exact", "Features", "Spectrum", "Pearson", "Gamma", "Multiplier", "Bootstrap", "Block", "Linear", "CME",
+    "DistributionFree", "Consistency",
+)  # fmt: skip
+METHODS: dict[str, Any] = {
+    "auto": "auto",
+    **{name: getattr(kcalib.methods, name)() for name in CLASSES if hasattr(kcalib.methods, name)},
+}
+
+
+# -- alternatives: the true probabilities of predictions p, of a strength in 0..1 -----------------------
+
+
+def temperature(p: np.ndarray, strength: float) -> np.ndarray:
+    """Over-confident: the truth is flatter."""
+    q = p ** (1 - strength)
+    return q / q.sum(axis=1, keepdims=True)
+
+
+def swapped(p: np.ndarray, strength: float) -> np.ndarray:
+    """Two classes are taken for each other in a share of the cases."""
+    q = p.copy()
+    q[:, 0] = (1 - strength) * p[:, 0] + strength * p[:, 1]
+    q[:, 1] = (1 - strength) * p[:, 1] + strength * p[:, 0]
+    return q
+
+
+def narrow_band(p: np.ndarray, strength: float) -> np.ndarray:
+    """Where the confidence is between its fourth and sixth tenth, the top class gives to the others."""
+    top = p.max(axis=1)
+    low, high = np.quantile(top, (0.4, 0.6))
+    inside = (top >= low) & (top <= high)
+    even = (1 - np.eye(p.shape[1])[p.argmax(axis=1)]) / (p.shape[1] - 1)
+    return np.where(inside[:, None], (1 - strength) * p + strength * even, p)
+
+
+ALTERNATIVES: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "temperature": temperature,
+    "two classes swapped": swapped,
+    "a narrow band": narrow_band,
+}
+
+
+def logits(m: int, scale: float) -> Callable[[int, np.random.Generator], np.ndarray]:
+    def draw(n: int, rng: np.random.Generator) -> np.ndarray:
+        z = scale * rng.normal(size=(n, m))
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        return p / p.sum(axis=1, keepdims=True)
+
+    return draw
+
+
+PREDICTIONS = {
+    "Dir(.5), m = 2": dirichlet(2, 0.5),
+    "Dir(.3), m = 3": dirichlet(3, 0.3),
+    "Dir(1), m = 3": dirichlet(3, 1.0),
+    "Dir(.1), m = 10": dirichlet(10, 0.1),
+    "Dir(.3), m = 10": dirichlet(10, 0.3),
+    "Dir(1), m = 10": dirichlet(10, 1.0),
+    "logits, m = 10": logits(10, 3.0),
+    "logits, m = 30": logits(30, 2.0),
+    "skewed, m = 20": skewed(20),
+    "20 distinct rows, m = 5": tied,
+}
+
+
+@functools.cache
+def strength(alternative: str, predictions: str, n: int = N, rows: int = 600) -> float:
+    """At which the statistic's mean is `STRENGTH` standard deviations, or as near as the alternative comes."""
+    p = PREDICTIONS[predictions](rows, np.random.default_rng(1))
+    distances = np.sqrt(np.maximum(0, (p**2).sum(1)[:, None] + (p**2).sum(1) - 2 * p @ p.T))
+    off = ~np.eye(rows, dtype=bool)
+    k = np.where(off, np.exp(-distances / np.median(distances[off])), 0)
+    square = p * p
+    traces = p @ p.T - square @ p.T - p @ square.T + (p @ p.T) ** 2
+    spread = np.sqrt(2 * (k**2 * traces).sum())
+
+    def ratio(s: float) -> float:
+        error = ALTERNATIVES[alternative](p, s) - p
+        return float(np.einsum("ij,ia,ja->", k, error, error, optimize=True) / spread * n / rows)
+
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ratio(middle) < STRENGTH else (low, middle)
+    return high
+
+
+# -- sets and their p-values ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A chunk of sets and the methods to be tried on them."""
+
+    kind: str  # "levels", "powers" or "growth"
+    cell: tuple[str, ...]
+    n: int
+    first: int
+    count: int
+    methods: tuple[str, ...]
+    resamples: int
+
+
+def data_set(job: Job, i: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([*"/".join((job.kind, *job.cell)).encode(), job.n, i])
+    if job.kind == "levels":
+        return LAWS[job.cell[0]].calibrated(rng, job.n)
+    predictions, alternative = job.cell
+    p = PREDICTIONS[predictions](job.n, rng)
+    # Along n the alternative stays what it is at 3000.
+    return drawn_labels(ALTERNATIVES[alternative](p, strength(alternative, predictions)), rng), p
+
+
+def with_draws(method: Any, resamples: int) -> Any:
+    has_draws = getattr(method, "n_resamples", None) is not None
+    return dataclasses.replace(method, n_resamples=resamples) if has_draws else method
+
+
+def compute(job: Job) -> list[dict[str, Any]]:
+    """A record for each method: p-values, and which sets came with a warning that the test may reject too often."""
+    pvalues: dict[str, list[float | None]] = {name: [] for name in job.methods}
+    warned: dict[str, list[int]] = {name: [] for name in job.methods}
+    seconds = dict.fromkeys(job.methods, 0.0)
+    for i in range(job.first, job.first + job.count):
+        y, p = data_set(job, i)
+        for name in job.methods:
+            with warnings.catch_warnings(record=True) as caught, threadpool_limits(limits=1):
+                warnings.simplefilter("always")
+                result = kcalib.calibration_test(
+                    y, p, method=with_draws(METHODS[name], job.resamples), seed=i, threads=1
+                )
+            pvalues[name].append(float(result.pvalue))
+            warned[name].append(int(any(issubclass(w.category, kcalib.AntiConservativeWarning) for w in caught)))
+            seconds[name] += result.seconds
+    about = {"kind": job.kind, "cell": list(job.cell), "n": job.n, "first": job.first, "resamples": job.resamples}
+    return [
+        about | {"method": name, "pvalues": pvalues[name], "warned": warned[name], "seconds": seconds[name]}
+        for name in job.methods
+    ]
+
+
+def key(kind: str, cell: Any, n: int, method: str) -> tuple:
+    return kind, tuple(cell), n, method
+
+
+class Journal:
+    """Records of chunks in a file: what is there is not computed again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: dict[tuple, dict[int, dict[str, Any]]] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                self.add(json.loads(line))
+
+    def add(self, record: dict[str, Any]) -> None:
+        place = key(record["kind"], record["cell"], record["n"], record["method"])
+        self.records.setdefault(place, {})[record["first"]] = record
+
+    def save(self, records: list[dict[str, Any]]) -> None:
+        with self.path.open("a") as file:
+            for record in records:
+                self.add(record)
+                file.write(json.dumps(record) + "\n")
+
+    def has(self, place: tuple, first: int, count: int) -> bool:
+        found = self.records.get(place, {}).get(first)
+        return found is not None and len(found["pvalues"]) >= count
+
+    def column(self, place: tuple, name: str) -> np.ndarray:
+        chunks = self.records.get(place, {})
+        return np.array([value for first in sorted(chunks) for value in chunks[first][name]], dtype=float)
+
+    def seconds(self, place: tuple) -> float:
+        return sum(r["seconds"] for r in self.records.get(place, {}).values())
+
+
+def fill(journal: Journal, cells: list[tuple[str, tuple[str, ...], int, int]], given: argparse.Namespace) -> None:
+    """Compute what the journal lacks; `cells` are (kind, cell, n, sets). All cells grow at the same pace."""
+    jobs = []
+    for kind, cell, n, sets in cells:
+        for first in range(0, sets, CHUNK):
+            count = min(CHUNK, sets - first)
+            missing = tuple(m for m in given.methods if not journal.has(key(kind, cell, n, m), first, count))
+            if missing:
+                jobs.append(Job(kind, cell, n, first, count, missing, given.resamples))
+    jobs.sort(key=lambda job: job.first)
+    for records in computed(jobs, given.processes):
+        journal.save(records)
+
+
+def computed(jobs: list[Job], processes: int) -> Iterator[list[dict[str, Any]]]:
+    if processes == 1:
+        yield from map(compute, jobs)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(compute, jobs)
+
+
+# -- tables -----------------------------------------------------------------------------------------------
+
+
+def share(pvalues: np.ndarray, alpha: float) -> float:
+    """Of p-values at most alpha; those of draws are multiples of 1 / (R + 1) but for rounding."""
+    return float(np.mean(pvalues <= alpha * (1 + 1e-9)))
+
+
+def bounds(count: int, p: float) -> tuple[float, float]:
+    law = scipy.stats.binom(count, p)
+    return law.ppf(RISK / 2) / count, law.isf(RISK / 2) / count
+
+
+def level_cell(pvalues: np.ndarray, warned: np.ndarray, alpha: float) -> str:
+    """A share; + above the bounds, ! so too where no warning was given, - below the bounds."""
+    found = share(pvalues, alpha)
+    low, high = bounds(len(pvalues), alpha)
+    mark = "+" if found > high else "-" if found < low else " "
+    silent = pvalues[warned == 0]
+    if mark == "+" and len(silent) and share(silent, alpha) > bounds(len(silent), alpha)[1]:
+        mark = "!"
+    return f"{found:.4f}{mark}"
+
+
+def levels_table(journal: Journal, laws: list[str], methods: list[str], resamples: int) -> str:
+    counts = [len(journal.column(key("levels", (law,), LAWS[law].n, m), "pvalues")) for law in laws for m in methods]
+    count = max(counts, default=0)
+    lines = [
+        f"Shares of calibrated sets that are rejected at 0.01, 0.05, 0.1; {min(counts)} to {count} sets each; "
+        f"{resamples} draws",
+        "99.9 % binomial bounds of {} sets: {}".format(
+            count, ", ".join("{:.4f} .. {:.4f}".format(*bounds(count, a)) for a in ALPHAS)
+        ),
+        "+ above the bounds, with an AntiConservativeWarning; ! above the bounds in sets without a warning;",
+        "- below the bounds; warned: share of sets that came with the warning",
+    ]
+    silent: dict[str, int] = dict.fromkeys(methods, 0)
+    for law in laws:
+        n = LAWS[law].n
+        lines += ["", f"{law}; n = {n}".ljust(30) + "".join(f"{a:g}".ljust(10) for a in ALPHAS) + "warned"]
+        for name in methods:
+            place = key("levels", (law,), n, name)
+            pvalues, warned = journal.column(place, "pvalues"), journal.column(place, "warned")
+            if not len(pvalues):
+                continue
+            cells = [level_cell(pvalues, warned, a) for a in ALPHAS]
+            silent[name] += sum("!" in cell for cell in cells)
+            lines.append(("  " + name).ljust(30) + "".join(c.ljust(10) for c in cells) + f"{warned.mean():.2f}")
+    lines += ["", "cells above the bounds without a warning: " + ", ".join(f"{m} {silent[m]}" for m in methods)]
+    return "\n".join(lines)
+
+
+def powers_table(journal: Journal, methods: list[str]) -> str:
+    names = [m for m in methods if m != "Exact"]
+    lines = [
+        f"Share of sets rejected at 0.05 by all pairs, n = {N}, and other methods' powers as shares of it",
+        "",
+        "predictions".ljust(20) + "alternative".ljust(22) + "sets  all pairs  " + "".join(m.rjust(10) for m in names),
+    ]
+    sums = dict.fromkeys(methods, 0.0)
+    for predictions in PREDICTIONS:
+        for alternative in ALTERNATIVES:
+            column = functools.partial(_power, journal, "powers", (predictions, alternative), N)
+            all_pairs, count = column("Exact")
+            cells = []
+            for name in methods:
+                found, _ = column(name)
+                sums[name] += found
+                if name != "Exact":
+                    cells.append(f"{found / all_pairs:10.2f}" if all_pairs else "         .")
+            lines.append(f"{predictions:20}{alternative:22}{count:4}{all_pairs:11.3f}  " + "".join(cells))
+    lines.append(
+        "mean power".ljust(46) + f"{sums['Exact'] / 30:11.3f}  " + "".join(f"{sums[m] / 30:10.3f}" for m in names)
+    )
+    return "\n".join(lines)
+
+
+def _power(journal: Journal, kind: str, cell: tuple[str, str], n: int, method: str) -> tuple[float, int]:
+    pvalues = journal.column(key(kind, cell, n, method), "pvalues")
+    return (share(pvalues, 0.05), len(pvalues)) if len(pvalues) else (float("nan"), 0)
+
+
+GROWTH = {3000: 300, 6000: 200, 10_000: 100, 20_000: 60, 30_000: 60, 60_000: 40, 100_000: 40, 1_000_000: 6}
+GROWING = ("Dir(.3), m = 10", "temperature")
+
+
+def growth_table(journal: Journal, methods: list[str]) -> str:
+    lines = [
+        "{}, {}: share rejected at 0.05 (and seconds a test, one thread)".format(*GROWING),
+        "",
+        "n".rjust(10) + "sets".rjust(6) + "".join(m.rjust(18) for m in methods),
+    ]
+    for n in GROWTH:
+        cells, counts = [], [0]
+        for name in methods:
+            place = key("growth", GROWING, n, name)
+            found, count = _power(journal, "growth", GROWING, n, name)
+            counts.append(count)
+            cells.append(f"{found:.3f} ({journal.seconds(place) / count:.2f} s)" if count else ".")
+        lines.append(f"{n:10}{max(counts):6}" + "".join(c.rjust(18) for c in cells))
+    return "\n".join(lines)
+
+
+def growth_figure(journals: dict[str, tuple[Journal, str]]) -> Any:
+    """Power against n; a curve for each (journal, method)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    styles = zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7"), ("o", "s", "^", "v"), strict=True)
+    for (label, (journal, method)), (colour, marker) in zip(journals.items(), styles, strict=False):
+        found = [(n, *_power(journal, "growth", GROWING, n, method)) for n in GROWTH]
+        sizes, powers, counts = np.array([row for row in found if row[2]], dtype=float).T
+        error = np.sqrt(powers * (1 - powers) / counts)
+        axes.errorbar(sizes, powers, 1.96 * error, color=colour, marker=marker, capsize=2, label=label)
+    axes.axhline(0.05, color="0.6", linewidth=1, linestyle="--")
+    axes.set_xscale("log")
+    axes.set_xlabel("samples")
+    axes.set_ylabel("share rejected at 0.05")
+    axes.set_title("{}: {}".format(*GROWING), fontsize=11)
+    axes.legend(frameon=False)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("levels", "powers", "growth"))
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--sets", type=int, help="default: 2000 for levels, 100 for powers, by size for growth")
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), help="default: all; auto, Exact for powers")
+    parser.add_argument("--laws", nargs="+", choices=tuple(LAWS), default=list(LAWS))
+    parser.add_argument("--resamples", type=int, default=199)
+    parser.add_argument("--sizes", type=int, nargs="+", choices=tuple(GROWTH), default=list(GROWTH))
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--show", action="store_true", help="what the journal has")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help="growth: draw it")
+    parser.add_argument("--beside", type=Path, metavar="JOURNAL", help="growth: another version's journal")
+    given = parser.parse_args()
+    default = {"levels": list(METHODS), "powers": ["auto", "Exact", "Features", "Block"], "growth": ["auto"]}
+    given.methods = given.methods or [m for m in default[given.kind] if m in METHODS]
+    journal = Journal(given.journal)
+    cells = {
+        "levels": [("levels", (law,), LAWS[law].n, given.sets or 2000) for law in given.laws],
+        "powers": [("powers", (p, a), N, given.sets or 100) for p in PREDICTIONS for a in ALTERNATIVES],
+        "growth": [("growth", GROWING, n, given.sets or GROWTH[n]) for n in given.sizes],
+    }[given.kind]
+    if not given.show:
+        fill(journal, cells, given)
+    if given.kind == "levels":
+        print(levels_table(journal, given.laws, given.methods, given.resamples))
+    elif given.kind == "powers":
+        print(powers_table(journal, given.methods))
+    else:
+        print(growth_table(journal, given.methods))
+        if given.figure:
+            curves = {"auto": (journal, "auto")}
+            if given.beside:
+                curves["blocks from 29,000 on"] = (Journal(given.beside), "auto")
+            growth_figure(curves).savefig(given.figure, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

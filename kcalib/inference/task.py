@@ -18,6 +18,7 @@ from kcalib._packing import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments, PairProblem
+from kcalib.estimators.null_moments import NullMoments, effective_events, null_moments
 from kcalib.estimators.skce import PairOptions
 from kcalib.results import CalibrationTestResult
 
@@ -72,6 +73,16 @@ class Task:
     def estimate(self) -> float:
         """The unbiased SKCE."""
         return statistics.unbiased(self.moments, self.n)
+
+    @cached_property
+    def null_moments(self) -> NullMoments:
+        """Moments of the sums over H under calibration, given the predictions."""
+        return null_moments(self.data, self.packed, self.operator)
+
+    @cached_property
+    def effective_events(self) -> float:
+        """About how many events the law under calibration rests on, from the predictions alone."""
+        return effective_events(self.data, self.packed)
 
     @property
     def null_variance(self) -> float:

@@ -1,0 +1,188 @@
+r"""The variance of the SKCE under calibration, as pair problems whose marks know no label.
+
+Given the predictions of a calibrated model its targets are independent draws, and with residuals e_i and V_i = Cov(e_i)
+
+    E sum_{i != j} H_ij^2 = sum_{i != j} k_ij^2 tr(M V_i M V_j),    V = diag(p) - p p^T for probabilities p, M = R R^T
+
+k^2 is a kernel in normal form again (`squared`), and the trace an inner product of marks, the entries of U = R^T V R.
+Products of factors, on a line too, are what every operator computes. `estimators.null_moments` takes the sums of all
+pairs, and `inference.blocks` those within blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
+from kcalib._packing.packed import Packed
+from kcalib._packing.target_factors import TargetFactor
+from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib.distributions import NegativeBinomial, Poisson
+
+RANK_WITH_COLUMNS = 16  # up to here a sweep with all r (r + 1) / 2 entries of U takes less time than three with r
+COLUMNS_AT_ONCE = 256
+DOT = Factor("identity", "dot")
+ROUNDING = 4 * float(np.finfo(np.float64).eps)
+DIGITS = 1e-6  # relative error of the variance from a difference of sums
+COLUMNS_WORK = 1e11  # multiply-adds that are spent to be rid of it
+
+Total = Callable[[PairProblem], float]  # sums of the entries off the diagonal, of all pairs or those within blocks
+
+
+@dataclass(frozen=True)
+class FiniteLaw:
+    """Targets of finitely many values: value c of sample i has the probability p_ic, and the mark (R^T e)."""
+
+    probabilities: Array  # shape (n, m)
+    root: np.ndarray | None  # R, shape (m, r); None for the identity
+    problem: PairProblem  # of the predictions; its marks say nothing here
+
+    @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        """Which value is the most probable one (n, m), probabilities of the others (n, m), and their sums (n, 1).
+
+        In these nothing cancels where a probability is near 1.
+        """
+        p = self.probabilities
+        xp = arrays.namespace(p)
+        columns = xp.arange(p.shape[1], device=arrays.device(p))
+        top = columns[None, :] == xp.argmax(p, axis=1)[:, None]
+        others = xp.where(top, xp.zeros_like(p), p)
+        return top, others, xp.sum(others, axis=1, keepdims=True)
+
+    @property
+    def narrow_root(self) -> np.ndarray:
+        """R without what residuals, which sum to 0, do not see: nothing is lost beside a large common part."""
+        m = int(self.probabilities.shape[1])
+        root = np.eye(m) if self.root is None else self.root - np.mean(self.root, axis=0)
+        if m == 2:  # a residual is (-e, e)
+            length = float(np.linalg.norm(root[1] - root[0]))
+            root = np.array([[-length / 2], [length / 2]])
+        return root
+
+    def with_marks(self, marks: Array, *factors: Factor) -> PairProblem:
+        """k^2 times the factors, between samples with these marks."""
+        terms = tuple(replace(t, factors=t.factors + factors) for t in squared(self.problem.kernel))
+        points = self.problem.left.points
+        marks = arrays.namespace(points).astype(marks, points.dtype, copy=False)
+        return replace(self.problem, left=Side(points, marks), kernel=terms, target=None)
+
+
+@singledispatch
+def finite_law(data: Data, packed: Packed) -> FiniteLaw | None:
+    """The law of the targets under calibration, given the predictions; None where it has no finite form here."""
+    return None
+
+
+@finite_law.register
+def _(data: Classification, packed: Packed) -> FiniteLaw:
+    p = data.probabilities
+    problem = PairProblem(Side(p, p[:, :1]), None, packed.problem.kernel)
+    return FiniteLaw(p, packed.target.root, problem)
+
+
+@finite_law.register
+def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
+    target, prediction = packed.target, data.prediction
+    if not isinstance(prediction, (Poisson, NegativeBinomial)):
+        return None
+    if not isinstance(target, TargetFactor) or target.features is None or target.draws is not None:
+        return None
+    table = prediction.pmf_table()
+    atoms = arrays.namespace(table).arange(table.shape[1], dtype=table.dtype, device=arrays.device(table))
+    root = arrays.to_host(target.features.points(atoms[:, None])[0])
+    return FiniteLaw(arrays.beside(table, packed.problem.left.points), root, packed.problem)
+
+
+def squared(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The square of a kernel in normal form, multiplied out."""
+    found = []
+    for i, a in enumerate(terms):
+        found.append(Term(a.coefficient**2, tuple(f for factor in a.factors for f in _squared(factor))))
+        found += [Term(2 * a.coefficient * b.coefficient, a.factors + b.factors) for b in terms[:i]]
+    return tuple(found)
+
+
+def _squared(factor: Factor) -> tuple[Factor, ...]:
+    if factor.profile in ("exponential", "gaussian"):  # exp(-s d) and exp(-s d^2): one exponential, not two
+        return (replace(factor, scale=2 * factor.scale),)
+    return factor, factor
+
+
+def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
+    """sum k_ij^2 tr(M V_i M V_j) over the pairs i != j that `total` adds up, and whether it has most of its digits."""
+    n, m = (int(size) for size in law.probabilities.shape)
+    if law.root is not None or m <= RANK_WITH_COLUMNS:
+        return _by_columns(law, total), True
+    # tr(V V') = <v, v'> + <p, p'>^2 - <p^2, p'^2>, v the diagonals: the last two are sum_{a != b} p_a p'_a p_b p'_b.
+    xp, p = arrays.namespace(law.probabilities), law.probabilities
+    top, _, rest = law.parts
+    most = xp.max(p, axis=1, keepdims=True)
+    own = total(law.with_marks(p * xp.where(top, rest, most + rest - p)))
+    products = total(law.with_marks(xp.ones_like(p[:, :1]), DOT, DOT))
+    squares = total(law.with_marks(p * p))
+    cross = min(max(products - squares, 0.0), own)
+    if ROUNDING * products <= DIGITS * own:
+        return own + cross, True
+    if n * n * m * m / 4 <= COLUMNS_WORK:
+        return _by_columns(law, total), True
+    return own + cross, False
+
+
+def _by_columns(law: FiniteLaw, total: Total) -> float:
+    return math.fsum(total(law.with_marks(marks)) for marks in _columns(law))
+
+
+def _columns(law: FiniteLaw) -> Iterator[Array]:
+    """Entries of U = R^T V R, each pair off the diagonal once, times the root of 2: <U, U'> is their inner product.
+
+    With the most probable value t of a row, R is taken beside its row t: terms of U are then as small as the errors
+    of the prediction are rare.
+    """
+    p, root = law.probabilities, law.narrow_root
+    xp = arrays.namespace(p)
+    _, others, rest = law.parts
+    r = arrays.like(root, p, dtype=p.dtype)
+    at = xp.take(r, xp.argmax(p, axis=1), axis=0)
+    sums = others @ r
+    means = sums - at * rest
+    first, second = np.triu_indices(root.shape[1])
+    for begin in range(0, len(first), COLUMNS_AT_ONCE):
+        a, b = first[begin : begin + COLUMNS_AT_ONCE], second[begin : begin + COLUMNS_AT_ONCE]
+        both = others @ arrays.like(root[:, a] * root[:, b], p, dtype=p.dtype)
+        scale = arrays.like(np.where(a == b, 1.0, math.sqrt(2.0)), p, dtype=p.dtype)
+        i, j = arrays.like(a, p), arrays.like(b, p)
+        at_a, at_b = xp.take(at, i, axis=1), xp.take(at, j, axis=1)
+        sums_a, sums_b = xp.take(sums, i, axis=1), xp.take(sums, j, axis=1)
+        inner = both - at_b * sums_a - at_a * sums_b + at_a * at_b * rest
+        yield (inner - xp.take(means, i, axis=1) * xp.take(means, j, axis=1)) * scale[None, :]
+
+
+def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
+    """E |R^T e|^2 and E |R^T e|^4 of each sample, shape (n,)."""
+    p = law.probabilities
+    xp = arrays.namespace(p)
+    top, others, rest = law.parts
+    r = arrays.like(law.narrow_root, p, dtype=p.dtype)
+    at = xp.take(r, xp.argmax(p, axis=1), axis=0)
+    if law.root is None and p.shape[1] > 2:  # R is the identity
+        means = others - at * rest
+        apart, along = 2.0, others + rest
+    else:
+        means = others @ r - at * rest
+        gram = xp.sum(r * r, axis=1)
+        apart = gram[None, :] + xp.sum(at * at, axis=1, keepdims=True) - 2 * at @ r.T
+        along = means @ r.T - xp.sum(means * at, axis=1, keepdims=True)
+    shift = xp.sum(means * means, axis=1, keepdims=True)
+    lengths = xp.maximum(apart - 2 * along + shift, xp.zeros_like(p))
+    lengths = xp.where(top, shift, lengths)
+    return xp.sum(p * lengths, axis=1), xp.sum(p * lengths * lengths, axis=1)

@@ -1,0 +1,89 @@
+"""Moments of the SKCE under calibration, given the predictions: no label counts.
+
+With T = sum_{i != j} H_ij, SKCE = T / (n (n - 1)), a calibrated model has E T = 0 and Var T = 2 E sum_{i != j} H_ij^2.
+Of labels (and counts) this expectation is a sweep over the pairs (`_packing.variance`), of other targets a mean over
+draws. Spectra, gamma laws, blocks, standard errors and warnings rest on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._input.data import Data
+from kcalib._packing import Packed
+from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.statistics import total
+
+SEED = 0  # of draws: what comes from them is a function of the predictions
+FEWEST_DRAWS, TARGETS = 4, 4000  # sets of drawn targets: at least so many, and targets in all
+
+
+@dataclass(frozen=True)
+class NullMoments:
+    """What the sums over H are under calibration, on average over targets drawn from the predictions."""
+
+    squares: float  # E sum_{i != j} H_ij^2; the variance of sum_{i != j} H_ij is twice that
+    trace: float  # E sum_i H_ii
+    exact: bool  # False: from draws of targets, or from a difference of sums that has lost digits
+
+
+def null_moments(data: Data, packed: Packed, operator: Operator) -> NullMoments:
+    """The moments of the packed problem, on the operator that computes its sums.
+
+    Time of labels: a sweep over the pairs with m (m + 1) / 2 marks a sample, from 17 classes on three with at most m;
+    with a target matrix of rank r, r (r + 1) / 2 marks. Of other targets some sweeps with their marks. Memory O(n m).
+    """
+    law = finite_law(data, packed)
+    if law is None:
+        found = np.mean(list(_drawn(data, packed, operator)), axis=0)
+        return NullMoments(float(found[0]), float(found[1]), False)
+
+    def total_of(problem: PairProblem) -> float:
+        again = operator_for(problem, operator=operator.name, threads=operator.threads)
+        return float(again.moments(rows=False, trace=False).total)
+
+    squares, exact = expected_squares(law, total_of)
+    points = law.problem.left.points
+    marks = arrays.namespace(points).sqrt(expected_lengths(law)[0])[:, None]
+    own = diagonal(PairProblem(Side(points, marks), None, packed.problem.kernel), operator.threads or 1)
+    return NullMoments(squares, total(own), exact)
+
+
+def effective_events(data: Data, packed: Packed) -> float:
+    """(sum_i E |e_i|^2)^2 / sum_i E |e_i|^4: about how many events the law under calibration rests on.
+
+    Of n samples whose residuals e are all alike it is n; of n rare events, each of probability q, about n q. From 0
+    (predictions that leave nothing open) to n. Time O(n m), of targets other than labels and counts some draws.
+    """
+    law = finite_law(data, packed)
+    if law is None:
+        drawn = [_with_drawn(data, packed, replicate) for replicate in range(_n_draws(data.n))]
+        lengths = [diagonal(one.problem) for one in drawn]
+        second, fourth = sum(total(own) for own in lengths), sum(total(own * own) for own in lengths)
+        return second**2 / (len(drawn) * fourth) if fourth > 0 else 0.0
+    squares, fourths = expected_lengths(law)
+    return total(squares) ** 2 / total(fourths) if total(fourths) > 0 else 0.0
+
+
+def _drawn(data: Data, packed: Packed, operator: Operator) -> Iterator[tuple[float, float]]:
+    """Sum of squares and trace of sets of drawn targets."""
+    for replicate in range(_n_draws(data.n)):
+        problem = _with_drawn(data, packed, replicate).problem
+        moments = operator_for(problem, operator=operator.name, threads=operator.threads).moments(second=True)
+        assert moments.sum_of_squares is not None
+        yield moments.sum_of_squares, float(moments.trace)
+
+
+def _with_drawn(data: Data, packed: Packed, replicate: int) -> Packed:
+    return packed.with_targets(data.draw(SEED, replicate))
+
+
+def _n_draws(n: int) -> int:
+    return max(FEWEST_DRAWS, -(-TARGETS // n))

@@ -1,13 +1,29 @@
-"""Random features of kernels: finite sums phi(x) . phi(x') whose expectation over the frequencies is k(x, x').
+r"""Random features of a kernel: a map phi with k_F(x, x') = <phi(x), phi(x')>, whose mean is k(x, x').
 
-`feature_sums` adds up what is made of them.
+`FeatureMap` says what phi is, `feature_map` draws one for a kernel in normal form, frequencies by the spectral law of
+each factor (`spectra`). `feature_sums` makes features, tile by tile, and adds them up.
+
+A product of factors has the sum of independent frequencies; inner products ("dot") are factors <x, r> of random
+vectors r with E r r^T = I, or, as terms by themselves, entries of x where there is room. Frequencies are made on the
+host, by NumPy's Philox generator: the same for every array library.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import LARGEST_KEY
+from kcalib._pairs.problem import Term
+from kcalib._pairs.spectra import Domain, frequencies, without_features
+
+N_GROUPS = 8
+COLUMNS_PER_ROOT = 14.4  # columns for each fourth root of n: 256 for 1e5 samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +43,8 @@ class FeatureMap:
     offsets : array, shape (L, F)
         What is added to the projections.
     groups : array, shape (F,)
-        Integers 0..n_groups-1, ascending: the features of each group are independent of the others', and the kernel of
-        each has the expectation k.
+        Integers 0..n_groups-1, ascending: the features of each group are independent of the others', and `n_groups`
+        times the kernel of each has the expectation k.
     """
 
     frequencies: np.ndarray
@@ -44,5 +60,129 @@ class FeatureMap:
 
     @property
     def n_groups(self) -> int:
-        """How many independent groups the frequencies are in."""
+        """How many independent groups the frequencies are in; 1 where the feature kernel is k."""
         return int(self.groups[-1]) + 1
+
+
+def default_columns(n: int) -> int:
+    """Columns of features for n samples: 256 for 1e5, growing with the fourth root of n; multiples of 16."""
+    step = 2 * N_GROUPS
+    return step * max(1, round(COLUMNS_PER_ROOT * n**0.25 / step))
+
+
+def feature_map(
+    terms: Sequence[Term], points: Array, n_columns: int, seed: int, n_groups: int = N_GROUPS
+) -> FeatureMap:
+    """Draw a map for a kernel in normal form on points of shape (n, d); `n_columns` is a multiple of 2 `n_groups`.
+
+    It depends on seed, kernel and sizes alone, and of the points only on whether their rows have equal sums (as
+    probabilities do), and with inner products on their mean square. Kernels that are sums of at most F / d inner
+    products alone have the features that they are, in fewer columns.
+
+    Raises
+    ------
+    ValueError
+        If a factor of the kernel is not known to be positive definite on the points: it has no features.
+    """
+    assert n_columns % (2 * n_groups) == 0
+    d, per_group = int(points.shape[1]), n_columns // (2 * n_groups)
+    for term in terms:
+        for factor in term.factors:
+            if factor.metric not in ("euclidean", "cityblock", "dot"):
+                raise ValueError(without_features(factor))
+    if all(_is_linear(term) for term in terms) and d <= n_columns // 2:
+        coefficient = sum(term.coefficient for term in terms)
+        entries, nothing = np.eye(d)[None], np.zeros(d)
+        return FeatureMap(
+            np.zeros((d, d)), np.full(d, math.sqrt(coefficient)), entries, nothing[None], nothing.astype(int)
+        )
+    domain, squares = _domain(points), _mean_square(terms, points)
+    n_dots = max(sum(factor.metric == "dot" for factor in term.factors) for term in terms)
+    drawn = []
+    for group in range(n_groups):
+        # Draws of labels have the keys (seed, 0), (seed, 1), and so on.
+        key = np.array([seed, LARGEST_KEY - group], dtype=np.uint64)
+        random = np.random.Generator(np.random.Philox(key=key))
+        drawn.append(_group(terms, domain, squares, per_group, n_dots, random))
+    return FeatureMap(
+        np.concatenate([found[0] for found in drawn]),
+        np.concatenate([found[1] for found in drawn]) / math.sqrt(n_groups),
+        np.concatenate([found[2] for found in drawn], axis=1),
+        np.concatenate([found[3] for found in drawn], axis=1),
+        np.repeat(np.arange(n_groups), [len(found[1]) for found in drawn]),
+    )
+
+
+def _domain(points: Array) -> Domain:
+    xp, d = arrays.namespace(points), int(points.shape[1])
+    sums = xp.sum(points, axis=1)
+    return Domain(d, float(xp.max(sums)) - float(xp.min(sums)) if d > 1 else 0.0)
+
+
+def _mean_square(terms: Sequence[Term], points: Array) -> float:
+    """The mean of |x|^2, of inner products alone, to few digits: the same of every array library."""
+    if not any(factor.metric == "dot" for term in terms for factor in term.factors):
+        return 1.0
+    xp = arrays.namespace(points)
+    return float(f"{max(float(xp.sum(points * points)) / int(points.shape[0]), 1e-300):.3g}")
+
+
+def _is_linear(term: Term) -> bool:
+    return [factor.metric for factor in term.factors] == ["dot"]
+
+
+def _group(
+    terms: Sequence[Term], domain: Domain, squares: float, count: int, n_dots: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Frequencies, amplitudes, projections and offsets of a group, whose kernel has the mean k."""
+    d = domain.columns
+    sizes = [term.coefficient * squares ** sum(f.metric == "dot" for f in term.factors) for term in terms]
+    limits = [d if _is_linear(term) else count for term in terms]
+    parts = []
+    for term, (share, weight) in zip(terms, _shares(sizes, limits, count, random), strict=True):
+        if not share:
+            continue
+        w, r, o = np.zeros((share, d)), np.zeros((n_dots, share, d)), np.ones((n_dots, share))
+        dots = 0
+        for factor in term.factors:
+            if factor.metric == "dot":
+                r[dots], o[dots] = _projections(d, share, random), 0.0
+                dots += 1
+            else:
+                w += frequencies(factor, domain, share, random)
+        parts.append((w, np.full(share, math.sqrt(term.coefficient * weight)), r, o))
+    w, a, r, o = zip(*parts, strict=True)
+    return np.concatenate(w), np.concatenate(a), np.concatenate(r, axis=1), np.concatenate(o, axis=1)
+
+
+def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
+    """Vectors r with E r r^T = I, shape (count, d): orthogonal ones of length sqrt d; all of d of them are a basis."""
+    parts = []
+    for begin in range(0, count, d):
+        orthogonal, triangle = np.linalg.qr(random.standard_normal((d, min(d, count - begin))))
+        parts.append((orthogonal * np.copysign(math.sqrt(d), np.diag(triangle))).T)
+    return np.concatenate(parts)
+
+
+def _shares(
+    sizes: Sequence[float], limits: Sequence[int], count: int, random: np.random.Generator
+) -> list[tuple[int, float]]:
+    """Frequencies of each term, `count` together, about as their sizes are, and the weight of one.
+
+    A term's number times its weight is 1 on average, and always if there are as many frequencies as terms. With
+    `limits` frequencies a term is exact and needs no more.
+    """
+    total = math.fsum(sizes)
+    if len(sizes) > count:
+        # Terms at equal distances on the line of all sizes.
+        ends = np.floor(np.cumsum(sizes) / total * count + random.random())
+        found = np.diff(ends, prepend=0.0).astype(int)
+        return [(int(k), total / (count * size)) for k, size in zip(found, sizes, strict=True)]
+    shares = [1] * len(sizes)
+    while sum(shares) < count:
+        open_terms = [t for t, share in enumerate(shares) if share < limits[t]]
+        if not open_terms:
+            break
+        most_wanting = max(open_terms, key=lambda t: sizes[t] / shares[t])
+        shares[most_wanting] += 1
+    return [(share, 1 / share) for share in shares]

@@ -23,6 +23,7 @@ from kcalib.inference.task import CalibrationMethod
 SHARED = ("estimator", "block_size", "n_bins")
 # An option of what is read from files, where no test locations are.
 OF_FILES = ("from_logits",)
+WORD = re.compile(r'"(\w+)"')
 
 
 def flag(name: str) -> str:
@@ -36,6 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name, classes in owners().items():
         text_of_type, text = _documented(classes[0]).get(name, ("", ""))
         kwargs = _argument(typing.get_type_hints(classes[0])[name], text_of_type)
+        if kwargs is not None and "choices" in kwargs:  # a class refuses those of the others itself
+            kwargs["choices"] = list(dict.fromkeys(word for cls in classes for word in _words(cls, name)))
         if name not in SHARED and kwargs is not None:
             methods = ", ".join(cls.name for cls in classes)
             default = getattr(classes[0], name)
@@ -81,7 +84,7 @@ def owners() -> dict[str, list[type[CalibrationMethod]]]:
 def _argument(hint: Any, text_of_type: str) -> dict[str, Any] | None:
     """What `add_argument` takes for a field of this type; None if no word or number can be its value."""
     types = set(typing.get_args(hint)) or {hint}
-    choices = re.findall(r'"(\w+)"', text_of_type)
+    choices = WORD.findall(text_of_type)
     if bool in types:
         return {"action": argparse.BooleanOptionalAction, "default": None}
     if int in types and str in types:
@@ -93,6 +96,10 @@ def _argument(hint: Any, text_of_type: str) -> dict[str, Any] | None:
     if str in types:
         return {"choices": choices} if choices else {"metavar": "NAME"}
     return None
+
+
+def _words(cls: type[CalibrationMethod], name: str) -> list[str]:
+    return WORD.findall(_documented(cls).get(name, ("", ""))[0])
 
 
 def _integer_or_word(text: str) -> int | str:

@@ -177,7 +177,7 @@ def calibration_test(
     >>> result.pvalue < 1e-15
     True
     >>> print(result.null_law)  # doctest: +ELLIPSIS
-    chi-square variables weighted by ... leading eigenvalues, ... of the variance from the rest
+    chi-square variables weighted by ... leading eigenvalues given the predictions, ... of the variance from the rest
 
     The options of a test are those of its method:
 

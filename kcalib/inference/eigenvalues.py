@@ -1,13 +1,11 @@
-"""Eigenvalues of the never-stored matrix behind the null law of the unbiased SKCE.
+"""Eigenvalues of a never-stored symmetric matrix A, as behind the null laws of the unbiased SKCE.
 
-With n samples of a calibrated model n SKCE has, given the size of the residuals, about the law of
-sum_i l_i Z_i^2, l the eigenvalues of A = (H without its diagonal) / (n - 1) and Z standard
-normal: that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make
-small samples' tests reject too rarely; measured by docs/scripts/w19_experiments.py.) They sum to 0.
+n SKCE of a calibrated model has about the law of sum_i l_i Z_i^2, l the eigenvalues of A and Z standard normal. They
+sum to 0. Which A that is, `conditional_spectrum` and `spectrum` say; both hand a `Hidden` matrix to this module.
 
-`full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest
-eigenvalues with a few products, the sum of squares of all comes exactly from `Moments`, and the third and
-fourth powers of the rest from the same products, by stochastic quadrature. Called by `spectrum`, which has the methods.
+`full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest eigenvalues with a few
+products, the sum of squares of all is given, and the third and fourth powers of the rest come from the same products,
+by stochastic quadrature.
 """
 
 from __future__ import annotations
@@ -79,10 +77,52 @@ class Eigenvalues:
         return ChiSquareMixture(weights, degrees_of_freedom=freedom, normal_variance=variance)
 
 
-def full_spectrum(operator: Operator, n: int) -> Eigenvalues:
-    """All eigenvalues, of the stored matrix; 16 n^2 bytes."""
-    matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
-    arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
+@dataclass(frozen=True)
+class Hidden:
+    """A symmetric matrix A = B / scale, of which products are known."""
+
+    size: int
+    scale: float
+    squares: float  # sum of the squares of the entries of A
+    product: Callable[[Array], Array]  # B @ vectors, for vectors of shape (size, columns); a new array
+    stored: Callable[[], Array]  # A itself, a new array
+    beside: Array  # vectors are where this is
+    width: int  # columns of a product, for up to BLOCK_EIGENVALUES
+    threads: int
+
+
+def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
+    """H of the residuals as they are, without its diagonal, over n - 1.
+
+    The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
+    tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
+    """
+    assert moments.sum_of_squares is not None
+    diagonal = arrays.where_computed(moments.diagonal)[:, None]
+    threads = operator.threads or 1
+    single = rounded(operator)
+
+    def product(vectors: Array) -> Array:
+        products = single.matmul(arrays.beside(vectors, operator.problem.left.points), dtype="float32")
+        found = arrays.where_computed(products)
+        if arrays.is_host(found):
+            found = np.require(found, requirements="W")
+        Rows(n, threads).subtract_scaled(found, diagonal, vectors)
+        return found
+
+    def stored() -> Array:
+        matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
+        arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
+        return matrix
+
+    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
+    squares = moments.sum_of_squares / (n - 1) ** 2
+    return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads)
+
+
+def full_spectrum(hidden: Hidden) -> Eigenvalues:
+    """All eigenvalues, of the stored matrix; 16 bytes times its size, squared."""
+    matrix = hidden.stored()
     if arrays.is_host(matrix):
         values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
     else:
@@ -90,21 +130,15 @@ def full_spectrum(operator: Operator, n: int) -> Eigenvalues:
     return Eigenvalues(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
-def leading_spectrum(
-    operator: Operator, moments: Moments, n: int, count: int, settled: Callable[[Eigenvalues], bool]
-) -> Eigenvalues:
+def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
     """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space.
 
-    The space grows by a product with H until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
+    The space grows by a product with A until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
-    assert moments.sum_of_squares is not None
-    diagonal = arrays.where_computed(moments.diagonal)[:, None]
-    squares = moments.sum_of_squares / (n - 1) ** 2
-    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
-    width = min(n, max(width, -(-count * width // BLOCK_EIGENVALUES)))
-    rows = Rows(n, operator.threads or 1)
-    operator = _in_single_precision(operator)
-    vectors = weights_beside(diagonal, Weights("gaussian", n, width, 0), threads=rows.threads)
+    size, scale, squares = hidden.size, hidden.scale, hidden.squares
+    width = min(size, max(hidden.width, -(-count * hidden.width // BLOCK_EIGENVALUES)))
+    rows = Rows(size, hidden.threads)
+    vectors = weights_beside(hidden.beside, Weights("gaussian", size, width, 0), threads=rows.threads)
     blocks: list[Array] = []  # of an orthonormal basis
     inside, gram = rows.inner(blocks, vectors)
     projected = np.empty((0, 0))
@@ -114,22 +148,18 @@ def leading_spectrum(
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        products = operator.matmul(arrays.beside(new, operator.problem.left.points), dtype="float32")
-        vectors = arrays.where_computed(products)
-        if arrays.is_host(vectors):
-            vectors = np.require(vectors, requirements="W")
-        rows.subtract_scaled(vectors, diagonal, new)
+        vectors = hidden.product(new)
         inside, gram = rows.inner(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
-        outside = (gram - inside.T @ inside) / (n - 1) ** 2
-        found = _from_krylov(projected / (n - 1), outside, squares, n, width, count)
+        outside = (gram - inside.T @ inside) / scale**2
+        found = _from_krylov(projected / scale, outside, squares, size, width, count)
         if step >= FEWEST_PRODUCTS and settled(found):
             break
     return found
 
 
-def _in_single_precision(operator: Operator) -> Operator:
+def rounded(operator: Operator) -> Operator:
     """The operator for samples in float32, whose entries take half the time, unless rounding them may count.
 
     Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by

@@ -9,7 +9,7 @@ labels is a sum of quadratic forms of K, one for each column of their marks: one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import ClassVar
 
@@ -21,8 +21,6 @@ from kcalib._backend.options import check_integer
 from kcalib._backend.random import drawn_labels
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
-from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.problem import Side
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES, AllPairs, NullLaw, from_draws, quadratic_forms
 from kcalib.inference.task import Task
 
@@ -131,13 +129,9 @@ def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
 
 def _by_forms(task: Task, marks: Iterable[Array], rank: int) -> np.ndarray:
     """sum_{i != j} K_ij <a_i, a_j> for each draw of marks a; each batch has `rank` columns for a draw."""
-    points = task.packed.problem.left.points
-    ones = arrays.namespace(points).ones_like(points[:, :1])
-    operator = task.operator_of(replace(task.packed.problem, left=Side(points, ones)))
-    kernel_diagonal = arrays.where_computed(diagonal(operator.problem, operator.threads or 1))
     draws = []
     for batch in marks:
-        totals = quadratic_forms(operator, batch) - _own_forms(kernel_diagonal, batch)
+        totals = quadratic_forms(task.kernel_operator, batch) - _own_forms(task.kernel_diagonal, batch)
         draws.append(arrays.to_host(totals.reshape(-1, rank).sum(axis=1)))
     return np.concatenate(draws)
 

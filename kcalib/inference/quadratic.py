@@ -86,8 +86,10 @@ def from_draws(task: Task, totals: np.ndarray, description: str) -> NullLaw:
     return NullLaw(math.log(pvalue), description, n_resamples=len(totals), pvalue=pvalue)
 
 
-def degenerate() -> NullLaw:
-    """All H_ij, i != j, are 0, and so is the statistic."""
+def degenerate(total: float = 0.0) -> NullLaw:
+    """Under calibration the sum over i != j is 0, and no other than the observed `total` is possible."""
+    if total > 0:
+        return NullLaw(-math.inf, "none: predictions that are certain are wrong", pvalue=0.0)
     return NullLaw(0.0, "none: all pairs are 0")
 
 

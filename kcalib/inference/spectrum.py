@@ -1,6 +1,7 @@
 """Tests by the limit law of the statistic: a sum of weighted chi-square variables, or a law with its moments.
 
-The weights are eigenvalues of the never-stored matrix H, which `eigenvalues.py` finds; `kcalib.laws` has the laws.
+The weights are eigenvalues of a never-stored matrix, given the predictions (`conditional_spectrum`) or of the residuals
+at hand, which `eigenvalues` finds; `kcalib.laws` has the laws.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from typing import ClassVar
 
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
-from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
+from kcalib.inference.conditional_spectrum import conditional
+from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum, of_residuals
 from kcalib.inference.quadratic import AllPairs, NullLaw, degenerate
 from kcalib.inference.task import Task
 from kcalib.laws import PearsonCurve
 
 N_EIGENVALUES = 20
-STORED_UP_TO = 256  # samples of which all eigenvalues are computed by default, from a stored matrix
+REFERENCES = ("conditional", "residuals")
+STORED_UP_TO = 256  # rows of a matrix of which all eigenvalues are computed by default, stored
 SETTLED = 0.01  # change of log p by the last product with H; its error is smaller then
 
 
@@ -27,6 +30,7 @@ class ByEigenvalues(AllPairs):
     # Fields of the methods, which have them in common.
     n_eigenvalues: int | str | None
     max_memory: float | None
+    reference: str
 
     is_random: ClassVar[bool] = False
     description: ClassVar[str]  # of the law, before how many eigenvalues it has
@@ -36,6 +40,7 @@ class ByEigenvalues(AllPairs):
         raise NotImplementedError
 
     def __post_init__(self) -> None:
+        check_choice("reference", self.reference, REFERENCES)
         if self.max_memory is not None:
             check_max_memory(self.max_memory)
         if isinstance(self.n_eigenvalues, str):
@@ -48,42 +53,51 @@ class ByEigenvalues(AllPairs):
             check_integer("n_eigenvalues", self.n_eigenvalues, 1, hint=", or 'all'")
 
     def law(self, task: Task, seed: int) -> NullLaw:
-        n, count = task.n, self._count(task.n)
-        if task.null_variance == 0:
-            return degenerate()
+        n = task.n
+        if not isinstance(self.n_eigenvalues, str | None):
+            check_integer("n_eigenvalues", self.n_eigenvalues, 1, n, ", or 'all'")
+        if self.reference == "conditional":
+            hidden, of = conditional(task)
+        else:
+            hidden, of = of_residuals(task.operator, task.moments, n), "of the residuals"
+        if hidden.squares == 0:
+            return degenerate(float(task.moments.total))
+        count = self._count(hidden.size)
         if count is None:
             remedy, array = "pass a number of eigenvalues", task.packed.problem.left.points
-            check_memory(16 * n * n, self.max_memory, f"all eigenvalues of {n} samples", remedy, array)
-            found = full_spectrum(task.operator, n)
-            return NullLaw(self.log_pvalue(task, found), f"{self.description} all {n} eigenvalues", n_eigenvalues=n)
+            check_memory(16 * hidden.size**2, self.max_memory, f"all eigenvalues of {n} samples", remedy, array)
+            found = full_spectrum(hidden)
+            described = f"{self.description} all {hidden.size} eigenvalues {of}"
+            return NullLaw(self.log_pvalue(task, found), described, n_eigenvalues=hidden.size)
         values = [math.inf]
 
         def settled(found: Eigenvalues) -> bool:
             values.append(self.log_pvalue(task, found))
             return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
 
-        found = leading_spectrum(task.operator, task.moments, n, count, settled)
+        found = leading_spectrum(hidden, count, settled)
         share = f"{found.remainder_share:.2g} of the variance from the rest"
-        described = f"{self.description} {len(found.leading)} leading eigenvalues, {share}"
+        described = f"{self.description} {len(found.leading)} leading eigenvalues {of}, {share}"
         last = values[-1] if len(values) > 1 else self.log_pvalue(task, found)
         return NullLaw(last, described, n_eigenvalues=len(found.leading))
 
-    def _count(self, n: int) -> int | None:
-        """The number of leading eigenvalues, None for all."""
+    def _count(self, size: int) -> int | None:
+        """The number of leading eigenvalues of a matrix of that size, None for all."""
         if self.n_eigenvalues is None:
-            return None if n <= STORED_UP_TO else N_EIGENVALUES
-        if isinstance(self.n_eigenvalues, str):
-            return None
-        return check_integer("n_eigenvalues", self.n_eigenvalues, 1, n, ", or 'all'")
+            return None if size <= STORED_UP_TO else N_EIGENVALUES
+        return None if isinstance(self.n_eigenvalues, str) else int(self.n_eigenvalues)
 
 
 @dataclass(frozen=True)
 class Spectrum(ByEigenvalues):
     r"""The limit law of the statistic, a sum of chi-square variables weighted by eigenvalues.
 
-    Under calibration n SKCE over all pairs has, for many samples, about the law of :math:`\sum_i l_i (Z_i^2 - 1)`,
-    l the eigenvalues of H / (n - 1) without its diagonal and Z standard normal: [1]_ (remark B.2), [2]_. Its p-values
-    are right far out in the tail, where draws end at 1 / (1 + R).
+    Under calibration n SKCE over all pairs has, for many samples, about the law of :math:`\sum_i l_i (Z_i^2 - 1)`, Z
+    standard normal [1]_ (remark B.2), [2]_. Given the predictions l are the eigenvalues of the matrix with the blocks
+    :math:`L_i^T k_{ij} M L_j / (n - 1)`, i != j, for the covariances :math:`V_i = L_i L_i^T` of the residuals: their
+    sum of squares is half of the statistic's variance, exactly. For distributions they are those of H at targets
+    drawn from the predictions. The published form takes H of the residuals at hand, which may hold no errors where
+    these are rare: then it rejects calibrated models.
 
     Parameters
     ----------
@@ -91,14 +105,19 @@ class Spectrum(ByEigenvalues):
         Largest number of leading eigenvalues, 1..n, which a block Krylov method finds; a chi-square variable with the
         variance of the others (exact) and their third cumulant (estimated) stands for these. Products with H,
         in float32, are added until the p-value changes by less than 1 %. "all": those of a stored matrix. Default: all
-        of up to 256 samples, else 20.
+        of a matrix of up to 256 rows, else 20.
     max_memory : float, optional
         Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
+    reference : {"conditional", "residuals"}
+        The law given the predictions, or the published one of the residuals at hand.
 
     Notes
     -----
-    Time: 4 to 11 passes over the pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels
-    O(n log n)), memory O(n m). All eigenvalues: time O(n^3), memory 16 n^2 bytes. Nothing is random.
+    Time: 4 to 11 passes over the pairs, O(n^2 m) each with 16 products (for binary problems with exponential and
+    Matern kernels O(n log n)), memory O(16 n m). All eigenvalues, n m of m > 2 classes given the predictions, n
+    otherwise: time cubic in their number, memory 16 bytes times its square. Nothing is random: targets are drawn with
+    a fixed seed, which `null_law` names. In the far tail the law of few rare events is not that of normal variables:
+    "exact" is right there.
 
     References
     ----------
@@ -120,6 +139,7 @@ class Spectrum(ByEigenvalues):
 
     n_eigenvalues: int | str | None = None
     max_memory: float | None = None
+    reference: str = "conditional"
 
     name: ClassVar[str] = "spectrum"
     description: ClassVar[str] = "chi-square variables weighted by"
@@ -139,10 +159,12 @@ class Pearson(ByEigenvalues):
     Parameters
     ----------
     n_eigenvalues : int or "all", optional
-        Largest number of leading eigenvalues, 1..n, by default 20, or "all", the default up to 256 samples; as in
+        Largest number of leading eigenvalues, 1..n, by default 20, or "all", the default up to 256; as in
         `Spectrum`.
     max_memory : float, optional
         Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
+    reference : {"conditional", "residuals"}
+        The law given the predictions, or the published one of the residuals at hand; as in `Spectrum`.
 
     Notes
     -----
@@ -160,11 +182,12 @@ class Pearson(ByEigenvalues):
     >>> import kcalib
     >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
     >>> kcalib.calibration_test(y, p, method=kcalib.methods.Pearson()).null_law
-    'Pearson curve with four moments from all 5 eigenvalues'
+    'Pearson curve with four moments from all 5 eigenvalues given the predictions'
     """
 
     n_eigenvalues: int | str | None = None
     max_memory: float | None = None
+    reference: str = "conditional"
 
     name: ClassVar[str] = "pearson"
     description: ClassVar[str] = "Pearson curve with four moments from"

@@ -7,17 +7,20 @@ when a method first asks for the pair problem. `calibration_test` makes the task
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from kcalib import _packing
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.problem import Moments, PairProblem
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.estimators.null_moments import NullMoments, effective_events, null_moments
 from kcalib.estimators.skce import PairOptions
 from kcalib.results import CalibrationTestResult
@@ -73,6 +76,18 @@ class Task:
     def estimate(self) -> float:
         """The unbiased SKCE."""
         return statistics.unbiased(self.moments, self.n)
+
+    @cached_property
+    def kernel_operator(self) -> Operator:
+        """The kernel's matrix K: that of the problem with marks 1."""
+        points = self.packed.problem.left.points
+        ones = arrays.namespace(points).ones_like(points[:, :1])
+        return self.operator_of(replace(self.packed.problem, left=Side(points, ones), target=None))
+
+    @cached_property
+    def kernel_diagonal(self) -> Array:
+        operator = self.kernel_operator
+        return arrays.where_computed(diagonal(operator.problem, operator.threads or 1))
 
     @cached_property
     def null_moments(self) -> NullMoments:

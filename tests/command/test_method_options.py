@@ -44,7 +44,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
     for name in fields - NO_OPTIONS - {"estimator", "block_size", "n_bins"}:
         names = ", ".join(cls.name for cls in METHODS if name in {field.name for field in dataclasses.fields(cls)})
         assert re.search(rf"{flag(name)}(, --no-[a-z-]+| \S+) {names}: \w+", text)
-    assert "Number R of draws, at least 1 (default: 999)" in text and "{conditional,F,chi2}" in text
+    assert "Number R of draws, at least 1 (default: 999)" in text and "{conditional,residuals,F,chi2}" in text
     assert not {flag(name) for name in NO_OPTIONS} & set(text.split())
 
 
@@ -90,7 +90,7 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
             "--method spectrum --resamples 9",
             "--resamples is for --method exact, bootstrap, multiplier or consistency, not for spectrum; leave it out",
         ),
-        ("--reference F", "--reference is for --method cme, not for auto; leave it out"),
+        ("--reference F", "--reference is for --method spectrum, pearson or cme, not for auto"),
         ("--no-resample-predictions", "--resample-predictions is for --method consistency, not for auto; leave it out"),
         ("--method exact --resamples 0", "--resamples is 0, expected an integer between 1 and"),
         ("--method exact --resamples x", "argument --resamples: invalid int value: 'x'"),

@@ -199,7 +199,7 @@ def test_spectra(cupy, method, accuracy):
     y, p = softmax_problem(n, M, seed=2, scale=1.0)
     options = {"method": method, "kernel": KERNEL}
     expected = kcalib.calibration_test(y, p, **options)
-    with emulated_cupy.stays_on_device(n):  # eigenvalues, and 16 x 16 products
+    with emulated_cupy.stays_on_device(n * M):  # eigenvalues, and 16 x 16 products
         found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), **options)
     assert found.pvalue == pytest.approx(expected.pvalue, rel=accuracy)
     assert found.statistic == pytest.approx(expected.statistic, rel=1e-10)

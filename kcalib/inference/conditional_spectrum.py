@@ -1,0 +1,112 @@
+r"""The matrix whose eigenvalues give the law of the SKCE under calibration, given the predictions.
+
+Of targets with finitely many values the residuals are e_i = L_i x_i with L_i = diag(sqrt p_i) - p_i sqrt(p_i)^T, for
+L_i L_i^T = V_i = Cov(e_i), and x_i of mean 0 and covariance 1 (but along sqrt(p_i), which L_i maps to 0). With the
+target kernel's matrix M = R R^T
+
+    sum_{i != j} k_ij e_i^T M e_j = x^T B x,   B with the blocks L_i^T k_ij M L_j, i != j
+
+and n SKCE has about the law of sum_i l_i Z_i^2, l the eigenvalues of A = B / (n - 1): no label counts. A has n m rows,
+is never stored, and a product with it takes one with the kernel's matrix. Where R^T e_i is a number (two classes) so is
+V_i, and n rows do. Of other targets a set is drawn, and its matrix H taken. `spectrum` has the methods.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
+from kcalib.inference.eigenvalues import BLOCK_SIZE, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
+from kcalib.inference.task import Task
+
+SEED = 0  # of drawn targets: what comes from them is a function of the predictions
+GIVEN = "given the predictions"
+DRAWN = f"of targets drawn from the predictions with seed {SEED}"
+
+
+def conditional(task: Task) -> tuple[Hidden, str]:
+    """The matrix A, and in words what it is taken from."""
+    law = finite_law(task.data, task.packed)
+    if law is None:
+        operator = task.operator_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
+        return of_residuals(operator, operator.moments(second=True), task.n), DRAWN
+    return _hidden(task, Scalars(law) if law.narrow_root.shape[1] == 1 else Vectors(law)), GIVEN
+
+
+class Scalars:
+    """Numbers F_i with F_i^2 = R^T V_i R."""
+
+    size = 1
+
+    def __init__(self, law: FiniteLaw) -> None:
+        lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
+        self._deviations = arrays.namespace(lengths).sqrt(lengths)[:, None]
+
+    def forth(self, vectors: Array) -> Array:
+        return self._deviations * vectors
+
+    back = forth
+
+
+class Vectors:
+    """F_i = R^T L_i, and their transposes; in their products nothing cancels where a probability is near 1."""
+
+    def __init__(self, law: FiniteLaw) -> None:
+        p = arrays.where_computed(law.probabilities, np.float64)
+        xp = arrays.namespace(p)
+        self.size = int(p.shape[1])
+        self._p, self._deviations = p[:, :, None], xp.sqrt(p)[:, :, None]
+        self._top = arrays.where_computed(law.parts[0])[:, :, None]
+        self._root = None if law.root is None else arrays.like(law.narrow_root, p)
+
+    def forth(self, vectors: Array) -> Array:
+        """F_i x_i of vectors (n size, c): shape (n, r c)."""
+        xp = arrays.namespace(vectors)
+        n, m, _ = self._p.shape
+        found = self._deviations * vectors.reshape(n, m, -1)
+        found -= self._p * found.sum(axis=1, keepdims=True)
+        found = xp.where(self._top, 0.0, found)
+        found -= xp.where(self._top, found.sum(axis=1, keepdims=True), 0.0)  # the entries sum to 0
+        if self._root is not None:
+            found = xp.einsum("imc,mr->irc", found, self._root)
+        return found.reshape(n, -1)
+
+    def back(self, vectors: Array) -> Array:
+        """F_i^T z_i of vectors (n, r c): shape (n size, c)."""
+        xp = arrays.namespace(vectors)
+        n, m, _ = self._p.shape
+        rank = m if self._root is None else self._root.shape[1]
+        found = vectors.reshape(n, rank, -1)
+        if self._root is not None:
+            found = xp.einsum("irc,mr->imc", found, self._root)
+        found = found - xp.where(self._top, found, 0.0).sum(axis=1, keepdims=True)
+        found -= (self._p * found).sum(axis=1, keepdims=True)
+        found *= self._deviations
+        return found.reshape(n * m, -1)
+
+
+def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
+    n, size = task.n, task.n * roots.size
+    operator, own = task.kernel_operator, task.kernel_diagonal[:, None]
+    threads, points, single = operator.threads or 1, operator.problem.left.points, rounded(operator)
+
+    def product(vectors: Array) -> Array:
+        marks = roots.forth(vectors)
+        products = arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32"))
+        return roots.back(products - own * marks)
+
+    def stored() -> Array:
+        kernel = arrays.where_computed(operator.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)
+        xp = arrays.namespace(kernel)
+        xp.fill_diagonal(kernel, 0.0)
+        units = xp.tile(xp.eye(roots.size), (n, 1))
+        forms = xp.moveaxis(roots.forth(units).reshape(n, -1, roots.size), 2, 1).reshape(size, -1)
+        matrix = forms @ forms.T
+        matrix.reshape(n, roots.size, n, roots.size)[...] *= kernel[:, None, :, None]
+        return matrix
+
+    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
+    squares = task.null_moments.squares / (n - 1) ** 2
+    return Hidden(size, n - 1.0, squares, product, stored, own, width, threads)

@@ -1,0 +1,170 @@
+"""The spectrum given the predictions: the never-stored matrix against the dense one, and against all labels."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import oracle
+import pytest
+from problems import binomial_bounds, draw_labels, psd_matrix
+
+import kcalib
+from kcalib._input.labels import prepare
+from kcalib.distributions import Normal, Poisson
+from kcalib.estimators.skce import PairOptions
+from kcalib.inference.conditional_spectrum import conditional
+from kcalib.inference.eigenvalues import full_spectrum, leading_spectrum
+from kcalib.inference.task import Task
+from kcalib.kernels import Exponential
+from kcalib.methods import Pearson, Spectrum
+
+KERNEL = Exponential(bandwidth=0.5)
+
+
+def predictions(name: str, n: int, m: int) -> np.ndarray:
+    rng = np.random.default_rng(n + m)
+    if name == "diffuse":
+        return rng.dirichlet(np.ones(m), size=n)
+    if name == "tied":
+        return rng.dirichlet(np.ones(m), size=3)[rng.integers(3, size=n)]
+    if name == "rare":
+        rare = rng.beta(0.1, 100, size=n)
+        return np.stack([1 - rare, rare], axis=1)
+    errors = 10.0 ** rng.uniform(-8, -4, size=n)  # saturated
+    p = np.tile(errors[:, None], (1, m))
+    p[np.arange(n), rng.integers(m, size=n)] = 1 - (m - 1) * errors
+    return p
+
+
+def dense(p: np.ndarray, matrix: np.ndarray | None) -> np.ndarray:
+    """Block by block, n m rows."""
+    n, m = p.shape
+    k = oracle.kernel_matrix(KERNEL, p, p).astype(np.float64)
+    middle = np.eye(m) if matrix is None else matrix
+    roots = [np.diag(np.sqrt(q)) - np.outer(q, np.sqrt(q)) for q in p]
+    found = np.zeros((n * m, n * m))
+    for i, j in itertools.permutations(range(n), 2):
+        found[i * m : (i + 1) * m, j * m : (j + 1) * m] = k[i, j] * roots[i].T @ middle @ roots[j]
+    return found / (n - 1)
+
+
+def hidden(p: np.ndarray, matrix: np.ndarray | None, **options):
+    data = prepare(np.zeros(len(p), dtype=int), p)
+    found, of = conditional(Task(data, PairOptions(KERNEL, matrix, **options)))
+    assert of == "given the predictions"
+    return found
+
+
+PROBLEMS = [("diffuse", 23, 3), ("tied", 20, 4), ("saturated", 18, 4), ("rare", 40, 2), ("diffuse", 31, 2)]
+
+
+@pytest.mark.parametrize("rank", [None, 1, 2])
+@pytest.mark.parametrize(("name", "n", "m"), PROBLEMS)
+def test_eigenvalues_are_those_of_the_dense_matrix(name, n, m, rank):
+    p, matrix = predictions(name, n, m), None if rank is None else psd_matrix(m, rank)
+    found, expected = hidden(p, matrix), dense(p, matrix)
+    values = np.linalg.eigvalsh(expected)
+    every = full_spectrum(found).leading
+    assert found.size == (n if m == 2 or rank == 1 else n * m)
+    largest = np.abs(values).max()
+    padded = np.concatenate([every, np.zeros(len(values) - len(every))])
+    assert np.sort(padded) == pytest.approx(values, abs=1e-12 * largest)
+    assert found.squares == pytest.approx(np.sum(values**2), rel=1e-10)
+    stored = found.stored()
+    vectors = np.random.default_rng(0).normal(size=(found.size, 3))
+    assert found.product(vectors) / found.scale == pytest.approx(stored @ vectors, abs=1e-5 * largest)
+    leading = leading_spectrum(found, 10, lambda _: False)
+    assert leading.leading[:2] == pytest.approx(every[:2], rel=1e-5)
+    for power, accuracy in ((2, 1e-10), (3, 5e-3), (4, 5e-3)):
+        size = np.sum(np.abs(values) ** power)
+        assert leading.power_sum(power) == pytest.approx(np.sum(values**power), abs=accuracy * size)
+
+
+def test_sum_of_squares_is_half_the_variance_of_all_labels():
+    """By enumeration of the labels; and the sum of cubes is one over triples of different samples."""
+    p = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]])
+    law = [
+        (3 * oracle.unbiased(oracle.h_matrix(KERNEL, np.array(labels), p)), np.prod(p[np.arange(3), labels]))
+        for labels in itertools.product(range(3), repeat=3)
+    ]
+    values, weights = np.array(law, dtype=np.float64).T
+    found = hidden(p, None)
+    assert 2 * found.squares == pytest.approx(weights @ values**2, rel=1e-12)
+    assert weights @ values == pytest.approx(0, abs=1e-15)
+    k = oracle.kernel_matrix(KERNEL, p, p).astype(np.float64)
+    v = [np.diag(q) - np.outer(q, q) for q in p]
+    triples = sum(
+        k[a, b] * k[b, c] * k[c, a] * np.trace(v[a] @ v[b] @ v[c]) for a, b, c in itertools.permutations(range(3))
+    )
+    assert full_spectrum(found).power_sum(3) == pytest.approx(triples / 2**3, rel=1e-12)
+
+
+@pytest.mark.parametrize("operator", ["sorted_scan", "openmp", "generic"])
+def test_on_every_operator(operator):
+    p = predictions("diffuse", 600, 2)
+    values = [leading_spectrum(hidden(p, None, operator=name), 5, lambda _: False) for name in (operator, "openmp")]
+    assert values[0].leading == pytest.approx(values[1].leading, rel=1e-6)
+    assert values[0].rest_squares == pytest.approx(values[1].rest_squares, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", [Spectrum, Pearson])
+def test_labels_do_not_count(method):
+    """Where the residuals hold no errors the published law is far too narrow, and that given the predictions is not."""
+    rng = np.random.default_rng(3)
+    p = predictions("saturated", 400, 10)
+    y = draw_labels(p, rng)
+    given, of_residuals = (
+        kcalib.calibration_test(y, p, method=method(reference=reference)) for reference in ("conditional", "residuals")
+    )
+    assert "eigenvalues given the predictions" in given.null_law
+    assert "eigenvalues of the residuals" in of_residuals.null_law
+    assert given.statistic == of_residuals.statistic
+    assert given.pvalue > 0.05
+
+
+@pytest.mark.parametrize("prediction", ["normal", "poisson"])
+def test_distributions(prediction):
+    rng = np.random.default_rng(0)
+    mean = rng.uniform(1, 4, size=120)
+    y, p = (
+        (rng.normal(mean), Normal(mean, np.ones(120))) if prediction == "normal" else (rng.poisson(mean), Poisson(mean))
+    )
+    results = [kcalib.calibration_test(y, p, method=Spectrum(reference=r)) for r in ("conditional", "residuals")]
+    assert "of targets drawn from the predictions with seed 0" in results[0].null_law or prediction == "poisson"
+    # Both laws are right here.
+    assert results[0].pvalue == pytest.approx(results[1].pvalue, abs=0.1)
+
+
+def test_certain_predictions_that_are_wrong():
+    y = np.array([0, 0, 1, 1])
+    result = kcalib.calibration_test(y, np.eye(3)[2 - y], method="spectrum", kernel=KERNEL)
+    assert (result.pvalue, result.log_pvalue) == (0.0, -np.inf)
+    assert result.null_law == "none: predictions that are certain are wrong"
+
+
+def test_an_unknown_reference():
+    with pytest.raises(ValueError, match="`reference` is 'labels', expected one of 'conditional', 'residuals'"):
+        Spectrum(reference="labels")
+
+
+@pytest.mark.parametrize("name", ["rare", "saturated"])
+def test_levels(name):
+    """Calibrated sets: the published form rejects far too many of them."""
+    rng = np.random.default_rng(1)
+    m, n = (2, 200) if name == "rare" else (5, 100)
+    rejected = {"conditional": 0, "residuals": 0}
+    for _ in range(80):
+        if name == "rare":
+            p = rng.beta(0.1, 100, size=n)
+            p = np.stack([1 - p, p], axis=1)
+        else:
+            errors = 10.0 ** rng.uniform(-6, -2, size=n)
+            p = np.tile(errors[:, None], (1, m))
+            p[np.arange(n), rng.integers(m, size=n)] = 1 - (m - 1) * errors
+        y = draw_labels(p, rng)
+        for reference in rejected:
+            result = kcalib.calibration_test(y, p, method=Spectrum(reference=reference, n_eigenvalues=10))
+            rejected[reference] += result.pvalue <= 0.05
+    assert rejected["conditional"] <= 80 * binomial_bounds(80, 0.08)[1]
+    assert rejected["residuals"] > 2 * rejected["conditional"]

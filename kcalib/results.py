@@ -46,8 +46,11 @@ class SKCEResult:
     value: float  #: the estimate
     standard_error: float | None  #: None below four samples (two blocks) and with sample weights
     draws_standard_error: float | None  #: what draws from the predictions add to it; None where none were taken
-    estimator: str  #: "unbiased", "biased", "block" or "linear"
+    features_standard_error: float | None  #: the part of it that is due to random features; None without them
+    estimator: str  #: "unbiased", "biased", "block", "linear" or "features"
     block_size: int | None  #: samples in a block, None without blocks
+    n_columns: int | None  #: columns of random features, None without them
+    seed: int | None  #: of random features, None without them
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
@@ -93,6 +96,8 @@ class CalibrationTestResult:
     n_blocks: int | None = None  #: full blocks
     n_resamples: int | None = None  #: random draws of the statistic
     n_eigenvalues: int | None = None  #: eigenvalues computed
+    n_columns: int | None = None  #: columns of random features
+    features_standard_error: float | None = None  #: the part of the standard error that is due to random features
     n_locations: int | None = None  #: test locations
     bound: float | None = None  #: largest possible size of an entry H_ij (distribution_free)
     kernel: str | None = None  #: the kernel with its bandwidths as numbers

@@ -76,6 +76,26 @@ class Packed:
         found = {factor.bandwidth for factor in self.kernel.factors()}
         return found.pop() if len(found) == 1 else None
 
+    def described(self) -> dict[str, Any]:
+        """What every result says about the kernels."""
+        sources = [
+            f"median {m.metric} distance of "
+            + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
+            for m in self.medians
+        ]
+        sources += [
+            f"on targets: median {m.metric} distance of one draw from every prediction"
+            + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
+            for m in self.target.medians
+        ]
+        return {
+            "target_factor": self.target.route,
+            "kernel": str(self.kernel),
+            "bandwidth": self.bandwidth,
+            "bandwidth_source": "; ".join(sources) or "given",
+            "target_kernel": self.target.name,
+        }
+
     def taken(self, rows: Array) -> Packed:
         """The problem of some of the samples, in the order of `rows`."""
         return self._with_samples(self.problem.columns.take(rows), self.target.take(rows))

@@ -139,10 +139,10 @@ def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
 
 
 def _by_columns(law: FiniteLaw, total: Total) -> float:
-    return math.fsum(total(law.with_marks(marks)) for marks in _columns(law))
+    return math.fsum(total(law.with_marks(marks)) for marks in columns(law))
 
 
-def _columns(law: FiniteLaw) -> Iterator[Array]:
+def columns(law: FiniteLaw) -> Iterator[Array]:
     """Entries of U = R^T V R, each pair off the diagonal once, times the root of 2: <U, U'> is their inner product.
 
     With the most probable value t of a row, R is taken beside its row t: terms of U are then as small as the errors

@@ -17,13 +17,15 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import OptionError, check_choice, check_integer
+from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._packing import Packed
+from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
+from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
@@ -32,7 +34,8 @@ from kcalib.target_kernels import TargetKernel
 
 __all__ = ["skce"]
 
-ESTIMATORS = ("unbiased", "biased", "block", "linear")
+ESTIMATORS = ("unbiased", "biased", "block", "linear")  # from sums over pairs
+FEATURES = "features"
 
 
 @overload
@@ -44,6 +47,8 @@ def skce(
     target_kernel: TargetKernel = ...,
     estimator: str = ...,
     block_size: int | None = ...,
+    n_columns: int | None = ...,
+    seed: int | None = ...,
     sample_weight: Any = ...,
     classes: Any = ...,
     from_logits: bool = ...,
@@ -64,6 +69,8 @@ def skce(
     target_kernel: TargetKernel = ...,
     estimator: str = ...,
     block_size: int | None = ...,
+    n_columns: int | None = ...,
+    seed: int | None = ...,
     sample_weight: Any = ...,
     classes: Any = ...,
     from_logits: bool = ...,
@@ -84,6 +91,8 @@ def skce(
     target_kernel: TargetKernel = ...,
     estimator: str = ...,
     block_size: int | None = ...,
+    n_columns: int | None = ...,
+    seed: int | None = ...,
     sample_weight: Any = ...,
     classes: Any = ...,
     from_logits: bool = ...,
@@ -104,6 +113,8 @@ def skce(
     target_kernel: TargetKernel = None,
     estimator: str = "unbiased",
     block_size: int | None = None,
+    n_columns: int | None = None,
+    seed: int | None = None,
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
@@ -139,15 +150,21 @@ def skce(
         `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or `kcalib.target_kernels.Draws` of one. Default:
         `kcalib.kernels.Gaussian` (for Laplace distributions `kcalib.kernels.Exponential`), with the median distance of
         one draw from every prediction for a bandwidth: a function of the predictions alone.
-    estimator : {"unbiased", "biased", "block", "linear"}
+    estimator : {"unbiased", "biased", "block", "linear", "features"}
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of
-        consecutive blocks; "linear" is "block" with blocks of two.
+        consecutive blocks; "linear" is "block" with blocks of two; "features" is the U-statistic over all pairs of a
+        kernel of random features, which is `kernel` on average, in linear time: for many samples.
     block_size : int, optional
         Samples in a block, 2..n, for "block" only; default: the integer square root of n, at
         least 2. Samples after the last full block are not used.
+    n_columns : int, optional
+        Columns of random features, a multiple of 16, for "features" only; default: 14.4 times the fourth root of n,
+        which is 256 for 100,000 samples.
+    seed : int, optional
+        Decides the random features, at least 0, for "features" only; default 0.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights, for "unbiased" and "biased". Without block estimators: a block's
+        Non-negative weights, for "unbiased", "biased" and "features". Without block estimators: a block's
         weight in their average is not defined.
     classes : array_like, shape (m,), optional
         The label of each column of `y_pred`. Default: 0..m-1; for strings the sorted
@@ -162,7 +179,7 @@ def skce(
         Threads on the CPU, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. The result is the same bit for bit for any number.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
-        Who computes; chosen from the arrays by default.
+        Who computes sums over pairs; chosen from the arrays by default. "features" has none.
     full_output : bool
         Return an `SKCEResult` instead of a float.
 
@@ -181,7 +198,8 @@ def skce(
         If a value is wrong: NaN, probabilities outside [0, 1], rows that do not sum to 1,
         labels outside 0..m-1, shapes or lengths that disagree, swapped arguments, too few
         samples, a block size outside 2..n, an option that the estimator does not have,
-        identical predictions with the median heuristic, an indefinite `target_kernel`.
+        identical predictions with the median heuristic, an indefinite `target_kernel`; for "features" a kernel
+        that is not known to be positive definite.
     MemoryError
         If there is no memory for a packed copy of the input.
 
@@ -213,12 +231,29 @@ def skce(
     and Laplace distributions, and mixtures of these; any kernel and samples, or counts; [2]_, appendix D).
     ``target_factor`` of the result says what was done. Mixtures of K components take K^2 times as long.
 
+    "features" replaces k by :math:`k_F(p, q) = \langle \phi(p), \phi(q) \rangle` with cosines and sines
+    :math:`\phi` of random frequencies, drawn by the spectral law of k [3]_ with orthogonal directions [4]_ and
+    stratified lengths. The estimate
+
+    .. math:: \frac{1}{n (n - 1)} \Bigl( \bigl\| \sum_i \phi(p_i) \otimes e_i \bigr\|^2
+              - \sum_i |\phi(p_i)|^2\, |e_i|^2 \Bigr)
+
+    is the unbiased one of the SKCE with :math:`k_F`, and as :math:`\mathbb{E}\, k_F = k`, over seeds it is an unbiased
+    estimate of the SKCE with k, too. ``features_standard_error`` of the result is what the frequencies add: the spread
+    of the estimates of 8 independent groups of them. ``standard_error`` is the root of the sum of its square and that
+    of the standard error for :math:`k_F`: it is of the SKCE with k, samples and frequencies together, and somewhat too
+    large, as the groups' spread has the noise of the samples in it. Time O(n c m) and memory O(c m) beside the samples
+    for c columns, whatever `dtype` in float64: points and residuals alone are rounded to it.
+
     References
     ----------
     .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
        classification: A unifying framework. NeurIPS 2019.
     .. [2] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
        ICLR 2021.
+    .. [3] A. Rahimi, B. Recht. Random features for large-scale kernel machines. NeurIPS 2007.
+    .. [4] F. X. Yu, A. T. Suresh, K. Choromanski, D. Holtmann-Rice, S. Kumar. Orthogonal random features.
+       NeurIPS 2016.
 
     Examples
     --------
@@ -232,6 +267,16 @@ def skce(
     >>> result = kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9], estimator="biased", full_output=True)
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
+
+    Random features of the kernel, for many samples; with one kernel they are near the estimate of all pairs:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=5000)
+    >>> y = rng.uniform(size=5000) < p**2
+    >>> result = kcalib.skce(y, p, estimator="features", full_output=True)
+    >>> result.n_columns, abs(result.value - kcalib.skce(y, p)) < 3 * result.features_standard_error
+    (128, True)
 
     Two normal distributions N(0, 1) and targets 0 and 2: k = 1, and the estimate is the inner product of residuals,
     exp(-2) - (1 + exp(-1)) / sqrt(2) + 1 / sqrt(3).
@@ -254,6 +299,11 @@ def skce(
         threads=threads,
     )
     options = PairOptions(kernel, target_kernel, operator, threads)
+    check_choice("estimator", estimator, (*ESTIMATORS, FEATURES))
+    if estimator == FEATURES:
+        check_has_blocks(estimator, block_size)
+        return _features(data, options, n_columns, seed, full_output)
+    _check_has_no_features(estimator, n_columns=n_columns, seed=seed)
     if full_output:
         return estimate(data, options, estimator, block_size)
     return value_of(data, options, estimator, block_size)
@@ -297,8 +347,11 @@ def estimate_of(
         value=value,
         standard_error=error,
         draws_standard_error=draws_standard_error(data, packed, operator, estimator, block_size),
+        features_standard_error=None,
         estimator=estimator,
         block_size=block_size,
+        n_columns=None,
+        seed=None,
         n_samples=data.n,
         n_samples_used=data.n if block_size is None else data.n // block_size * block_size,
         **describe(data, packed, operator),
@@ -337,8 +390,7 @@ def draws_standard_error(
 def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
     """The samples in a block, None for estimators without blocks."""
     check_choice("estimator", estimator, ESTIMATORS)
-    if data.n < 2 and estimator != "biased":
-        raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
+    _check_samples(data, estimator)
     return _block_size(data, estimator, block_size)
 
 
@@ -368,26 +420,62 @@ def block_estimates(operator: Operator, block_size: int) -> Array:
 
 def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> dict[str, Any]:
     """What every result says about how it was computed."""
-    sources = [
-        f"median {m.metric} distance of "
-        + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
-        for m in packed.medians
-    ]
-    sources += [
-        f"on targets: median {m.metric} distance of one draw from every prediction"
-        + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
-        for m in packed.target.medians
-    ]
     return {
         **data.describe(),
-        "target_factor": packed.target.route,
-        "kernel": str(packed.kernel),
-        "bandwidth": packed.bandwidth,
-        "bandwidth_source": "; ".join(sources) or "given",
-        "target_kernel": packed.target.name,
+        **packed.described(),
         "operator": operator.name,
         "operator_reason": operator.reason,
     }
+
+
+def feature_options(options: PairOptions, n_columns: int | None, seed: int | None) -> dict[str, Any]:
+    """Those of `_packing.features_of`, checked; `operator` is refused."""
+    if options.operator is not None:
+        raise OptionError(
+            "operator", f"is {options.operator!r}, but features take no sums over pairs; leave operator=None"
+        )
+    seed = SEED if seed is None else check_integer("seed", seed, 0, LARGEST_SEED)
+    return {"n_columns": check_columns(n_columns), "seed": seed, "threads": options.threads}
+
+
+def _features(
+    data: Data, options: PairOptions, n_columns: int | None, seed: int | None, full_output: bool
+) -> float | SKCEResult:
+    start = time.perf_counter()
+    checked = feature_options(options, n_columns, seed)
+    _check_samples(data, FEATURES)
+    problem = feature_problem(data, options.kernel, options.target_kernel, **checked)
+    moments = feature_moments(problem, second=full_output)
+    if not full_output:
+        return statistics.unbiased(moments, data.n, data.sample_weight)
+    return dataclasses.replace(features_estimate_of(problem, moments), seconds=time.perf_counter() - start)
+
+
+def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SKCEResult:
+    """The estimate from the sums of a feature kernel, and how they were computed."""
+    start, data = time.perf_counter(), problem.data
+    of_features = features_standard_error(moments, data.n, data.sample_weight)
+    of_samples = statistics.standard_error(moments)
+    return SKCEResult(
+        value=statistics.unbiased(moments, data.n, data.sample_weight),
+        standard_error=None if of_samples is None else math.hypot(of_samples, of_features),
+        draws_standard_error=None,
+        features_standard_error=of_features,
+        estimator=FEATURES,
+        block_size=None,
+        seed=problem.seed,
+        n_samples=data.n,
+        n_samples_used=data.n,
+        **problem.described(),
+        dtype=data.dtype,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check_has_no_features(estimator: str, **options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise OptionError(name, f"is {value}, but estimator={estimator!r} has none; use estimator='features'")
 
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:
@@ -398,16 +486,24 @@ def check_has_blocks(estimator: str, block_size: int | None) -> None:
         )
 
 
+def _check_samples(data: Data, estimator: str) -> None:
+    """That there is a pair to look at."""
+    if estimator == "biased":
+        return
+    if data.n < 2:
+        raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
+    weights, xp = data.sample_weight, data.xp
+    if (
+        weights is not None
+        and int(xp.sum(xp.astype(weights > 0, xp.int64))) < 2
+        and estimator in (ESTIMATORS[0], FEATURES)
+    ):
+        raise ValueError(f"estimator={estimator!r} needs at least 2 samples of positive `sample_weight`")
+
+
 def _block_size(data: Data, estimator: str, block_size: int | None) -> int | None:
     check_has_blocks(estimator, block_size)
     if estimator in ("unbiased", "biased"):
-        weights = data.sample_weight
-        if (
-            estimator == "unbiased"
-            and weights is not None
-            and int(data.xp.sum(data.xp.astype(weights > 0, data.xp.int64))) < 2
-        ):
-            raise ValueError("estimator='unbiased' needs at least 2 samples of positive `sample_weight`")
         return None
     if data.sample_weight is not None:
         raise ValueError(

@@ -1,0 +1,203 @@
+"""From a packed problem to random features of its kernel: near-linear sums in place of those of all pairs.
+
+A `FeatureProblem` has the map phi, points and marks of the samples, and what the law under calibration needs: sums of
+drawn targets. `features_of` makes one of checked data and what packing has found; kinds of data register for it, class
+labels here. `estimators.feature_moments` takes its sums.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import LARGEST_SEED, SEED, check_integer
+from kcalib._backend.threads import resolve_threads
+from kcalib._input.data import Data
+from kcalib._input.labels import Classification
+from kcalib._packing.packed import Packed, pack
+from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, expected_lengths, finite_law
+from kcalib._pairs.feature_sums import drawn_label_totals
+from kcalib._pairs.features import N_GROUPS, FeatureMap, default_columns, feature_map
+from kcalib.kernels import Kernel
+from kcalib.target_kernels import TargetKernel
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureProblem(ABC):
+    """phi, and samples with a point and a vector of marks each.
+
+    The feature kernel's H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is a kernel's as any other; over maps its mean is H.
+    """
+
+    data: Data
+    packed: Packed  # kernels with their bandwidths, and where these came from
+    map: FeatureMap
+    seed: int  # of the map
+    threads: int | None  # at most, of arrays in host memory
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        return self.data.n
+
+    @property
+    @abstractmethod
+    def points(self) -> Array:
+        """What the map sees, shape (n, d)."""
+
+    @property
+    @abstractmethod
+    def marks(self) -> Array:
+        """Of the observed targets, shape (n, r), times the samples' weights."""
+
+    @abstractmethod
+    def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
+        """sum_{i != j} H_ij of targets drawn from the predictions, those of `data.draw(seed, first + b)`."""
+
+    @abstractmethod
+    def null_lengths(self, rows: np.ndarray) -> np.ndarray:
+        """E |a_i|^2 of targets drawn from the predictions of these rows, without weights, shape (rows,)."""
+
+    @abstractmethod
+    def null_products(self, rows: np.ndarray) -> np.ndarray:
+        """E <a_i, a_j>^2 of targets drawn from these predictions, i != j, without weights, shape (rows, rows)."""
+
+    def described(self) -> dict[str, Any]:
+        """What every result says about how it was computed."""
+        where = "in host memory" if arrays.is_host(self.points) else f"on {arrays.describe_device(self.points)}"
+        return {
+            **self.data.describe(),
+            **self.packed.described(),
+            "operator": "features",
+            "operator_reason": f"sums of {self.map.n_columns} features of the kernel; the arrays are {where}",
+            "n_columns": self.map.n_columns,
+            "threads": resolve_threads(self.threads) if arrays.is_host(self.points) else None,
+        }
+
+
+def check_columns(n_columns: Any) -> int | None:
+    """Columns of a map: a multiple of twice the number of groups; None for the default."""
+    if n_columns is None:
+        return None
+    step = 2 * N_GROUPS
+    number = check_integer("n_columns", n_columns, step, 2**31)
+    if number % step:
+        raise ValueError(
+            f"`n_columns` is {number}, expected a multiple of {step}, for {N_GROUPS} independent groups of frequencies "
+            f"with a cosine and a sine each; {step * round(number / step)} would do"
+        )
+    return number
+
+
+def feature_problem(
+    data: Data,
+    kernel: Kernel | None,
+    target_kernel: TargetKernel,
+    n_columns: int | None = None,
+    seed: int = SEED,
+    threads: int | None = None,
+) -> FeatureProblem:
+    """Checked data with a map of their kernel."""
+    packed = pack(data, kernel, target_kernel, threads=threads)
+    return features_of(data, packed, n_columns=n_columns, seed=seed, threads=threads)
+
+
+@singledispatch
+def features_of(
+    data: Data,
+    packed: Packed,
+    *,
+    n_columns: int | None = None,
+    seed: int = SEED,
+    threads: int | None = None,
+    beside: FeatureProblem | None = None,
+) -> FeatureProblem:
+    """The same of data that are packed; `beside`: those of another model with the same kernel, for the same map.
+
+    The map depends on seed, kernel and sizes alone. `n_columns` is None for `default_columns(n)`, or as `check_columns`
+    returns it.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not known to have features, or if `threads` is given for arrays on a device.
+    """
+    raise NotImplementedError(type(data))
+
+
+def drawn_map(packed: Packed, points: Array, n: int, n_columns: int | None, seed: int) -> FeatureMap:
+    """A map of the packed kernel, on points of which distances are vectors'."""
+    seed = check_integer("seed", seed, 0, LARGEST_SEED)
+    return feature_map(packed.problem.kernel, points, n_columns or default_columns(n), seed)
+
+
+@features_of.register
+def _(
+    data: Classification,
+    packed: Packed,
+    *,
+    n_columns: int | None = None,
+    seed: int = SEED,
+    threads: int | None = None,
+    beside: FeatureProblem | None = None,
+) -> FeatureProblem:
+    points = packed.problem.left.points
+    arrays.check_no_threads(points, threads)
+    found = drawn_map(packed, points, data.n, n_columns, seed) if beside is None else beside.map
+    return LabelFeatures(data, packed, found, seed, threads)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelFeatures(FeatureProblem):
+    """Of class labels: points are the predictions, marks the residuals onehot(y) - p times the target matrix's root."""
+
+    data: Classification
+
+    @property
+    def points(self) -> Array:
+        return self.packed.problem.left.points
+
+    @property
+    def marks(self) -> Array:
+        return self.packed.problem.left.marks
+
+    def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
+        return drawn_label_totals(
+            self.map,
+            self.data.probabilities,
+            n_draws,
+            seed,
+            root=self.packed.target.root,
+            points=self.points,
+            threads=self.threads,
+            first=first,
+        )
+
+    def null_lengths(self, rows: np.ndarray) -> np.ndarray:
+        return arrays.to_host(expected_lengths(self._law(rows))[0])
+
+    def null_products(self, rows: np.ndarray) -> np.ndarray:
+        return products_of(self._law(rows))
+
+    def _law(self, rows: np.ndarray) -> FiniteLaw:
+        law = finite_law(self.data.take(arrays.like(rows, self.data.reference)), self.packed)
+        assert law is not None
+        return law
+
+
+def products_of(law: FiniteLaw) -> np.ndarray:
+    """tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
+    p = arrays.to_host(law.probabilities)
+    if law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS:
+        return np.asarray(sum(marks @ marks.T for marks in map(arrays.to_host, columns(law))))
+    # As in `expected_squares`, entry by entry: the difference lies between 0 and the products of the diagonals.
+    top, _, rest = (arrays.to_host(part) for part in law.parts)
+    diagonal = p * np.where(top, rest, p.max(axis=1, keepdims=True) + rest - p)
+    own, squares = diagonal @ diagonal.T, p * p
+    return own + np.clip((p @ p.T) ** 2 - squares @ squares.T, 0.0, own)

@@ -1,0 +1,118 @@
+"""Sums over the matrix H of a feature kernel, in time O(n) for each column, and what they say of the given kernel.
+
+`feature_moments` has what `Moments` have, exact for the feature kernel but for the sum of squares, which comes from
+some of the pairs; so standard errors and limits are those of `_pairs.statistics`. Beside them are the sums of each
+independent group of frequencies: their spread is what the draw of the frequencies adds to the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._packing.features import FeatureProblem
+from kcalib._pairs import statistics
+from kcalib._pairs.feature_sums import feature_rows, mark_sums, row_forms
+from kcalib._pairs.problem import Moments
+
+ALL_PAIRS = 2000  # samples of which all pairs are looked at for the sum of squares
+SUBSET = 1000  # of more samples, these are drawn, with replacement
+RESERVE, RESERVE_ELEMENTS = 2**16, 2**22  # samples, and probabilities, of which those for the law under calibration are
+SEED = 0  # of the subset
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Moments):
+    """Sums over the H of a feature kernel."""
+
+    group_totals: np.ndarray  # of the kernels of the groups, shape: (n_groups,); their mean is the total
+    null_squares: float | None  # E sum_{i != j} H_ij^2 under calibration, given the predictions; as the sum of squares
+
+    @property
+    def total_error(self) -> float:
+        """The standard error of the total as an estimate of that of the given kernel, from the spread of the groups."""
+        count = len(self.group_totals)
+        return math.sqrt(float(np.var(self.group_totals, ddof=1)) / count) if count > 1 else 0.0
+
+
+def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.ndarray | None = None) -> FeatureMoments:
+    """Total and trace; with `second` also row sums, diagonal, and the sum of squares.
+
+    The sum of squares is that of all pairs up to 2000 samples; of more it is estimated from 1000, drawn in proportion
+    to their diagonal entries, so that samples with large residuals, however rare, are among them. It is never below
+    what the law given the predictions says: half the mean square of `drawn`, sums of drawn targets, where these are at
+    hand, or else the formula, on a subset of the pairs. Weighted samples have none.
+    """
+    found, points, marks = problem.map, problem.points, problem.marks
+    sums, own = mark_sums(found, points, marks, threads=problem.threads)
+    squares = arrays.to_host(arrays.namespace(sums).sum(sums * sums, axis=1))
+    per_group = np.bincount(np.tile(found.groups, 2), weights=squares, minlength=found.n_groups)
+    group_totals = found.n_groups * (per_group - own)
+    total, trace = float(np.sum(per_group - own)), float(np.sum(own))
+    if not second:
+        return FeatureMoments(total, None, None, None, None, trace, group_totals, None)
+    forms, diagonal = row_forms(found, points, marks, sums, threads=problem.threads)
+    row_sums = forms - diagonal
+    if problem.data.sample_weight is not None:
+        return FeatureMoments(total, row_sums, row_sums, diagonal, None, trace, group_totals, None)
+    null_squares = _null_squares(problem) if drawn is None else float(np.mean(drawn**2)) / 2
+    observed = _sum_of_squares(problem, arrays.to_host(diagonal))
+    return FeatureMoments(
+        total, row_sums, row_sums, diagonal, max(observed, null_squares), trace, group_totals, null_squares
+    )
+
+
+def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Array | None = None) -> float:
+    """What the random features add to the error of the unbiased estimate, of the SKCE of the given kernel."""
+    return statistics.unbiased(Moments(moments.total_error, None, None, None, None, None), n, sample_weight)
+
+
+def _sum_of_squares(problem: FeatureProblem, diagonal: np.ndarray) -> float:
+    rows, scale = _subset(diagonal, np.arange(problem.n))
+    kernel = _kernel_squares(problem, rows)
+    marks = _rows_of(problem.marks, rows)
+    return float(np.sum(kernel * (marks @ marks.T) ** 2 * scale))
+
+
+def _null_squares(problem: FeatureProblem) -> float:
+    random = np.random.default_rng(SEED)
+    count = min(RESERVE, max(ALL_PAIRS, RESERVE_ELEMENTS // problem.marks.shape[1]))
+    reserve, share = np.arange(problem.n), 1.0
+    if problem.n > count:
+        reserve = np.sort(random.choice(problem.n, count, replace=False))
+        share = problem.n * (problem.n - 1) / (count * (count - 1))
+    sizes = problem.null_lengths(reserve)
+    rows, scale = _subset(sizes, reserve)
+    return share * float(np.sum(_kernel_squares(problem, rows) * problem.null_products(rows) * scale))
+
+
+def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    """Samples, and what their pairs' entries are multiplied by for a sum over all pairs i != j of different samples.
+
+    Few samples are all taken. Of many some are drawn in proportion to their sizes: no entry is larger than the
+    product of the roots of the squares that these are, so that no pair counts for much more than the others.
+    """
+    total = float(np.sum(sizes))
+    if len(of) <= ALL_PAIRS or not total > 0:
+        rows = of[:ALL_PAIRS]
+        return rows, 1.0 - np.eye(len(rows))
+    uniform = np.random.default_rng(SEED).random(SUBSET)
+    cumulative = np.cumsum(sizes)
+    places = np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(of) - 1)
+    chances = np.maximum(sizes[places] / total, np.finfo(np.float64).tiny)
+    different = places[:, None] != places[None, :]
+    return of[places], different / (chances[:, None] * chances[None, :] * (SUBSET * (SUBSET - 1)))
+
+
+def _kernel_squares(problem: FeatureProblem, rows: np.ndarray) -> np.ndarray:
+    phi = feature_rows(problem.map, _rows_of(problem.points, rows))
+    return (phi @ phi.T) ** 2
+
+
+def _rows_of(array: Array, rows: np.ndarray) -> np.ndarray:
+    taken = arrays.namespace(array).take(array, arrays.like(rows, array), axis=0)
+    return arrays.to_host(taken).astype(np.float64, copy=False)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
@@ -15,14 +14,15 @@ from kcalib._pairs import statistics
 from kcalib.estimators.ckce_system import default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.inference.ckce_expansion import CKCEExpansion
+from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.measured import (
     STRIP,
     Estimate,
     Measured,
     MetricOptions,
     Together,
+    largest_residual,
     subset,
-    symmetric,
     without_own,
 )
 from kcalib.results import ConfidenceInterval
@@ -51,31 +51,40 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
     pairs = itertools.combinations(range(len(data)), 2)
+    # With eigenvalues g of K it is at most |E|^2 max g / (g + n lambda)^2, and a residual at most as long as the longest.
+    most = largest_residual(together.packed[0]) / (4 * regularization)
     return Measured(
-        values=[_value(e, degenerate[i, i], confidence_level) for i, e in enumerate(expansions)],
-        differences=[_difference(expansions[i], expansions[j], degenerate[i, j], confidence_level) for i, j in pairs],
+        values=[_value(e, degenerate[i, i], confidence_level, most) for i, e in enumerate(expansions)],
+        differences=[
+            _difference(expansions[i], expansions[j], degenerate[i, j], confidence_level, most) for i, j in pairs
+        ],
         estimator="CKCE without its bias",
-        intervals="normal, differences paired, upper limits of values from a score interval",
+        intervals="t, differences paired, upper limits of values from a score interval",
         described=together.described(matrices[0])
         | {"regularization": regularization, "dtype": "float64", "seed": seed},
     )
 
 
-def _value(expansion: CKCEExpansion, degenerate: float, confidence_level: float) -> Estimate:
+def _value(expansion: CKCEExpansion, degenerate: float, confidence_level: float, most: float) -> Estimate:
     """`degenerate`: the part of the variance that noise alone has."""
     n = len(expansion.scores)
     linear = max(0.0, n * float(expansion.scores.var(ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
     error = math.sqrt(linear + degenerate)
     slope = n * float(expansion.influences.var(ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
-    quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
-    high = statistics.ScoreVariance(slope, degenerate).upper_limit(expansion.value, quantile)
-    return Estimate(expansion.value, error, ConfidenceInterval(expansion.value - quantile * error, high))
+    upper = statistics.ScoreVariance(slope, degenerate).upper_limit
+    equal = error <= expansion.error_bound
+    return certainty.of_value(expansion.value, error, upper, n, confidence_level, most, equal=equal)
 
 
-def _difference(a: CKCEExpansion, b: CKCEExpansion, degenerate: float, confidence_level: float) -> Estimate:
-    jackknife = len(a.scores) * float((a.scores - b.scores).var(ddof=1))
-    error = math.sqrt(jackknife + degenerate)
-    return symmetric(a.value - b.value, error, confidence_level, resolution=a.error_bound + b.error_bound)
+def _difference(
+    a: CKCEExpansion, b: CKCEExpansion, degenerate: float, confidence_level: float, most: float
+) -> Estimate:
+    n = len(a.scores)
+    error = math.sqrt(n * float((a.scores - b.scores).var(ddof=1)) + degenerate)
+    limits, bound = ConfidenceInterval(-most, most), a.error_bound + b.error_bound
+    return certainty.of_pairs(
+        a.value - b.value, error, n, confidence_level, limits, resolution=bound, equal=error <= bound
+    )
 
 
 def _pair_squares(expansions: Sequence[CKCEExpansion], rows: np.ndarray) -> np.ndarray:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
-from kcalib._packing import Packed
+from kcalib._packing import Packed, TargetMatrix
 from kcalib._pairs.dispatch import Operator
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel
+from kcalib.lenses import TopK, TopLabel
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
@@ -65,24 +65,9 @@ class Measured:
     described: dict[str, Any] = field(default_factory=dict)  # fields of `Comparison`
 
 
-def symmetric(
-    value: float, error: float, confidence_level: float, df: float = math.inf, resolution: float = 0.0
-) -> Estimate:
-    """Interval and p-value from a standard error: by Student's law, or the normal one.
-
-    A value of at most `resolution` may be rounding.
-    """
-    law = scipy.special
-    tail = (1 - confidence_level) / 2
-    width = -error * float(law.ndtri(tail) if df == math.inf else law.stdtrit(df, tail))
-    if abs(value) <= resolution:
-        pvalue = 1.0
-    elif error == 0:
-        pvalue = 0.0
-    else:
-        t = -abs(value) / error
-        pvalue = min(1.0, 2 * float(law.ndtr(t) if df == math.inf else law.stdtr(df, t)))
-    return Estimate(value, error, ConfidenceInterval(value - width, value + width), pvalue)
+def labels_are_shared(models: Sequence[Data]) -> bool:
+    """Whether the lens asks all models about the same labels, and not each about the classes that it predicts."""
+    return not any(isinstance(one.lens, (TopLabel, TopK)) for one in models)
 
 
 @dataclass(frozen=True)
@@ -113,6 +98,19 @@ class Together:
             "target_factor": joined("; ", (one.target.route for one in self.packed)),
             "threads": operator.threads,
         }
+
+
+def largest_residual(packed: Packed) -> float:
+    """The supremum of <e, e> over all predictions and targets; infinite where it is not known."""
+    if not isinstance(packed.target, TargetMatrix):
+        return math.inf
+    root = np.eye(2) if packed.target.root is None else packed.target.root
+    return float(np.max(np.sum((root[:, None] - root[None]) ** 2, axis=-1)))
+
+
+def largest_entry(packed: Packed) -> float:
+    """That of k(p, p') <e, e'>: of probabilities a factor of a kernel is at most 1, an inner product, too."""
+    return largest_residual(packed) * math.fsum(term.coefficient for term in packed.problem.kernel)
 
 
 def joined(separator: str, names: Iterable[str | None]) -> str | None:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_seed
@@ -16,15 +15,17 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES
+from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.measured import (
+    EPSILON,
     ROUNDINGS,
     STRIP,
     Estimate,
     Measured,
     MetricOptions,
     Together,
+    largest_entry,
     subset,
-    symmetric,
     without_own,
 )
 from kcalib.results import ConfidenceInterval
@@ -42,14 +43,15 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     pairs = itertools.combinations(range(len(data)), 2)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
     resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
+    most = largest_entry(together.packed[0])
     return Measured(
-        values=[_value(m, confidence_level) for m in moments],
+        values=[_value(m, confidence_level, most) for m in moments],
         differences=[
-            _difference(_minus(moments[i], moments[j], squares[i, j] * n * (n - 1)), confidence_level, resolution)
+            _difference(_minus(moments[i], moments[j], squares[i, j] * n * (n - 1)), confidence_level, most, resolution)
             for i, j in pairs
         ],
         estimator="unbiased estimator",
-        intervals="normal, differences paired, upper limits of values from a score interval",
+        intervals="t, differences paired, upper limits of values from a score interval",
         described=together.described(operators[0]) | {"dtype": data[0].dtype, "seed": seed},
     )
 
@@ -66,21 +68,30 @@ def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
     return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
 
 
-def _value(moments: Moments, confidence_level: float) -> Estimate:
+def _value(moments: Moments, confidence_level: float, most: float) -> Estimate:
     assert moments.row_sums is not None
     error = statistics.standard_error(moments)
     assert error is not None  # there are four samples
-    value = statistics.unbiased(moments, moments.row_sums.shape[0])
-    quantile = -float(scipy.special.ndtri((1 - confidence_level) / 2))
-    high = statistics.score_variance(moments).upper_limit(value, quantile)
-    return Estimate(value, error, ConfidenceInterval(value - quantile * error, high))
+    n = moments.row_sums.shape[0]
+    value = statistics.unbiased(moments, n)
+    upper = statistics.score_variance(moments).upper_limit
+    return certainty.of_value(value, error, upper, n, confidence_level, most, equal=_are_equal(moments))
 
 
-def _difference(moments: Moments, confidence_level: float, resolution: float) -> Estimate:
+def _difference(moments: Moments, confidence_level: float, most: float, resolution: float) -> Estimate:
     assert moments.row_sums is not None
+    n = moments.row_sums.shape[0]
     error = statistics.generous_standard_error(moments)
-    value = statistics.unbiased(moments, moments.row_sums.shape[0])
-    return symmetric(value, error, confidence_level, resolution=resolution)
+    value = statistics.unbiased(moments, n)
+    limits, equal = ConfidenceInterval(-most, most), _are_equal(moments)
+    return certainty.of_pairs(value, error, n, confidence_level, limits, resolution=resolution, equal=equal)
+
+
+def _are_equal(moments: Moments) -> bool:
+    """Whether the entries off the diagonal are all the same, but for what rounding leaves of a difference of squares."""
+    assert moments.row_sums is not None and moments.sum_of_squares is not None
+    n = moments.row_sums.shape[0]
+    return moments.sum_of_squares - moments.total**2 / (n * (n - 1)) <= ROUNDINGS * EPSILON * moments.sum_of_squares
 
 
 def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.ndarray:

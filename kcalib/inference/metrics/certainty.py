@@ -1,0 +1,158 @@
+r"""What few or equal values say: an estimate from n samples is never certain, whatever its standard error.
+
+Three rules, for `scores`, `skce` and `ckce`:
+
+*Signs.* If n differences are symmetric about their mean, all :math:`2^n` signs of their deviations are equally likely.
+No two-sided p-value is below :math:`2^{1-n}` (`least_pvalue`), and up to `FEW` samples the law of the signs is taken
+instead of Student's: the means of the nonempty subsets of the values divide the line into :math:`2^n` intervals that
+hold the mean with probability :math:`2^{-n}` each [1]_ (`by_signs`).
+
+*What was not seen.* If more than a share :math:`\pi = 1 - \alpha^{1/n}` of what can happen were of a kind that the
+n samples do not hold, then at least one of them would hold it with probability :math:`1 - \alpha`
+(`unseen_share`). Equal values say no more than this: where there is no spread the limits are those of a law with
+this share at the end of the range (`by_share`).
+
+*The range.* Where n is so small that no p-value can be significant, nothing is excluded: the interval is all that the
+metric can be.
+
+.. [1] J. A. Hartigan. Using subsample values as typical values. Journal of the American Statistical Association 64,
+   1969.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from kcalib.inference.metrics.measured import Estimate
+from kcalib.results import ConfidenceInterval
+
+FEW = 12  # samples whose 2^n signs are gone through
+
+
+def least_pvalue(n: int) -> float:
+    """What n signs can say at most; never 0."""
+    return max(2.0 ** (1 - n), sys.float_info.min) if n < 1024 else sys.float_info.min
+
+
+def unseen_share(n: int, tail: float) -> float:
+    """The largest share of a population that n samples miss with at least the probability `tail`."""
+    return -math.expm1(math.log(tail) / n)
+
+
+def unseen_pvalue(n: int, share: float) -> float:
+    """Two-sided: the level at which `unseen_share` on one side is `share`."""
+    return min(1.0, 2 * math.exp(n * math.log1p(-share))) if share < 1 else 0.0
+
+
+def nothing_excluded(n: int, confidence_level: float) -> bool:
+    """Whether no p-value from n samples can be significant at this level."""
+    return least_pvalue(n) > (1 - confidence_level) * (1 + 1e-12)
+
+
+def clipped(low: float, high: float, limits: ConfidenceInterval) -> ConfidenceInterval:
+    low, high = (min(max(limit, limits.low), limits.high) for limit in (low, high))
+    return ConfidenceInterval(low, high)
+
+
+def by_student(value: float, error: float, n: int, confidence_level: float) -> tuple[float, float, float]:
+    """Low, high, and the p-value by Student's law with n - 1 degrees of freedom."""
+    width = -error * float(scipy.special.stdtrit(n - 1, (1 - confidence_level) / 2))
+    pvalue = min(1.0, 2 * float(scipy.special.stdtr(n - 1, -abs(value) / error))) if error > 0 else 0.0
+    return value - width, value + width, pvalue
+
+
+def by_signs(values: np.ndarray, confidence_level: float, resolution: float) -> tuple[float, float, float]:
+    """Low, high, and the p-value of the mean of at most `FEW` values by the law of their signs.
+
+    Sums of at most n `resolution` may be rounding, and count as 0.
+    """
+    n = len(values)
+    sums, sizes = np.zeros(1), np.zeros(1)
+    for value in values:
+        sums, sizes = np.concatenate([sums, sums + value]), np.concatenate([sizes, sizes + 1])
+    # Signs that make the sum no smaller are those of the subsets with a sum of at most 0, the empty one among them.
+    no_larger, no_smaller = (int(np.sum(sign * sums <= n * resolution)) for sign in (1, -1))
+    means = np.sort(sums[1:] / sizes[1:])
+    beyond = int((1 - confidence_level) / 2 * 2**n * (1 + 1e-12))
+    low, high = (float(means[beyond - 1]), float(means[-beyond])) if beyond else (-math.inf, math.inf)
+    return low, high, min(1.0, 2 * min(no_larger, no_smaller) / 2**n)
+
+
+def by_share(
+    value: float, n: int, confidence_level: float, limits: ConfidenceInterval, *, order: int
+) -> tuple[float, float, float]:
+    """Low, high, and the p-value of a mean over all sets of `order` samples whose terms are all `value`.
+
+    `limits` are the least and the largest that a term can be. A set holds a sample that was not seen with the
+    probability 1 - (1 - pi)^order.
+    """
+    share = -math.expm1(order * math.log1p(-unseen_share(n, (1 - confidence_level) / 2)))
+    low, high = (value + share * (limit - value) for limit in limits)
+    beyond = limits.low if value > 0 else limits.high
+    needed = abs(value) / (abs(value) + abs(beyond)) if value else 0.0  # of terms that are `beyond`, for a mean of 0
+    return low, high, unseen_pvalue(n, -math.expm1(math.log1p(-needed) / order)) if needed < 1 else 0.0
+
+
+def of_pairs(
+    value: float,
+    error: float,
+    n: int,
+    confidence_level: float,
+    limits: ConfidenceInterval,
+    *,
+    resolution: float,
+    equal: bool,
+) -> Estimate:
+    """A difference that is a mean over pairs of n samples, between `limits`, from its standard error.
+
+    A value of at most `resolution` may be rounding. `equal`: the pairs at hand have no spread.
+    """
+    low, high, pvalue = by_student(value, error, n, confidence_level)
+    if equal and abs(value) > resolution:
+        alike = by_share(value, n, confidence_level, limits, order=2)
+        low, high, pvalue = min(low, alike[0]), max(high, alike[1]), max(pvalue, alike[2])
+    return decided(value, error, (low, high, pvalue), n, confidence_level, limits, resolution)
+
+
+def of_value(
+    value: float,
+    error: float,
+    upper_limit: Callable[[float, float], float],
+    n: int,
+    confidence_level: float,
+    most: float,
+    *,
+    equal: bool,
+) -> Estimate:
+    """What is a mean over pairs and at most `most`: the upper limit is a function of the value and a quantile."""
+    quantile = -float(scipy.special.stdtrit(n - 1, (1 - confidence_level) / 2))
+    low, high = value - quantile * error, upper_limit(value, quantile)
+    if equal:
+        alike = by_share(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)
+        low, high = min(low, max(0.0, alike[0])), max(high, alike[1])
+    if nothing_excluded(n, confidence_level):
+        low, high = 0.0, most
+    return Estimate(value, error, clipped(low, high, ConfidenceInterval(min(low, value), max(most, value))))
+
+
+def decided(
+    value: float,
+    error: float,
+    found: tuple[float, float, float],
+    n: int,
+    confidence_level: float,
+    limits: ConfidenceInterval,
+    resolution: float,
+) -> Estimate:
+    """The estimate with low, high and p-value as `found`, as far as n samples can say so much."""
+    low, high, pvalue = found
+    if nothing_excluded(n, confidence_level):
+        low, high = limits
+    pvalue = 1.0 if abs(value) <= resolution else max(pvalue, least_pvalue(n))
+    limits = ConfidenceInterval(min(limits.low, value), max(limits.high, value))  # estimates can be outside of both
+    return Estimate(value, error, clipped(low, high, limits), pvalue)

@@ -9,10 +9,12 @@ an order that depends on the sizes alone, so that they have the same bits every 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
@@ -37,19 +39,25 @@ def biased(moments: Moments, n: int, sample_weight: Array | None = None) -> floa
     return float(moments.total + moments.trace) / (n if sample_weight is None else total(sample_weight)) ** 2
 
 
-def standard_error(moments: Moments) -> float | None:
+def standard_error(moments: Moments, null_squares: float | None = None) -> float | None:
     """Standard error of the unbiased estimate; None below four samples.
 
     Var U = (4 (n - 2) z1 + 2 z2) / (n (n - 1)), z1 = Var E[h(X, X') | X], z2 = Var h(X, X').
     Both are estimated without bias from row sums and the sum of squares; z1 is 0 under
     calibration, where its estimate can be negative and is set to 0: there the standard error
-    is somewhat too large.
+    is somewhat too large. With `null_squares`, what the sum of squares is on average under calibration given the
+    predictions, z2 is at least what it is then: where errors are rare the residuals at hand may hold none.
     """
     if moments.row_sums is None or moments.sum_of_squares is None or moments.row_sums.shape[0] < 4:
         return None
     n = moments.row_sums.shape[0]
-    z1, z2 = _components(moments)
+    z1, z2 = _components(moments, null_squares)
     return math.sqrt((4 * (n - 2) * z1 + 2 * z2) / (n * (n - 1)))
+
+
+def null_standard_error(null_squares: float, n: int) -> float:
+    """Standard error of the unbiased estimate under calibration, given the predictions."""
+    return math.sqrt(2 * null_squares) / (n * (n - 1))
 
 
 class ScoreVariance(NamedTuple):
@@ -66,9 +74,44 @@ class ScoreVariance(NamedTuple):
         root = value + half + math.sqrt(max(0.0, half * half + 2 * half * value + constant))
         return root if root >= 0 else value + math.sqrt(constant)
 
+    def lower_limit(self, value: float, tail: float) -> float:
+        """The t that the estimate exceeds by as much as from `value` on with a probability of about `tail`.
 
-def score_variance(moments: Moments) -> ScoreVariance:
-    """The variance of `standard_error` with z1 proportional to t, for upper limits of score intervals.
+        The variance at the limit, not at the estimate, and the estimate's skewness: under calibration by the largest
+        quantile of gamma laws, of which chi-square mixtures have at most about that, elsewhere by that of the square
+        of a normal variable (Cornish and Fisher's expansion).
+        """
+        normal = -float(scipy.special.ndtri(tail))
+        if normal <= 0:
+            return self.upper_limit(value, -normal)
+        spread = math.sqrt(self.constant)
+        excess = gamma_quantile(tail) - normal
+        if value <= (normal + excess) * spread:
+            return value - (normal + excess) * spread
+        skewness = max(0.0, normal**2 - 1) / 4 * self.slope**2
+
+        def exceeded(t: float) -> bool:
+            variance = self.slope * t + self.constant
+            bent = skewness * t / variance if variance > 0 else 0.0
+            return value - t > normal * math.sqrt(variance) + bent + excess * spread
+
+        low, high = 0.0, value
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if exceeded(middle) else (low, middle)
+        return low
+
+
+@functools.cache
+def gamma_quantile(tail: float) -> float:
+    """The largest upper quantile of gamma laws with mean 0 and variance 1, of the chi-square to the normal one."""
+    shapes = np.geomspace(0.5, 50, 100)
+    standardized = (scipy.special.gammainccinv(shapes, tail) - shapes) / np.sqrt(shapes)
+    return max(float(np.max(standardized)), -float(scipy.special.ndtri(tail)))
+
+
+def score_variance(moments: Moments, null_squares: float | None = None) -> ScoreVariance:
+    """The variance of `standard_error` with z1 proportional to t, for limits of score intervals.
 
     z1 = <g, S g> and t = |g|^2 for the mean embedding g of the residuals and their covariance S, so that z1 / t is a
     mean of S's eigenvalues. It is taken at the plug-in g, where t is the biased estimate, which is positive. The
@@ -79,10 +122,11 @@ def score_variance(moments: Moments) -> ScoreVariance:
     plug_in = biased(moments, n)
     scores = (moments.row_sums + moments.diagonal) / n
     eigenvalue = max(0.0, total(scores * scores) / n / plug_in - plug_in) if plug_in > 0 else 0.0
-    return ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), 2 * _components(moments)[1] / (n * (n - 1)))
+    constant = 2 * _components(moments, null_squares)[1] / (n * (n - 1))
+    return ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), constant)
 
 
-def generous_standard_error(moments: Moments) -> float:
+def generous_standard_error(moments: Moments, null_squares: float | None = None) -> float:
     """As `standard_error`, with z1 by the jackknife: for intervals that must hold near calibration, too.
 
     The jackknife's z1 is too large by about z2 / (n - 2) and never negative. `standard_error` has no such excess,
@@ -92,11 +136,11 @@ def generous_standard_error(moments: Moments) -> float:
     n = moments.row_sums.shape[0]
     deviations = moments.row_sums - total(moments.row_sums) / n
     jackknife = 4 * total(deviations * deviations) / (n * (n - 1) * (n - 2) ** 2)
-    return math.sqrt(jackknife + 2 * _components(moments)[1] / (n * (n - 1)))
+    return math.sqrt(jackknife + 2 * _components(moments, null_squares)[1] / (n * (n - 1)))
 
 
-def _components(moments: Moments) -> tuple[float, float]:
-    """z1 and z2 of `standard_error`, at least 0."""
+def _components(moments: Moments, null_squares: float | None = None) -> tuple[float, float]:
+    """z1 and z2 of `standard_error`, at least 0, and the latter at least what it is under calibration."""
     assert moments.row_sums is not None and moments.sum_of_squares is not None
     n = moments.row_sums.shape[0]
     squares = moments.sum_of_squares
@@ -105,7 +149,7 @@ def _components(moments: Moments) -> tuple[float, float]:
     # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
     square_mean = (float(moments.total) ** 2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
     z1 = (square_rows - squares) / (pairs * (n - 2)) - square_mean
-    return max(0.0, z1), max(0.0, squares / pairs - square_mean)
+    return max(0.0, z1), max(0.0, squares / pairs - square_mean, (null_squares or 0.0) / pairs)
 
 
 def mean_and_standard_error(values: Array) -> tuple[float, float | None]:

@@ -20,6 +20,7 @@ from kcalib._backend.random import Weights
 from kcalib._input.labels import Classification
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
+from kcalib.inference.metrics.certainty import by_signs
 from kcalib.kernels import Exponential, Gaussian, Linear
 
 OF_CLASSES = [name for name, metric in METRICS.items() if Classification in metric.kinds]
@@ -95,29 +96,58 @@ def leave_one_out(h: np.ndarray) -> np.ndarray:
     return np.array([oracle.unbiased(np.delete(np.delete(h, i, 0), i, 1)) for i in range(len(h))])
 
 
+def law_variance(weights: tuple, predictions: tuple, matrix: np.ndarray) -> float:
+    """Mean over pairs of the variance of H^A_ij - H^B_ij (one model: of H_ij), by all labels of the two samples.
+
+    The larger one of those under the laws of the labels that the models predict.
+    """
+    n, m = predictions[0].shape
+    means = []
+    for p in predictions:
+        variances = []
+        for i, j in itertools.permutations(range(n), 2):
+            labels = list(itertools.product(range(m), repeat=2))
+            shares = np.array([p[i, a] * p[j, b] for a, b in labels])
+            entries = np.zeros(len(labels))
+            for sign, k, q in zip((1, -1), weights, predictions, strict=False):
+                unit = np.eye(m)
+                entries += [sign * k[i, j] * (unit[a] - q[i]) @ matrix @ (unit[b] - q[j]) for a, b in labels]
+            variances.append(shares @ entries**2 - (shares @ entries) ** 2)
+        means.append(np.mean(variances))
+    return max(means)
+
+
+def kernel_values(p: np.ndarray) -> np.ndarray:
+    return np.exp(-np.sqrt(np.sum((p[:, None] - p) ** 2, axis=-1)) / KERNEL.bandwidth)
+
+
 def test_skce_intervals_by_hand():
     y, models = three_models(9)
-    n, q = 9, scipy.stats.norm.isf(0.05)
+    n, q = 9, scipy.stats.t(8).isf(0.05)
     h = {name: oracle.h_matrix(KERNEL, y, p).astype(float) for name, p in models.items()}
     result = kcalib.compare(y, models, kernel=KERNEL, confidence_level=0.9)
     off = ~np.eye(n, dtype=bool)
     for d in result.differences:
         difference = h[d.first] - h[d.second]
         jackknife = (n - 1) / n * np.sum((leave_one_out(difference) - np.mean(leave_one_out(difference))) ** 2)
-        z2 = max(0.0, np.mean(difference[off] ** 2) - distinct_products(difference))
+        predicted = (models[d.first], models[d.second])
+        floor = law_variance(tuple(map(kernel_values, predicted)), predicted, np.eye(3))
+        z2 = max(floor, np.mean(difference[off] ** 2) - distinct_products(difference))
         error = np.sqrt(jackknife + 2 * z2 / (n * (n - 1)))
         assert d.standard_error == pytest.approx(error, rel=1e-10)
         assert d.confidence_interval == pytest.approx((d.difference - q * error, d.difference + q * error), rel=1e-9)
-        assert d.pvalue == pytest.approx(2 * scipy.stats.norm.sf(abs(d.difference) / error), rel=1e-9)
+        assert d.pvalue == pytest.approx(2 * scipy.stats.t(8).sf(abs(d.difference) / error), rel=1e-9)
     for name, p in models.items():
         entry = result.model(name)
-        assert entry.standard_error == kcalib.skce(y, p, kernel=KERNEL, full_output=True).standard_error
+        literal = kcalib.skce(y, p, kernel=KERNEL, full_output=True).standard_error
+        assert entry.standard_error >= literal
         assert entry.confidence_interval.low == pytest.approx(entry.value - q * entry.standard_error, rel=1e-10)
         # <g, S g> / |g|^2 at the plug-in: S the covariance of the embedded residuals, by the Gram matrix H.
         own = h[name]
         embedded = np.mean(own, axis=1)
         eigenvalue = np.var(embedded) / np.mean(own)
-        z2 = max(0.0, np.mean(own[off] ** 2) - distinct_products(own))
+        floor = law_variance((kernel_values(p),), (p,), np.eye(3))
+        z2 = max(floor, np.mean(own[off] ** 2) - distinct_products(own))
 
         def excess(t, value=entry.value, eigenvalue=eigenvalue, z2=z2):
             variance = (4 * (n - 2) * eigenvalue * max(0.0, t) + 2 * z2) / (n * (n - 1))
@@ -154,14 +184,14 @@ def literal_ckce(y: np.ndarray, p: np.ndarray, regularization: float, target_ker
     influences = 2 * shift * np.sum((inverse @ e) * (between @ e), axis=1)
     return {
         "value": everything - bias, "plug_in": everything, "scores": scores, "influences": influences,
-        "pairs": between * (without @ without.T),
+        "pairs": between * (without @ without.T), "between": between,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("target_kernel", [None, np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])])
 def test_ckce_intervals_by_hand(target_kernel):
     y, models = three_models(9)
-    n, q = 9, scipy.stats.norm.isf(0.05)
+    n, q = 9, scipy.stats.t(8).isf(0.05)
     options = {"kernel": CKCE_KERNEL, "regularization": 0.3}
     options |= {} if target_kernel is None else {"target_kernel": target_kernel}
     result = kcalib.compare(y, models, metric="ckce", confidence_level=0.9, **options)
@@ -172,14 +202,17 @@ def test_ckce_intervals_by_hand(target_kernel):
     for d in result.differences:
         a, b = literal[d.first], literal[d.second]
         jackknife = n * np.var(a["scores"] - b["scores"], ddof=1)
-        error = np.sqrt(jackknife + 2 * np.sum((a["pairs"] - b["pairs"])[off] ** 2))
+        predicted = (models[d.first], models[d.second])
+        floor = n * (n - 1) * law_variance((a["between"], b["between"]), predicted, matrix)
+        error = np.sqrt(jackknife + 2 * max(floor, np.sum((a["pairs"] - b["pairs"])[off] ** 2)))
         assert d.difference == pytest.approx(a["value"] - b["value"], rel=1e-10)
         assert d.standard_error == pytest.approx(error, rel=1e-10)
         assert d.confidence_interval == pytest.approx((d.difference - q * error, d.difference + q * error), rel=1e-9)
     for name, own in literal.items():
         entry = result.model(name)
         assert own["plug_in"] == pytest.approx(kcalib.ckce(y, models[name], **options), rel=1e-9)
-        degenerate = 2 * np.sum(own["pairs"][off] ** 2)
+        floor = n * (n - 1) * law_variance((own["between"],), (models[name],), matrix)
+        degenerate = 2 * max(floor, np.sum(own["pairs"][off] ** 2))
         error = np.sqrt(max(0, n * np.var(own["scores"], ddof=1) - 2 * degenerate) + degenerate)
         assert (entry.value, entry.standard_error) == pytest.approx((own["value"], error), rel=1e-10)
         assert entry.confidence_interval.low == pytest.approx(entry.value - q * error, rel=1e-9)
@@ -249,27 +282,63 @@ def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch)
         assert a.confidence_interval == pytest.approx(b.confidence_interval, abs=0.1 * b.standard_error)
 
 
-@pytest.mark.parametrize("metric", ["brier", "log_loss"])
+LOSSES = {
+    "brier": lambda p, y: np.sum((np.eye(p.shape[1])[y] - p) ** 2, axis=1),
+    "log_loss": lambda p, y: -np.log(p[np.arange(len(p)), y]),
+}
+
+
+@pytest.mark.parametrize("metric", LOSSES)
 def test_means_are_paired_t_tests(metric):
-    y, models = three_models(50)
+    y, models = three_models(1000)
     result = kcalib.compare(y, models, metric=metric, confidence_level=0.99)
-    losses = {
-        "brier": lambda p: np.sum((np.eye(3)[y] - p) ** 2, axis=1),
-        "log_loss": lambda p: -np.log(p[np.arange(50), y]),
-    }[metric]
+    losses = {name: LOSSES[metric](p, y) for name, p in models.items()}
     for d in result.differences:
-        t = scipy.stats.ttest_rel(losses(models[d.first]), losses(models[d.second]))
+        t = scipy.stats.ttest_rel(losses[d.first], losses[d.second])
         assert d.pvalue == pytest.approx(t.pvalue, rel=1e-9)
         assert d.confidence_interval == pytest.approx(tuple(t.confidence_interval(0.99)), rel=1e-9)
     for entry in result.models:
-        t = scipy.stats.ttest_1samp(losses(models[entry.model]), 0.0)
+        t = scipy.stats.ttest_1samp(losses[entry.model], 0.0)
         assert entry.confidence_interval == pytest.approx(tuple(t.confidence_interval(0.99)), rel=1e-9)
         assert entry.standard_error == pytest.approx(entry.value / t.statistic, rel=1e-9)
+
+
+@pytest.mark.parametrize("metric", LOSSES)
+def test_spread_of_losses_under_the_laws_of_the_models(metric):
+    """Where few events are expected: each model's law of the labels, by all labels of each sample."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 100, size=200)
+    models = {"a": p, "b": p / 2}
+    predicted = [np.stack([1 - q, q], axis=1) for q in models.values()]
+    y = np.zeros(200, dtype=int)
+    every = [LOSSES[metric](np.repeat(q, 2, axis=0), np.tile([0, 1], 200)).reshape(200, 2) for q in predicted]
+    every = np.array(every) * (0.5 if metric == "brier" else 1.0)
+    result = kcalib.compare(y, models, metric=metric)
+
+    def error(loss, laws):
+        variances = [np.sum(q * (loss - np.sum(q * loss, axis=1, keepdims=True)) ** 2) / 200 for q in laws]
+        assert max(variances) > np.var(loss[:, 0], ddof=1)
+        return np.sqrt(max(variances) / 200)
+
+    assert result.differences[0].standard_error == pytest.approx(error(every[0] - every[1], predicted), rel=1e-9)
+    for entry, loss, law in zip(result.models, every, predicted, strict=True):
+        assert entry.standard_error == pytest.approx(error(loss, [law]), rel=1e-9)
+    # What may not have been seen: 200 samples miss events of probabilities that add up to 3.65 in one of 40 sets.
+    (d,) = result.differences
+    number = 200 * (1 - 0.025 ** (1 / 200))
+    changes = np.sort((every[0] - every[1]) @ [-1.0, 1.0])[::-1]
+    for sign in (1, -1):
+        worst = np.sort(np.maximum(sign * changes, 0.0))[::-1]
+        shift = (worst[: int(number)].sum() + worst[int(number)] * (number - int(number))) / 200
+        limit = d.confidence_interval.high if sign > 0 else d.confidence_interval.low
+        width = scipy.stats.t(199).isf(0.025) * d.standard_error
+        assert limit == pytest.approx(d.difference + sign * max(shift, width), rel=1e-9)
 
 
 def test_ece_intervals_by_hand(monkeypatch):
     """Bin by bin and replicate by replicate; several batches of replicates."""
     n, n_bins, replicates = 150, 5, 199
+    monkeypatch.setattr(metrics.ece, "EVENTS", 0)  # bins of rare events have draws of their own
     monkeypatch.setattr(metrics.ece, "WEIGHTS_AT_ONCE", 8 * n * 50)
     y, models = three_models(n)
     result = kcalib.compare(y, models, metric="ece", n_bins=n_bins, n_resamples=replicates, seed=3)
@@ -277,6 +346,7 @@ def test_ece_intervals_by_hand(monkeypatch):
     low = {name: np.zeros((n_bins, replicates)) for name in models}
     high = {name: np.zeros((n_bins, replicates)) for name in models}
     certain = set()
+    unseen: dict = {}
     for name, p in models.items():
         gap = (p.argmax(axis=1) == y) - p.max(axis=1)
         factor = np.sqrt(n / (n - len(set(np.ceil(n_bins * p.max(axis=1))))))
@@ -289,20 +359,25 @@ def test_ece_intervals_by_hand(monkeypatch):
                 sure = abs(mean) > np.sqrt(np.log(n)) * np.std(inside) / np.sqrt(n)
                 high[name][b, r] = low[name][b, r] if sure else abs(deviation)
                 certain |= {bool(sure)}
+            correct = (p.argmax(axis=1) == y)[(p.max(axis=1) > b / n_bins) & (p.max(axis=1) <= (b + 1) / n_bins)]
+            number = unseen.setdefault(name, 0)
+            unseen[name] = number + (len(correct) if len(set(correct)) == 1 else 0)
+    # Bins of right, or of wrong labels alone: what they may not hold, with a probability of 2.5 %.
+    unseen = {name: k * (1 - 0.025 ** (1 / k)) / n if k else 0.0 for name, k in unseen.items()}
     assert certain == {False, True}
 
-    def limits(value, low, high):
-        low, high = np.sort(low.sum(axis=0)), np.sort(high.sum(axis=0))
+    def limits(value, low, high, unseen):
+        low, high = np.sort(low.sum(axis=0)) - unseen, np.sort(high.sum(axis=0)) + unseen
         # 2.5 % of 200: the fifth on either side.
         pvalue = 2 * (1 + min(np.sum(high >= value), np.sum(low <= value))) / 200
         return value - high[-5], value - low[4], min(1.0, pvalue)
 
     for name, entry in zip(models, result.models, strict=True):
-        lowest, highest, _ = limits(entry.value, low[name], high[name])
+        lowest, highest, _ = limits(entry.value, low[name], high[name], unseen[name])
         assert entry.confidence_interval == pytest.approx((max(0.0, lowest), highest), abs=1e-14)
     for d in result.differences:
         a, b = d.first, d.second
-        *interval, pvalue = limits(d.difference, low[a] - high[b], high[a] - low[b])
+        *interval, pvalue = limits(d.difference, low[a] - high[b], high[a] - low[b], unseen[a] + unseen[b])
         assert d.confidence_interval == pytest.approx(interval, abs=1e-14)
         assert d.pvalue == pytest.approx(pvalue, abs=1e-14)
 
@@ -490,18 +565,82 @@ def test_models_that_differ_by_rounding_do_not_differ(metric):
 
 @pytest.mark.parametrize("metric", OF_CLASSES)
 def test_one_hot_and_right(metric):
+    """No spread at all: what 40 samples may not hold (with a probability of 2.5 %) is not excluded."""
     y = np.arange(40) % 3
     right = np.eye(3)[y]
     wrong = np.eye(3)[(y + 1) % 3]
     options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
     result = kcalib.compare(y, {"right": right, "as right": right, "wrong": wrong}, metric=metric, **options)
     entry = result.model("right")
-    assert (entry.value, entry.standard_error, entry.confidence_interval) == (0.0, 0.0, (0.0, 0.0))
-    assert result.difference("right", "as right").pvalue == 1.0
-    assert result.difference("right", "wrong").distinguishable
+    assert (entry.value, entry.standard_error, entry.confidence_interval.low) == (0.0, 0.0, 0.0)
+    unseen = 1 - 0.025 ** (1 / 40)
+    largest = -np.log(np.finfo(float).eps)
+    high = {
+        "brier": 2 * unseen, "log_loss": largest * unseen, "ece": unseen, "skce": 2 * (1 - (1 - unseen) ** 2),
+        "ckce": (1 - (1 - unseen) ** 2) * 40**0.25 / 2,
+    }[metric]  # fmt: skip
+    assert entry.confidence_interval.high == pytest.approx(high, rel=1e-9)
+    same = result.difference("right", "as right")
+    assert (same.pvalue, same.confidence_interval) == (1.0, (0.0, 0.0))
+    d = result.difference("right", "wrong")
+    assert d.distinguishable and d.pvalue >= 2.0**-39
     assert result.ranking[-1] == "wrong" and "nan" not in str(result)
     if metric in ("brier", "log_loss"):  # no spread at all
-        assert result.difference("right", "wrong").pvalue == 0.0
+        assert d.pvalue == 2.0**-39
+        size = {"brier": 2.0, "log_loss": largest}[metric]
+        assert d.confidence_interval == pytest.approx((-size, -size * (1 - 2 * unseen)), rel=1e-9)
+
+
+# -- few or equal values
+
+
+RANGES = {"brier": 1.0, "log_loss": -np.log(np.finfo(float).eps), "ece": 1.0, "skce": 2.0, "ckce": 1.0}
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_four_equal_differences_exclude_nothing(metric):
+    """Four signs are alike with a probability of 1/8, so that no interval at 95 % can exclude anything."""
+    y, models = np.array([0, 1, 1, 0]), {"a": np.array([0.2, 0.8, 0.8, 0.2]), "b": np.array([0.4, 0.6, 0.6, 0.4])}
+    options = {"kernel": KERNEL} if metric == "skce" else {}
+    options |= {"kernel": CKCE_KERNEL, "regularization": 0.5} if metric == "ckce" else {}
+    result = kcalib.compare(y, models, metric=metric, **options)
+    (d,) = result.differences
+    assert d.pvalue >= 1 / 8 and not d.distinguishable
+    assert d.confidence_interval == pytest.approx((-RANGES[metric], RANGES[metric]))
+    for entry in result.models:
+        assert entry.confidence_interval == pytest.approx((0.0, RANGES[metric]))
+    if metric == "brier":
+        # The difference is -0.12 for right labels, and would be 0.28 for wrong ones: 0 if 0.3 of the labels were wrong,
+        # of which four samples hold none with a probability of 0.7^4.
+        assert d.difference == pytest.approx(-0.12)
+        assert d.pvalue == pytest.approx(2 * 0.7**4)
+
+
+def test_signs_by_hand():
+    """All 2^n signs of n values, and Hartigan's subset means for the limits."""
+    values = np.array([3.0, -1.0, 2.0, 5.0, 4.0, 0.5])
+    signs = np.array(list(itertools.product((1, -1), repeat=6)))
+
+    def pvalue(theta):
+        sums = signs @ (values - theta)
+        seen = np.sum(values - theta)
+        return min(1.0, 2 * min(np.mean(sums >= seen - 1e-12), np.mean(sums <= seen + 1e-12)))
+
+    low, high, found = by_signs(values, 0.9, 1e-15)
+    assert found == pvalue(0.0) == 6 / 64
+    for limit, inwards in ((low, 1e-6), (high, -1e-6)):
+        assert pvalue(limit + inwards) > 0.1 >= pvalue(limit - inwards)
+    # At 0.99 a tail has less than one of 64 signs.
+    assert by_signs(values, 0.99, 1e-15)[:2] == (-np.inf, np.inf)
+
+
+def test_pvalues_never_vanish():
+    y = np.zeros(3000, dtype=int)
+    models = {"right": np.tile([1.0, 0.0], (3000, 1)), "wrong": np.tile([0.0, 1.0], (3000, 1))}
+    for metric in ("brier", "log_loss", "skce"):
+        (d,) = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {})).differences
+        assert 0 < d.pvalue < 1e-300 and d.distinguishable
+        assert d.confidence_interval.low < d.confidence_interval.high
 
 
 def test_more_replicates_for_more_pairs():

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 
 import numpy as np
 import scipy
 
+from kcalib._pairs.statistics import ScoreVariance
 from kcalib.inference.metrics.measured import Estimate
 from kcalib.results import ConfidenceInterval
 
@@ -122,16 +122,19 @@ def of_pairs(
 def of_value(
     value: float,
     error: float,
-    upper_limit: Callable[[float, float], float],
+    variance: ScoreVariance,
     n: int,
     confidence_level: float,
     most: float,
     *,
     equal: bool,
 ) -> Estimate:
-    """What is a mean over pairs and at most `most`: the upper limit is a function of the value and a quantile."""
+    """A mean over pairs that is from 0 to `most`, with the variance that it would have at other values.
+
+    Student's quantile takes the place of the normal one.
+    """
     quantile = -float(scipy.special.stdtrit(n - 1, (1 - confidence_level) / 2))
-    low, high = value - quantile * error, upper_limit(value, quantile)
+    low, high = value - quantile * error, variance.upper_limit(value, quantile)
     if equal:
         alike = by_share(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)
         low, high = min(low, max(0.0, alike[0])), max(high, alike[1])

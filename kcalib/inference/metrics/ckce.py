@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
+from kcalib._packing import TargetMatrix
 from kcalib._pairs import statistics
 from kcalib.estimators.ckce_system import default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
@@ -25,6 +26,7 @@ from kcalib.inference.metrics.measured import (
     subset,
     without_own,
 )
+from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 
@@ -50,8 +52,12 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
         for matrix, of_model in zip(matrices, residuals, strict=True)
     ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
+    if all(isinstance(one.target, TargetMatrix) for one in together.packed):
+        weights = [expansion.weights for expansion in expansions]
+        laws = pair_variances(data, together.packed, rows, weights)
+        degenerate = np.maximum(degenerate, 2 * n * (n - 1) * laws)
     pairs = itertools.combinations(range(len(data)), 2)
-    # With eigenvalues g of K it is at most |E|^2 max g / (g + n lambda)^2, and a residual at most as long as the longest.
+    # With eigenvalues g of K it is at most |E|^2 max g / (g + n lambda)^2.
     most = largest_residual(together.packed[0]) / (4 * regularization)
     return Measured(
         values=[_value(e, degenerate[i, i], confidence_level, most) for i, e in enumerate(expansions)],
@@ -71,9 +77,9 @@ def _value(expansion: CKCEExpansion, degenerate: float, confidence_level: float,
     linear = max(0.0, n * float(expansion.scores.var(ddof=1)) - 2 * degenerate)  # the jackknife holds it twice
     error = math.sqrt(linear + degenerate)
     slope = n * float(expansion.influences.var(ddof=1)) / expansion.plug_in if expansion.plug_in > 0 else 0.0
-    upper = statistics.ScoreVariance(slope, degenerate).upper_limit
+    variance = statistics.ScoreVariance(slope, degenerate)
     equal = error <= expansion.error_bound
-    return certainty.of_value(expansion.value, error, upper, n, confidence_level, most, equal=equal)
+    return certainty.of_value(expansion.value, error, variance, n, confidence_level, most, equal=equal)
 
 
 def _difference(

@@ -37,7 +37,7 @@ from kcalib.results import ConfidenceInterval
 ENTRIES_AT_ONCE = 2**22  # of losses by labels in memory
 # A law under which losses vary less than at hand with a smaller probability is not that of these labels.
 CONTRADICTED = 1e-3
-EVENTS = 10  # labels that a law must rest on for the spread at hand to be believed
+EVENTS = 15  # labels that a law must rest on for the spread at hand to be believed beside it
 
 ByLabel = Callable[[Classification, slice], Array]
 
@@ -87,7 +87,7 @@ class _Possible:
 
     most: Array  # by how much a sample's loss would be larger with the label that makes it largest, shape (n,)
     least: Array  # by how much it would be smaller at most, shape (n,)
-    variance: float  # of the losses, the largest of the laws that are not contradicted
+    variance: float  # of the losses, by the laws that rest on few labels and are not contradicted; the largest
     events: float  # about how many labels such a law rests on, of the law that rests on most
 
 
@@ -119,7 +119,7 @@ def _means(
 
 
 def _singles(models: Sequence[object]) -> Iterator[tuple[int]]:
-    return itertools.combinations(range(len(models)), 1)
+    return ((i,) for i in range(len(models)))
 
 
 def _pairs(models: Sequence[object]) -> Iterator[tuple[int, int]]:
@@ -185,7 +185,7 @@ def _possible(data: Sequence[Classification], by_label: ByLabel) -> Possible:
         combinations += _pairs(data)
     sums = {combination: _Sums(len(combination)) for combination in combinations}
     for begin in range(0, n, max(1, ENTRIES_AT_ONCE // m)):
-        rows = slice(begin, begin + max(1, ENTRIES_AT_ONCE // m))
+        rows = slice(begin, min(n, begin + max(1, ENTRIES_AT_ONCE // m)))
         labels = [arrays.where_computed(one.labels[rows]) for one in data]
         losses = [by_label(one, rows) for one in data]
         laws = [arrays.where_computed(one.probabilities[rows, :]).astype(np.float64) for one in data]
@@ -221,7 +221,7 @@ class _Sums:
     def possible(self) -> _Possible:
         most, least = (arrays.namespace(parts[0]).concatenate(parts) for parts in (self.most, self.least))
         laws = [law for law in self.laws if not law.is_contradicted()]
-        variance = max((law.variances / law.n for law in laws), default=0.0)
+        variance = max((law.variances / law.n for law in laws if law.events() < EVENTS), default=0.0)
         return _Possible(most, least, variance, max((law.events() for law in laws), default=0.0))
 
 

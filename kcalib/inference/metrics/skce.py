@@ -28,6 +28,7 @@ from kcalib.inference.metrics.measured import (
     subset,
     without_own,
 )
+from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.results import ConfidenceInterval
 
 
@@ -41,13 +42,20 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     rows, seed = subset(n, MAX_SAMPLES, check_seed(options.seed))
     squares = _square_differences(operators, rows)
     pairs = itertools.combinations(range(len(data)), 2)
+    laws = pair_variances(data, together.packed, rows) * n * (n - 1)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
     resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
     most = largest_entry(together.packed[0])
     return Measured(
-        values=[_value(m, confidence_level, most) for m in moments],
+        values=[_value(m, laws[i, i], confidence_level, most) for i, m in enumerate(moments)],
         differences=[
-            _difference(_minus(moments[i], moments[j], squares[i, j] * n * (n - 1)), confidence_level, most, resolution)
+            _difference(
+                _minus(moments[i], moments[j], squares[i, j] * n * (n - 1)),
+                laws[i, j],
+                confidence_level,
+                most,
+                resolution,
+            )
             for i, j in pairs
         ],
         estimator="unbiased estimator",
@@ -68,27 +76,29 @@ def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
     return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
 
 
-def _value(moments: Moments, confidence_level: float, most: float) -> Estimate:
+def _value(moments: Moments, null_squares: float, confidence_level: float, most: float) -> Estimate:
     assert moments.row_sums is not None
-    error = statistics.standard_error(moments)
+    error = statistics.standard_error(moments, null_squares)
     assert error is not None  # there are four samples
     n = moments.row_sums.shape[0]
     value = statistics.unbiased(moments, n)
-    upper = statistics.score_variance(moments).upper_limit
-    return certainty.of_value(value, error, upper, n, confidence_level, most, equal=_are_equal(moments))
+    variance = statistics.score_variance(moments, null_squares)
+    return certainty.of_value(value, error, variance, n, confidence_level, most, equal=_are_equal(moments))
 
 
-def _difference(moments: Moments, confidence_level: float, most: float, resolution: float) -> Estimate:
+def _difference(
+    moments: Moments, null_squares: float, confidence_level: float, most: float, resolution: float
+) -> Estimate:
     assert moments.row_sums is not None
     n = moments.row_sums.shape[0]
-    error = statistics.generous_standard_error(moments)
+    error = statistics.generous_standard_error(moments, null_squares)
     value = statistics.unbiased(moments, n)
     limits, equal = ConfidenceInterval(-most, most), _are_equal(moments)
     return certainty.of_pairs(value, error, n, confidence_level, limits, resolution=resolution, equal=equal)
 
 
 def _are_equal(moments: Moments) -> bool:
-    """Whether the entries off the diagonal are all the same, but for what rounding leaves of a difference of squares."""
+    """Whether all entries off the diagonal are the same, but for what rounding leaves of a difference of squares."""
     assert moments.row_sums is not None and moments.sum_of_squares is not None
     n = moments.row_sums.shape[0]
     return moments.sum_of_squares - moments.total**2 / (n * (n - 1)) <= ROUNDINGS * EPSILON * moments.sum_of_squares

@@ -1,0 +1,177 @@
+r"""How much the difference of two models' entries H_ij varies, given the predictions, if either model is right.
+
+Let labels be drawn from the first model's predictions p, with covariances V_i, and the second model predict q. With
+residuals e of the first and d = p - q those of the second are e + d, and
+
+.. math:: H^A_{ij} - H^B_{ij} = (k^A - k^B)_{ij} \langle e_i, e_j\rangle
+   - k^B_{ij} (\langle e_i, d_j\rangle + \langle d_i, e_j\rangle + \langle d_i, d_j\rangle)
+
+has the variance :math:`(k^A - k^B)^2 \operatorname{tr}(V_i V_j) + (k^B)^2 (d_j^\top V_i d_j + d_i^\top V_j d_i)`
+(with a target matrix M = R R^T of everything R^T times it). There is no law that two models agree on; what is known is
+what each of them says. `skce` and `ckce` take the larger variance as the least that the spread of a difference can be:
+where errors are rare the residuals at hand may hold none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
+from kcalib._packing import Packed
+from kcalib._packing.variance import RANK_WITH_COLUMNS, columns, finite_law
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.inference.metrics.measured import STRIP, labels_are_shared, without_own
+
+ENTRIES = 2**24  # of covariances in memory
+DRAWN_SAMPLES, DRAWS = 300, 8  # targets that are no labels: of so many samples, so many times
+DRAW_SEED = 0  # what comes of draws is a function of the predictions
+
+Weights = Callable[[np.ndarray, np.ndarray], np.ndarray]  # k_ij of rows and columns
+
+
+def pair_variances(
+    data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray, weights: Sequence[Weights] | None = None
+) -> np.ndarray:
+    """Mean over the pairs i != j of `rows` of the variance of H_ij (diagonal), or of the difference of two models'.
+
+    Shape (models, models), the larger one of the two laws. `weights` of each model stand for the values of its kernel
+    on predictions. Of labels that are not the same for both models (those of a lens that asks about the predicted
+    class) the laws of the two say no more than Cauchy and Schwarz do.
+    """
+    found = _variances(data[0], data, packed, rows, weights)
+    if labels_are_shared(data):
+        return np.maximum(found, found.T)
+    deviations = np.sqrt(np.diag(found))
+    return (deviations[:, None] - deviations) ** 2 + np.diag(np.diag(found))
+
+
+@singledispatch
+def _variances(
+    first: Data, data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray, weights: Sequence[Weights] | None
+) -> np.ndarray:
+    """Entry (i, j): of H^i - H^j if targets are drawn from model i."""
+    raise NotImplementedError(type(first))
+
+
+@_variances.register
+def _(
+    first: Forecasts,
+    data: Sequence[Forecasts],
+    packed: Sequence[Packed],
+    rows: np.ndarray,
+    weights: Sequence[Weights] | None,
+) -> np.ndarray:
+    """By draws."""
+    assert weights is None
+    rows = rows[:: -(-len(rows) // DRAWN_SAMPLES)]
+    at = arrays.like(rows, first.reference)
+    data, packed = [one.take(at) for one in data], [one.taken(at) for one in packed]
+    found = np.zeros((len(data), len(data)))
+    for i, law in enumerate(data):
+        sums = squares = np.zeros((len(data), len(rows), len(rows)))
+        for replicate in range(DRAWS):
+            y = law.draw(DRAW_SEED, replicate).y
+            drawn = [own.with_targets(one.with_targets(y)) for one, own in zip(data, packed, strict=True)]
+            entries = np.stack([_entries(one.problem) for one in drawn])
+            entries = np.where(np.arange(len(data))[:, None, None] == i, entries[i], entries[i] - entries)
+            sums, squares = sums + entries, squares + entries**2
+        variances = np.maximum(squares - sums**2 / DRAWS, 0.0) / (DRAWS - 1)
+        found[i] = variances.sum(axis=(1, 2)) / (len(rows) * (len(rows) - 1))
+    return found
+
+
+def _entries(problem: PairProblem) -> np.ndarray:
+    every = np.arange(int(problem.left.points.shape[0]))
+    at = arrays.like(every, problem.left.points)
+    tile = arrays.to_host(operator_for(problem).tile(at, at)).astype(np.float64)
+    return np.asarray(without_own(tile, 0))
+
+
+@_variances.register
+def _(
+    first: Classification,
+    data: Sequence[Classification],
+    packed: Sequence[Packed],
+    rows: np.ndarray,
+    weights: Sequence[Weights] | None,
+) -> np.ndarray:
+    rank = first.m if packed[0].target.root is None else packed[0].target.root.shape[1]
+    if packed[0].target.root is not None:
+        rows = rows[:: -(-len(rows) * rank * (rank + 1) // (2 * ENTRIES))]
+    if weights is None:
+        weights = [_kernel_values(one) for one in packed]
+    laws = [_Covariances.of(one, own, rows) for one, own in zip(data, packed, strict=True)]
+    found = np.zeros((len(laws), len(laws)))
+    for begin in range(0, len(rows), STRIP):
+        strip = slice(begin, begin + STRIP)
+        tiles = [without_own(weight(rows[strip], rows), begin) for weight in weights]
+        for i, law in enumerate(laws):
+            traces = law.traces(strip)
+            for j, other in enumerate(laws):
+                if i == j:
+                    found[i, i] += float((tiles[i] ** 2 * traces).sum())
+                else:
+                    forms = law.forms(strip, law.p - other.p)
+                    found[i, j] += float(((tiles[i] - tiles[j]) ** 2 * traces + 2 * tiles[j] ** 2 * forms).sum())
+    return found / (len(rows) * (len(rows) - 1))
+
+
+def _kernel_values(packed: Packed) -> Weights:
+    points = packed.problem.left.points
+    ones = arrays.namespace(points).ones_like(points[:, :1])
+    operator = operator_for(replace(packed.problem, left=Side(points, ones), target=None))
+
+    def values(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        tile = operator.tile(arrays.like(rows, points), arrays.like(columns, points))
+        return arrays.to_host(tile).astype(np.float64)
+
+    return values
+
+
+@dataclass(frozen=True)
+class _Covariances:
+    """V_i of some samples, in which nothing cancels where a probability is near 1; in host memory."""
+
+    p: np.ndarray  # shape (n, m)
+    top: np.ndarray  # the most probable class, shape (n,)
+    others: np.ndarray  # probabilities of the other classes, shape (n, m)
+    matrix: np.ndarray | None  # M; None for the identity
+    entries: np.ndarray | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
+
+    @classmethod
+    def of(cls, data: Classification, packed: Packed, rows: np.ndarray) -> _Covariances:
+        law = finite_law(data, packed)
+        assert law is not None  # there are classes
+        p = arrays.to_host(law.probabilities)[rows].astype(np.float64)
+        law = replace(law, probabilities=p)
+        few = law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS
+        entries = np.concatenate(list(columns(law)), axis=1) if few else None
+        return cls(p, np.argmax(p, axis=1), law.parts[1], packed.target.matrix, entries)
+
+    def traces(self, strip: slice) -> np.ndarray:
+        """tr(M V_i M V_j) of the samples i of the strip and all j."""
+        if self.entries is not None:
+            return self.entries[strip] @ self.entries.T
+        every = np.arange(len(self.p))
+        variances = self.p * (1 - self.p)
+        variances[every, self.top] = self.p[every, self.top] * self.others.sum(axis=1)
+        own = variances[strip] @ variances.T
+        cross = (self.p[strip] @ self.p.T) ** 2 - self.p[strip] ** 2 @ (self.p**2).T
+        return own + np.clip(cross, 0.0, own)
+
+    def forms(self, strip: slice, d: np.ndarray) -> np.ndarray:
+        """d_j^T M V_i M d_j of the samples i of the strip and all j."""
+        d = d if self.matrix is None else d @ self.matrix
+        others, at_top = self.others[strip], d[:, self.top[strip]].T
+        rest, first = others.sum(axis=1, keepdims=True), others @ d.T
+        means = first - at_top * rest
+        squares = others @ (d**2).T - 2 * at_top * first + at_top**2 * rest
+        return np.maximum(squares - means**2, 0.0)

@@ -94,9 +94,9 @@ class CKCEExpansion:
         r = self.residuals
         return self.factor.tile(2, rows, columns) * (r[arrays.like(rows, r)] @ r[arrays.like(columns, r)].T)
 
-    def weights(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """B_ij, shape (rows, columns), in host memory."""
-        return arrays.to_host(self.factor.tile(2, rows, columns))
+    def weights(self, rows: np.ndarray, columns: np.ndarray) -> Array:
+        """B_ij, shape (rows, columns)."""
+        return self.factor.tile(2, rows, columns)
 
 
 @dataclass(frozen=True, eq=False)

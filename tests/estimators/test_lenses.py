@@ -300,7 +300,7 @@ def test_comparison_through_a_lens_is_that_of_the_induced_problems(metric, lens,
 
 
 def test_models_are_compared_by_their_own_top_labels(make_problem):
-    (y, a), (_, b) = make_problem(70, 5), make_problem(70, 5, seed=1)
+    (y, a), (_, b) = make_problem(300, 5), make_problem(300, 5, seed=1)
     losses = [((p.argmax(axis=1) == y) - p.max(axis=1)) ** 2 for p in (a, b)]
     result = kcalib.compare(y, {"a": a, "b": b}, metric="brier", lens=TopLabel())
     assert [m.value for m in result.models] == pytest.approx([loss.mean() for loss in losses], rel=1e-12)

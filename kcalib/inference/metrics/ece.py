@@ -66,7 +66,7 @@ class _Gaps:
             sums = functools.partial(segments.sums, scales=gaps / n)
         means, squares = totals[1] / n, totals[2] / n
         variances = xp.maximum(squares - means**2, 0.0) / n
-        counts, _, _, confidences, events, right = arrays.to_host(totals)
+        counts, confidences, events, right = (arrays.to_host(totals[k]) for k in (0, 3, 4, 5))
         excess = events / n**2 - arrays.to_host(variances)
         rare = (events < EVENTS) & (excess > 0)
         certain = xp.abs(means) > xp.sqrt(math.log(n) * variances)

@@ -21,6 +21,7 @@ from functools import singledispatch
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -34,7 +35,7 @@ ENTRIES = 2**24  # of covariances in memory
 DRAWN_SAMPLES, DRAWS = 300, 8  # targets that are no labels: of so many samples, so many times
 DRAW_SEED = 0  # what comes of draws is a function of the predictions
 
-Weights = Callable[[np.ndarray, np.ndarray], np.ndarray]  # k_ij of rows and columns
+Weights = Callable[[np.ndarray, np.ndarray], Array]  # k_ij of rows and columns
 
 
 def pair_variances(
@@ -129,49 +130,50 @@ def _kernel_values(packed: Packed) -> Weights:
     ones = arrays.namespace(points).ones_like(points[:, :1])
     operator = operator_for(replace(packed.problem, left=Side(points, ones), target=None))
 
-    def values(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def values(rows: np.ndarray, columns: np.ndarray) -> Array:
         tile = operator.tile(arrays.like(rows, points), arrays.like(columns, points))
-        return arrays.to_host(tile).astype(np.float64)
+        return arrays.where_computed(tile).astype(np.float64)
 
     return values
 
 
 @dataclass(frozen=True)
 class _Covariances:
-    """V_i of some samples, in which nothing cancels where a probability is near 1; in host memory."""
+    """V_i of some samples, in which nothing cancels where a probability is near 1."""
 
-    p: np.ndarray  # shape (n, m)
-    top: np.ndarray  # the most probable class, shape (n,)
-    others: np.ndarray  # probabilities of the other classes, shape (n, m)
-    matrix: np.ndarray | None  # M; None for the identity
-    entries: np.ndarray | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
+    p: Array  # shape (n, m)
+    top: Array  # the most probable class, shape (n,)
+    others: Array  # probabilities of the other classes, shape (n, m)
+    matrix: Array | None  # M; None for the identity
+    entries: Array | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
 
     @classmethod
     def of(cls, data: Classification, packed: Packed, rows: np.ndarray) -> _Covariances:
         law = finite_law(data, packed)
         assert law is not None  # there are classes
-        p = arrays.to_host(law.probabilities)[rows].astype(np.float64)
-        law = replace(law, probabilities=p)
+        p = arrays.where_computed(law.probabilities)
+        p = p[arrays.like(rows, p)].astype(np.float64)
+        law, xp, matrix = replace(law, probabilities=p), arrays.namespace(p), packed.target.matrix
         few = law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS
-        entries = np.concatenate(list(columns(law)), axis=1) if few else None
-        return cls(p, np.argmax(p, axis=1), law.parts[1], packed.target.matrix, entries)
+        entries = xp.concatenate(list(columns(law)), axis=1) if few else None
+        return cls(p, xp.argmax(p, axis=1), law.parts[1], None if matrix is None else arrays.like(matrix, p), entries)
 
-    def traces(self, strip: slice) -> np.ndarray:
+    def traces(self, strip: slice) -> Array:
         """tr(M V_i M V_j) of the samples i of the strip and all j."""
         if self.entries is not None:
             return self.entries[strip] @ self.entries.T
-        every = np.arange(len(self.p))
+        every = arrays.namespace(self.p).arange(len(self.p))
         variances = self.p * (1 - self.p)
         variances[every, self.top] = self.p[every, self.top] * self.others.sum(axis=1)
         own = variances[strip] @ variances.T
         cross = (self.p[strip] @ self.p.T) ** 2 - self.p[strip] ** 2 @ (self.p**2).T
-        return own + np.clip(cross, 0.0, own)
+        return own + cross.clip(0.0, own)
 
-    def forms(self, strip: slice, d: np.ndarray) -> np.ndarray:
+    def forms(self, strip: slice, d: Array) -> Array:
         """d_j^T M V_i M d_j of the samples i of the strip and all j."""
         d = d if self.matrix is None else d @ self.matrix
         others, at_top = self.others[strip], d[:, self.top[strip]].T
         rest, first = others.sum(axis=1, keepdims=True), others @ d.T
         means = first - at_top * rest
         squares = others @ (d**2).T - 2 * at_top * first + at_top**2 * rest
-        return np.maximum(squares - means**2, 0.0)
+        return (squares - means**2).clip(0.0, None)

@@ -159,22 +159,37 @@ def _unseen(mean: float, n: int, confidence_level: float, possible: _Possible) -
     up to at most n `unseen_share`, and at worst these are of the samples whose loss it changes most.
     """
     number = n * certainty.unseen_share(n, (1 - confidence_level) / 2)
-    most, least = (np.sort(arrays.to_host(changes))[::-1] for changes in (possible.most, possible.least))
-    changes = np.cumsum(most if mean < 0 else least)
-    needed = n * abs(mean)
-    if changes[-1] <= needed:
-        pvalue = 0.0
-    else:
-        k = int(np.searchsorted(changes, needed))  # the first k are too little, k + 1 enough
-        before = float(changes[k - 1]) if k else 0.0
-        pvalue = certainty.unseen_pvalue(n, (k + (needed - before) / (float(changes[k]) - before)) / n)
-    return mean - _sum_of_first(least, number) / n, mean + _sum_of_first(most, number) / n, pvalue
+    most, least = (_Descending.of(changes) for changes in (possible.most, possible.least))
+    needed = (most if mean < 0 else least).number_of(n * abs(mean))
+    pvalue = certainty.unseen_pvalue(n, needed / n)
+    return mean - least.sum_of(number) / n, mean + most.sum_of(number) / n, pvalue
 
 
-def _sum_of_first(values: np.ndarray, number: float) -> float:
-    whole = int(number)
-    rest = float(values[whole]) * (number - whole) if whole < len(values) else 0.0
-    return float(values[:whole].sum()) + rest
+@dataclass(frozen=True)
+class _Descending:
+    """Nonnegative numbers, the largest first, and the sums of the first 1, 2, ... of them; shape (n,)."""
+
+    values: Array
+    sums: Array
+
+    @classmethod
+    def of(cls, values: Array) -> _Descending:
+        values = arrays.namespace(values).sort(values)[::-1]
+        return cls(values, statistics.cumulative_sum(values))
+
+    def sum_of(self, number: float) -> float:
+        """The sum of the first `number`, with a share of the last one."""
+        whole = int(number)
+        before = float(self.sums[whole - 1]) if whole else 0.0
+        return before + (float(self.values[whole]) * (number - whole) if whole < len(self.values) else 0.0)
+
+    def number_of(self, total: float) -> float:
+        """How many of the first have the sum `total`, with a share of the last one; infinite if all are too few."""
+        whole = int((self.sums <= total).sum())
+        if whole == len(self.values):
+            return math.inf
+        before = float(self.sums[whole - 1]) if whole else 0.0
+        return whole + (total - before) / float(self.values[whole])
 
 
 def _possible(data: Sequence[Classification], by_label: ByLabel) -> Possible:

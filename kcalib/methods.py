@@ -2,7 +2,7 @@
 
 .. code-block:: none
 
-    kcalib.calibration_test             Exact, Spectrum, Multiplier, Bootstrap, Pearson, Gamma, Block, Linear,
+    kcalib.calibration_test             Exact, Features, Spectrum, Multiplier, Bootstrap, Pearson, Gamma, Block, Linear,
                                         DistributionFree, CME, Consistency
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
@@ -16,6 +16,7 @@ from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
 from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
+from kcalib.inference.features import Features
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Gamma, Pearson, Spectrum
 from kcalib.solvers._solve import AutomaticSolver
@@ -32,6 +33,7 @@ __all__ = [
     "Consistency",
     "DistributionFree",
     "Exact",
+    "Features",
     "Fourier",
     "Gamma",
     "Linear",

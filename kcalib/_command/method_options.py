@@ -41,10 +41,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             kwargs["choices"] = list(dict.fromkeys(word for cls in classes for word in _words(cls, name)))
         if name not in SHARED and kwargs is not None:
             methods = ", ".join(cls.name for cls in classes)
-            default = getattr(classes[0], name)
-            shown = "" if default is None else f" (default: {default})"
+            shown = _default(name, classes)
             help_text = f"{methods}: {text}{shown}".replace("%", "%%")
             group.add_argument(flag(name), dest=name, help=help_text, **kwargs)
+
+
+def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
+    """The default of the field, and those of the methods that have another."""
+    default = getattr(classes[0], name)
+    others = [f"; {cls.name}: {value}" for cls in classes if (value := getattr(cls, name)) != default]
+    return "" if default is None else f" (default: {default}{''.join(others)})"
 
 
 def method_of(arguments: argparse.Namespace) -> CalibrationMethod:

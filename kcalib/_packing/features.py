@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class FeatureProblem(ABC):
 
     The feature kernel's H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is a kernel's as any other; over maps its mean is H.
     """
+
+    targets: ClassVar[str] = "targets"  # what is drawn, in a word
 
     data: Data
     packed: Packed  # kernels with their bandwidths, and where these came from
@@ -156,6 +158,8 @@ def _(
 @dataclass(frozen=True, eq=False)
 class LabelFeatures(FeatureProblem):
     """Of class labels: points are the predictions, marks the residuals onehot(y) - p times the target matrix's root."""
+
+    targets: ClassVar[str] = "labels"
 
     data: Classification
 

@@ -4,6 +4,7 @@
 hands the task to the method, of which each has a class in the file that does it (`METHODS`); `Auto` chooses one.
 
     Exact                                                exact.py
+    Features                                             features.py
     Spectrum Pearson Gamma                               spectrum.py
     Multiplier Bootstrap                                 resampling.py
     Block Linear                                         blocks.py
@@ -34,6 +35,7 @@ from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
 from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
+from kcalib.inference.features import Features
 from kcalib.inference.quadratic import N_RESAMPLES
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Gamma, Pearson, Spectrum
@@ -129,6 +131,7 @@ def calibration_test(
     method            statistic                           law under calibration                 time
     ================= =================================== ===================================== ========================
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2 m)
+    features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     4 to 11 passes
     multiplier        n SKCE                              random signs of the residuals         O(n^2 (m + R))
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
@@ -234,6 +237,7 @@ class Auto(CalibrationMethod):
 METHODS: tuple[type[CalibrationMethod], ...] = (
     Auto,
     Exact,
+    Features,
     Bootstrap,
     Multiplier,
     Spectrum,

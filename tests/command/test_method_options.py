@@ -44,7 +44,10 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
     for name in fields - NO_OPTIONS - {"estimator", "block_size", "n_bins"}:
         names = ", ".join(cls.name for cls in METHODS if name in {field.name for field in dataclasses.fields(cls)})
         assert re.search(rf"{flag(name)}(, --no-[a-z-]+| \S+) {names}: \w+", text)
-    assert "Number R of draws, at least 1 (default: 999)" in text and "{conditional,residuals,F,chi2}" in text
+    assert (
+        "Number R of draws, at least 1 (default: 999; features: 199)" in text
+        and "{conditional,residuals,F,chi2}" in text
+    )
     assert not {flag(name) for name in NO_OPTIONS} & set(text.split())
 
 
@@ -52,6 +55,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
     ("options", "method", "others"),
     [
         ("exact --resamples 99", methods.Exact(n_resamples=99), {}),
+        ("features --columns 32 --resamples 19", methods.Features(n_columns=32, n_resamples=19), {}),
         ("bootstrap --resamples 99", methods.Bootstrap(n_resamples=99), {}),
         ("multiplier --multipliers gaussian", methods.Multiplier(multipliers="gaussian"), {}),
         ("spectrum --eigenvalues 5", methods.Spectrum(n_eigenvalues=5), {}),
@@ -88,7 +92,8 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
     [
         (
             "--method spectrum --resamples 9",
-            "--resamples is for --method exact, bootstrap, multiplier or consistency, not for spectrum; leave it out",
+            "--resamples is for --method exact, features, bootstrap, multiplier or consistency, not for spectrum; "
+            "leave it out",
         ),
         ("--reference F", "--reference is for --method spectrum, pearson or cme, not for auto"),
         ("--no-resample-predictions", "--resample-predictions is for --method consistency, not for auto; leave it out"),

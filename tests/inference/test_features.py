@@ -1,0 +1,219 @@
+"""The test by random features: its level on hard laws, ties, libraries, and what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy
+from hard_laws import LAWS, dirichlet, drawn_labels, saturated
+
+import kcalib
+from kcalib import lenses
+from kcalib._input.forecasts import prepare
+from kcalib._packing.features import feature_problem
+from kcalib.kernels import Exponential, Gaussian, Linear
+from kcalib.methods import Exact, Features
+
+SETS = 150
+TESTS = {
+    "saturated": (saturated(-3, -1), 100),
+    "confident": (saturated(-8, -4), 100),
+    "rare": (LAWS["rare, Beta(.1, 100)"].draw, 100),
+    "tied": (LAWS["20 distinct rows"].draw, 60),
+    "one-hot and uncertain": (LAWS["one-hot and uncertain"].draw, 60),
+    "diffuse": (dirichlet(5, 1.0), 60),
+    "few": (dirichlet(3, 0.5), 4),
+}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_level_is_kept(name):
+    draw, n = TESTS[name]
+    pvalues = []
+    for seed in range(SETS):
+        rng = np.random.default_rng([seed, 17])
+        p = draw(n, rng)
+        y = drawn_labels(p, rng)
+        kernel = Exponential(0.4)
+        method = Features(n_columns=16, n_resamples=19)
+        pvalues.append(kcalib.calibration_test(y, p, kernel=kernel, method=method, seed=seed).pvalue)
+    for alpha in (0.05, 0.1, 0.5):
+        rejected = np.sum(np.array(pvalues) <= alpha + 1e-12)
+        assert rejected <= scipy.stats.binom.ppf(0.9999, SETS, alpha), (name, alpha)
+        if name == "diffuse":  # there the draws have no ties
+            assert rejected >= scipy.stats.binom.ppf(0.0001, SETS, alpha)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TESTS)
+def test_level_of_defaults_is_kept(name):
+    draw, n = TESTS[name]
+    count = 1000
+    rejected = np.zeros(3)
+    for seed in range(count):
+        rng = np.random.default_rng([seed, 18])
+        p = draw(5 * n, rng)
+        pvalue = kcalib.calibration_test(drawn_labels(p, rng), p, kernel=Exponential(0.4), method="features").pvalue
+        rejected += pvalue <= np.array([0.01, 0.05, 0.1]) + 1e-12
+    assert np.all(rejected <= scipy.stats.binom.ppf(0.9999, count, [0.01, 0.05, 0.1]))
+
+
+def test_power_is_near_that_of_all_pairs():
+    found = np.zeros(2)
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 19])
+        p = rng.dirichlet(np.full(5, 0.5), size=600)
+        q = p**0.65
+        y = drawn_labels(q / q.sum(axis=1, keepdims=True), rng)
+        for k, method in enumerate((Features(n_columns=64, n_resamples=99), Exact(n_resamples=99))):
+            found[k] += kcalib.calibration_test(y, p, kernel=Exponential(0.5), method=method, seed=seed).pvalue <= 0.05
+    assert 12 < found[1] < 39  # where differences would be seen
+    assert found[0] > 0.75 * found[1]
+
+
+def problem(n=200, m=4, seed=0):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(m, 0.6), size=n)
+    return drawn_labels(p, rng), p
+
+
+def test_result_is_that_of_the_estimator_and_the_draws():
+    y, p = problem()
+    method = Features(n_columns=32, n_resamples=99)
+    result = kcalib.calibration_test(y, p, method=method, seed=5, threads=1)
+    estimate = kcalib.skce(y, p, estimator="features", n_columns=32, seed=5, full_output=True)
+    assert result.estimate == estimate.value and result.statistic == len(y) * result.estimate
+    assert result.features_standard_error == estimate.features_standard_error
+    assert (result.method, result.method_reason) == ("features", "asked for by name")
+    assert (result.n_columns, result.n_resamples, result.seed, result.threads) == (32, 99, 5, 1)
+    assert result.null_law == "99 draws of the labels from the predictions, with 32 features"
+    assert result.estimator == "unbiased SKCE of random features" and result.operator == "features"
+    drawn = feature_problem(prepare(y, p), None, None, 32, 5).drawn_totals(99, 5)
+    expected = (1 + np.sum(drawn >= result.estimate * len(y) * (len(y) - 1))) / 100
+    assert result.pvalue == expected and result.log_pvalue == math.log(expected)
+    interval = result.confidence_interval()
+    assert interval.low < result.estimate < interval.high
+    drawn_seed = kcalib.calibration_test(y, p, method=method).seed
+    again = kcalib.calibration_test(y, p, method=method, seed=drawn_seed)
+    assert again.seed == drawn_seed
+    default = kcalib.calibration_test(y, p, method="features", seed=5)
+    assert (default.n_columns, default.n_resamples) == (48, 199)
+
+
+def test_draws_are_those_of_the_data_by_brute_force():
+    y, p = problem(40, 3)
+    for target in (None, np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])):
+        data = prepare(y, p)
+        found = feature_problem(data, Exponential(0.4), target, 32, 1)
+        totals = [
+            kcalib.skce(
+                np.asarray(data.draw(9, r).labels), p, kernel=Exponential(0.4), target_kernel=target,
+                estimator="features", n_columns=32, seed=1,
+            )
+            * (40 * 39)
+            for r in range(6)
+        ]  # fmt: skip
+        np.testing.assert_allclose(found.drawn_totals(6, 9), totals, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("power", [(-16, -10), (-12, -9), (-9, -5)])
+@pytest.mark.parametrize("m", [2, 10])
+def test_labels_as_most_draws_are_no_evidence(power, m):
+    """Saturated predictions that are all right: all draws have the observed labels, up to rounding."""
+    p = saturated(*power, m=m)(2000, np.random.default_rng(0))
+    result = kcalib.calibration_test(p.argmax(axis=1), p, kernel=Exponential(0.3), method="features", seed=0)
+    assert result.pvalue > 0.9
+
+
+def test_certain_predictions():
+    p = np.eye(3)[np.random.default_rng(0).integers(3, size=50)]
+    right = kcalib.calibration_test(p.argmax(axis=1), p, kernel=Exponential(0.3), method="features", seed=0)
+    assert (right.pvalue, right.statistic) == (1, 0)
+    wrong = (p.argmax(axis=1) + 1) % 3
+    assert kcalib.calibration_test(wrong, p, kernel=Exponential(0.3), method="features", seed=0).pvalue == 1 / 200
+
+
+def test_every_library_gives_the_same_result(xp):
+    y, p = problem(120)
+    options = {"method": Features(n_columns=32, n_resamples=49), "seed": 3}
+    expected = kcalib.calibration_test(y, p, **options)
+    found = kcalib.calibration_test(xp.asarray(y), xp.asarray(p), **options)
+    assert found.pvalue == expected.pvalue and found.null_law == expected.null_law
+    for name in ("statistic", "standard_error", "features_standard_error"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-10), name
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads_gives_the_same_bits(threads):
+    y, p = problem(3000)
+    results = [
+        kcalib.calibration_test(y, p, method=Features(n_columns=32, n_resamples=19), seed=0, threads=t)
+        for t in (2, threads)
+    ]
+    one, other = (dataclasses.replace(r, threads=None, seconds=0) for r in results)
+    assert one == other
+
+
+def test_lens_target_matrix_dtype_and_few_samples():
+    y, p = problem(100)
+    method = Features(n_columns=32, n_resamples=39)
+    top = kcalib.calibration_test(y, p, lens=lenses.TopLabel(), method=method, seed=0)
+    assert top.lens == "TopLabel()" and top.n_classes == 2
+    matrix = kcalib.calibration_test(y, p, target_kernel=np.ones((4, 4)) + np.eye(4), method=method, seed=0)
+    # Residuals sum to 0, so that the ones add nothing.
+    plain = kcalib.calibration_test(y, p, method=method, seed=0)
+    assert matrix.statistic == pytest.approx(plain.statistic, rel=1e-9) and matrix.pvalue == plain.pvalue
+    single = kcalib.calibration_test(y, p, dtype="float32", method=method, seed=0)
+    assert single.dtype == "float32" and single.statistic == pytest.approx(plain.statistic, rel=1e-3)
+    for n in (2, 3):
+        few = kcalib.calibration_test(y[:n], p[:n], method=method, seed=0)
+        assert 0 < few.pvalue <= 1 and few.standard_error is None
+    product = kcalib.calibration_test(y, p, kernel=Linear() + Gaussian(0.3), method=method, seed=0)
+    assert 0 < product.pvalue <= 1
+
+
+def test_many_classes_take_little_memory():
+    """The sums of some draws, and tiles: not the features of all samples, nor one-hot labels of all draws."""
+    n, m, columns, draws = 4000, 1000, 16, 20
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(m, 0.05), size=n)
+    y = drawn_labels(p, rng)
+    found = feature_problem(prepare(y, p), Exponential(0.5), None, columns, 0)
+    _ = found.marks
+    tracemalloc.start()
+    found.drawn_totals(draws, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Beside the cumulative probabilities.
+    assert peak < 8 * n * m * 2 + 8 * columns * m * draws * 2 + 3e8
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_columns": 30}, ValueError, "`n_columns` is 30, expected a multiple of 16"),
+        ({"n_columns": "64"}, TypeError, "`n_columns` is '64', expected an integer"),
+        ({"n_resamples": 0}, ValueError, "`n_resamples` is 0, expected an integer between 1"),
+    ],
+    ids=str,
+)
+def test_options_are_checked_when_the_method_is_made(options, error, message):
+    with pytest.raises(error, match=message):
+        Features(**options)
+
+
+def test_what_has_no_features_is_refused():
+    y, p = problem(20)
+    with (
+        pytest.raises(ValueError, match=r"(?s)'gaussian' of cityblock.*method='exact'"),
+        pytest.warns(kcalib.IndefiniteKernelWarning),
+    ):
+        kcalib.calibration_test(y, p, kernel=Gaussian(0.3, metric="cityblock"), method="features")
+    with pytest.raises(ValueError, match="`operator` is 'openmp', but features take no sums over pairs"):
+        kcalib.calibration_test(y, p, operator="openmp", method="features")
+    with pytest.raises(ValueError, match="method='features' needs at least 2 samples, `y_true` has 1"):
+        kcalib.calibration_test(y[:1], p[:1], kernel=Exponential(0.3), method="features")

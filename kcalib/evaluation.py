@@ -28,9 +28,8 @@ from kcalib.estimators.forecast_quantities import LEVELS, has_density, mean_of, 
 from kcalib.estimators.forecast_scores import log_score_values, pinball_values
 from kcalib.estimators.quantile_calibration import curve_of, is_continuous, pit_of
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
-from kcalib.estimators.skce import PairOptions, check_estimator, estimate_of
-from kcalib.inference.calibration_test import run
-from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.inference.task import CalibrationMethod
+from kcalib.inference.verdict import check_tolerance, measure
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.results import CalibrationTestResult, SKCEResult
@@ -70,8 +69,12 @@ class Evaluation(ModelEvaluation):
     top_label_ece: float  #: `kcalib.top_label_ece`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
-    level: float  #: of the verdict
-    miscalibrated: bool  #: whether calibration is rejected at that level
+    rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
+    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
+    n_eigenvalue_samples: int | None  #: samples that this limit comes from
+    level: float  #: of the verdict and of `rms_error_lower`
+    tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
+    miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
     verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
 
     def columns(self) -> dict[str, str]:
@@ -110,8 +113,12 @@ class ForecastEvaluation(ModelEvaluation):
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
     pit_seed: int | None  #: of the randomised PIT values of counts and samples; None where nothing was drawn
-    level: float  #: of the verdict
-    miscalibrated: bool  #: whether calibration is rejected at that level
+    rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
+    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
+    n_eigenvalue_samples: int | None  #: samples that this limit comes from
+    level: float  #: of the verdict and of `rms_error_lower`
+    tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
+    miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
     verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
 
     def columns(self) -> dict[str, str]:
@@ -145,6 +152,7 @@ def evaluate(
     y_pred: Categorical,
     *,
     level: float = ...,
+    tolerance: float | None = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
     method: str | CalibrationMethod = ...,
@@ -161,6 +169,7 @@ def evaluate(
     y_pred: Distribution,
     *,
     level: float = ...,
+    tolerance: float | None = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
     method: str | CalibrationMethod = ...,
@@ -176,6 +185,7 @@ def evaluate(
     y_pred: Any,
     *,
     level: float = ...,
+    tolerance: float | None = ...,
     kernel: Kernel | None = ...,
     estimator: str = ...,
     method: str | CalibrationMethod = ...,
@@ -195,6 +205,7 @@ def evaluate(
     y_pred: Any,
     *,
     level: float = 0.05,
+    tolerance: float | None = None,
     kernel: Kernel | None = None,
     estimator: str = "unbiased",
     method: str | CalibrationMethod = "auto",
@@ -218,6 +229,9 @@ def evaluate(
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
+    tolerance : float, optional
+        At least 0, below 1: a root mean square calibration error that does not matter. The verdict is then whether the
+        model is off by more, which is so if ``rms_error_lower`` is larger. Default: whether it is calibrated.
     method : str or one of `kcalib.methods`
         The test, as in `kcalib.calibration_test`.
     block_size : int, optional
@@ -243,11 +257,29 @@ def evaluate(
         `level` over both, the verdict says "no evidence by the SKCE, but" so.
         Estimate and test share the packed samples and the sweep over all pairs: ``skce.seconds`` is what the estimate
         took beyond the test.
+        ``rms_error_lower`` is certified: but for a probability of `level` the calibration error is larger, as a root
+        mean square over predictions of total variation distances. That of a prediction is the largest difference
+        between what it says of an event and the probability that the event then has; of two classes the error of either
+        probability. Without assumptions there is no upper bound.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` and `kcalib.calibration_test`, and if `level` is outside (0, 1).
+        As `kcalib.skce` and `kcalib.calibration_test`, and if `level` is outside (0, 1) or `tolerance` outside [0, 1),
+        or if there is no bound of the error that a tolerance can be compared with: for a `method` without confidence
+        interval, for unbounded kernels and those that may be indefinite.
+
+    Notes
+    -----
+    With the law of the target given the prediction minus the prediction, e(p), the kernel k on predictions and D the
+    squared diameter of the targets under theirs (2 for classes),
+
+    .. math:: \\mathrm{SKCE} = \\mathbb{E}\\, k(p, p') \\langle e(p), e(p') \\rangle
+              \\le \\lambda\\, \\mathbb{E} |e(p)|^2 \\le \\lambda D\\, \\mathbb{E}\\, \\mathrm{TV}(p)^2,
+
+    so that the root of (lower limit of the SKCE) / (lambda D) is a lower limit of the error. Lambda is the largest
+    eigenvalue of the kernel's mean operator: at most that of K / n for some samples plus its sampling error, by
+    McDiarmid's inequality.
 
     Examples
     --------
@@ -256,6 +288,9 @@ def evaluate(
     >>> p = rng.uniform(size=500)
     >>> kcalib.evaluate(rng.uniform(size=500) < p, p).verdict
     'no evidence against calibration'
+    >>> result = kcalib.evaluate(rng.uniform(size=500) < 0.7 * p + 0.3, p)  # TV is 0.3 (1 - p)
+    >>> result.verdict, kcalib.evaluate(rng.uniform(size=500) < p, p, tolerance=0.05).miscalibrated
+    ('', False)
     >>> from kcalib.distributions import Normal
     >>> mean = rng.normal(size=500)
     >>> result = kcalib.evaluate(mean + rng.normal(size=500), Normal(mean, np.full(500, 0.6)))
@@ -264,9 +299,11 @@ def evaluate(
     """
     if not (isinstance(level, (int, float)) and 0 < level < 1):
         raise ValueError(f"`level` is {level!r}, expected a number between 0 and 1")
+    check_tolerance(tolerance)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     options: dict[str, Any] = {
         "level": level,
+        "tolerance": tolerance,
         "kernel": kernel,
         "estimator": estimator,
         "method": method,
@@ -282,6 +319,7 @@ def evaluation_of(
     data: Data,
     *,
     level: float,
+    tolerance: float | None,
     kernel: Kernel | None,
     estimator: str,
     method: str,
@@ -299,6 +337,7 @@ def _(
     data: Classification,
     *,
     level: float,
+    tolerance: float | None,
     kernel: Kernel | None,
     estimator: str,
     method: str | CalibrationMethod,
@@ -308,10 +347,9 @@ def _(
     threads: int | None,
 ) -> Evaluation:
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
-    skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
+    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
-    miscalibrated = test.pvalue < level
     return Evaluation(
         n_samples=data.n,
         n_classes=data.m,
@@ -321,11 +359,8 @@ def _(
         log_loss=log_loss_of(data),
         brier_score=brier_score_of(data, data.m == 2),
         top_label_ece=reliability_bins(data, n_bins).ece,
-        skce=skce,
-        test=test,
-        level=float(level),
-        miscalibrated=miscalibrated,
-        verdict=_verdict(data.n, miscalibrated, accuracy, confidence),
+        **measured.fields(),
+        verdict=measured.verdict(_direction(data.n, accuracy, confidence)),
     )
 
 
@@ -334,6 +369,7 @@ def _(
     data: Forecasts,
     *,
     level: float,
+    tolerance: float | None,
     kernel: Kernel | None,
     estimator: str,
     method: str | CalibrationMethod,
@@ -346,21 +382,18 @@ def _(
         raise ValueError(
             f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
         )
-    skce, test = _measured(data, kernel, estimator, method, block_size, seed, threads)
-    miscalibrated = test.pvalue < level
+    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance)
     errors = arrays.where_computed(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     pit_seed = check_seed(seed)
     numbers = _of_numbers(data, pit_seed) if data.n_dims == 1 else {}
     # Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
-    quantile = 2.0 if miscalibrated else -float(scipy.special.ndtri(level / 4))
+    rejected = measured.test.pvalue < level
+    quantile = 2.0 if rejected else -float(scipy.special.ndtri(level / 4))
     reasons = _reasons(data.n, numbers, quantile) if numbers else _spread(data, errors, quantile)
-    if miscalibrated:
-        verdict = ", ".join(["miscalibrated", *reasons])
-    elif reasons:
+    verdict = measured.verdict(reasons)
+    if reasons and not rejected:
         verdict = f"no evidence by the SKCE, but {', '.join(reasons)}"
-    else:
-        verdict = "no evidence against calibration"
     return ForecastEvaluation(
         n_samples=data.n,
         n_dims=data.n_dims,
@@ -373,11 +406,8 @@ def _(
         interval_width=numbers.get("interval_width"),
         pit_mean=numbers.get("pit_mean"),
         quantile_calibration_error=numbers.get("quantile_calibration_error"),
-        skce=skce,
-        test=test,
         pit_seed=pit_seed if data.n_dims == 1 and not is_continuous(data) else None,
-        level=float(level),
-        miscalibrated=miscalibrated,
+        **measured.fields(),
         verdict=verdict,
     )
 
@@ -421,34 +451,10 @@ def _spread(data: Forecasts, errors: Array, quantile: float) -> list[str]:
     return ["over-confident" if gap > 0 else "under-confident"]
 
 
-def _measured(
-    data: Data,
-    kernel: Kernel | None,
-    estimator: str,
-    method: str | CalibrationMethod,
-    block_size: int | None,
-    seed: int | None,
-    threads: int | None,
-) -> tuple[SKCEResult, CalibrationTestResult]:
-    """The estimate of the SKCE and the test, from one packed problem; of estimates over all pairs from one sweep."""
-    task = Task(data, PairOptions(kernel, threads=threads))
-    test = run(task, method, seed)
-    block_size = check_estimator(data, estimator, block_size)
-    if block_size is None:
-        return estimate_of(data, task.packed, task.operator, estimator, None, moments=task.moments), test
-    # Blocks of the estimate are formed in the same order as those of the test.
-    packed = task.packed if seed is None else task.packed.taken(data.order(seed))
-    ordered = data if seed is None else data.permuted(seed)
-    return estimate_of(ordered, packed, task.ordered(seed), estimator, block_size), test
-
-
-def _verdict(n: int, miscalibrated: bool, accuracy: float, confidence: float) -> str:
-    if not miscalibrated:
-        return "no evidence against calibration"
-    # A direction is named if confidence and accuracy differ by more than two standard errors.
+def _direction(n: int, accuracy: float, confidence: float) -> list[str]:
+    """A direction is named if confidence and accuracy differ by more than two standard errors."""
     error = math.sqrt(accuracy * (1 - accuracy) / n)
     gap = confidence - accuracy
-    direction = ""
-    if abs(gap) > 2 * error:
-        direction = ", over-confident" if gap > 0 else ", under-confident"
-    return f"miscalibrated{direction}"
+    if abs(gap) <= 2 * error:
+        return []
+    return ["over-confident" if gap > 0 else "under-confident"]

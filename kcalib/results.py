@@ -45,6 +45,7 @@ class SKCEResult:
 
     value: float  #: the estimate
     standard_error: float | None  #: None below four samples (two blocks) and with sample weights
+    null_standard_error: float | None  #: the same if the model is calibrated, given the predictions; "unbiased" only
     draws_standard_error: float | None  #: what draws from the predictions add to it; None where none were taken
     features_standard_error: float | None  #: the part of it that is due to random features; None without them
     estimator: str  #: "unbiased", "biased", "block", "linear" or "features"
@@ -83,6 +84,7 @@ class CalibrationTestResult:
     log_pvalue: float  #: its natural logarithm, also where it underflows
     estimate: float  #: the calibration error that is tested
     standard_error: float | None = None  #: of the estimate
+    null_standard_error: float | None = None  #: of the estimate if the model is calibrated, given the predictions
     method: str  #: the test that was done; never "auto"
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
@@ -117,10 +119,11 @@ class CalibrationTestResult:
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
         """Confidence interval of the calibration error that `estimate` estimates.
 
-        From an unbiased estimate by the normal law (of blocks: Student's): asymptotic, for miscalibrated models; for
-        calibrated ones it is wider than it need be. Over all pairs the upper limit is that of a score interval, with
-        the variance at the limit and not at the estimate. With ``method="distribution_free"`` by Hoeffding's
-        inequality: wide, and valid for every n.
+        From an unbiased estimate over all pairs a score interval: the variance is that at the limit, not at the
+        estimate, and never below what it is under calibration given the predictions; the lower limit allows for the
+        estimate's skewness. Of blocks by Student's law. Both are asymptotic. With ``method="distribution_free"`` by
+        Hoeffding's inequality: wide, and valid for every n. An interval holds 0 unless the test rejects calibration at
+        the level of the interval's lower tail (half of 1 - `confidence_level`, with one limit all of it).
 
         Parameters
         ----------
@@ -143,31 +146,45 @@ class CalibrationTestResult:
         if not 0 < confidence_level < 1:
             raise ValueError(f"`confidence_level` is {confidence_level}, expected a number between 0 and 1")
         check_choice("alternative", alternative, ("two-sided", "less", "greater"))
-        tail = (1 - confidence_level) / (2 if alternative == "two-sided" else 1)
-        if self.method == "distribution_free" and self.estimator != "biased SKCE":
-            assert self.bound is not None
-            width = self.bound * math.sqrt(-2 * math.log(tail) / disjoint_pairs(self.n_samples, self.block_size))
-            low, high = self.estimate - width, self.estimate + width
-        elif self.standard_error is not None:
-            if self.n_blocks is None:
-                quantile = -float(scipy.special.ndtri(tail))
-            else:
-                quantile = -float(scipy.special.stdtrit(self.n_blocks - 1, tail))
-            low = self.estimate - quantile * self.standard_error
-            if self.variance_slope is None or self.variance_constant is None:
-                high = self.estimate + quantile * self.standard_error
-            else:
-                variance = ScoreVariance(self.variance_slope, self.variance_constant)
-                high = variance.upper_limit(self.estimate, quantile)
-        else:
-            raise ValueError(
-                f"there is no confidence interval for the {self.estimator} with method={self.method!r} and "
-                f"{self.n_samples} samples; use method='spectrum' or 'block' with at least 4"
-            )
+        low, high = self.limits((1 - confidence_level) / (2 if alternative == "two-sided" else 1))
         infinity = float("inf")
         return ConfidenceInterval(
             -infinity if alternative == "less" else low, infinity if alternative == "greater" else high
         )
+
+    def limits(self, tail: float) -> ConfidenceInterval:
+        """Those of `confidence_interval` that exclude the true value with the probability `tail` each."""
+        if not self.has_interval:
+            raise ValueError(
+                f"there is no confidence interval for the {self.estimator} with method={self.method!r} and "
+                f"{self.n_samples} samples; use method='spectrum' or 'block' with at least 4"
+            )
+        if self.bound is not None:
+            width = self.bound * math.sqrt(-2 * math.log(tail) / disjoint_pairs(self.n_samples, self.block_size))
+            low, high = self.estimate - width, self.estimate + width
+        else:
+            assert self.standard_error is not None
+            low, high = self._asymptotic_limits(self.standard_error, tail)
+        return ConfidenceInterval(low if self.pvalue < tail else min(low, 0.0), high)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is a `confidence_interval`."""
+        by_hoeffding = self.method == "distribution_free" and self.estimator != "biased SKCE"
+        return by_hoeffding or self.standard_error is not None
+
+    def _asymptotic_limits(self, error: float, tail: float) -> tuple[float, float]:
+        """Limits that the estimate's law leaves with the probability `tail` on either side."""
+        if self.variance_slope is not None and self.variance_constant is not None:
+            variance = ScoreVariance(self.variance_slope, self.variance_constant)
+            quantile = -float(scipy.special.ndtri(tail))
+            return variance.lower_limit(self.estimate, tail), variance.upper_limit(self.estimate, quantile)
+        if self.n_blocks is None:
+            quantile = -float(scipy.special.ndtri(tail))
+        else:
+            quantile = -float(scipy.special.stdtrit(self.n_blocks - 1, tail))
+        width = quantile * max(error, self.null_standard_error or 0.0)
+        return self.estimate - width, self.estimate + width
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--level", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
     )
     computed.add_argument(
+        "--tolerance", metavar="FLOAT", type=_tolerance,
+        help="root mean square error of probabilities that does not matter: the verdict is whether a model is off by "
+        "more (default: whether it is calibrated)",
+    )  # fmt: skip
+    computed.add_argument(
         "--seed", metavar="INT", type=integer(0), default=0,
         help="seed of what the test draws or permutes (default: %(default)s)",
     )  # fmt: skip
@@ -232,6 +237,16 @@ def _level(text: str) -> float:
         value = math.nan
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a number between 0 and 1")
+    return value
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 0 to below 1")
     return value
 
 

@@ -17,6 +17,7 @@ from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
 from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
+from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
 
 
@@ -78,6 +79,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     return {
         "level": arguments.level,
+        "tolerance": arguments.tolerance,
         "kernel": None,
         "estimator": estimator,
         "method": method,
@@ -116,5 +118,8 @@ def _panel(model: Model) -> figures.Panel:
         *e.notes(),
         f"SKCE {e.skce.value:.2e}",
         f"p {pvalue[0]} {pvalue[1:]}" if pvalue[0] == "<" else f"p = {pvalue}",
+        *([f"off by ≥ {shown_at_least(least)}"] if (least := e.rms_error_lower) else []),
     )
-    return figures.Panel(model.model, e.verdict, e.miscalibrated, notes, model.picture.diagram, model.picture.style)
+    return figures.Panel(
+        model.model, e.verdict.partition(":")[0], e.miscalibrated, notes, model.picture.diagram, model.picture.style
+    )

@@ -50,6 +50,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
     content = {
         "kcalib": __version__,
         "level": arguments.level,
+        "tolerance": arguments.tolerance,
         "seed": arguments.seed,
         "models": [
             {"model": model.model, "file": model.file, **dataclasses.asdict(model.evaluation)} for model in models
@@ -78,13 +79,13 @@ def evaluations_csv(models: Sequence[Model]) -> str:
     fields = fields[: fields.index("skce")]
     writer.writerow([
         "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
-        "pvalue", "block_size", "n_blocks", "seed", "level", "miscalibrated", "verdict",
+        "pvalue", "block_size", "n_blocks", "seed", "rms_error_lower", "level", "tolerance", "miscalibrated", "verdict",
     ])  # fmt: skip
     for model in models:
         e = model.evaluation
         writer.writerow([
             model.model, model.file, *(getattr(e, field) for field in fields), e.skce.value, e.skce.standard_error,
             e.skce.estimator, e.skce.kernel, e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size,
-            e.test.n_blocks, e.test.seed, e.level, e.miscalibrated, e.verdict,
+            e.test.n_blocks, e.test.seed, e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()

@@ -89,6 +89,13 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
         *dict.fromkeys(remark for e in evaluations for remark in e.remarks()),
         f"verdict at level {level}: {'; '.join(_tests([e.test for e in evaluations]))}",
     ]
+    if arguments.tolerance is not None:
+        remarks.append(f"miscalibrated: off by more than the tolerance {arguments.tolerance:g}")
+    if any(e.rms_error_lower for e in evaluations if e.miscalibrated):
+        remarks.append(
+            f"off by at least: with confidence {1 - arguments.level:g}, the root mean square over predictions of the "
+            "largest error in the probability of any event"
+        )
     if len(models) > 1:
         remarks.append(
             f"the level holds for each model by itself; for {level} over all {len(models)} "

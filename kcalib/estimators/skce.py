@@ -26,6 +26,7 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
+from kcalib.estimators.null_moments import NullMoments, null_moments
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
@@ -186,8 +187,8 @@ def skce(
     Returns
     -------
     float or SKCEResult
-        The estimate; with `full_output` also its standard error, the estimator, the kernel
-        with its bandwidth, sizes, operator and time.
+        The estimate; with `full_output` also its standard error, and what that is under calibration, the estimator,
+        the kernel with its bandwidth, sizes, operator and time.
 
     Raises
     ------
@@ -339,13 +340,23 @@ def estimate_of(
     block_size: int | None,
     *,
     moments: Moments | None = None,
+    null: NullMoments | None = None,
 ) -> SKCEResult:
     """The same of a packed problem, and of its sums, where these have been taken already."""
     start = time.perf_counter()
-    value, error = value_and_error(data, operator, estimator, block_size, with_error=True, moments=moments)
+    if null is None and block_size is None and data.sample_weight is None and data.n > 1:
+        null = null_moments(data, packed, operator)
+    squares = None if null is None else null.squares
+    null_error = None
+    if squares is not None and estimator == "unbiased":
+        null_error = statistics.null_standard_error(squares, data.n)
+    value, error = value_and_error(
+        data, operator, estimator, block_size, with_error=True, moments=moments, null_squares=squares
+    )
     return SKCEResult(
         value=value,
         standard_error=error,
+        null_standard_error=null_error,
         draws_standard_error=draws_standard_error(data, packed, operator, estimator, block_size),
         features_standard_error=None,
         estimator=estimator,
@@ -402,15 +413,19 @@ def value_and_error(
     *,
     with_error: bool,
     moments: Moments | None = None,
+    null_squares: float | None = None,
 ) -> tuple[float, float | None]:
-    """The estimate; its standard error costs a sum of squares more. With `moments` that hold both there is no sweep."""
+    """The estimate; its standard error costs a sum of squares more. With `moments` that hold both there is no sweep.
+
+    Over all pairs the standard error is at least about what `null_squares` say, those of the law under calibration.
+    """
     if block_size is not None:
         return statistics.mean_and_standard_error(block_estimates(operator, block_size))
     with_error = with_error and data.sample_weight is None
     if moments is None:
         moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
     average = statistics.unbiased if estimator == "unbiased" else statistics.biased
-    return average(moments, data.n, data.sample_weight), statistics.standard_error(moments)
+    return average(moments, data.n, data.sample_weight), statistics.standard_error(moments, null_squares)
 
 
 def block_estimates(operator: Operator, block_size: int) -> Array:
@@ -459,6 +474,9 @@ def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SK
     return SKCEResult(
         value=statistics.unbiased(moments, data.n, data.sample_weight),
         standard_error=None if of_samples is None else math.hypot(of_samples, of_features),
+        null_standard_error=(
+            None if moments.null_squares is None else statistics.null_standard_error(moments.null_squares, data.n)
+        ),
         draws_standard_error=None,
         features_standard_error=of_features,
         estimator=FEATURES,

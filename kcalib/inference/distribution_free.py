@@ -19,9 +19,10 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
+from kcalib._pairs import statistics
 from kcalib._pairs.problem import PairProblem
-from kcalib._pairs.profiles import PROFILES
 from kcalib._pairs.statistics import disjoint_pairs
+from kcalib.estimators.rms_bound import kernel_supremum
 from kcalib.estimators.skce import ESTIMATORS, check_estimator, check_has_blocks, describe, value_and_error
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
@@ -91,7 +92,10 @@ class DistributionFree(CalibrationMethod):
         block_size = check_estimator(data, self.estimator, self.block_size)
         seed = None if block_size is None else seed
         operator = task.ordered(seed)
-        value, error = value_and_error(data, operator, self.estimator, block_size, with_error=not biased)
+        squares = task.null_moments.squares if self.estimator == "unbiased" else None
+        value, error = value_and_error(
+            data, operator, self.estimator, block_size, with_error=not biased, null_squares=squares
+        )
         size = entry_bound(data, task.packed, self.bound, self.norms)
         inequality = "McDiarmid's" if biased else "Hoeffding's"
         return task.result(
@@ -100,6 +104,7 @@ class DistributionFree(CalibrationMethod):
             log_pvalue=log_pvalue(value, estimator=self.estimator, n=data.n, block_size=block_size, bound=size),
             estimate=value,
             standard_error=None if biased else error,
+            null_standard_error=None if squares is None else statistics.null_standard_error(squares, data.n),
             null_law=f"{inequality} inequality with |h| <= {size:.6g}",
             estimator=f"{self.estimator} SKCE",
             bound=size,
@@ -178,10 +183,10 @@ def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -
     """
     if bound is not None:
         return check_bound(bound)
-    for term in problem.kernel:
-        if any(PROFILES[f.profile].at_zero != 1 and not (f.metric == "dot" and is_bounded) for f in term.factors):
-            raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
-    return float(sum(term.coefficient for term in problem.kernel))
+    known = kernel_supremum(problem, has_bounded_points=is_bounded)
+    if known is None:
+        raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
+    return known
 
 
 def check_bound(bound: Any) -> float:

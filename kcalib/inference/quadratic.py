@@ -58,14 +58,16 @@ class AllPairs(CalibrationMethod):
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {data.n}")
         seed = check_seed(seed) if self.is_random else None
         found = self.law(task, seed or 0)
-        variance = statistics.score_variance(task.moments) if data.n >= 4 else None
+        squares = task.null_moments.squares
+        variance = statistics.score_variance(task.moments, squares) if data.n >= 4 else None
         return task.result(
             method=self.name,
             statistic=data.n * task.estimate,
             log_pvalue=found.log_pvalue,
             pvalue=found.pvalue,
             estimate=task.estimate,
-            standard_error=statistics.standard_error(task.moments),
+            standard_error=statistics.standard_error(task.moments, squares),
+            null_standard_error=statistics.null_standard_error(squares, data.n),
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
             null_law=found.description,

@@ -161,7 +161,9 @@ def test_csv_output(capsys, data, good, poor):
     assert float(row["skce_standard_error"]) == expected.skce.standard_error
     assert float(row["pvalue"]) == expected.test.pvalue
     assert (row["miscalibrated"], rows[1]["miscalibrated"]) == ("False", "True")
-    assert (row["verdict"], rows[1]["verdict"]) == ("no evidence against calibration", "miscalibrated, over-confident")
+    assert row["verdict"] == "no evidence against calibration" and float(row["rms_error_lower"]) == 0
+    assert rows[1]["verdict"] == "miscalibrated, over-confident: off by at least 0.11"
+    assert 0.11 <= float(rows[1]["rms_error_lower"]) < 0.12
 
 
 def test_table(capsys, data, good, poor):
@@ -178,12 +180,15 @@ def test_table(capsys, data, good, poor):
         f"{e.skce.value:.2e}", f"{e.skce.standard_error:.2e}", f"{e.test.pvalue:.2g}",
         "no evidence against calibration",
     ]  # fmt: skip
-    assert second.startswith("poor") and second.endswith("  miscalibrated, over-confident")
+    assert second.startswith("poor") and second.endswith("  miscalibrated, over-confident: off by at least 0.11")
     assert header.index("verdict") == first.index("no evidence") == second.index("miscalibrated")
     assert blank == ""
     assert remarks == [
         "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; openmp operator, 1 thread",
         "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0; spectrum test of all pairs",
+        "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "
+        "probability of",
+        "  any event",
         "the level holds for each model by itself; for 0.05 over all 2 use --level 0.025",
     ]
 
@@ -422,6 +427,7 @@ def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     )
     assert re.fullmatch(r"ECE 0\.\d{4}", first.notes[0]) and re.fullmatch(r"SKCE -?\d\.\d\de-\d\d", first.notes[1])
     assert re.fullmatch(r"p = .+", first.notes[2])
+    assert len(first.notes) == 3 and second.notes[3] == "off by ≥ 0.11"
     assert len(first.diagram.weight) == 7 and first.diagram.weight.sum() == 200
 
 
@@ -441,6 +447,33 @@ def test_plot_without_matplotlib(tmp_path, capsys, monkeypatch, good):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["evaluate", good, "--plot", str(tmp_path / "out.png")]) == 1
     assert error_line(capsys).endswith("plots need matplotlib; pip install 'kcalib[plot]'")
+
+
+def test_tolerance(capsys, data, good, poor):
+    """The model called poor is off by at least 0.11 at level 0.05."""
+    assert main(["evaluate", good, poor, "--tolerance", "0.1", "--fail-if-miscalibrated"]) == 3
+    out = capsys.readouterr().out
+    assert "over-confident: off by at least 0.11" in out
+    assert "\nmiscalibrated: off by more than the tolerance 0.1\n" in out
+    assert main(["evaluate", good, poor, "--tolerance", "0.2", "--fail-if-miscalibrated"]) == 0
+    out = capsys.readouterr().out
+    assert "not shown to be off by more than 0.2" in out and "no evidence against calibration" in out
+    assert "off by at least" not in out
+    assert main(["evaluate", poor, "--tolerance", "0.2", "--json"]) == 0
+    content = load_json(capsys.readouterr().out)
+    (model,) = content["models"]
+    assert content["tolerance"] == model["tolerance"] == 0.2
+    assert not model["miscalibrated"] and 0.11 <= model["rms_error_lower"] < 0.12
+    assert main(["evaluate", poor, "--tolerance", "0.2", "--csv"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["tolerance"], row["miscalibrated"]) == ("0.2", "False")
+
+
+def test_tolerance_of_a_method_without_interval(capsys, good):
+    assert main(["evaluate", good, "--method", "cme", "--tolerance", "0.1"]) == 1
+    assert "there is no bound of the error to compare with it: method='cme' has no confidence interval" in (
+        error_line(capsys)
+    )
 
 
 # -- errors and exit codes
@@ -517,6 +550,10 @@ def test_block_size_of_too_few_samples(capsys, good):
         (["--level", "2"], "argument --level: '2', expected a number between 0 and 1"),
         (["--level", "nan"], "argument --level: 'nan'"),
         (["--level", "x"], "argument --level: 'x'"),
+        (["--tolerance", "1"], "argument --tolerance: '1', expected a number from 0 to below 1"),
+        (["--tolerance", "-0.1"], "argument --tolerance: '-0.1'"),
+        (["--tolerance", "nan"], "argument --tolerance: 'nan'"),
+        (["--tolerance", "1%"], "argument --tolerance: '1%'"),
         (["--threads", "0"], "argument --threads: '0', expected an integer at least 1"),
         (["--threads", "1.5"], "argument --threads"),
         (["--seed", "-1"], "argument --seed: '-1', expected an integer at least 0"),

@@ -1,0 +1,142 @@
+"""What an evaluation says about calibration: an estimate, a test, how far off the model is at least, and a verdict.
+
+`kcalib.evaluation` calls `measure`, which packs the samples once; `estimators.rms_bound` has the inequality that the
+bound of the error rests on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kcalib._input.data import Data
+from kcalib.estimators import rms_bound
+from kcalib.estimators.rms_bound import RISK_SHARE, NoBoundError
+from kcalib.estimators.skce import PairOptions, check_estimator, estimate_of
+from kcalib.inference.calibration_test import run
+from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.kernels import Kernel
+from kcalib.results import CalibrationTestResult, SKCEResult
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """A lower limit of the root mean square calibration error, and what it rests on."""
+
+    rms_error_lower: float  # holds with the probability 1 - level
+    kernel_eigenvalue: float  # lambda, at most
+    n_eigenvalue_samples: int  # from so many samples
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The estimate of the SKCE, the test, the bound of the error, and what follows from them."""
+
+    skce: SKCEResult
+    test: CalibrationTestResult
+    bound: ErrorBound | None
+    level: float
+    tolerance: float | None
+
+    @property
+    def miscalibrated(self) -> bool:
+        if self.tolerance is None:
+            return self.test.pvalue < self.level
+        assert self.bound is not None
+        return self.bound.rms_error_lower > self.tolerance
+
+    def fields(self) -> dict[str, Any]:
+        """Those of an evaluation that this says."""
+        names = [field.name for field in dataclasses.fields(ErrorBound)]
+        return {
+            "skce": self.skce,
+            "test": self.test,
+            **{name: None if self.bound is None else getattr(self.bound, name) for name in names},
+            "level": float(self.level),
+            "tolerance": None if self.tolerance is None else float(self.tolerance),
+            "miscalibrated": self.miscalibrated,
+        }
+
+    def verdict(self, reasons: Sequence[str]) -> str:
+        """In words, with what is wrong, and by how much."""
+        if not self.test.pvalue < self.level:
+            return "no evidence against calibration"
+        if not self.miscalibrated:
+            return f"not shown to be off by more than {self.tolerance:g}"
+        words = ", ".join(["miscalibrated", *reasons])
+        least = 0.0 if self.bound is None else self.bound.rms_error_lower
+        return f"{words}: off by at least {shown_at_least(least)}" if least > 0 else words
+
+
+def shown_at_least(value: float) -> str:
+    """A positive number with two digits, rounded down."""
+    digits = 1 - math.floor(math.log10(value))
+    return f"{math.floor(value * 10**digits) / 10**digits:.2g}"
+
+
+def check_tolerance(tolerance: float | None) -> None:
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (is_number and 0 <= tolerance < 1):
+        raise ValueError(
+            f"`tolerance` is {tolerance!r}, expected a number from 0 to below 1: the root mean square error of "
+            "probabilities that does not matter; or None"
+        )
+
+
+def measure(
+    data: Data,
+    kernel: Kernel | None,
+    estimator: str,
+    method: str | CalibrationMethod,
+    block_size: int | None,
+    seed: int | None,
+    threads: int | None,
+    level: float,
+    tolerance: float | None,
+) -> Measured:
+    """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
+    task = Task(data, PairOptions(kernel, threads=threads))
+    test = run(task, method, seed)
+    try:
+        bound = _error_bound(task, test, level)
+    except NoBoundError as error:
+        if tolerance is not None:
+            raise ValueError(
+                f"`tolerance` is {tolerance:g}, but there is no bound of the error to compare with it: {error}; leave "
+                "it out, or use the default method and a bounded kernel"
+            ) from None
+        bound = None
+    return Measured(_estimated(task, estimator, block_size, seed), test, bound, level, tolerance)
+
+
+def _estimated(task: Task, estimator: str, block_size: int | None, seed: int | None) -> SKCEResult:
+    data = task.data
+    block_size = check_estimator(data, estimator, block_size)
+    if block_size is None:
+        null = task.null_moments if data.n > 1 else None
+        return estimate_of(data, task.packed, task.operator, estimator, None, moments=task.moments, null=null)
+    # Blocks of the estimate are formed in the same order as those of the test.
+    packed = task.packed if seed is None else task.packed.taken(data.order(seed))
+    ordered = data if seed is None else data.permuted(seed)
+    return estimate_of(ordered, packed, task.ordered(seed), estimator, block_size)
+
+
+def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> ErrorBound:
+    """The limit that a test of the task leaves; `RISK_SHARE` of the level is for the eigenvalue.
+
+    Raises
+    ------
+    NoBoundError
+        If the test has no interval, or kernels are not bounded, or not known to be positive definite.
+    """
+    if not test.has_interval:
+        raise NoBoundError(f"method={test.method!r} has no confidence interval of the SKCE for {task.n} samples")
+    risk = RISK_SHARE * level
+    diameter = rms_bound.squared_diameter(task.data, task.packed)
+    largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.operator)
+    low = test.limits(level - risk).low
+    eigenvalue = largest.upper_limit(risk)
+    return ErrorBound(rms_bound.rms_error_lower(low, eigenvalue, diameter), eigenvalue, largest.n_samples)

@@ -1,0 +1,141 @@
+"""Intervals of the SKCE agree with tests, and cover, for confident and rare laws too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+from hard_laws import LAWS, drawn_labels
+from intervals import TRUTHS, misses
+from problems import binomial_bounds, softmax_problem
+
+import kcalib
+from kcalib._pairs.statistics import ScoreVariance, gamma_quantile
+from kcalib.kernels import Exponential
+
+RISK = 1e-5
+TAILS = (0.2, 0.1, 0.05, 0.025, 0.01, 1e-3)
+
+
+@pytest.mark.parametrize("components", [1, 2, 5, 50])
+@pytest.mark.parametrize("tail", TAILS)
+def test_lower_limits_of_squared_normal_vectors(components, tail):
+    """|g + z|^2 - d, z of d dimensions, has mean |g|^2, variance 4 |g|^2 + 2 d, and a law that SciPy knows."""
+    variance = ScoreVariance(4.0, 2.0 * components)
+    for square in (0.0, 0.1, 1.0, 4.0, 20.0, 100.0, 1e4):
+        # The limit is a growing function of the estimate: where does it reach the true value?
+        low, high = square - 10.0, square + 1000 * (1 + np.sqrt(square) + components)
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if variance.lower_limit(middle, tail) <= square else (low, middle)
+        law = scipy.stats.ncx2(components, square) if square else scipy.stats.chi2(components)
+        missed = law.sf(high + components)
+        assert missed <= tail * 1.02, (square, missed)
+        if square >= 100 * components and tail >= 0.01:  # nearly normal
+            assert missed >= 0.7 * tail, (square, missed)
+        elif components == 1 and tail >= 0.01:  # the most skewed
+            assert missed >= 0.4 * tail, (square, missed)
+
+
+def test_lower_limits_grow_with_the_estimate_and_the_tail():
+    variance = ScoreVariance(0.3, 0.02)
+    values = np.linspace(-1, 3, 200)
+    for tail in (0.7, *TAILS, 1e-6, 1e-30):
+        limits = [variance.lower_limit(float(value), tail) for value in values]
+        assert np.all(np.diff(limits) >= -1e-12)
+        assert tail > 0.5 or np.all(np.array(limits) <= values)
+    for value in (-0.3, 0.0, 0.2, 1.0, 5.0):
+        assert np.all(np.diff([variance.lower_limit(value, tail) for tail in TAILS]) < 0)
+    assert ScoreVariance(0.0, 0.0).lower_limit(0.25, 0.05) == pytest.approx(0.25)
+
+
+def test_the_largest_quantile_of_gamma_laws():
+    for tail in TAILS:
+        one = (scipy.stats.chi2(1).isf(tail) - 1) / np.sqrt(2)
+        assert gamma_quantile(tail) >= max(one, scipy.stats.norm.isf(tail)) - 1e-12
+        for shape in (0.5, 0.7, 1.0, 3.0, 20.0):
+            law = scipy.stats.gamma(shape)
+            assert gamma_quantile(tail) >= (law.isf(tail) - shape) / np.sqrt(shape) - 5e-3
+
+
+def by_draws(p: np.ndarray, kernel: Exponential, count: int, seed: int) -> float:
+    """The standard deviation of the estimate for labels drawn from the predictions."""
+    rng = np.random.default_rng(seed)
+    values = [kcalib.skce(drawn_labels(p, rng), p, kernel=kernel, threads=1) for _ in range(count)]
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def test_the_null_standard_error_is_that_of_drawn_labels():
+    y, p = softmax_problem(60, 4)
+    kernel = Exponential(bandwidth=0.5)
+    result = kcalib.skce(y, p, kernel=kernel, full_output=True)
+    assert result.null_standard_error == pytest.approx(by_draws(p, kernel, 1500, 1), rel=0.1)
+    assert kcalib.calibration_test(y, p, kernel=kernel, method="exact").null_standard_error == (
+        result.null_standard_error
+    )
+    # Whatever the labels are; the standard error is not.
+    other = kcalib.skce(np.argmax(p, axis=1), p, kernel=kernel, full_output=True)
+    assert other.null_standard_error == result.null_standard_error
+    assert other.standard_error >= other.null_standard_error * (1 - 1e-12)
+
+
+def test_what_has_no_null_standard_error():
+    y, p = softmax_problem(60, 4)
+    for options in ({"estimator": "biased"}, {"estimator": "block"}, {"sample_weight": np.arange(1.0, 61.0)}):
+        assert kcalib.skce(y, p, full_output=True, **options).null_standard_error is None
+    assert kcalib.skce(y[:2], p[:2], full_output=True).null_standard_error > 0
+    assert kcalib.skce(y[:2], p[:2], full_output=True).standard_error is None
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_standard_errors_are_never_below_those_given_the_predictions(name):
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        y, p = LAWS[name].calibrated(rng)
+        result = kcalib.skce(y, p, full_output=True, threads=1)
+        assert 0 < result.null_standard_error <= result.standard_error * (1 + 1e-12)
+
+
+def test_intervals_of_saturated_predictions_hold_zero():
+    """By residuals alone, which hold no errors, 39 of 40 intervals left out 0."""
+    law, rng = LAWS["saturated, 1e-8..1e-4"], np.random.default_rng(5)
+    left_out = 0
+    for _ in range(40):
+        y, p = law.calibrated(rng, 800)
+        low, high = kcalib.calibration_test(y, p, method="gamma", threads=1).confidence_interval()
+        left_out += not low <= 0 <= high
+    assert left_out / 40 <= binomial_bounds(40, 0.05, RISK)[1]
+
+
+@pytest.mark.parametrize("name", ["Dir(1), m = 2", "rare, Beta(.1, 100)", "20 distinct rows", "n = 20"])
+@pytest.mark.parametrize("method", ["exact", "block", "spectrum", "distribution_free"])
+def test_intervals_hold_zero_unless_the_test_rejects(name, method):
+    rng = np.random.default_rng(8)
+    for _ in range(6):
+        for truth in ("calibrated", "drifted"):
+            p = LAWS[name].draw(LAWS[name].n, rng)
+            y = drawn_labels(TRUTHS[truth](p), rng)
+            result = kcalib.calibration_test(y, p, method=method, threads=1)
+            for level in (0.3, 0.1, 0.02, max(1e-9, 0.99 * result.pvalue), min(0.999, 1.01 * result.pvalue)):
+                if result.confidence_interval(1 - level, "greater").low > 0:
+                    assert result.pvalue < level
+                if result.confidence_interval(1 - level).low > 0:
+                    assert result.pvalue < level / 2
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("name", ["Dir(1), m = 2", "rare, Beta(.1, 100)", "Dir(.1), m = 10", "saturated, 1e-6..1e-3"])
+def test_intervals_and_bounds_cover(name, truth):
+    found = misses(LAWS[name], TRUTHS[truth], count=60, level=0.1)
+    tail, level = (binomial_bounds(60, share, RISK)[1] for share in (0.05, 0.1))
+    assert found.low <= tail and found.high <= tail and found.bound <= level and found.disagree == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("name", LAWS)
+def test_intervals_and_bounds_cover_on_all_laws(name, truth):
+    found = misses(LAWS[name], TRUTHS[truth], count=400, level=0.1)
+    tail, level = (binomial_bounds(400, share, RISK)[1] for share in (0.05, 0.1))
+    assert found.low <= tail and found.bound <= level and found.disagree == 0
+    assert found.high <= tail, found

@@ -253,7 +253,7 @@ def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, dra
 
 def philox_program() -> Program:
     """What makes uniform numbers and labels on a GPU; without fused products, for the bits of NumPy."""
-    return Program(("cuda/philox.cu",), ("-fmad=false",))
+    return Program(("include/kcalib/math.h", "include/kcalib/philox.h", "cuda/philox.cu"), ("-fmad=false",))
 
 
 def _launch(name: str, count: int, arguments: tuple[Any, ...]) -> None:

@@ -1,19 +1,22 @@
 """Sums over samples of what random features are made into, in time O(n columns), features never stored.
 
 With phi a `FeatureMap`: the sums of phi(x_i) (x) a_i that the SKCE of the feature kernel comes from, its rows, and the
-same of labels that are drawn from predictions. Features are made a tile of rows at a time. NumPy arrays go to
-src/cpu/features.h, arrays elsewhere through functions of the array API.
+same of labels that are drawn from predictions. Features are made a tile of rows at a time: of NumPy arrays by
+src/cpu/features.h, of arrays elsewhere by functions of the array API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
+from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._pairs.features import FeatureMap
 
 TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
@@ -27,6 +30,12 @@ def mark_sums(
 
     `points` are (n, d), `marks` (n, r); the second result has shape (n_groups,). In float64 throughout.
     """
+    if arrays.is_host(points):
+        points, marks = _of_one_dtype(points, marks)
+        with _sweep(threads) as sweep:
+            total, own = _compiled(feature_map).mark_sums(points, marks, sweep)
+        return total, _by_group(feature_map, own)
+    arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
     total, own = None, None
@@ -39,14 +48,18 @@ def mark_sums(
         part_own = xp.matmul(xp.matrix_transpose(norms), weights)
         total = part if total is None else total + part
         own = part_own if own is None else own + part_own
-    per_frequency = arrays.to_host(own)
-    return total, np.bincount(feature_map.groups, weights=per_frequency, minlength=feature_map.n_groups)
+    return total, _by_group(feature_map, arrays.to_host(own))
 
 
 def row_forms(
     feature_map: FeatureMap, points: Array, marks: Array, sums: Array, *, threads: int | None = None
 ) -> tuple[Array, Array]:
     """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2 for every row, both of shape (n,); `sums` as of `mark_sums`."""
+    if arrays.is_host(points):
+        points, marks = _of_one_dtype(points, marks)
+        with _sweep(threads) as sweep:
+            return _compiled(feature_map).row_forms(points, marks, arrays.compact(sums, np.float64), sweep)
+    arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
     forms, own = [], []
@@ -92,7 +105,17 @@ def drawn_label_totals(
     first : int
         The number of the first draw.
     """
+    if n_draws == 0:
+        return np.empty(0)
     points = probabilities if points is None else points
+    if arrays.is_host(points):
+        probabilities = arrays.compact(probabilities, np.float64)
+        (points,) = _of_one_dtype(points)
+        root = None if root is None else arrays.compact(root, np.float64)
+        with _sweep(threads) as sweep:
+            compiled = _compiled(feature_map)
+            return compiled.drawn_label_totals(points, probabilities, root, seed, first, n_draws, sweep)
+    arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
     n, m = probabilities.shape
@@ -116,12 +139,37 @@ def drawn_label_totals(
             own = xp.sum(weights[:, None] * xp.sum(marks * marks, axis=2), axis=0) + own
         squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, len(replicates), -1)), axis=(0, 2))
         totals.append(arrays.to_host(squares - own))
-    return np.concatenate(totals) if totals else np.empty(0)
+    return np.concatenate(totals)
 
 
 def feature_rows(feature_map: FeatureMap, points: Array) -> Array:
     """phi of every row of `points`, shape (n, n_columns), float64, beside the points: for parts of the data only."""
+    if arrays.is_host(points):
+        (points,) = _of_one_dtype(points)
+        with _sweep(None) as sweep:
+            return _compiled(feature_map).rows(points, sweep)
     return _Tiles(feature_map, points).features(points)
+
+
+def _compiled(feature_map: FeatureMap) -> _native.Features:
+    parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
+    return _native.Features(*(arrays.compact(part, np.float64) for part in parts))
+
+
+@contextmanager
+def _sweep(threads: int | None) -> Iterator[_native.Sweep]:
+    with terminal_progress() as progress:
+        yield _native.Sweep(resolve_threads(threads), None, progress)
+
+
+def _of_one_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:
+    """As compiled code reads them: in float32 if all are."""
+    dtype = np.float32 if all(one.dtype == np.float32 for one in values) else np.float64
+    return tuple(arrays.compact(one, dtype) for one in values)
+
+
+def _by_group(feature_map: FeatureMap, by_frequency: np.ndarray) -> np.ndarray:
+    return np.bincount(feature_map.groups, weights=by_frequency, minlength=feature_map.n_groups)
 
 
 class _Tiles:

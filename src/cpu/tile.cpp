@@ -221,6 +221,8 @@ template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* o
       case ScalarFunction::LOG: return log(v);
       case ScalarFunction::LOG1P: return log1p(v);
       case ScalarFunction::COS_PI: return cos_pi(v);
+      case ScalarFunction::SIN: return sin_cos(v).sine;
+      case ScalarFunction::COS: return sin_cos(v).cosine;
       default: return power(v, a);
     }
   };
@@ -256,9 +258,11 @@ template <class T> constexpr TileFunctions<T> table_of() {
 extern const WeightTable KCALIB_WEIGHTS;
 extern const LineFunctions KCALIB_LINE;
 extern const DirichletTable KCALIB_DIRICHLET;
+extern const FeatureTable KCALIB_FEATURES;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add, &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add,
+    &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES,
 };
 
 }  // namespace kcalib

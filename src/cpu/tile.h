@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "dirichlet_kernels.h"
+#include "feature_kernels.h"
 #include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
@@ -81,7 +82,7 @@ template <class T> struct BlockProduct {
 constexpr int THRESHOLDS = 8;  // of one counting sweep
 
 enum class Probe { FMA, EXP, SQRT };
-enum class ScalarFunction { EXP, EXP_MINUS, ONE_MINUS_EXP, SQUARE_ROOT, RECIPROCAL_ROOT, RECIPROCAL, LOG, LOG1P, POWER, COS_PI };
+enum class ScalarFunction { EXP, EXP_MINUS, ONE_MINUS_EXP, SQUARE_ROOT, RECIPROCAL_ROOT, RECIPROCAL, LOG, LOG1P, POWER, COS_PI, SIN, COS };
 
 template <class T> struct TileFunctions {
   // Number of T that packing so many samples takes, and samples [begin, end) packed, for rows and columns alike:
@@ -125,6 +126,7 @@ struct TileTable {
   const WeightTable* weights;
   const LineFunctions* line;
   const DirichletTable* dirichlet;
+  const FeatureTable* features;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

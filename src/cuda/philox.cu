@@ -1,34 +1,15 @@
 // Random labels on a GPU: the bits of numpy.random.Generator(numpy.random.Philox(...)), and of numpy.cumsum.
 //
-// kcalib/_backend/random.py compiles this text. NumPy's generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw: Parallel
-// random numbers: as easy as 1, 2, 3, SC 2011): word w of its stream is word w mod 4 of the block whose counter is
-// w / 4 + 1, so that every thread has its number without those before it.
+// kcalib/_backend/random.py compiles this text behind kcalib/philox.h, which has the generator.
 
 namespace kcalib {
 namespace {
 
 constexpr int THREADS = KCALIB_THREADS;
-using Word = unsigned long long;
-
-// The upper 64 bits of a * b.
-__device__ Word upper_product(Word a, Word b) {
-  const Word a0 = a & 0xffffffff, a1 = a >> 32, b0 = b & 0xffffffff, b1 = b >> 32;
-  const Word low = a0 * b0, middle = a1 * b0 + (low >> 32), other = a0 * b1 + (middle & 0xffffffff);
-  return a1 * b1 + (middle >> 32) + (other >> 32);
-}
 
 __device__ Word word_of(Word key0, Word key1, Word position) {
-  Word c[4] = {position / 4 + 1, 0, 0, 0};
-  for (int round = 0; round < 10; ++round) {
-    const Word low0 = 0xD2E7470EE14C6C93ull * c[0], high0 = upper_product(0xD2E7470EE14C6C93ull, c[0]);
-    const Word low1 = 0xCA5A826395121157ull * c[2], high1 = upper_product(0xCA5A826395121157ull, c[2]);
-    c[0] = high1 ^ c[1] ^ key0;
-    c[1] = low1;
-    c[2] = high0 ^ c[3] ^ key1;
-    c[3] = low0;
-    key0 += 0x9E3779B97F4A7C15ull;
-    key1 += 0xBB67AE8584CAA73Bull;
-  }
+  Word c[4];
+  numpy_words(key0, key1, position / 4, c);
   const int which = int(position % 4);
   return which == 0 ? c[0] : which == 1 ? c[1] : which == 2 ? c[2] : c[3];
 }
@@ -42,7 +23,7 @@ using namespace kcalib;
 extern "C" __global__ void kcalib_uniforms(unsigned long long key0, unsigned long long key1, long long position,
                                            long long count, double* out) {
   const long long k = blockIdx.x * (long long)THREADS + threadIdx.x;
-  if (k < count) out[k] = double(word_of(key0, key1, Word(position + k)) >> 11) * (1.0 / 9007199254740992.0);
+  if (k < count) out[k] = unit_real(word_of(key0, key1, Word(position + k)));
 }
 
 // out[k] = the integer in [0, high) that NumPy makes of half word 2 * position + k, the lower half of a word first, or -1

@@ -18,6 +18,8 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         LOG1P
         POWER
         COS_PI
+        SIN
+        COS
 
 
 cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:

@@ -1,7 +1,7 @@
-// Scalar maths of the pair engine: exp, 1 - exp, log, log1p, power, cos(pi x), a polynomial.
+// Scalar maths of the pair engine: exp, 1 - exp, log, log1p, power, cos(pi x), sin and cos, a polynomial.
 //
 // Every function is a template over its value type V: a SIMD pack on the CPU
-// (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h, mixtures.h.
+// (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h, mixtures.h, cpu/feature_kernels.cpp.
 // All are branch-free, handle every finite argument in the stated range, and
 // never produce denormals. NaN stays NaN, if it has no payload, which arithmetic gives none.
 #pragma once
@@ -41,6 +41,9 @@ template <> struct Constants<double> {
   static constexpr double ln2 = 0x1.62e42fefa39efp-1, ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
   static constexpr double ln2_head = 0x1.62e4p-1, ln2_tail = 0x1.7f7d1cf79abcap-20;  // head: 15 bits
   static constexpr double pi = 0x1.921fb54442d18p+1, pi_low = 0x1.1a62633145c07p-53;
+  // pi/2 in three parts; the first two have 33 bits (float: 8 and 11), so that their products with n are exact while n is small.
+  static constexpr double half_pi_1 = 0x1.921fb544p+0, half_pi_2 = 0x1.0b4611a6p-34, half_pi_3 = 0x1.3198a2e037073p-69;
+  static constexpr double two_over_pi = 0x1.45f306dc9c883p-1, most_phase = 0x1p50;
   static constexpr double exp2_low = -1021, exp2_high = 1023;
   static constexpr int mantissa = 52;
   static constexpr long long upper_half = ~0x7ffffffLL;  // of a mantissa: 26 bits
@@ -52,6 +55,8 @@ template <> struct Constants<float> {
   static constexpr float ln2 = 0x1.62e430p-1f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
   static constexpr float ln2_head = 0x1.6p-1f, ln2_tail = 0x1.7217f8p-8f;  // head: 4 bits
   static constexpr float pi = 3.1415927f, pi_low = -8.742278e-8f;
+  static constexpr float half_pi_1 = 1.5703125f, half_pi_2 = 4.837512969970703125e-4f, half_pi_3 = 7.549790126404332e-8f;
+  static constexpr float two_over_pi = 0.636619747f, most_phase = 0x1p21f;
   static constexpr float exp2_low = -125, exp2_high = 127;
   static constexpr int mantissa = 23;
   static constexpr int upper_half = ~0xfff;  // of a mantissa: 12 bits
@@ -240,6 +245,52 @@ template <class V> KCALIB_FN V cos_pi(V x) {
   }
   const V size = f <= R(0.25) ? c * z + R(1) : g * C::pi + g * (s * w + C::pi_low);
   return from_bits<V>(to_bits(size) ^ (to_bits(shifted) << (int(8 * sizeof(R)) - 1)));  // -1 to the power n
+}
+
+// sin(x) and cos(x), beyond +-2^50 (float: 2^21), where neighbours are far apart, those of that. x = n pi/2 + r; the error
+// is a unit in the last place of 1, and what half a unit in the last place of x makes where there are no fused products.
+// Of r the minimax polynomials of fdlibm's k_sin.c and k_cos.c (float: of Cephes' sinf.c).
+template <class V> struct SinCos {
+  V sine, cosine;
+};
+template <class V> KCALIB_FN SinCos<V> sin_cos(V x) {
+  using R = Real<V>;
+  using C = Constants<R>;
+  constexpr int top = int(8 * sizeof(R)) - 1;
+  x = at_most(at_least(x, -C::most_phase), C::most_phase);
+  const V shifted = x * C::two_over_pi + C::round;
+  const V n = shifted - C::round;
+  const V r = ((x - n * C::half_pi_1) - n * C::half_pi_2) - n * C::half_pi_3;
+  const V z = r * r;
+  V s, c;
+  if constexpr (sizeof(R) == 8) {
+    s = splat<V>(1.58969099521155010221e-10);
+    s = s * z - 2.50507602534068634195e-08;
+    s = s * z + 2.75573137070700676789e-06;
+    s = s * z - 1.98412698298579493134e-04;
+    s = s * z + 8.33333333332248946124e-03;
+    s = s * z - 1.66666666666666324348e-01;
+    c = splat<V>(-1.13596475577881948265e-11);
+    c = c * z + 2.08757232129817482790e-09;
+    c = c * z - 2.75573143513906633035e-07;
+    c = c * z + 2.48015872894767294178e-05;
+    c = c * z - 1.38888888888741095749e-03;
+    c = c * z + 4.16666666666666019037e-02;
+  } else {
+    s = splat<V>(-1.9515295891e-4f);
+    s = s * z + 8.3321608736e-3f;
+    s = s * z - 1.6666654611e-1f;
+    c = splat<V>(2.443315711809948e-5f);
+    c = c * z - 1.388731625493765e-3f;
+    c = c * z + 4.166664568298827e-2f;
+  }
+  s = s * z * r + r;
+  c = (c * z - R(0.5)) * z + R(1);
+  const Bits<V> quadrant = to_bits(shifted);
+  const Bits<V> odd = -(quadrant & 1), swapped = (to_bits(s) ^ to_bits(c)) & odd;
+  const Bits<V> sine = to_bits(s) ^ swapped, cosine = to_bits(c) ^ swapped;
+  // Negative in quadrants 2 and 3, and 1 and 2.
+  return {from_bits<V>(sine ^ (quadrant >> 1 << top)), from_bits<V>(cosine ^ ((quadrant + 1) >> 1 << top))};
 }
 
 }  // namespace

@@ -1,0 +1,337 @@
+// Sums of random features over labels that are drawn from predictions, many draws at a time.
+//
+// A tile of rows at a time: all threads make its features, then each adds them, panel after panel, to the sums of its own
+// draws, whose rows are therefore added in order whatever the number of threads. While a tile is added, the next one is
+// made.
+//
+// A residual is onehot(label) - p. Of a row whose most probable class has at least 1/2 only labels that are another class
+// take part, S += phi (x) (delta_label - delta_likely); what all draws share, S0 = sum_i phi(x_i) (x) base_i with
+// base = delta_likely - p, is made once. So saturated predictions cost little, and 1 - p, which is exact from 1/2 on,
+// keeps its digits. Of other rows the base is -p, and every label takes part: one addition in place of up to two.
+// Of two classes the sums are each other's negative, and one addition is enough.
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "feature_panels.h"
+#include "features.h"
+#include "team.h"
+
+namespace kcalib {
+namespace {
+
+constexpr unsigned NO_CLASS = ~0u;
+constexpr long DRAWS_AT_ONCE = 64;  // whose additions to a tile a thread lists before it makes them
+
+#ifdef _OPENMP
+int team_count() { return omp_get_num_threads(); }
+#else
+int team_count() { return 1; }
+#endif
+
+struct Share {
+  long begin, end;
+};
+Share share_of(long count, int thread, int threads) {
+  return {count * thread / threads, count * (thread + 1) / threads};
+}
+
+// The matrix M = R R^T of the target kernel, (m x m).
+std::vector<double> target_matrix(const DrawnLabels& labels, int threads) {
+  const long m = labels.root ? labels.m : 0, r = labels.rank;
+  std::vector<double> matrix(std::size_t(m * m));
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long a = 0; a < m; ++a)
+    for (long b = 0; b < m; ++b) {
+      double sum = 0;
+      for (long k = 0; k < r; ++k) sum += labels.root[a * r + k] * labels.root[b * r + k];
+      matrix[std::size_t(a * m + b)] = sum;
+    }
+  return matrix;
+}
+
+// All that is known of a tile of rows before labels are drawn.
+template <class T> class Tile {
+ public:
+  Tile(const PackedMap& map, const DrawnLabels& labels, const double* matrix, long rows, const Run& run)
+      : map_(map.panels()),
+        labels_(labels),
+        matrix_(matrix),
+        table_(*run.table->features),
+        stride_(rows),
+        norm_(map.constant_norm()),
+        phi_(map.size() * rows * COLUMNS),
+        points_(rows * map_.n_features),
+        marks_(marks_size(rows, labels.m, table_.marks_at_once)),
+        base_(rows * labels.m),
+        cumulative_(rows * labels.m),
+        costs_(rows * labels.m),
+        totals_(rows),
+        highest_(rows),
+        norms_(rows),
+        base_costs_(rows),
+        likely_(rows) {}
+
+  // Rows `share` of groups of ROW_STEP rows from `begin` on.
+  void make(const T* points, long begin, Share share) {
+    for (long g = share.begin; g < share.end; ++g) {
+      const long first = g * ROW_STEP, from = std::min(begin + first, labels_.n);
+      const long end = std::min(begin + first + ROW_STEP, labels_.n), d = map_.n_features;
+      double* x = points_.get() + first * d;
+      widened(points, d, from, end, ROW_STEP, x);
+      for (long i = first; i < first + ROW_STEP; ++i) norms_[i] = map_.n_factors ? 0 : norm_;
+      for (long p = 0; p < map_.n_panels; ++p) {
+        double* phi = phi_.get() + (p * stride_ + first) * COLUMNS;
+        table_.features(map_, p, x, ROW_STEP, phi);
+        if (map_.n_factors) table_.add_norms(phi, ROW_STEP, norms_.get() + first);
+      }
+      for (long i = first; i < first + ROW_STEP; ++i) read(i, begin + i);
+      if (matrix_) weigh(first);
+    }
+  }
+
+  // S0 += the base residuals' products, for a share of the panels.
+  void add_base(Share panels, double* sums) const {
+    for (long p = panels.begin; p < panels.end; ++p)
+      table_.add_products(panel(p), marks_.get(), stride_, labels_.m, sums + p * labels_.m * COLUMNS);
+  }
+  double base_cost(long rows) const {
+    double sum = 0;
+    for (long i = 0; i < rows; ++i) sum += norms_[i] * base_costs_[i];
+    return sum;
+  }
+
+  const double* panel(long p) const { return phi_.get() + p * stride_ * COLUMNS; }
+  LabelRows label_rows(long rows) const {
+    return {rounded_up(rows, ROW_STEP), labels_.m, cumulative_.get(), totals_.get(), highest_.get(), likely_.get()};
+  }
+  unsigned likely(long row) const { return likely_[row]; }
+  // |phi|^2 (|R^T e|^2 - |R^T base|^2) of a label.
+  double cost(long row, unsigned label) const { return norms_[row] * costs_[row * labels_.m + label]; }
+
+ private:
+  // Row i of the tile is row `row` of the predictions, or none, which draws label 0 and is left out later.
+  void read(long i, long row) {
+    const long m = labels_.m, at_once = table_.marks_at_once;
+    double* base = base_.get() + i * m;
+    const bool lanes = m <= LANE_CLASSES;
+    double* sums = cumulative_.get() + (lanes ? i / 8 * m * 8 + i % 8 : i * m);
+    const long step = lanes ? 8 : 1;
+    if (row >= labels_.n) {
+      for (long k = 0; k < m; ++k) sums[k * step] = base[k] = costs_[i * m + k] = 0;
+      totals_[i] = highest_[i] = base_costs_[i] = 0;
+      likely_[i] = NO_CLASS;
+    } else {
+      const double* p = labels_.probabilities + row * m;
+      double total = 0;
+      long top = 0;
+      for (long k = 0; k < m; ++k) {
+        total += p[k];
+        sums[k * step] = total;
+        if (p[k] > p[top]) top = k;
+      }
+      totals_[i] = total;
+      highest_[i] = std::nextafter(total, 0.0);
+      const bool likely = p[top] >= 0.5 || m == 2;
+      likely_[i] = likely ? unsigned(top) : NO_CLASS;
+      for (long k = 0; k < m; ++k) base[k] = -p[k];
+      if (likely) base[top] = 1 - p[top];
+      if (!matrix_) {
+        double cost = 0;
+        for (long k = 0; k < m; ++k) cost += base[k] * base[k];
+        base_costs_[i] = cost;
+        // |delta_label - p|^2 - |delta_top - p|^2 = 2 (p_top - p_label), and 1 - 2 p_label if the base is -p.
+        const double offset = likely ? 2 * p[top] : 1;
+        for (long k = 0; k < m; ++k) costs_[i * m + k] = offset - 2 * p[k];
+      }
+    }
+    pack_row(base, i, stride_, m, int(at_once), marks_.get());
+  }
+
+  // costs and base costs of ROW_STEP rows for a matrix M: with d = delta_label - delta_likely, or delta_label,
+  // |R^T (base + d)|^2 - |R^T base|^2 = 2 <M base, d> + <d, M d>.
+  void weigh(long first) {
+    const long m = labels_.m;
+    double* costs = costs_.get() + first * m;
+    table_.multiply(base_.get() + first * m, ROW_STEP, matrix_, m, costs);
+    for (long i = 0; i < ROW_STEP; ++i, costs += m) {
+      const double* base = base_.get() + (first + i) * m;
+      const unsigned top = likely_[first + i];
+      double cost = 0;
+      for (long k = 0; k < m; ++k) cost += base[k] * costs[k];
+      base_costs_[first + i] = cost;
+      const double* row = top == NO_CLASS ? nullptr : matrix_ + long(top) * m;
+      const double offset = row ? row[top] - 2 * costs[top] : 0;
+      for (long k = 0; k < m; ++k) {
+        const double cross = row ? -2 * row[k] : 0;
+        costs[k] = 2 * costs[k] + matrix_[k * m + k] + cross + offset;
+      }
+      if (row) costs[top] = 0;
+    }
+  }
+
+  const FeaturePanels map_;
+  const DrawnLabels& labels_;
+  const double* matrix_;
+  const FeatureTable& table_;
+  const long stride_;
+  const double norm_;
+  const AlignedBuffer<double> phi_, points_, marks_, base_, cumulative_, costs_, totals_, highest_, norms_, base_costs_;
+  const AlignedBuffer<unsigned> likely_;
+};
+
+// The additions of some draws to a tile, which a thread lists.
+class Additions {
+ public:
+  explicit Additions(long rows) : stride_(rows + ROOM), added_(DRAWS_AT_ONCE * stride_), taken_(DRAWS_AT_ONCE * stride_), uniform_(rows), labels_(rows) {
+    std::fill_n(added_.get(), DRAWS_AT_ONCE * stride_, 0u);
+    std::fill_n(taken_.get(), DRAWS_AT_ONCE * stride_, 0u);
+  }
+
+  // Draws the labels of rows [begin, begin + rows), which are those of the tile; returns their cost.
+  template <class T>
+  double list(const FeatureTable& table, const Tile<T>& tile, const DrawnLabels& from, Word draw, long begin, long rows, long place) {
+    table.uniforms(from.seed, draw, begin, rounded_up(rows, ROW_STEP), uniform_.get());
+    table.labels(tile.label_rows(rows), uniform_.get(), labels_.get());
+    unsigned* added = added_.get() + place * stride_;
+    unsigned* taken = taken_.get() + place * stride_;
+    long n_added = 0, n_taken = 0;
+    double cost = 0;
+    const bool two = from.m == 2;
+    for (long i = 0; i < rows; ++i) {
+      const unsigned label = labels_[i], likely = tile.likely(i);
+      added[n_added] = addition(i, label);
+      taken[n_taken] = addition(i, likely == NO_CLASS ? 0 : likely);
+      n_added += label != likely;
+      n_taken += (label != likely) & (likely != NO_CLASS) & !two;
+      cost += tile.cost(i, label);
+    }
+    counts_[place] = {n_added, n_taken};
+    return cost;
+  }
+  void add(const FeatureTable& table, const double* phi, long place, double* sums) const {
+    table.add_rows(phi, added_.get() + place * stride_, counts_[place].added, sums);
+    table.subtract_rows(phi, taken_.get() + place * stride_, counts_[place].taken, sums);
+  }
+
+ private:
+  static constexpr long ROOM = 16;  // the kernels look ahead
+  struct Counts {
+    long added, taken;
+  };
+  const long stride_;
+  const AlignedBuffer<unsigned> added_, taken_;
+  const AlignedBuffer<double> uniform_;
+  const AlignedBuffer<unsigned> labels_;
+  Counts counts_[DRAWS_AT_ONCE];
+};
+
+// How rows and draws are cut.
+struct Sizes {
+  long rows, draws;
+  Sizes(const PackedMap& map, const DrawnLabels& labels, int threads) {
+    const long columns = map.size() * COLUMNS, sums = columns * labels.m;
+    // Of a tile the features stay in a second-level cache. Of many classes the rows of a tile have few in common.
+    constexpr long TILE_NUMBERS = 1L << 16;
+    rows = std::clamp(TILE_NUMBERS / columns / ROW_STEP * ROW_STEP, 32L, labels.m > 128 ? 64L : MOST_ROWS);
+    rows = std::min(rows, rounded_up(labels.n, ROW_STEP));
+    // Sums of draws take at most 64 MB; less, if features need not be made again often, for the caches.
+    constexpr long MOST_NUMBERS = 1L << 23, CACHED = 1L << 19, WORTH_A_TILE = 128, MOST_DRAWS = 4096;
+    const long most = std::clamp(MOST_NUMBERS / sums, 1L, MOST_DRAWS);
+    const long at_once = std::min(most, std::max(WORTH_A_TILE, CACHED * threads / sums));
+    const long batches = (labels.n_draws + at_once - 1) / at_once;
+    draws = (labels.n_draws + batches - 1) / batches;
+  }
+};
+
+}  // namespace
+
+template <class T>
+bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabels& labels, const Run& run, double* out) {
+  const PackedMap packed(map);
+  const FeatureTable& table = *run.table->features;
+  const long panels = packed.size(), m = labels.m, n = labels.n, sums_size = m * COLUMNS;
+  const double work = double(n) * double(panels * COLUMNS) * (30.0 + double(labels.n_draws) + double(m));
+  const int threads = team_size(run, std::max(labels.n_draws, panels), work);
+  const Sizes sizes(packed, labels, threads);
+  const long n_tiles = (n + sizes.rows - 1) / sizes.rows, batches = (labels.n_draws + sizes.draws - 1) / sizes.draws;
+  const std::vector<double> matrix = target_matrix(labels, threads);
+  const double* of_labels = labels.root ? matrix.data() : nullptr;
+
+  const AlignedBuffer<double> base_sums(panels * sums_size), sums(panels * sizes.draws * sums_size), costs(sizes.draws);
+  std::fill_n(base_sums.get(), panels * sums_size, 0.0);
+  double base_cost = 0;
+  Tile<T> tiles[2] = {{packed, labels, of_labels, sizes.rows, run}, {packed, labels, of_labels, sizes.rows, run}};
+  std::vector<std::unique_ptr<Additions>> additions(static_cast<std::size_t>(threads));
+  for (auto& list : additions) list = std::make_unique<Additions>(sizes.rows);
+  const long rank = labels.rank, n_roots = labels.root ? threads : 0;
+  const AlignedBuffer<double> packed_root(labels.root ? marks_size(m, rank, table.marks_at_once) : 0);
+  const AlignedBuffer<double> rooted(n_roots * rank * COLUMNS);
+  if (labels.root)
+    for (long k = 0; k < m; ++k) pack_row(labels.root + k * rank, k, m, rank, table.marks_at_once, packed_root.get());
+
+  Watch watch(run, n_tiles * batches);
+  for (long batch = 0; batch < batches; ++batch) {
+    const long first = batch * sizes.draws, draws = std::min(sizes.draws, labels.n_draws - first);
+    bool stop[2] = {false, false};
+#pragma omp parallel num_threads(threads)
+    {
+      const int thread = thread_number(), team = team_count();
+      Additions& list = *additions[std::size_t(thread)];
+      const Share own = share_of(draws, thread, team), groups = share_of(sizes.rows / ROW_STEP, thread, team);
+      for (long p = 0; p < panels; ++p)
+        std::fill(sums.get() + (p * sizes.draws + own.begin) * sums_size, sums.get() + (p * sizes.draws + own.end) * sums_size, 0.0);
+      std::fill(costs.get() + own.begin, costs.get() + own.end, 0.0);
+      tiles[0].make(points, 0, groups);
+#pragma omp barrier
+      for (long t = 0; t < n_tiles; ++t) {
+        const Tile<T>& tile = tiles[t % 2];
+        const long begin = t * sizes.rows, rows = std::min(n - begin, sizes.rows);
+        if (t + 1 < n_tiles) tiles[(t + 1) % 2].make(points, begin + sizes.rows, groups);
+        if (batch == 0) tile.add_base(share_of(panels, thread, team), base_sums.get());
+        for (long d = own.begin; d < own.end; d += DRAWS_AT_ONCE) {
+          const long end = std::min(own.end, d + DRAWS_AT_ONCE);
+          for (long k = d; k < end; ++k) costs[k] += list.list(table, tile, labels, labels.first + Word(first + k), begin, rows, k - d);
+          for (long p = 0; p < panels; ++p)
+            for (long k = d; k < end; ++k) list.add(table, tile.panel(p), k - d, sums.get() + (p * sizes.draws + k) * sums_size);
+        }
+        if (thread == 0) {
+          if (batch == 0) base_cost += tile.base_cost(rows);
+          watch.task_done();
+          stop[t % 2] = watch.stopped();
+        }
+#pragma omp barrier
+        if (stop[t % 2]) break;  // of all threads: it is written again only behind the next barrier
+      }
+      for (long k = own.begin; k < own.end; ++k) {
+        double total = 0;
+        for (long p = 0; p < panels; ++p) {
+          double* of = sums.get() + (p * sizes.draws + k) * sums_size;
+          if (m == 2)
+            for (int c = 0; c < COLUMNS; ++c) {
+              const double towards = of[COLUMNS + c] - of[c];
+              of[COLUMNS + c] = towards;
+              of[c] = -towards;
+            }
+          const double squares = table.square_of_sums(of, base_sums.get() + p * sums_size, sums_size);
+          if (!labels.root) {
+            total += squares;
+            continue;
+          }
+          double* product = rooted.get() + thread * rank * COLUMNS;
+          std::fill_n(product, rank * COLUMNS, 0.0);
+          table.add_products(of, packed_root.get(), m, rank, product);
+          for (long c = 0; c < rank * COLUMNS; ++c) total += product[c] * product[c];
+        }
+        out[first + k] = total - (base_cost + costs[k]);
+      }
+    }
+    if (watch.stopped()) return false;
+  }
+  return true;
+}
+
+template bool drawn_label_totals<double>(const FeatureMap&, const double*, const DrawnLabels&, const Run&, double*);
+template bool drawn_label_totals<float>(const FeatureMap&, const float*, const DrawnLabels&, const Run&, double*);
+
+}  // namespace kcalib

@@ -1,0 +1,67 @@
+// What the sums of random features (features.cpp, drawn_features.cpp) ask of the instruction set, as a table of functions:
+// feature_kernels.cpp is compiled once for each, as tile.cpp is.
+//
+// Features lie in panels of FREQUENCIES frequencies: a row of a panel is their cosines, then their sines. Sums over the
+// rows lie in the same panels: sums[mark * COLUMNS + column]. Marks lie in blocks of `marks_at_once` columns, with zeros
+// behind the last: marks[(block * rows + row) * marks_at_once + column].
+#pragma once
+
+#include "kcalib/philox.h"
+
+namespace kcalib {
+
+constexpr int FREQUENCIES = 8, COLUMNS = 2 * FREQUENCIES;
+constexpr int ROW_STEP = 8;         // rows of a tile are a multiple of it
+constexpr long LANE_CLASSES = 32;  // up to so many classes labels are drawn for several rows at once
+
+// A feature map in panels; behind its frequencies the last panel is filled up with amplitudes 0.
+struct FeaturePanels {
+  long n_panels, n_features, n_factors;
+  const double* frequencies;  // frequencies[(panel * n_features + k) * FREQUENCIES + lane]
+  const double* amplitudes;   // amplitudes[panel * FREQUENCIES + lane]
+  const double* projections;  // those of factor l are as the frequencies, from l * n_panels panels on
+  const double* offsets;      // as the amplitudes
+};
+
+// Probabilities of a tile of rows as labels are drawn from them.
+struct LabelRows {
+  long rows, n_classes;
+  // Up to LANE_CLASSES classes cumulative[(row / 8 * n_classes + class) * 8 + row % 8], beyond [row * n_classes + class].
+  const double* cumulative;
+  const double *totals, *highest;  // the last of the cumulative sums, and what is next below it
+  const unsigned* likely;          // a label to be tried first; only beyond LANE_CLASSES classes
+};
+
+// A row and a class: additions of a draw are lists of these.
+namespace {
+constexpr int ROW_SHIFT = 24;
+KCALIB_FN unsigned addition(long row, unsigned label) { return unsigned(row) << ROW_SHIFT | label; }
+}  // namespace
+constexpr long MOST_ROWS = 256, MOST_CLASSES = 1L << ROW_SHIFT;
+
+struct FeatureTable {
+  int marks_at_once;
+  // out[row * COLUMNS + column] = a panel of the features of `rows` rows of points, row-major.
+  void (*features)(const FeaturePanels& map, long panel, const double* points, long rows, double* out);
+  // sums += sum_row phi[row] (x) marks[row].
+  void (*add_products)(const double* phi, const double* marks, long rows, long n_marks, double* sums);
+  // The lanes of forms[row * FREQUENCIES ...] += <phi[row] (x) marks[row], sums>, to be added up.
+  void (*add_forms)(const double* phi, const double* marks, long rows, long n_marks, const double* sums, double* forms);
+  // squares[lane] += sum_row weights[row] (cosine^2 + sine^2).
+  void (*add_squares)(const double* phi, const double* weights, long rows, double* squares);
+  // norms[row] += |phi[row]|^2.
+  void (*add_norms)(const double* phi, long rows, double* norms);
+  // Uniform numbers [begin, begin + count) of NumPy's Philox generator with the key (seed, draw); both multiples of 4.
+  void (*uniforms)(Word seed, Word draw, long begin, long count, double* out);
+  // The labels that these numbers draw: how many cumulative sums are at most the share of the total.
+  void (*labels)(const LabelRows& rows, const double* uniform, unsigned* out);
+  // For the additions of a list in order: sums of the class += (-=) phi[row].
+  void (*add_rows)(const double* phi, const unsigned* list, long count, double* sums);
+  void (*subtract_rows)(const double* phi, const unsigned* list, long count, double* sums);
+  // out[row * n + j] = sum_k x[row * n + k] matrix[k * n + j].
+  void (*multiply)(const double* x, long rows, const double* matrix, long n, double* out);
+  // The sum of (x[i] + y[i])^2, i < n, a multiple of 8; x is replaced by the sums.
+  double (*square_of_sums)(double* x, const double* y, long n);
+};
+
+}  // namespace kcalib

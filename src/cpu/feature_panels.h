@@ -1,0 +1,93 @@
+// Feature maps, points and marks packed as feature_kernels.h takes them. Included by features.cpp and drawn_features.cpp.
+#pragma once
+
+#include <algorithm>
+
+#include "aligned.h"
+#include "feature_kernels.h"
+#include "features.h"
+
+namespace kcalib {
+
+inline long rounded_up(long n, long step) { return (n + step - 1) / step * step; }
+
+class PackedMap {
+ public:
+  explicit PackedMap(const FeatureMap& map)
+      : map_(map),
+        n_panels_(rounded_up(map.n_frequencies, FREQUENCIES) / FREQUENCIES),
+        frequencies_(n_panels_ * FREQUENCIES * map.n_features),
+        amplitudes_(n_panels_ * FREQUENCIES),
+        projections_(map.n_factors * n_panels_ * FREQUENCIES * map.n_features),
+        offsets_(map.n_factors * n_panels_ * FREQUENCIES) {
+    pack(map.frequencies, map.n_features, frequencies_.get());
+    pack(map.amplitudes, 1, amplitudes_.get());
+    const long padded = n_panels_ * FREQUENCIES;
+    for (long l = 0; l < map.n_factors; ++l) {
+      pack(map.projections + l * map.n_frequencies * map.n_features, map.n_features,
+           projections_.get() + l * padded * map.n_features);
+      pack(map.offsets + l * map.n_frequencies, 1, offsets_.get() + l * padded);
+    }
+  }
+
+  FeaturePanels panels() const {
+    return {n_panels_, map_.n_features, map_.n_factors, frequencies_.get(), amplitudes_.get(), projections_.get(), offsets_.get()};
+  }
+  long size() const { return n_panels_; }
+
+  // Of |phi(x)|^2 where there are no factors: it is the same for all x.
+  double constant_norm() const {
+    double sum = 0;
+    for (long f = 0; f < map_.n_frequencies; ++f) sum += map_.amplitudes[f] * map_.amplitudes[f];
+    return sum;
+  }
+
+  // Columns of panels, from[(panel * n + row) * COLUMNS + column], as those of phi: to[column * stride + row].
+  void unpack(const double* from, long n, long stride, double* to) const {
+    each_column(n, [=](long inside, long column, long row) { to[column * stride + row] = from[inside]; });
+  }
+  void repack(const double* from, long n, long stride, double* to) const {
+    std::fill_n(to, n_panels_ * n * COLUMNS, 0.0);
+    each_column(n, [=](long inside, long column, long row) { to[inside] = from[column * stride + row]; });
+  }
+
+ private:
+  template <class Work> void each_column(long n, Work work) const {
+    for (long f = 0; f < map_.n_frequencies; ++f)
+      for (long row = 0; row < n; ++row) {
+        const long inside = (f / FREQUENCIES * n + row) * COLUMNS + f % FREQUENCIES;
+        work(inside, f, row);
+        work(inside + FREQUENCIES, map_.n_frequencies + f, row);
+      }
+  }
+
+  void pack(const double* values, long width, double* out) const {
+    std::fill_n(out, n_panels_ * FREQUENCIES * width, 0.0);
+    for (long f = 0; f < map_.n_frequencies; ++f)
+      for (long k = 0; k < width; ++k)
+        out[(f / FREQUENCIES * width + k) * FREQUENCIES + f % FREQUENCIES] = values[f * width + k];
+  }
+
+  const FeatureMap map_;
+  const long n_panels_;
+  const AlignedBuffer<double> frequencies_, amplitudes_, projections_, offsets_;
+};
+
+// Rows [begin, end) in float64, with zeros up to `rows` rows.
+template <class T> void widened(const T* values, long width, long begin, long end, long rows, double* out) {
+  std::copy_n(values + begin * width, (end - begin) * width, out);
+  std::fill_n(out + (end - begin) * width, (rows - (end - begin)) * width, 0.0);
+}
+
+// Marks of a tile of so many rows, and the size of the buffer they take.
+inline long marks_size(long rows, long n_marks, int at_once) { return rows * rounded_up(n_marks, at_once); }
+template <class T> void pack_row(const T* marks, long row, long rows, long n_marks, int at_once, double* out) {
+  for (long first = 0; first < n_marks; first += at_once) {
+    double* to = out + first * rows + row * at_once;
+    const long count = std::min(n_marks - first, long(at_once));
+    std::copy_n(marks + first, count, to);
+    std::fill_n(to + count, at_once - count, 0.0);
+  }
+}
+
+}  // namespace kcalib

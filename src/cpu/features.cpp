@@ -1,0 +1,188 @@
+#include "features.h"
+
+#include <memory>
+#include <vector>
+
+#include "feature_panels.h"
+#include "team.h"
+
+namespace kcalib {
+namespace {
+
+constexpr long TILE = 128;  // rows: a panel of their features stays in the first-level cache
+
+// What a thread makes of a tile of rows: points, marks, one panel of features.
+template <class T> class MarkedTile {
+ public:
+  MarkedTile(const PackedMap& map, const Run& run, long n_marks)
+      : map_(map.panels()),
+        table_(*run.table->features),
+        n_marks_(n_marks),
+        points_(TILE * map_.n_features),
+        marks_(marks_size(TILE, n_marks, table_.marks_at_once)),
+        weights_(TILE),
+        phi_(TILE * COLUMNS) {}
+
+  void read(const T* points, const T* marks, long begin, long end) {
+    count_ = end - begin;
+    rows_ = rounded_up(count_, ROW_STEP);
+    widened(points, map_.n_features, begin, end, rows_, points_.get());
+    std::fill_n(marks_.get(), marks_size(rows_, n_marks_, table_.marks_at_once), 0.0);
+    for (long i = 0; i < rows_; ++i) {
+      weights_[i] = 0;
+      if (i >= count_) continue;
+      const T* row = marks + (begin + i) * n_marks_;
+      pack_row(row, i, rows_, n_marks_, table_.marks_at_once, marks_.get());
+      for (long j = 0; j < n_marks_; ++j) weights_[i] += double(row[j]) * double(row[j]);
+    }
+  }
+  const double* make(long panel) {
+    table_.features(map_, panel, points_.get(), rows_, phi_.get());
+    return phi_.get();
+  }
+  const double* marks() const { return marks_.get(); }
+  const double* weights() const { return weights_.get(); }
+  long rows() const { return rows_; }
+  long count() const { return count_; }
+
+ private:
+  const FeaturePanels map_;
+  const FeatureTable& table_;
+  const long n_marks_;
+  const AlignedBuffer<double> points_, marks_, weights_, phi_;
+  long rows_ = 0, count_ = 0;
+};
+
+// Operations of features and of products with marks, about.
+double work_of(const PackedMap& map, long n, long n_marks) {
+  const FeaturePanels panels = map.panels();
+  const double per_frequency = 60 + 2.0 * double((1 + panels.n_factors) * panels.n_features) + 4.0 * double(n_marks);
+  return double(n) * double(panels.n_panels * FREQUENCIES) * per_frequency;
+}
+
+// Rows in parts of which each has its own sums, which are merged in order: how many parts depends on the sizes alone.
+long parts_of(long n, long numbers) {
+  constexpr long MOST = 64, LEAST_ROWS = 8 * TILE, ROOM = 1L << 23;  // numbers: 64 MB
+  return std::clamp(std::min(n / LEAST_ROWS, ROOM / numbers), 1L, MOST);
+}
+
+}  // namespace
+
+template <class T>
+bool mark_sums(const FeatureMap& map, const T* points, const T* marks, long n, long n_marks, const Run& run, double* sums,
+               double* own) {
+  const PackedMap packed(map);
+  const FeatureTable& table = *run.table->features;
+  const long panels = packed.size(), size = panels * n_marks * COLUMNS, lanes = panels * FREQUENCIES;
+  const long parts = parts_of(n, size);
+  const long length = rounded_up((n + parts - 1) / parts, TILE);
+  const AlignedBuffer<double> part_sums(parts * size), part_squares(parts * lanes), part_weights(parts);
+  const int threads = team_size(run, parts, work_of(packed, n, n_marks));
+  std::vector<std::unique_ptr<MarkedTile<T>>> tiles(static_cast<std::size_t>(threads));
+  for (auto& tile : tiles) tile = std::make_unique<MarkedTile<T>>(packed, run, n_marks);
+  Watch watch(run, (n + TILE - 1) / TILE);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long part = 0; part < parts; ++part) {
+    MarkedTile<T>& tile = *tiles[std::size_t(thread_number())];
+    double* to = part_sums.get() + part * size;
+    double* squares = part_squares.get() + part * lanes;
+    double weight = 0;
+    std::fill_n(to, size, 0.0);
+    std::fill_n(squares, lanes, 0.0);
+    const long last = std::min(n, (part + 1) * length);
+    for (long begin = part * length; begin < last && !watch.stopped(); begin += TILE) {
+      tile.read(points, marks, begin, std::min(last, begin + TILE));
+      for (long p = 0; p < panels; ++p) {
+        const double* phi = tile.make(p);
+        table.add_products(phi, tile.marks(), tile.rows(), n_marks, to + p * n_marks * COLUMNS);
+        if (map.n_factors) table.add_squares(phi, tile.weights(), tile.rows(), squares + p * FREQUENCIES);
+      }
+      for (long i = 0; i < tile.count(); ++i) weight += tile.weights()[i];
+      watch.task_done();
+    }
+    part_weights[part] = weight;
+  }
+  for (long part = 1; part < parts; ++part) {
+    for (long k = 0; k < size; ++k) part_sums[k] += part_sums[part * size + k];
+    for (long k = 0; k < lanes; ++k) part_squares[k] += part_squares[part * lanes + k];
+    part_weights[0] += part_weights[part];
+  }
+  packed.unpack(part_sums.get(), n_marks, n_marks, sums);
+  for (long f = 0; f < map.n_frequencies; ++f)
+    own[f] = map.n_factors ? part_squares[f] : map.amplitudes[f] * map.amplitudes[f] * part_weights[0];
+  return !watch.stopped();
+}
+
+template <class T>
+bool row_forms(const FeatureMap& map, const T* points, const T* marks, long n, long n_marks, const double* sums,
+               const Run& run, double* forms, double* own) {
+  const PackedMap packed(map);
+  const FeatureTable& table = *run.table->features;
+  const long panels = packed.size(), n_tiles = (n + TILE - 1) / TILE;
+  const AlignedBuffer<double> panel_sums(panels * n_marks * COLUMNS);
+  packed.repack(sums, n_marks, n_marks, panel_sums.get());
+  const double norm = packed.constant_norm();
+  const int threads = team_size(run, n_tiles, work_of(packed, n, n_marks));
+  std::vector<std::unique_ptr<MarkedTile<T>>> tiles(static_cast<std::size_t>(threads));
+  for (auto& tile : tiles) tile = std::make_unique<MarkedTile<T>>(packed, run, n_marks);
+  Watch watch(run, n_tiles);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long t = 0; t < n_tiles; ++t) {
+    if (watch.stopped()) continue;
+    MarkedTile<T>& tile = *tiles[std::size_t(thread_number())];
+    alignas(64) double lanes[TILE * FREQUENCIES] = {}, norms[TILE] = {};
+    const long begin = t * TILE;
+    tile.read(points, marks, begin, std::min(n, begin + TILE));
+    for (long p = 0; p < panels; ++p) {
+      const double* phi = tile.make(p);
+      table.add_forms(phi, tile.marks(), tile.rows(), n_marks, panel_sums.get() + p * n_marks * COLUMNS, lanes);
+      if (map.n_factors) table.add_norms(phi, tile.rows(), norms);
+    }
+    for (long i = 0; i < tile.count(); ++i) {
+      double total = 0;
+      for (int lane = 0; lane < FREQUENCIES; ++lane) total += lanes[i * FREQUENCIES + lane];
+      forms[begin + i] = total;
+      own[begin + i] = (map.n_factors ? norms[i] : norm) * tile.weights()[i];
+    }
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
+template <class T> bool feature_rows(const FeatureMap& map, const T* points, long n, const Run& run, double* out) {
+  const PackedMap packed(map);
+  const FeaturePanels panels = packed.panels();
+  const long n_tiles = (n + TILE - 1) / TILE, d = map.n_features, half = map.n_frequencies;
+  const int threads = team_size(run, n_tiles, work_of(packed, n, 0));
+  const AlignedBuffer<double> points_of(threads * TILE * d), phi_of(threads * TILE * COLUMNS);
+  Watch watch(run, n_tiles);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long t = 0; t < n_tiles; ++t) {
+    if (watch.stopped()) continue;
+    double* x = points_of.get() + thread_number() * TILE * d;
+    double* phi = phi_of.get() + thread_number() * TILE * COLUMNS;
+    const long begin = t * TILE, count = std::min(n - begin, TILE), rows = rounded_up(count, ROW_STEP);
+    widened(points, d, begin, begin + count, rows, x);
+    for (long p = 0; p < panels.n_panels; ++p) {
+      run.table->features->features(panels, p, x, rows, phi);
+      const long first = p * FREQUENCIES, lanes = std::min(half - first, long(FREQUENCIES));
+      for (long i = 0; i < count; ++i) {
+        double* to = out + (begin + i) * 2 * half + first;
+        std::copy_n(phi + i * COLUMNS, lanes, to);
+        std::copy_n(phi + i * COLUMNS + FREQUENCIES, lanes, to + half);
+      }
+    }
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
+#define KCALIB_INSTANTIATE(T)                                                                                              \
+  template bool mark_sums<T>(const FeatureMap&, const T*, const T*, long, long, const Run&, double*, double*);             \
+  template bool row_forms<T>(const FeatureMap&, const T*, const T*, long, long, const double*, const Run&, double*,        \
+                             double*);                                                                                     \
+  template bool feature_rows<T>(const FeatureMap&, const T*, long, const Run&, double*);
+KCALIB_INSTANTIATE(double)
+KCALIB_INSTANTIATE(float)
+
+}  // namespace kcalib

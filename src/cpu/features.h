@@ -1,0 +1,50 @@
+// Sums over the samples of random features, made tile by tile and never stored.
+//
+// Called by _native.pyx with the GIL released. Rows are cut in a way that depends on their number alone, and each sum is
+// added up in one order: the answer is the same bit for bit for any number of threads. Loops that depend on the
+// instruction set are in feature_kernels.cpp.
+#pragma once
+
+#include "kcalib/philox.h"
+#include "sweep.h"
+
+namespace kcalib {
+
+// phi(x) has the columns amplitude_f prod_l (<x, projection_lf> + offset_lf) cos <w_f, x>, and behind them the same with
+// sines. Row-major: frequencies (F x d), projections (L x F x d), offsets (L x F).
+struct FeatureMap {
+  const double *frequencies, *amplitudes, *projections, *offsets;
+  long n_frequencies, n_features, n_factors;
+};
+
+// Each returns false if `poll` stopped it; the results are then incomplete.
+
+// sums (2F x n_marks) = sum_i phi(x_i) (x) a_i, and own (F) = sum_i |a_i|^2 times the squares of a frequency's two columns.
+template <class T>
+bool mark_sums(const FeatureMap& map, const T* points, const T* marks, long n, long n_marks, const Run& run, double* sums,
+               double* own);
+
+// forms (n) = <phi(x_i) (x) a_i, sums>, own (n) = |phi(x_i)|^2 |a_i|^2.
+template <class T>
+bool row_forms(const FeatureMap& map, const T* points, const T* marks, long n, long n_marks, const double* sums,
+               const Run& run, double* forms, double* own);
+
+// out (n x 2F) = phi(x_i).
+template <class T> bool feature_rows(const FeatureMap& map, const T* points, long n, const Run& run, double* out);
+
+// Predictions, rows of m probabilities, that labels are drawn from: label i of draw r by number i of NumPy's Philox
+// generator with the key (seed, r). The target kernel is the matrix R R^T: root (m x rank), null for the identity.
+struct DrawnLabels {
+  const double* probabilities;
+  long n, m;
+  const double* root;
+  long rank;
+  Word seed, first;  // number of the first draw
+  long n_draws;
+};
+
+// out[b] = |S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i phi(x_i) (x) e_i and e_i = onehot(label) - p_i.
+template <class T>
+bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabels& labels, const Run& run, double* out);
+
+}  // namespace kcalib

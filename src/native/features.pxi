@@ -1,0 +1,105 @@
+# Sums of random features: src/cpu/features.h.
+
+cdef extern from "cpu/features.h" namespace "kcalib" nogil:
+    cdef cppclass FeatureMap:
+        const double* frequencies
+        const double* amplitudes
+        const double* projections
+        const double* offsets
+        long n_frequencies
+        long n_features
+        long n_factors
+    cdef cppclass DrawnLabels:
+        const double* probabilities
+        long n
+        long m
+        const double* root
+        long rank
+        unsigned long long seed
+        unsigned long long first
+        long n_draws
+    bint c_mark_sums "kcalib::mark_sums"[T](
+        const FeatureMap&, const T*, const T*, long, long, const Run&, double*, double*) except +
+    bint c_row_forms "kcalib::row_forms"[T](
+        const FeatureMap&, const T*, const T*, long, long, const double*, const Run&, double*, double*) except +
+    bint c_feature_rows "kcalib::feature_rows"[T](const FeatureMap&, const T*, long, const Run&, double*) except +
+    bint c_drawn_label_totals "kcalib::drawn_label_totals"[T](
+        const FeatureMap&, const T*, const DrawnLabels&, const Run&, double*) except +
+
+
+cdef class Features:
+    """A feature map: frequencies (F, d), amplitudes (F,), projections (L, F, d) and offsets (L, F), all float64."""
+
+    cdef FeatureMap map
+    cdef tuple kept
+
+    def __init__(self, frequencies, amplitudes, projections, offsets):
+        cdef const double[:, ::1] w = frequencies
+        cdef const double[::1] a = amplitudes
+        cdef const double[:, :, ::1] v = projections
+        cdef const double[:, ::1] c = offsets
+        self.kept = w, a, v, c
+        self.map.n_frequencies, self.map.n_features, self.map.n_factors = w.shape[0], w.shape[1], v.shape[0]
+        self.map.frequencies, self.map.amplitudes = &w[0, 0], &a[0]
+        self.map.projections = NULL
+        self.map.offsets = NULL
+        if self.map.n_factors:
+            self.map.projections, self.map.offsets = &v[0, 0, 0], &c[0, 0]
+
+    def mark_sums(self, const real[:, ::1] points, const real[:, ::1] marks, Sweep sweep not None):
+        """The sums of phi(x_i) (x) a_i, shape (2F, marks), and of |a_i|^2 times a frequency's two squares, shape (F,)."""
+        cdef long n = points.shape[0], n_marks = marks.shape[1]
+        sums, own = np.empty((2 * self.map.n_frequencies, n_marks)), np.empty(self.map.n_frequencies)
+        cdef double[:, ::1] sums_view = sums
+        cdef double[::1] own_view = own
+        cdef bint finished
+        with nogil:
+            finished = c_mark_sums(
+                self.map, &points[0, 0], &marks[0, 0], n, n_marks, sweep.run, &sums_view[0, 0], &own_view[0])
+        sweep.raise_if_stopped(finished)
+        return sums, own
+
+    def row_forms(
+        self, const real[:, ::1] points, const real[:, ::1] marks, const double[:, ::1] sums, Sweep sweep not None,
+    ):
+        """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2, both (n,)."""
+        cdef long n = points.shape[0], n_marks = marks.shape[1]
+        forms, own = np.empty(n), np.empty(n)
+        cdef double[::1] forms_view = forms
+        cdef double[::1] own_view = own
+        cdef bint finished
+        with nogil:
+            finished = c_row_forms(
+                self.map, &points[0, 0], &marks[0, 0], n, n_marks, &sums[0, 0], sweep.run, &forms_view[0], &own_view[0])
+        sweep.raise_if_stopped(finished)
+        return forms, own
+
+    def rows(self, const real[:, ::1] points, Sweep sweep not None):
+        """phi(x_i), shape (n, 2F)."""
+        result = np.empty((points.shape[0], 2 * self.map.n_frequencies))
+        cdef double[:, ::1] out = result
+        cdef bint finished
+        with nogil:
+            finished = c_feature_rows(self.map, &points[0, 0], points.shape[0], sweep.run, &out[0, 0])
+        sweep.raise_if_stopped(finished)
+        return result
+
+    def drawn_label_totals(
+        self, const real[:, ::1] points, const double[:, ::1] probabilities, const double[:, ::1] root,
+        unsigned long long seed, unsigned long long first, long n_draws, Sweep sweep not None,
+    ):
+        """|S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 for each draw of labels, shape (n_draws,); `root` may be None."""
+        cdef DrawnLabels labels
+        labels.probabilities, labels.n, labels.m = &probabilities[0, 0], probabilities.shape[0], probabilities.shape[1]
+        labels.root = NULL
+        labels.rank = 0
+        if root is not None:
+            labels.root, labels.rank = &root[0, 0], root.shape[1]
+        labels.seed, labels.first, labels.n_draws = seed, first, n_draws
+        result = np.empty(n_draws)
+        cdef double[::1] out = result
+        cdef bint finished
+        with nogil:
+            finished = c_drawn_label_totals(self.map, &points[0, 0], labels, sweep.run, &out[0])
+        sweep.raise_if_stopped(finished)
+        return result

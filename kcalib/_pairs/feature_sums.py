@@ -33,12 +33,12 @@ def mark_sums(
     if arrays.is_host(points):
         points, marks = _of_one_dtype(points, marks)
         with _sweep(threads) as sweep:
-            total, own = _compiled(feature_map).mark_sums(points, marks, sweep)
-        return total, _by_group(feature_map, own)
+            sums, by_frequency = _compiled(feature_map).mark_sums(points, marks, sweep)
+        return sums, _by_group(feature_map, by_frequency)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
-    total, own = None, None
+    total, own = 0.0, 0.0
     for rows in tiles.slices(feature_map.n_columns + marks.shape[1]):
         tile = xp.astype(marks[rows, :], xp.float64)
         features = tiles.features(points[rows, :])
@@ -46,8 +46,7 @@ def mark_sums(
         weights = xp.sum(tile * tile, axis=1)
         norms = tiles.square_sizes(points[rows, :])
         part_own = xp.matmul(xp.matrix_transpose(norms), weights)
-        total = part if total is None else total + part
-        own = part_own if own is None else own + part_own
+        total, own = part + total, part_own + own
     return total, _by_group(feature_map, arrays.to_host(own))
 
 

@@ -60,7 +60,7 @@ template <class T> class Tile {
         table_(*run.table->features),
         stride_(rows),
         norm_(map.constant_norm()),
-        phi_(map.size() * rows * COLUMNS),
+        phi_(map.size() * (rows + 1) * COLUMNS),
         points_(rows * map_.n_features),
         marks_(marks_size(rows, labels.m, table_.marks_at_once)),
         base_(rows * labels.m),
@@ -70,23 +70,28 @@ template <class T> class Tile {
         highest_(rows),
         norms_(rows),
         base_costs_(rows),
-        likely_(rows) {}
+        likely_(rows) {
+    for (long p = 0; p < map_.n_panels; ++p) std::fill_n(phi(p) + rows * COLUMNS, COLUMNS, 0.0);
+  }
 
   // Rows `share` of groups of ROW_STEP rows from `begin` on.
   void make(const T* points, long begin, Share share) {
     for (long g = share.begin; g < share.end; ++g) {
       const long first = g * ROW_STEP, from = std::min(begin + first, labels_.n);
-      const long end = std::min(begin + first + ROW_STEP, labels_.n), d = map_.n_features;
+      const long end = std::min(from + ROW_STEP, labels_.n), d = map_.n_features;
       double* x = points_.get() + first * d;
       widened(points, d, from, end, ROW_STEP, x);
       for (long i = first; i < first + ROW_STEP; ++i) norms_[i] = map_.n_factors ? 0 : norm_;
       for (long p = 0; p < map_.n_panels; ++p) {
-        double* phi = phi_.get() + (p * stride_ + first) * COLUMNS;
-        table_.features(map_, p, x, ROW_STEP, phi);
-        if (map_.n_factors) table_.add_norms(phi, ROW_STEP, norms_.get() + first);
+        double* rows = phi(p) + first * COLUMNS;
+        table_.features(map_, p, x, ROW_STEP, rows);
+        if (map_.n_factors) table_.add_norms(rows, ROW_STEP, norms_.get() + first);
       }
       for (long i = first; i < first + ROW_STEP; ++i) read(i, begin + i);
+      for (long i = first + end - from; i < first + ROW_STEP; ++i) norms_[i] = 0;
       if (matrix_) weigh(first);
+      for (long i = first; i < first + ROW_STEP; ++i)
+        for (long k = 0; k < labels_.m; ++k) costs_[i * labels_.m + k] *= norms_[i];
     }
   }
 
@@ -101,15 +106,30 @@ template <class T> class Tile {
     return sum;
   }
 
-  const double* panel(long p) const { return phi_.get() + p * stride_ * COLUMNS; }
+  // A panel of features; behind the last row is one of zeros.
+  const double* panel(long p) const { return phi(p); }
+  bool any_likely(long rows) const {
+    bool any = false;
+    for (long i = 0; i < rows; ++i) any |= likely_[i] != NO_CLASS;
+    return any;
+  }
   LabelRows label_rows(long rows) const {
     return {rounded_up(rows, ROW_STEP), labels_.m, cumulative_.get(), totals_.get(), highest_.get(), likely_.get()};
   }
   unsigned likely(long row) const { return likely_[row]; }
-  // |phi|^2 (|R^T e|^2 - |R^T base|^2) of a label.
-  double cost(long row, unsigned label) const { return norms_[row] * costs_[row * labels_.m + label]; }
+  // The sum of |phi|^2 (|R^T e|^2 - |R^T base|^2) over the rows, whose labels go on to a multiple of ROW_STEP.
+  double cost_of(const unsigned* labels, long rows) const {
+    double sums[4] = {};
+    const double* row = costs_.get();
+    for (long i = 0; i < rows; i += 4)
+      for (long k = 0; k < 4; ++k, row += labels_.m) sums[k] += row[labels[i + k]];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+
 
  private:
+  double* phi(long p) const { return phi_.get() + p * (stride_ + 1) * COLUMNS; }
+
   // Row i of the tile is row `row` of the predictions, or none, which draws label 0 and is left out later.
   void read(long i, long row) {
     const long m = labels_.m, at_once = table_.marks_at_once;
@@ -180,50 +200,103 @@ template <class T> class Tile {
   const AlignedBuffer<unsigned> likely_;
 };
 
-// The additions of some draws to a tile, which a thread lists.
-class Additions {
+// Rows of a tile by their class, as the kernels add them.
+class RowsByClass {
  public:
-  explicit Additions(long rows) : stride_(rows + ROOM), added_(DRAWS_AT_ONCE * stride_), taken_(DRAWS_AT_ONCE * stride_), uniform_(rows), labels_(rows) {
-    std::fill_n(added_.get(), DRAWS_AT_ONCE * stride_, 0u);
-    std::fill_n(taken_.get(), DRAWS_AT_ONCE * stride_, 0u);
+  RowsByClass(long rows, long n_classes)
+      : near_(n_classes <= NEAR_CLASSES),
+        n_classes_(n_classes),
+        zeros_(rows),
+        room_(near_ ? 2 * rows + 3 * n_classes : rows + LOOK_AHEAD),
+        rows_(DRAWS_AT_ONCE * room_),
+        classes_(DRAWS_AT_ONCE * room_) {
+    std::fill_n(classes_.get(), DRAWS_AT_ONCE * room_, 0u);
   }
 
-  // Draws the labels of rows [begin, begin + rows), which are those of the tile; returns their cost.
-  template <class T>
-  double list(const FeatureTable& table, const Tile<T>& tile, const DrawnLabels& from, Word draw, long begin, long rows, long place) {
-    table.uniforms(from.seed, draw, begin, rounded_up(rows, ROW_STEP), uniform_.get());
-    table.labels(tile.label_rows(rows), uniform_.get(), labels_.get());
-    unsigned* added = added_.get() + place * stride_;
-    unsigned* taken = taken_.get() + place * stride_;
-    long n_added = 0, n_taken = 0;
-    double cost = 0;
-    const bool two = from.m == 2;
-    for (long i = 0; i < rows; ++i) {
-      const unsigned label = labels_[i], likely = tile.likely(i);
-      added[n_added] = addition(i, label);
-      taken[n_taken] = addition(i, likely == NO_CLASS ? 0 : likely);
-      n_added += label != likely;
-      n_taken += (label != likely) & (likely != NO_CLASS) & !two;
-      cost += tile.cost(i, label);
+  // Row i of `rows` has the class classes[i]; those with class `n_classes` are left out.
+  void list(const unsigned* classes, long rows, long place) {
+    unsigned short* to = rows_.get() + place * room_;
+    unsigned* of = classes_.get() + place * room_;
+    if (!near_) {
+      long n = 0;
+      for (long i = 0; i < rows; ++i) {
+        to[n] = static_cast<unsigned short>(i * COLUMNS);
+        of[n] = classes[i];
+        n += classes[i] < n_classes_;
+      }
+      if (n < rows) of[n] = 0;  // no class, and looked at ahead
+      counts_[place] = n;
+      return;
     }
-    counts_[place] = {n_added, n_taken};
-    return cost;
+    unsigned next[NEAR_CLASSES + 1] = {}, total = 0;
+    for (long i = 0; i < rows; ++i) ++next[classes[i]];
+    for (long c = 0; c < n_classes_; ++c) {
+      const unsigned count = (next[c] + 3) / 4 * 4;
+      next[c] = total;
+      total += count;
+    }
+    next[n_classes_] = total;
+    std::fill_n(to, total, static_cast<unsigned short>(zeros_ * COLUMNS));
+    for (long i = 0; i < rows; ++i) {
+      const unsigned at = next[classes[i]]++;
+      to[at] = static_cast<unsigned short>(i * COLUMNS);
+      of[at / 4] = classes[i];
+    }
+    counts_[place] = total / 4;
   }
-  void add(const FeatureTable& table, const double* phi, long place, double* sums) const {
-    table.add_rows(phi, added_.get() + place * stride_, counts_[place].added, sums);
-    table.subtract_rows(phi, taken_.get() + place * stride_, counts_[place].taken, sums);
+
+  template <bool ADD> void merge(const FeatureTable& table, const double* phi, long place, double* sums) const {
+    const unsigned short* rows = rows_.get() + place * room_;
+    const unsigned* classes = classes_.get() + place * room_;
+    if (near_) (ADD ? table.add_fours : table.subtract_fours)(phi, {rows, classes, counts_[place]}, sums);
+    else (ADD ? table.add_singles : table.subtract_singles)(phi, {rows, classes, counts_[place]}, sums);
   }
 
  private:
-  static constexpr long ROOM = 16;  // the kernels look ahead
-  struct Counts {
-    long added, taken;
-  };
-  const long stride_;
-  const AlignedBuffer<unsigned> added_, taken_;
+  const bool near_;
+  const long n_classes_, zeros_, room_;
+  const AlignedBuffer<unsigned short> rows_;
+  const AlignedBuffer<unsigned> classes_;
+  long counts_[DRAWS_AT_ONCE];
+};
+
+// The additions of some draws to a tile, which a thread lists.
+class Additions {
+ public:
+  Additions(long rows, long n_classes)
+      : added_(rows, n_classes), taken_(rows, n_classes), uniform_(rows), labels_(rows), likely_(rows) {}
+
+  // Draws the labels of rows [begin, begin + rows), which are those of the tile; returns their cost.
+  template <class T>
+  double list(const FeatureTable& table, const Tile<T>& tile, bool any_likely, const DrawnLabels& from, Word draw,
+              long begin, long rows, long place) {
+    table.uniforms(from.seed, draw, begin, rounded_up(rows, ROW_STEP), uniform_.get());
+    table.labels(tile.label_rows(rows), uniform_.get(), labels_.get());
+    const double cost = tile.cost_of(labels_.get(), rows);
+    if (!any_likely) {
+      added_.list(labels_.get(), rows, place);
+      return cost;
+    }
+    const unsigned none = unsigned(from.m);
+    const bool two = from.m == 2;
+    for (long i = 0; i < rows; ++i) {
+      const unsigned likely = tile.likely(i), label = labels_[i];
+      labels_[i] = label == likely ? none : label;
+      likely_[i] = (label == likely) | (likely == NO_CLASS) | two ? none : likely;
+    }
+    added_.list(labels_.get(), rows, place);
+    if (!two) taken_.list(likely_.get(), rows, place);
+    return cost;
+  }
+  void add(const FeatureTable& table, const double* phi, long place, bool taken, double* sums) const {
+    added_.merge<true>(table, phi, place, sums);
+    if (taken) taken_.merge<false>(table, phi, place, sums);
+  }
+
+ private:
+  RowsByClass added_, taken_;
   const AlignedBuffer<double> uniform_;
-  const AlignedBuffer<unsigned> labels_;
-  Counts counts_[DRAWS_AT_ONCE];
+  const AlignedBuffer<unsigned> labels_, likely_;
 };
 
 // How rows and draws are cut.
@@ -259,11 +332,12 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
   const double* of_labels = labels.root ? matrix.data() : nullptr;
 
   const AlignedBuffer<double> base_sums(panels * sums_size), sums(panels * sizes.draws * sums_size), costs(sizes.draws);
+  const auto sums_of = [&](long panel, long draw) { return sums.get() + (panel * sizes.draws + draw) * sums_size; };
   std::fill_n(base_sums.get(), panels * sums_size, 0.0);
   double base_cost = 0;
   Tile<T> tiles[2] = {{packed, labels, of_labels, sizes.rows, run}, {packed, labels, of_labels, sizes.rows, run}};
   std::vector<std::unique_ptr<Additions>> additions(static_cast<std::size_t>(threads));
-  for (auto& list : additions) list = std::make_unique<Additions>(sizes.rows);
+  for (auto& list : additions) list = std::make_unique<Additions>(sizes.rows, m);
   const long rank = labels.rank, n_roots = labels.root ? threads : 0;
   const AlignedBuffer<double> packed_root(labels.root ? marks_size(m, rank, table.marks_at_once) : 0);
   const AlignedBuffer<double> rooted(n_roots * rank * COLUMNS);
@@ -280,20 +354,24 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
       Additions& list = *additions[std::size_t(thread)];
       const Share own = share_of(draws, thread, team), groups = share_of(sizes.rows / ROW_STEP, thread, team);
       for (long p = 0; p < panels; ++p)
-        std::fill(sums.get() + (p * sizes.draws + own.begin) * sums_size, sums.get() + (p * sizes.draws + own.end) * sums_size, 0.0);
+        std::fill(sums_of(p, own.begin), sums_of(p, own.end), 0.0);
       std::fill(costs.get() + own.begin, costs.get() + own.end, 0.0);
       tiles[0].make(points, 0, groups);
 #pragma omp barrier
       for (long t = 0; t < n_tiles; ++t) {
         const Tile<T>& tile = tiles[t % 2];
         const long begin = t * sizes.rows, rows = std::min(n - begin, sizes.rows);
+        const bool any_likely = tile.any_likely(rows);
         if (t + 1 < n_tiles) tiles[(t + 1) % 2].make(points, begin + sizes.rows, groups);
         if (batch == 0) tile.add_base(share_of(panels, thread, team), base_sums.get());
         for (long d = own.begin; d < own.end; d += DRAWS_AT_ONCE) {
           const long end = std::min(own.end, d + DRAWS_AT_ONCE);
-          for (long k = d; k < end; ++k) costs[k] += list.list(table, tile, labels, labels.first + Word(first + k), begin, rows, k - d);
+          for (long k = d; k < end; ++k) {
+            const Word draw = labels.first + Word(first + k);
+            costs[k] += list.list(table, tile, any_likely, labels, draw, begin, rows, k - d);
+          }
           for (long p = 0; p < panels; ++p)
-            for (long k = d; k < end; ++k) list.add(table, tile.panel(p), k - d, sums.get() + (p * sizes.draws + k) * sums_size);
+            for (long k = d; k < end; ++k) list.add(table, tile.panel(p), k - d, any_likely && m > 2, sums_of(p, k));
         }
         if (thread == 0) {
           if (batch == 0) base_cost += tile.base_cost(rows);
@@ -306,7 +384,7 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
       for (long k = own.begin; k < own.end; ++k) {
         double total = 0;
         for (long p = 0; p < panels; ++p) {
-          double* of = sums.get() + (p * sizes.draws + k) * sums_size;
+          double* of = sums_of(p, k);
           if (m == 2)
             for (int c = 0; c < COLUMNS; ++c) {
               const double towards = of[COLUMNS + c] - of[c];

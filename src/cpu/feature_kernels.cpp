@@ -186,17 +186,39 @@ void searched_labels(const LabelRows& rows, const double* uniform, unsigned* out
 }
 
 void labels(const LabelRows& rows, const double* uniform, unsigned* out) {
-  return rows.n_classes <= LANE_CLASSES ? lane_labels(rows, uniform, out) : searched_labels(rows, uniform, out);
+  if (rows.n_classes <= LANE_CLASSES) lane_labels(rows, uniform, out);
+  else searched_labels(rows, uniform, out);
 }
 
-template <bool ADD> void merge_rows(const double* phi, const unsigned* list, long count, double* sums) {
-  constexpr unsigned CLASS = (1u << ROW_SHIFT) - 1;
-  constexpr long AHEAD = 8;  // classes of many are far from each other, and the processor does not guess where the next is
-  for (long i = 0; i < count; ++i) {
-    const double* from = phi + (list[i] >> ROW_SHIFT) * COLUMNS;
-    double* to = sums + long(list[i] & CLASS) * COLUMNS;
-    __builtin_prefetch(sums + long(list[i + AHEAD] & CLASS) * COLUMNS, 1);
-    __builtin_prefetch(sums + long(list[i + AHEAD] & CLASS) * COLUMNS + COLUMNS / 2, 1);
+template <bool ADD> KCALIB_FN void merge_four(const double* phi, const unsigned short* rows, double* to) {
+  const double *x0 = phi + rows[0], *x1 = phi + rows[1], *x2 = phi + rows[2], *x3 = phi + rows[3];
+#pragma GCC unroll 8
+  for (int c = 0; c < COLUMNS; c += L) {
+    const V sum = (load<V>(x0 + c) + load<V>(x1 + c)) + (load<V>(x2 + c) + load<V>(x3 + c));
+    const V y = load<V>(to + c);
+    store<V>(to + c, ADD ? y + sum : y - sum);
+  }
+}
+
+// Fours of one class follow each other, and each waits for the sums of the one before: two at a time from places far apart.
+template <bool ADD> void merge_fours(const double* phi, const Fours& list, double* sums) {
+  const long half = list.count / 2;
+  const unsigned short* rows = list.rows;
+  for (long i = 0; i < half; ++i) {
+    merge_four<ADD>(phi, rows + 4 * i, sums + long(list.classes[i]) * COLUMNS);
+    merge_four<ADD>(phi, rows + 4 * (half + i), sums + long(list.classes[half + i]) * COLUMNS);
+  }
+  if (list.count % 2) merge_four<ADD>(phi, rows + 8 * half, sums + long(list.classes[2 * half]) * COLUMNS);
+}
+
+// The sums of many classes are far from each other, and the processor does not guess where the next are.
+template <bool ADD> void merge_singles(const double* phi, const Singles& list, double* sums) {
+  for (long i = 0; i < list.count; ++i) {
+    const double* from = phi + list.rows[i];
+    double* to = sums + long(list.classes[i]) * COLUMNS;
+    const double* next = sums + long(list.classes[i + LOOK_AHEAD]) * COLUMNS;
+    __builtin_prefetch(next, 1);
+    __builtin_prefetch(next + COLUMNS / 2, 1);
 #pragma GCC unroll 8
     for (int c = 0; c < COLUMNS; c += L) {
       const V x = load<V>(from + c), y = load<V>(to + c);
@@ -242,7 +264,9 @@ double square_of_sums(double* x, const double* y, long n) {
 }  // namespace
 
 extern const FeatureTable KCALIB_FEATURES;
-const FeatureTable KCALIB_FEATURES = {MARKS,    features, add_products,     add_forms,         add_squares, add_norms,
-                                      uniforms, labels,   merge_rows<true>, merge_rows<false>, multiply,    square_of_sums};
+const FeatureTable KCALIB_FEATURES = {
+    MARKS, features, add_products, add_forms, add_squares, add_norms, uniforms, labels,
+    merge_fours<true>, merge_fours<false>, merge_singles<true>, merge_singles<false>, multiply, square_of_sums,
+};
 
 }  // namespace kcalib

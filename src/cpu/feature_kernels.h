@@ -32,12 +32,21 @@ struct LabelRows {
   const unsigned* likely;          // a label to be tried first; only beyond LANE_CLASSES classes
 };
 
-// A row and a class: additions of a draw are lists of these.
-namespace {
-constexpr int ROW_SHIFT = 24;
-KCALIB_FN unsigned addition(long row, unsigned label) { return unsigned(row) << ROW_SHIFT | label; }
-}  // namespace
-constexpr long MOST_ROWS = 256, MOST_CLASSES = 1L << ROW_SHIFT;
+// Additions of rows of a tile to the sums of classes. Up to NEAR_CLASSES classes in fours of rows of the same class, filled
+// up with a row of zeros: rows[4 * four + k] is the place of a row, its number times COLUMNS.
+struct Fours {
+  const unsigned short* rows;
+  const unsigned* classes;  // of each four
+  long count;
+};
+// Beyond, rows have few classes in common: one by one.
+struct Singles {
+  const unsigned short* rows;
+  const unsigned* classes;  // and of LOOK_AHEAD more
+  long count;
+};
+constexpr long NEAR_CLASSES = 64, LOOK_AHEAD = 8;
+constexpr long MOST_ROWS = 256;  // of a tile
 
 struct FeatureTable {
   int marks_at_once;
@@ -55,9 +64,11 @@ struct FeatureTable {
   void (*uniforms)(Word seed, Word draw, long begin, long count, double* out);
   // The labels that these numbers draw: how many cumulative sums are at most the share of the total.
   void (*labels)(const LabelRows& rows, const double* uniform, unsigned* out);
-  // For the additions of a list in order: sums of the class += (-=) phi[row].
-  void (*add_rows)(const double* phi, const unsigned* list, long count, double* sums);
-  void (*subtract_rows)(const double* phi, const unsigned* list, long count, double* sums);
+  // In the order of the list sums of the class += (-=) phi[row].
+  void (*add_fours)(const double* phi, const Fours& list, double* sums);
+  void (*subtract_fours)(const double* phi, const Fours& list, double* sums);
+  void (*add_singles)(const double* phi, const Singles& list, double* sums);
+  void (*subtract_singles)(const double* phi, const Singles& list, double* sums);
   // out[row * n + j] = sum_k x[row * n + k] matrix[k * n + j].
   void (*multiply)(const double* x, long rows, const double* matrix, long n, double* out);
   // The sum of (x[i] + y[i])^2, i < n, a multiple of 8; x is replaced by the sums.

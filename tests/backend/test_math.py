@@ -124,6 +124,36 @@ def test_scalar_functions_are_right_to_1_5_ulp(function, dtype, level):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_sine_and_cosine(dtype, level):
+    """To an ulp of 1, in float64 of themselves near their zeros; of large arguments to what rounding of these makes."""
+    rng = np.random.default_rng(0)
+    double = dtype == np.float64
+    quarters = np.concatenate([np.arange(200), rng.integers(0, 2**20 if double else 2**9, 200)]) * (math.pi / 2)
+    x = np.concatenate([rng.uniform(0, 10, 1000), quarters, 10.0 ** rng.uniform(-18, 14 if double else 5, 1000)])
+    x = (x * rng.choice([-1, 1], len(x))).astype(dtype)
+    epsilon = float(np.finfo(dtype).eps)
+    for function, formula in (("sin", mpmath.sin), ("cos", mpmath.cos)):
+        found = evaluate(function, x, level)
+        with mpmath.workdps(60):
+            exact = [formula(mpmath.mpf(float(v))) for v in x]
+            errors = np.array([float(abs(mpmath.mpf(float(a)) - b)) for a, b in zip(found, exact, strict=True)])
+        allowed = epsilon * (
+            0.8 + np.abs(x.astype(np.float64)) * (x.astype(np.float64) ** 2 > (1e12 if double else 1e5))
+        )
+        assert (errors <= allowed).all()
+        if double:
+            small = np.abs(x) < 1e3
+            assert ulps(found[small], [b for b, keep in zip(exact, small, strict=True) if keep], dtype).max() <= 3
+    far = np.array([1e300 if double else 1e30, -(2.0**60)], dtype)
+    for function in ("sin", "cos"):
+        assert (np.abs(evaluate(function, far, level)) <= 1).all()
+        nan = evaluate(function, np.array([np.nan, 1], dtype), level)
+        np.testing.assert_array_equal(np.isnan(nan), [True, False])
+        assert evaluate(function, np.zeros(1, dtype), level)[0] == (function == "cos")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_square_root_of_squares(dtype, level):
     # x^2 is exact for x of half the digits: its root is x.
     bits, lowest = (26, -160) if dtype == np.float64 else (11, -18)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
+import threading
+import time
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from problems import instruction_sets
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._input.labels import prepare
 from kcalib._pairs.feature_sums import drawn_label_totals, feature_rows, mark_sums, row_forms
 from kcalib._pairs.features import FeatureMap
+
+LEVELS = instruction_sets()
 
 
 def any_map(n_frequencies: int, d: int, factors: int = 0, n_groups: int = 2, seed: int = 0) -> FeatureMap:
@@ -123,6 +134,132 @@ def test_a_matrix_on_the_labels(rank):
     found = drawn_label_totals(feature_map, p, 3, 8, root=root, points=points)
     expected = [float(literal_total(phi, residuals(data.draw(8, r).labels, p, root))) for r in range(3)]
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "m"), [(3000, 3), (700, 10), (90, 70)])
+@pytest.mark.parametrize("factors", [0, 1])
+def test_threads_do_not_change_bits(n, m, factors):
+    """As many as there are rows for, and with tiles, parts and draws that do not divide evenly."""
+    rng = np.random.default_rng(m)
+    p = np.concatenate([problem("sparse", n // 2, m), problem("diffuse", n - n // 2, m)])
+    feature_map, marks = any_map(21, m, factors, n_groups=4), rng.normal(size=(n, 3))
+    root = rng.normal(size=(m, 2))
+    sums, own = mark_sums(feature_map, p, marks, threads=1)
+    forms, own_rows = row_forms(feature_map, p, marks, sums, threads=1)
+    totals, matrix = (drawn_label_totals(feature_map, p, 70, 5, root=r, threads=1) for r in (None, root))
+    for threads in (2, 5):
+        found = mark_sums(feature_map, p, marks, threads=threads)
+        rows = row_forms(feature_map, p, marks, sums, threads=threads)
+        drawn = [drawn_label_totals(feature_map, p, 70, 5, root=r, threads=threads) for r in (None, root)]
+        for one, other in zip((*found, *rows, *drawn), (sums, own, forms, own_rows, totals, matrix), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("m", [2, 10, 32, 33, 64, 65, 1000])
+def test_draws_do_not_depend_on_those_beside_them(m):
+    """Draws go in batches, and labels are found in ways that depend on the number of classes: each total is that of its
+    own number."""
+    p, feature_map = problem("sparse", 70, m), any_map(11, m)
+    totals = drawn_label_totals(feature_map, p, 60, 5)
+    assert len(np.unique(totals)) > 50
+    for first, count in ((0, 1), (17, 3), (59, 1)):
+        found = drawn_label_totals(feature_map, p, count, 5, first=first)
+        np.testing.assert_array_equal(found, totals[first : first + count])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("factors", [0, 2])
+def test_instruction_sets(level, factors):
+    rng = np.random.default_rng(0)
+    for n, m in ((1, 2), (300, 10), (40, 70)):
+        p, marks, root = problem("sparse", n, m), rng.normal(size=(n, 13)), rng.normal(size=(m, 5))
+        feature_map = any_map(13, m, factors)
+        parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
+        features, sweep = _native.Features(*parts), _native.Sweep(2, level)
+        phi = literal_features(feature_map, p).astype(float)
+        np.testing.assert_allclose(features.rows(p, sweep), phi, rtol=0, atol=1e-12 * max(1, np.abs(phi).max()))
+        sums, own = features.mark_sums(p, marks, sweep)
+        forms, own_rows = features.row_forms(p, marks, sums, sweep)
+        squares = (phi**2).reshape(n, 2, -1).sum(axis=1)
+        sizes = (marks**2).sum(axis=1)
+        for found, expected in (
+            (sums, phi.T @ marks), (own, squares.T @ sizes),
+            (forms, ((phi @ sums) * marks).sum(axis=1)), (own_rows, squares.sum(axis=1) * sizes),
+        ):  # fmt: skip
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1e-3, np.abs(expected).max()))
+        for matrix in (None, root):
+            drawn = [
+                residuals(prepare(np.zeros(n, int), p).draw(3, r).labels, p, matrix).astype(float) for r in range(5)
+            ]
+            expected = [float(literal_total(phi, e)) for e in drawn]
+            scale = max(((phi.T @ e) ** 2).sum() + squares.sum(axis=1) @ (e**2).sum(axis=1) for e in drawn)
+            found = features.drawn_label_totals(p, p, matrix, 3, 0, 5, sweep)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * scale)
+
+
+def test_saturated_residuals_keep_their_digits():
+    """Totals of residuals from 1e-8 on in exact fractions: of one frequency 0, for which phi = (a, 0) is exact."""
+    p = saturated(np.random.default_rng(0), 60, 4)
+    still = FeatureMap(np.zeros((1, 4)), np.ones(1), np.zeros((0, 1, 4)), np.zeros((0, 1)), np.zeros(1, int))
+    data = prepare(np.zeros(60, int), p)
+    drawn = [data.draw(2, r).labels for r in range(6)]
+    assert sum((labels == p.argmax(axis=1)).all() for labels in drawn) >= 3  # where all residuals are small
+    exact = [[Fraction(value) for value in row] for row in p.tolist()]
+    for labels, found in zip(drawn, drawn_label_totals(still, p, 6, 2), strict=True):
+        marks = [[int(k == y) - v for k, v in enumerate(row)] for y, row in zip(labels.tolist(), exact, strict=True)]
+        pairs = itertools.permutations(marks, 2)
+        total = sum((a * b for one, other in pairs for a, b in zip(one, other, strict=True)), Fraction(0))
+        assert abs(Fraction(found) - total) <= Fraction(1e-13) * abs(total)
+
+
+def test_large_phases():
+    """Heavy-tailed frequencies: the error of a feature is what rounding of its phase makes."""
+    rng = np.random.default_rng(0)
+    w = 10.0 ** rng.uniform(0, 9, (64, 1)) * rng.choice([-1, 1], (64, 1))
+    feature_map = FeatureMap(w, np.ones(64), np.zeros((0, 64, 1)), np.zeros((0, 64)), np.zeros(64, int))
+    x = rng.random((50, 1))
+    found = feature_rows(feature_map, x)
+    phases = x * w.T  # as rounded
+    expected = np.concatenate([np.cos(phases.astype(np.longdouble)), np.sin(phases.astype(np.longdouble))], axis=1)
+    assert np.max(np.abs(found - expected)) < 3e-16
+    np.testing.assert_allclose((found**2).reshape(50, 2, 64).sum(axis=1), 1, rtol=1e-15)
+
+
+INTERRUPTED = {
+    "sums": lambda feature_map, p: mark_sums(feature_map, p, p, threads=2),
+    "rows": lambda feature_map, p: row_forms(feature_map, p, p, np.zeros((feature_map.n_columns, 3)), threads=2),
+    "draws": lambda feature_map, p: drawn_label_totals(feature_map, p, 500, 0, threads=2),
+}
+
+
+@pytest.mark.parametrize("what", INTERRUPTED)
+def test_interrupt_stops_within_a_second(what):
+    p = problem("diffuse", 300_000, 3)
+    feature_map = any_map(10_000, 3)
+    sent = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs have not
+    timer = threading.Timer(0.3, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        INTERRUPTED[what](feature_map, p)
+    assert time.monotonic() - sent[-1] < 1.0
+    signal.signal(signal.SIGINT, before)
+
+
+def test_threads_on_a_gpu(cupy):
+    p = cupy.asarray(problem("diffuse", 20, 3))
+    for call in (
+        lambda: mark_sums(any_map(4, 3), p, p, threads=2),
+        lambda: row_forms(any_map(4, 3), p, p, cupy.zeros((8, 3)), threads=2),
+        lambda: drawn_label_totals(any_map(4, 3), p, 2, 0, threads=2),
+    ):
+        with pytest.raises(ValueError, match="`threads` has no effect on arrays on GPU 0; leave it out"):
+            call()
 
 
 def test_float32_points():

@@ -104,6 +104,27 @@ def test_result_is_that_of_the_estimator_and_the_draws():
     assert (default.n_columns, default.n_resamples) == (48, 199)
 
 
+def test_intervals_cover_the_error_under_the_given_kernel():
+    """Few columns, so that features are as much of the error as samples are."""
+    rng = np.random.default_rng(11)
+    rows = rng.dirichlet(np.full(4, 0.5), size=12)
+    truth = rows**0.5 / (rows**0.5).sum(axis=1, keepdims=True)
+    kernel, gaps = Exponential(0.5), truth - rows
+    distances = np.sqrt(((rows[:, None] - rows[None, :]) ** 2).sum(axis=2))
+    error = np.mean(np.exp(-distances / 0.5) * (gaps @ gaps.T))
+    missed, count, shares = 0, 200, []
+    for seed in range(count):
+        chosen = rng.integers(12, size=500)
+        y = drawn_labels(truth[chosen], rng)
+        method = Features(n_columns=16, n_resamples=1)
+        result = kcalib.calibration_test(y, rows[chosen], kernel=kernel, method=method, seed=seed)
+        missed += error > result.limits(0.025).high or result.estimate - error > 1.96 * result.standard_error
+        shares.append(result.features_standard_error / result.standard_error)
+        assert result.standard_error > result.null_standard_error > 0
+    assert np.median(shares) > 0.5
+    assert missed <= scipy.stats.binom.ppf(0.999, count, 0.05)
+
+
 def test_draws_are_those_of_the_data_by_brute_force():
     y, p = problem(40, 3)
     for target in (None, np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])):

@@ -1,0 +1,110 @@
+r"""Expectations of trigonometric features under predicted distributions: their characteristic functions, centred.
+
+Random features of a shift-invariant target kernel are cosines and sines of <v, y>. What was observed minus what was
+predicted is, in complex numbers and with the prediction's mean m,
+
+    exp(i <v, y>) - E exp(i <v, Z>) = exp(i <v, m>) [(exp(i <v, y - m>) - 1) - (E exp(i <v, Z - m>) - 1)]
+
+`centred` gives the second difference in closed form and `shifts` the first, both to relative accuracy however small
+they are: predictions that are nearly certain, and right, keep all digits of their residuals. Called by
+`forecast_features`. All in array API functions.
+"""
+
+from __future__ import annotations
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib.distributions import Components, Distribution, NegativeBinomial, Poisson
+
+Complex = tuple[Array, Array]  # real and imaginary parts
+
+
+def law_of(prediction: Distribution) -> str | None:
+    """The family whose characteristic function is known, as results name it; None: draws have to stand for it."""
+    if isinstance(prediction, (Poisson, NegativeBinomial)):
+        return "counts"
+    components = prediction.components()
+    return None if components is None else components.family
+
+
+def centred(prediction: Distribution, means: Array, frequencies: Array) -> Complex:
+    """E exp(i <v, Z - m>) - 1 of predictions that `law_of` knows, shape (n, F).
+
+    Parameters
+    ----------
+    prediction : Distribution
+        Of n samples.
+    means : array, shape (n, d)
+        m, their expected values, float64.
+    frequencies : array, shape (F, d)
+        v, float64, beside the means.
+    """
+    if isinstance(prediction, (Poisson, NegativeBinomial)):
+        dispersion = prediction.dispersion[:, None] if isinstance(prediction, NegativeBinomial) else None
+        return _of_counts(means, dispersion, frequencies[:, 0])
+    components = prediction.components()
+    assert components is not None
+    return centred_mixtures(components, means, frequencies)
+
+
+def centred_mixtures(components: Components, means: Array, frequencies: Array) -> Complex:
+    """The same of mixtures: sum_k w_k (D_k exp(i <v, m_k - m>) - 1), with D_k the centred functions of components."""
+    xp, v = arrays.namespace(means), arrays.namespace(means).matrix_transpose(frequencies)
+
+    def beside(array: Array) -> Array:
+        return xp.astype(arrays.beside(array, means), xp.float64, copy=False)
+
+    weights, locations = beside(components.weights), beside(components.locations)
+    real, imaginary = shifts(locations - means[:, None, :], v)  # (n, K, F)
+    if components.scales is not None:
+        less = _damping(components.family, beside(components.scales), v)  # D - 1
+        real, imaginary = real + less * (1 + real), imaginary + less * imaginary
+    w = weights[:, None, :]
+    return tuple(xp.matmul(w, part)[:, 0, :] for part in (real, imaginary))  # type: ignore[return-value]
+
+
+def shifts(differences: Array, transposed: Array) -> Complex:
+    """exp(i <v, x>) - 1 of differences x, shape (..., d), for frequencies as columns, shape (d, F).
+
+    By the tangent t of half the angle, exp(i a) = (1 + i t)^2 / (1 + t^2): to relative accuracy where a is small.
+    """
+    xp = arrays.namespace(differences)
+    half = 0.5 * transposed
+    tangent = xp.tan(differences * half if differences.shape[-1] == 1 else xp.matmul(differences, half))
+    square = tangent * tangent
+    factor = 2 / (1 + square)
+    return -(square * factor), tangent * factor
+
+
+def _damping(family: str, scales: Array, v: Array) -> Array:
+    """The characteristic function of a component with mean 0, less 1, shape (n, K, F); frequencies are columns of v."""
+    xp = arrays.namespace(scales)
+    if family == "normal":
+        return xp.expm1(-0.5 * xp.matmul(scales, v * v))
+    if family == "normal_full":
+        return xp.expm1(-0.5 * xp.sum(xp.matmul(scales, v) * v, axis=-2))
+    square = xp.matmul(scales * scales, v * v)  # Laplace
+    return -(square / (1 + square))
+
+
+def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
+    """Of Poisson laws, exp(mean (e^(iv) - 1 - iv)) - 1, and of negative binomial ones."""
+    xp = arrays.namespace(mean)
+    half = xp.sin(0.5 * v)
+    loss, sine = 2 * half * half, xp.sin(v)  # 1 - cos v
+    if dispersion is None:
+        return _expm1(-mean * loss, mean * (sine - v))
+    # (1 + z)^(-1/dispersion) e^(-i v mean), z = dispersion mean (1 - e^(iv)) = a - i b.
+    dispersion = xp.astype(arrays.beside(dispersion, mean), xp.float64, copy=False)
+    ratio = dispersion * mean
+    a, b = ratio * loss, ratio * sine
+    real = -0.5 * xp.log1p(2 * a + (a * a + b * b)) / dispersion
+    return _expm1(real, xp.atan2(b, 1 + a) / dispersion - v * mean)
+
+
+def _expm1(real: Array, angle: Array) -> Complex:
+    """exp(real + i angle) - 1."""
+    xp = arrays.namespace(real)
+    half = xp.sin(0.5 * angle)
+    less, drop = -2 * half * half, xp.expm1(real)  # cos(angle) - 1, exp(real) - 1
+    return drop * (1 + less) + less, (1 + drop) * xp.sin(angle)

@@ -14,7 +14,13 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
 from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
-from kcalib._packing.target_features import FEATURES_PER_EVALUATION, LARGEST_RANK, FeatureMap, target_features
+from kcalib._packing.target_features import (
+    FEATURES_PER_EVALUATION,
+    LARGEST_RANK,
+    FeatureMap,
+    feature_map,
+    target_features,
+)
 from kcalib._pairs import mixtures
 from kcalib._pairs.operators.device_mixtures import uploaded
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
@@ -24,6 +30,8 @@ from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
+
+EMBEDDING_RANK = 128  # of vectors whose distances are the MMD: n times as many numbers are stored
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,39 @@ class PredictionPoints:
         ones = arrays.namespace(self.values).ones_like(self.values[:, :1])
         problem = PairProblem(Side(self.values, ones), None, (Term(1.0, (factor,)),), None, self.predicted, self.table)
         return median_of_entries(problem, str(metric))
+
+    def vectors(self, max_rank: int = EMBEDDING_RANK) -> tuple[PredictionPoints, float]:
+        """The same with vectors for points, and by how much their Euclidean distances are off the metric's, at most.
+
+        MMD distances are those of mean embeddings, of which the vectors are `max_rank` features at most: images of
+        embeddings in the span of those of some predictions (of their atoms).
+
+        Raises
+        ------
+        ValueError
+            If the metric is that of a table, for which there are no vectors.
+        """
+        if self.table is not None:
+            raise ValueError(
+                f"`kernel` has Wasserstein distances of {type(self.prediction).__name__}, which are not those of points, "
+                "so that it has no random features; use metric='mmd', or an estimator and a test of all pairs: "
+                "estimator='unbiased', method='exact'"
+            )
+        if self.predicted is None:
+            return self, 0.0
+        assert isinstance(self.space, MMD)
+        if self.predicted.family == "atoms":
+            components = _mmd_components(self.prediction)
+            atoms = arrays.where_computed(components.locations, np.float64)
+            found = feature_map(atoms.reshape(-1, atoms.shape[2]), _gaussian(self.space), max_rank=max_rank)
+            values, errors = found.means(atoms, arrays.where_computed(components.weights, np.float64))
+        else:
+            rows = arrays.where_computed(self.values, np.float64)
+            found = feature_map(rows, self.predicted, max_rank=max_rank)
+            values, errors = found.points(rows)
+        bound = 2 * float(errors.max())
+        values = arrays.like(values, self.values)
+        return dataclasses.replace(self, values=values, predicted=None, features=found), bound
 
     def beside(self, other: Distribution) -> Array:
         """The points of other predictions of the family, for rows against these columns."""

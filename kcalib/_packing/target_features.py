@@ -29,8 +29,11 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._pairs.problem import Term
+from kcalib._pairs import mixtures
+from kcalib._pairs.problem import Mixtures, Term
 from kcalib._pairs.profiles import Distances, kernel_matrix
+
+KernelOfPoints = tuple[Term, ...] | Mixtures
 
 EPSILON = float(np.finfo(np.float64).eps)
 TOLERANCE = 1e-14  # largest diagonal of the residual, relative to that of the kernel: exact to rounding
@@ -51,9 +54,9 @@ ROUNDINGS = 8  # an entry of phi phi^T has these and one for each feature, in ep
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """phi(x) = L^(-1) l(P, x) of a kernel l in normal form."""
+    """phi(x) = L^(-1) l(P, x) of a kernel l in normal form, or of mean embeddings: points are then rows of mixtures."""
 
-    kernel: tuple[Term, ...]
+    kernel: KernelOfPoints
     pivots: Array  # P, shape: (R, d)
     root: Array  # L, lower triangular, shape: (R, R)
     largest: float  # value of l on the diagonal
@@ -244,7 +247,7 @@ def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **opt
 
 def feature_map(
     points: Array,
-    kernel: tuple[Term, ...],
+    kernel: KernelOfPoints,
     *,
     tolerance: float = TOLERANCE,
     max_rank: int = LARGEST_RANK,
@@ -346,9 +349,13 @@ def _parts(n: int, step: int) -> Iterator[slice]:
         yield slice(begin, min(n, begin + step))
 
 
-def _matrix(kernel: tuple[Term, ...], left: Array, right: Array) -> Array:
+def _matrix(kernel: KernelOfPoints, left: Array, right: Array) -> Array:
+    if isinstance(kernel, Mixtures):
+        return mixtures.point_products(kernel, left, right)
     return kernel_matrix(kernel, Distances(left, right))
 
 
-def _diagonal(kernel: tuple[Term, ...], points: Array) -> Array:
+def _diagonal(kernel: KernelOfPoints, points: Array) -> Array:
+    if isinstance(kernel, Mixtures):
+        return mixtures.own_point_products(kernel, points)
     return kernel_matrix(kernel, Distances(points[:, None, :], points[:, None, :]))[:, 0, 0]

@@ -147,18 +147,26 @@ def own_products(mixtures: Mixtures, marks: Array) -> Array:
     return _over_rows(mixtures, lambda rows: of_marks(mixtures, rows, rows), xp.astype(marks, xp.float64, copy=False))
 
 
+def point_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
+    """E l(Z_i, Z'_j) of all pairs of rows of points, shape (n, n right), in their dtype; in bounded memory."""
+    return _in_blocks(mixtures, FAMILIES[mixtures.family].of_points, left, right)
+
+
+def own_point_products(mixtures: Mixtures, points: Array) -> Array:
+    """Those of the rows with themselves, shape (n,)."""
+    of_points = FAMILIES[mixtures.family].of_points
+    return _over_rows(mixtures, lambda rows: of_points(mixtures, rows, rows), points)
+
+
 def squared_mmd(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """Squared MMD distances of all pairs of rows of points, shape (n, n right), in their dtype.
 
     For single normals of independent entries, or of equal covariances, to rounding, however close they are. Otherwise
     with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
     """
-    family = FAMILIES[mixtures.family]
-    own = [
-        _over_rows(mixtures, lambda rows: family.of_points(mixtures, rows, rows), points)[:, None]
-        for points in (left, right)
-    ]
-    return _in_blocks(mixtures, family.squared_between, _beside(own[0], left), _beside(own[1], right))
+    own = [own_point_products(mixtures, points)[:, None] for points in (left, right)]
+    squared_between = FAMILIES[mixtures.family].squared_between
+    return _in_blocks(mixtures, squared_between, _beside(own[0], left), _beside(own[1], right))
 
 
 def expectation(components: Components, y: Array, terms: tuple[Term, ...]) -> Array:

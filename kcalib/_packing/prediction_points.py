@@ -31,7 +31,8 @@ from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWassers
 
 Space = str | MMD | MixtureWasserstein
 
-EMBEDDING_RANK = 128  # of vectors whose distances are the MMD: n times as many numbers are stored
+# Entries of vectors whose distances are the MMD: these are stored.
+FEWEST_VECTORS, MOST_VECTORS, VECTOR_ELEMENTS = 32, 128, 2**24
 
 
 @dataclass(frozen=True)
@@ -98,39 +99,6 @@ class PredictionPoints:
         problem = PairProblem(Side(self.values, ones), None, (Term(1.0, (factor,)),), None, self.predicted, self.table)
         return median_of_entries(problem, str(metric))
 
-    def vectors(self, max_rank: int = EMBEDDING_RANK) -> tuple[PredictionPoints, float]:
-        """The same with vectors for points, and by how much their Euclidean distances are off the metric's, at most.
-
-        MMD distances are those of mean embeddings, of which the vectors are `max_rank` features at most: images of
-        embeddings in the span of those of some predictions (of their atoms).
-
-        Raises
-        ------
-        ValueError
-            If the metric is that of a table, for which there are no vectors.
-        """
-        if self.table is not None:
-            raise ValueError(
-                f"`kernel` has Wasserstein distances of {type(self.prediction).__name__}, which are not those of points, "
-                "so that it has no random features; use metric='mmd', or an estimator and a test of all pairs: "
-                "estimator='unbiased', method='exact'"
-            )
-        if self.predicted is None:
-            return self, 0.0
-        assert isinstance(self.space, MMD)
-        if self.predicted.family == "atoms":
-            components = _mmd_components(self.prediction)
-            atoms = arrays.where_computed(components.locations, np.float64)
-            found = feature_map(atoms.reshape(-1, atoms.shape[2]), _gaussian(self.space), max_rank=max_rank)
-            values, errors = found.means(atoms, arrays.where_computed(components.weights, np.float64))
-        else:
-            rows = arrays.where_computed(self.values, np.float64)
-            found = feature_map(rows, self.predicted, max_rank=max_rank)
-            values, errors = found.points(rows)
-        bound = 2 * float(errors.max())
-        values = arrays.like(values, self.values)
-        return dataclasses.replace(self, values=values, predicted=None, features=found), bound
-
     def beside(self, other: Distribution) -> Array:
         """The points of other predictions of the family, for rows against these columns."""
         if self.table is not None:
@@ -162,6 +130,58 @@ class PredictionPoints:
     def table_between(self, other: Distribution) -> Array | None:
         """The table of distances of other predictions, in rows, and these."""
         return None if self.table is None else _table(other, self.prediction, self.space)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Points whose Euclidean distances are those of a metric, up to an error."""
+
+    values: Array  # shape (n, p)
+    terms: tuple[Term, ...]  # the kernel's normal form, of vectors
+    error: float  # distances are off by this at most
+
+
+def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> Vectors:
+    """The points of a packed problem as vectors.
+
+    MMD distances are those of mean embeddings, of which the vectors are some features: images in the span of the
+    embeddings of some predictions, or of their atoms.
+
+    Raises
+    ------
+    ValueError
+        If the metric is that of a table, for which there are no vectors.
+    """
+    points = problem.left.points
+    if problem.table is not None:
+        raise ValueError(
+            f"`kernel` is {kernel}, with Wasserstein distances of {type(prediction).__name__} that are not those of "
+            "points: it has no random features; use metric='mmd', or an estimator and a test of all pairs: "
+            "estimator='unbiased', method='exact'"
+        )
+    if problem.predicted is None:
+        return Vectors(points, problem.kernel, 0.0)
+    terms = tuple(
+        Term(t.coefficient, tuple(dataclasses.replace(f, metric="euclidean") for f in t.factors))
+        for t in problem.kernel
+    )
+    rank = max(FEWEST_VECTORS, min(MOST_VECTORS, VECTOR_ELEMENTS // prediction.n))
+    if problem.predicted.family == "atoms":
+        (space,) = {factor.metric for factor in kernel.factors()}
+        assert isinstance(space, MMD)
+        components = _mmd_components(prediction)
+        atoms, weights = (
+            arrays.where_computed(array, np.float64) for array in (components.locations, components.weights)
+        )
+        found = feature_map(atoms.reshape(-1, atoms.shape[2]), _gaussian(space), max_rank=rank)
+        assert found is not None
+        values, errors = found.means(atoms, weights)
+    else:
+        rows = arrays.where_computed(points, np.float64)
+        found = feature_map(rows, problem.predicted, max_rank=rank)
+        assert found is not None
+        values, errors = found.points(rows)
+    return Vectors(arrays.like(values, points), terms, 2 * float(errors.max()))
 
 
 def _other_family(prediction: Distribution, other: Distribution) -> str:

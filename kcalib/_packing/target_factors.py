@@ -45,6 +45,7 @@ class TargetFactor(Target):
     mixtures: Mixtures | None
     root: np.ndarray | None = None  # targets are seen as y @ root
     draws: Draws | None = None  # what the expectations come from, if not from the family itself
+    asked_for_draws: bool = False  # by the user; else there is no other way for all pairs
     medians: tuple[MedianDistance, ...] = ()  # where a bandwidth came from the median heuristic
 
     @property
@@ -98,8 +99,8 @@ class TargetFactor(Target):
 def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
     """The way to the expectations of the target kernel, whose bandwidths are numbers."""
     if isinstance(target_kernel, Draws):
-        return _by_draws(data, target_kernel)
-    root, terms = _normal_form(target_kernel)
+        return dataclasses.replace(_by_draws(data, target_kernel), asked_for_draws=True)
+    root, terms = normal_form(target_kernel)
     components = data.prediction.components()
     if components is not None and components.family == "atoms":
         components = _seen(components, root)
@@ -174,8 +175,8 @@ def _supremum(terms: tuple[Term, ...]) -> float | None:
 
 def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:
     """The predictions replaced by means over draws."""
-    root, terms = _normal_form(draws.kernel)
-    seed = draws.seed if replicate is None else _seed_of(draws.seed, replicate)
+    root, terms = normal_form(draws.kernel)
+    seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
     components = _seen(drawn_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
     name = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
     return _of_atoms(data, draws.kernel, components, terms, root, name, draws)
@@ -189,12 +190,12 @@ def _seen(components: Components, root: np.ndarray | None) -> Components:
     return mixtures.transformed(like[:, 0, :], components, root)[1]
 
 
-def _seed_of(*key: int) -> int:
+def seed_of(*key: int) -> int:
     """A seed of its own for each key."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def _normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...]]:
+def normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...]]:
     """The linear map of targets, and the kernel's normal form after it."""
     if isinstance(target_kernel, MahalanobisGaussian):
         return target_kernel.root, Gaussian(bandwidth=1.0).terms()

@@ -1,0 +1,138 @@
+r"""Random features of both kernels of predicted distributions: H_ij = <phi_i, phi_j> <a_i, a_j>, for sums in linear time.
+
+The kernel on predictions has random features phi of vectors (`prediction_points.vectors`), the target kernel few columns
+of marks a (`target_marks`). Both are drawn independently of each other, so that the product's mean is the product of
+the kernels, and its standard error comes from groups of both. Registered for `features.features_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import SEED
+from kcalib._backend.threads import resolve_threads
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing.features import FeatureProblem, drawn_map, features_of
+from kcalib._packing.packed import Packed
+from kcalib._packing.prediction_points import Vectors, vectors
+from kcalib._packing.target_factors import TargetFactor
+from kcalib._packing.target_marks import TargetMarks, Tile, slices, target_marks
+from kcalib._pairs.feature_sums import feature_rows, mark_sums
+from kcalib._pairs.features import FeatureMap
+from kcalib.kernels import MMD
+
+DRAWS_BYTES = 2**26  # of the targets, and of the sums, of draws that are made at a time
+NULL_DRAWS, NULL_SEED = 16, 0  # of targets, for moments under calibration
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastFeatures(FeatureProblem):
+    """Of targets and predicted distributions."""
+
+    data: Forecasts
+    vectors: Vectors
+    target: TargetMarks
+
+    @property
+    def points(self) -> Array:
+        return self.vectors.values
+
+    @cached_property
+    def marks(self) -> Array:  # type: ignore[override]
+        found = self.data.xp.concat(
+            [self.target.tile(rows).marks(self.data.y[rows, :]) for rows in slices(self.n, self.target.n_columns)]
+        )
+        weight = self.data.sample_weight
+        return found if weight is None else found * arrays.beside(weight, found)[:, None]
+
+    @property
+    def mark_groups(self) -> np.ndarray:
+        return self.target.groups
+
+    def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
+        """Tiles of samples are outermost: a tile's features, and expectations, serve all draws that are made at a time."""
+        sums = 8 * self.target.n_columns * self.map.n_columns
+        at_once = max(1, min(DRAWS_BYTES // (8 * self.n * self.data.n_dims), DRAWS_BYTES // sums))
+        totals = []
+        for begin in range(first, first + n_draws, at_once):
+            draws = [self.data.draw(seed, r).y for r in range(begin, min(begin + at_once, first + n_draws))]
+            totals.append(self._totals(draws))
+        return np.concatenate(totals) if totals else np.empty(0)
+
+    def null_lengths(self, rows: np.ndarray) -> np.ndarray:
+        return np.mean([np.sum(marks * marks, axis=1) for marks in self._null_marks(rows)], axis=0)
+
+    def null_products(self, rows: np.ndarray) -> np.ndarray:
+        return np.mean([(marks @ marks.T) ** 2 for marks in self._null_marks(rows)], axis=0)
+
+    def described(self) -> dict[str, Any]:
+        found = super().described() | {"target_factor": self.target.route}
+        if self.vectors.error:
+            found["operator_reason"] += f"; MMD distances are off by {self.vectors.error:.1g} at most"
+        return found
+
+    def _null_marks(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Of targets drawn from these predictions."""
+        part = self.data.take(arrays.like(rows, self.data.y))
+        tile = self.target.take(arrays.like(rows, self.data.y)).tile(slice(0, len(rows)))
+        return [arrays.to_host(tile.marks(part.draw(NULL_SEED, r).y)) for r in range(NULL_DRAWS)]
+
+    def _totals(self, draws: Sequence[Array]) -> np.ndarray:
+        """sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
+        points, found = self.points, self.map
+        xp, r, count = arrays.namespace(points), self.target.n_columns, len(draws)
+        sums: Any = 0.0
+        own: Any = 0.0
+        workers = resolve_threads(self.threads) if arrays.is_host(points) else 1
+        with ThreadPoolExecutor(workers) as pool:
+            for rows in slices(self.n, found.n_columns + r * count):
+                tile, some = self.target.tile(rows), points[rows, :]
+
+                def of_draw(y: Array, tile: Tile = tile, rows: slice = rows) -> tuple[Array, Array]:
+                    marks = tile.marks(y[rows, :])
+                    return marks, xp.sum(marks * marks, axis=1)
+
+                each = list(pool.map(of_draw, draws)) if workers > 1 else [of_draw(y) for y in draws]
+                marks = xp.concat([one for one, _ in each], axis=1)
+                sums = mark_sums(found, some, marks, threads=self.threads)[0] + sums
+                sizes = _square_sizes(found, some)
+                own = xp.stack([xp.sum(sizes * squares) for _, squares in each]) + own
+        squares = xp.sum(xp.reshape(sums * sums, (found.n_columns, count, r)), axis=(0, 2))
+        return arrays.to_host(squares - own)
+
+
+@features_of.register
+def _(
+    data: Forecasts,
+    packed: Packed,
+    *,
+    n_columns: int | None = None,
+    seed: int = SEED,
+    threads: int | None = None,
+    beside: FeatureProblem | None = None,
+) -> FeatureProblem:
+    """With MMD distances the map is not that of another model: embeddings have coordinates of their own."""
+    assert isinstance(packed.target, TargetFactor)
+    points = vectors(data.prediction, packed.kernel, packed.problem)
+    arrays.check_no_threads(points.values, threads)
+    shared = beside is not None and not any(isinstance(one.metric, MMD) for one in packed.kernel.factors())
+    found = beside.map if shared else drawn_map(points.terms, points.values, data.n, n_columns, seed)
+    target = target_marks(data, packed.target, found.n_columns, seed)
+    return ForecastFeatures(data, packed, found, seed, threads, points, target)
+
+
+def _square_sizes(found: FeatureMap, points: Array) -> Array:
+    """|phi(x)|^2 of the rows."""
+    xp = arrays.namespace(points)
+    if not len(found.projections):
+        return xp.full_like(xp.astype(points[:, 0], xp.float64), float(np.sum(found.amplitudes**2)))
+    phi = feature_rows(found, points)
+    return xp.sum(phi * phi, axis=1)

@@ -1,0 +1,214 @@
+r"""What was observed minus what was predicted in a few columns, a tile of samples at a time: psi(y_i) - E psi(Z_i).
+
+Either the marks of `target_factors`, exact to rounding, where these are vectors of few entries (samples, counts), or
+random features psi of the target kernel: expectations come from characteristic functions (`characteristic`), or, of
+distributions that have none and where `kcalib.target_kernels.Draws` is asked for, from draws that are the same for all
+targets. `forecast_features` adds them up, for observed targets and for those drawn from the predictions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing.atoms import DRAWS, drawn_atoms
+from kcalib._packing.characteristic import centred, centred_mixtures, law_of, shifts
+from kcalib._packing.target_factors import TargetFactor, normal_form, seed_of
+from kcalib._pairs.features import FeatureMap, feature_map
+from kcalib.distributions import Distribution
+from kcalib.distributions._distribution import take_rows
+from kcalib.target_kernels import Draws
+
+GROUPS = 4  # of random features of the target kernel, independent of each other
+FEWEST = 32  # columns of them
+EXACT_RANK = 2  # exact marks have at most so many times as many columns as random ones would have
+TILE_ELEMENTS = 2**21  # numbers of a tile
+
+
+def n_columns_beside(n_columns: int, n_dims: int) -> int:
+    """Columns of random features of the target kernel beside `n_columns` of the other: fewer on a line."""
+    step = 2 * GROUPS
+    return max(FEWEST, n_columns // (8 if n_dims == 1 else 4) // step * step)
+
+
+class Tile(ABC):
+    """Some of the samples."""
+
+    @abstractmethod
+    def marks(self, y: Array) -> Array:
+        """Of targets of shape (rows, d), float64, shape (rows, r)."""
+
+
+class TargetMarks(ABC):
+    """psi(y_i) - E psi(Z_i), r columns."""
+
+    route: str  # how results call it
+
+    @property
+    @abstractmethod
+    def groups(self) -> np.ndarray:
+        """Which of the independent groups of random features each column belongs to, shape (r,)."""
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.groups)
+
+    @abstractmethod
+    def tile(self, rows: slice) -> Tile:
+        """The samples of these rows, for the marks of any targets."""
+
+    @abstractmethod
+    def take(self, rows: Array) -> TargetMarks:
+        """Of some of the samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMarks(TargetMarks):
+    """Of finite rank, exact to rounding."""
+
+    factor: TargetFactor
+    route: str
+
+    @property
+    def groups(self) -> np.ndarray:
+        assert self.factor.means is not None
+        return np.zeros(int(self.factor.means.shape[1]), dtype=int)
+
+    def tile(self, rows: slice) -> Tile:
+        return ExactTile(self.factor.take(rows))
+
+    def take(self, rows: Array) -> ExactMarks:
+        return replace(self, factor=self.factor.take(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class ExactTile(Tile):
+    factor: TargetFactor
+
+    def marks(self, y: Array) -> Array:
+        return self.factor.marks(y)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomMarks(TargetMarks):
+    """By random features of the target kernel."""
+
+    map: FeatureMap
+    prediction: Distribution
+    means: Array  # expected values, float64, shape (n, d)
+    centre: Array  # of phases, shape (1, d): those of small numbers have more digits, and the kernel sees no shift
+    frequencies: Array  # of targets as they are given, shape (F, d), beside the means
+    route: str
+    expected: tuple[Array, Array] | None  # E exp(i <v, Z - m>) - 1 of draws; None: by the characteristic function
+
+    @property
+    def groups(self) -> np.ndarray:
+        return np.concatenate([self.map.groups, self.map.groups])
+
+    def tile(self, rows: slice) -> Tile:
+        means, xp = self.means[rows, :], arrays.namespace(self.means)
+        if self.expected is None:
+            real, imaginary = centred(self.prediction.take(rows), means, self.frequencies)
+        else:
+            real, imaginary = (part[rows, :] for part in self.expected)
+        columns = xp.matrix_transpose(self.frequencies)
+        phases = xp.matmul(means - self.centre, columns)
+        amplitudes = arrays.like(self.map.amplitudes, means, dtype=xp.float64)
+        return RandomTile(means, columns, real, imaginary, amplitudes * xp.cos(phases), amplitudes * xp.sin(phases))
+
+    def take(self, rows: Array) -> RandomMarks:
+        expected = self.expected
+        if expected is not None:
+            expected = take_rows(expected[0], rows), take_rows(expected[1], rows)
+        prediction = self.prediction.take(rows)
+        return replace(self, prediction=prediction, means=take_rows(self.means, rows), expected=expected)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomTile(Tile):
+    """Marks are exp(i <v, m>) [(exp(i <v, y - m>) - 1) - (E exp(i <v, Z - m>) - 1)] times amplitudes."""
+
+    means: Array
+    columns: Array  # frequencies, shape (d, F)
+    real: Array  # of E exp(i <v, Z - m>) - 1
+    imaginary: Array
+    cosines: Array  # of the phases of the means, times amplitudes
+    sines: Array
+
+    def marks(self, y: Array) -> Array:
+        xp = arrays.namespace(self.means)
+        y = xp.astype(arrays.beside(y, self.means), xp.float64, copy=False)
+        real, imaginary = shifts(y - self.means, self.columns)
+        real, imaginary = real - self.real, imaginary - self.imaginary
+        both = (self.cosines * real - self.sines * imaginary, self.sines * real + self.cosines * imaginary)
+        return xp.concat(both, axis=1)
+
+
+def target_marks(data: Forecasts, factor: TargetFactor, n_columns: int, seed: int) -> TargetMarks:
+    """Exact ones where they are few, else random ones from the seed, beside `n_columns` features of the other kernel.
+
+    Raises
+    ------
+    ValueError
+        If the target kernel is not known to have random features, or if these have no expectations here.
+    """
+    columns = n_columns_beside(n_columns, data.n_dims)
+    if factor.draws is None and factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns:
+        return ExactMarks(factor, factor.route)
+    root, terms = normal_form(factor.kernel)
+    if any(one.metric == "dot" for term in terms for one in term.factors):
+        raise ValueError(
+            f"`target_kernel` is {factor.kernel}, with an inner product, of which there are no expected features; use "
+            "kcalib.kernels.Gaussian(), or an estimator and a test of all pairs: estimator='unbiased', method='exact'"
+        )
+    try:
+        # Another seed than that of the features of predictions: both are independent.
+        found = feature_map(terms, _span(data, root), columns, seed_of(seed, 1), GROUPS)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`kernel`", "`target_kernel`")) from None
+    xp = data.xp
+    means = xp.astype(data.prediction.expected_value(), xp.float64, copy=False)
+    frequencies = found.frequencies if root is None else found.frequencies @ root.T
+    frequencies = arrays.like(frequencies, means, dtype=xp.float64)
+    law, expected = None if factor.asked_for_draws else law_of(data.prediction), None
+    if law is None:
+        draws = DRAWS if factor.draws is None else factor.draws
+        expected = _by_draws(data, draws, means, frequencies)
+        how = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
+    else:
+        how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
+    route = f"{columns} random features, expectations by {how}"
+    centre = xp.mean(means, axis=0, keepdims=True)
+    return RandomMarks(found, data.prediction, means, centre, frequencies, route, expected)
+
+
+def _span(data: Forecasts, root: np.ndarray | None) -> np.ndarray:
+    """Points that span what targets span: their sums are equal if all targets are probability vectors."""
+    d = data.n_dims if root is None else root.shape[1]
+    if data.prediction.support == "simplex" and root is None:
+        return np.eye(d)
+    return np.concatenate([np.zeros((1, d)), np.full((1, d), 1e15)])
+
+
+def _by_draws(data: Forecasts, draws: Draws, means: Array, frequencies: Array) -> tuple[Array, Array]:
+    components = drawn_atoms(data.prediction, draws.n_draws, draws.seed)
+    parts = []
+    for rows in slices(data.n, draws.n_draws * int(frequencies.shape[0])):
+        weights, locations = components.weights[rows, :], components.locations[rows, :, :]
+        some = replace(components, weights=weights, locations=locations)
+        parts.append(centred_mixtures(some, means[rows, :], frequencies))
+    real, imaginary = zip(*parts, strict=True)
+    return data.xp.concat(real), data.xp.concat(imaginary)
+
+
+def slices(n: int, width: int) -> Iterator[slice]:
+    """Rows 0..n-1 in tiles, of `width` numbers a row."""
+    step = max(1, TILE_ELEMENTS // max(1, width))
+    for begin in range(0, n, step):
+        yield slice(begin, min(begin + step, n))

@@ -7,7 +7,7 @@ the kernels, and its standard error comes from groups of both. Registered for `f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,13 +20,14 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import SEED
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
-from kcalib._packing.features import FeatureProblem, drawn_map, features_of
+from kcalib._packing.features import FeatureProblem, features_of, products_of
 from kcalib._packing.packed import Packed
 from kcalib._packing.prediction_points import Vectors, vectors
 from kcalib._packing.target_factors import TargetFactor
-from kcalib._packing.target_marks import TargetMarks, Tile, slices, target_marks
+from kcalib._packing.target_marks import ExactMarks, TargetMarks, Tile, slices, target_marks
+from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
 from kcalib._pairs.feature_sums import feature_rows, mark_sums
-from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.features import FeatureMap, default_columns, feature_map
 from kcalib.kernels import MMD
 
 DRAWS_BYTES = 2**26  # of the targets, and of the sums, of draws that are made at a time
@@ -68,10 +69,24 @@ class ForecastFeatures(FeatureProblem):
         return np.concatenate(totals) if totals else np.empty(0)
 
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:
-        return np.mean([np.sum(marks * marks, axis=1) for marks in self._null_marks(rows)], axis=0)
+        law = self._law(rows)
+        if law is not None:
+            return arrays.to_host(expected_lengths(law)[0])
+        some = self._taken(rows)
+        found = some.null_lengths()
+        if found is None:
+            found = np.mean([np.sum(marks * marks, axis=1) for marks in self._drawn_marks(rows, some)], axis=0)
+        return found
 
     def null_products(self, rows: np.ndarray) -> np.ndarray:
-        return np.mean([(marks @ marks.T) ** 2 for marks in self._null_marks(rows)], axis=0)
+        law = self._law(rows)
+        if law is not None:
+            return products_of(law)
+        some = self._taken(rows)
+        found = some.null_products()
+        if found is None:
+            found = np.mean([(marks @ marks.T) ** 2 for marks in self._drawn_marks(rows, some)], axis=0)
+        return found
 
     def described(self) -> dict[str, Any]:
         found = super().described() | {"target_factor": self.target.route}
@@ -79,11 +94,20 @@ class ForecastFeatures(FeatureProblem):
             found["operator_reason"] += f"; MMD distances are off by {self.vectors.error:.1g} at most"
         return found
 
-    def _null_marks(self, rows: np.ndarray) -> list[np.ndarray]:
+    def _law(self, rows: np.ndarray) -> FiniteLaw | None:
+        """Of counts whose marks are exact."""
+        if not isinstance(self.target, ExactMarks):
+            return None
+        return finite_law(self.data.take(arrays.like(rows, self.data.y)), self.packed)
+
+    def _taken(self, rows: np.ndarray) -> TargetMarks:
+        return self.target.take(arrays.like(rows, self.data.y))
+
+    def _drawn_marks(self, rows: np.ndarray, some: TargetMarks) -> Iterator[np.ndarray]:
         """Of targets drawn from these predictions."""
-        part = self.data.take(arrays.like(rows, self.data.y))
-        tile = self.target.take(arrays.like(rows, self.data.y)).tile(slice(0, len(rows)))
-        return [arrays.to_host(tile.marks(part.draw(NULL_SEED, r).y)) for r in range(NULL_DRAWS)]
+        part, tile = self.data.take(arrays.like(rows, self.data.y)), some.tile(slice(0, len(rows)))
+        for replicate in range(NULL_DRAWS):
+            yield arrays.to_host(tile.marks(part.draw(NULL_SEED, replicate).y))
 
     def _totals(self, draws: Sequence[Array]) -> np.ndarray:
         """sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
@@ -124,7 +148,7 @@ def _(
     points = vectors(data.prediction, packed.kernel, packed.problem)
     arrays.check_no_threads(points.values, threads)
     shared = beside is not None and not any(isinstance(one.metric, MMD) for one in packed.kernel.factors())
-    found = beside.map if shared else drawn_map(points.terms, points.values, data.n, n_columns, seed)
+    found = beside.map if shared else feature_map(points.terms, points.values, n_columns or default_columns(data.n), seed)
     target = target_marks(data, packed.target, found.n_columns, seed)
     return ForecastFeatures(data, packed, found, seed, threads, points, target)
 

@@ -67,6 +67,14 @@ class TargetMarks(ABC):
     def take(self, rows: Array) -> TargetMarks:
         """Of some of the samples."""
 
+    def null_lengths(self) -> np.ndarray | None:
+        """E |a_i|^2 of targets drawn from the predictions, shape (n,); None where draws have to tell."""
+        return None
+
+    def null_products(self) -> np.ndarray | None:
+        """E <a_i, a_j>^2 of targets drawn from the predictions, i != j, shape (n, n); or None."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class ExactMarks(TargetMarks):
@@ -121,6 +129,38 @@ class RandomMarks(TargetMarks):
         phases = xp.matmul(means - self.centre, columns)
         amplitudes = arrays.like(self.map.amplitudes, means, dtype=xp.float64)
         return RandomTile(means, columns, real, imaginary, amplitudes * xp.cos(phases), amplitudes * xp.sin(phases))
+
+    def null_lengths(self) -> np.ndarray | None:
+        if self.expected is not None:
+            return None
+        real, imaginary = (arrays.to_host(part) for part in centred(self.prediction, self.means, self.frequencies))
+        return np.asarray(-(real * (2 + real) + imaginary * imaginary) @ self.map.amplitudes**2)
+
+    def null_products(self) -> np.ndarray | None:
+        """With u = exp(i <v, Z>) - E exp(i <v, Z>) the product is the real part of sum_f a_f^2 u_if conj(u_jf), and the
+        mean of its square half the real part of sum_fg a_f^2 a_g^2 (P_i conj(P_j) + Q_i conj(Q_j)), P_i = E u_f u_g and
+        Q_i = E u_f conj(u_g) by the characteristic function at v_f + v_g and v_f - v_g.
+        """
+        if self.expected is not None:
+            return None
+        xp = arrays.namespace(self.means)
+
+        def seen(frequencies: Array) -> tuple[np.ndarray, np.ndarray]:
+            """E exp(i <v, Z - m>) - 1, and exp(i <v, m>)."""
+            real, imaginary = (arrays.to_host(part) for part in centred(self.prediction, self.means, frequencies))
+            phases = arrays.to_host(xp.matmul(self.means - self.centre, xp.matrix_transpose(frequencies)))
+            return real + 1j * imaginary, np.exp(1j * phases)
+
+        v, a = self.frequencies, self.map.amplitudes
+        own, _ = seen(v)
+        total = np.zeros((len(own), len(own)))
+        for f in range(len(a)):
+            one = own[:, f : f + 1]
+            for sign, others in ((1, own), (-1, own.conj())):
+                both, turn = seen(v[f : f + 1, :] + sign * v)
+                covariance = (both - one - others - one * others) * turn * (a[f] * a)
+                total += (covariance @ covariance.conj().T).real
+        return total / 2
 
     def take(self, rows: Array) -> RandomMarks:
         expected = self.expected

@@ -155,7 +155,7 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
 def _above_diagonal(entries: Array) -> Array:
     """The entries H_ij, i < j, of a square of them; float64 of CuPy arrays, which stay on their device."""
     if not arrays.is_cuda(entries):
-        return arrays.to_host(entries)[np.triu_indices(len(entries), 1)]
+        return arrays.to_host(entries)[np.triu_indices(entries.shape[0], 1)]
     xp = arrays.namespace(entries)
     number = xp.arange(len(entries))
     return xp.astype(entries[number[:, None] < number[None, :]], xp.float64, copy=False)

@@ -60,7 +60,7 @@ def centred_mixtures(components: Components, means: Array, frequencies: Array) -
         less = _damping(components.family, beside(components.scales), v)  # D - 1
         real, imaginary = real + less * (1 + real), imaginary + less * imaginary
     w = weights[:, None, :]
-    return tuple(xp.matmul(w, part)[:, 0, :] for part in (real, imaginary))  # type: ignore[return-value]
+    return xp.matmul(w, real)[:, 0, :], xp.matmul(w, imaginary)[:, 0, :]
 
 
 def shifts(differences: Array, transposed: Array) -> Complex:

@@ -8,6 +8,7 @@ labels here. `estimators.feature_moments` takes its sums.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from kcalib._packing.packed import Packed, pack
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, expected_lengths, finite_law
 from kcalib._pairs.feature_sums import drawn_label_totals
 from kcalib._pairs.features import N_GROUPS, FeatureMap, default_columns, feature_map
+from kcalib._pairs.problem import Term
 from kcalib.kernels import Kernel
 from kcalib.target_kernels import TargetKernel
 
@@ -57,6 +59,14 @@ class FeatureProblem(ABC):
     @abstractmethod
     def marks(self) -> Array:
         """Of the observed targets, shape (n, r), times the samples' weights."""
+
+    @property
+    def mark_groups(self) -> np.ndarray | None:
+        """Which independent group of random features of the target kernel a column of marks is of; None: all are exact.
+
+        H times the part of <a_i, a_j> that one of H groups has is unbiased for the target factor.
+        """
+        return None
 
     @abstractmethod
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
@@ -133,10 +143,10 @@ def features_of(
     raise NotImplementedError(type(data))
 
 
-def drawn_map(packed: Packed, points: Array, n: int, n_columns: int | None, seed: int) -> FeatureMap:
-    """A map of the packed kernel, on points of which distances are vectors'."""
+def drawn_map(terms: Sequence[Term], points: Array, n_columns: int | None, seed: int) -> FeatureMap:
+    """A map of a kernel in normal form, on points of which distances are vectors'."""
     seed = check_integer("seed", seed, 0, LARGEST_SEED)
-    return feature_map(packed.problem.kernel, points, n_columns or default_columns(n), seed)
+    return feature_map(terms, points, n_columns or default_columns(int(points.shape[0])), seed)
 
 
 @features_of.register
@@ -151,7 +161,7 @@ def _(
 ) -> FeatureProblem:
     points = packed.problem.left.points
     arrays.check_no_threads(points, threads)
-    found = drawn_map(packed, points, data.n, n_columns, seed) if beside is None else beside.map
+    found = drawn_map(packed.problem.kernel, points, n_columns, seed) if beside is None else beside.map
     return LabelFeatures(data, packed, found, seed, threads)
 
 

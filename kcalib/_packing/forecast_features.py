@@ -1,8 +1,8 @@
-r"""Random features of both kernels of predicted distributions: H_ij = <phi_i, phi_j> <a_i, a_j>, for sums in linear time.
+"""Random features of predicted distributions: H_ij = <phi_i, phi_j> <a_i, a_j>, for sums in linear time.
 
-The kernel on predictions has random features phi of vectors (`prediction_points.vectors`), the target kernel few columns
-of marks a (`target_marks`). Both are drawn independently of each other, so that the product's mean is the product of
-the kernels, and its standard error comes from groups of both. Registered for `features.features_of`.
+The kernel on predictions has random features phi of vectors (`prediction_points.vectors`), the target kernel few
+columns of marks a (`target_marks`). Both are drawn independently of each other, so that the product's mean is the
+product of the kernels, and its standard error comes from groups of both. Registered for `features.features_of`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import SEED
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
-from kcalib._packing.features import FeatureProblem, features_of, products_of
+from kcalib._packing.features import FeatureProblem, drawn_map, features_of, products_of
 from kcalib._packing.packed import Packed
 from kcalib._packing.prediction_points import Vectors, vectors
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._packing.target_marks import ExactMarks, TargetMarks, Tile, slices, target_marks
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
 from kcalib._pairs.feature_sums import feature_rows, mark_sums
-from kcalib._pairs.features import FeatureMap, default_columns, feature_map
+from kcalib._pairs.features import FeatureMap
 from kcalib.kernels import MMD
 
 DRAWS_BYTES = 2**26  # of the targets, and of the sums, of draws that are made at a time
@@ -47,7 +47,7 @@ class ForecastFeatures(FeatureProblem):
         return self.vectors.values
 
     @cached_property
-    def marks(self) -> Array:  # type: ignore[override]
+    def marks(self) -> Array:
         found = self.data.xp.concat(
             [self.target.tile(rows).marks(self.data.y[rows, :]) for rows in slices(self.n, self.target.n_columns)]
         )
@@ -59,7 +59,7 @@ class ForecastFeatures(FeatureProblem):
         return self.target.groups
 
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
-        """Tiles of samples are outermost: a tile's features, and expectations, serve all draws that are made at a time."""
+        """Tiles of samples are outermost: a tile's features and expectations serve all draws of a batch."""
         sums = 8 * self.target.n_columns * self.map.n_columns
         at_once = max(1, min(DRAWS_BYTES // (8 * self.n * self.data.n_dims), DRAWS_BYTES // sums))
         totals = []
@@ -147,8 +147,10 @@ def _(
     assert isinstance(packed.target, TargetFactor)
     points = vectors(data.prediction, packed.kernel, packed.problem)
     arrays.check_no_threads(points.values, threads)
-    shared = beside is not None and not any(isinstance(one.metric, MMD) for one in packed.kernel.factors())
-    found = beside.map if shared else feature_map(points.terms, points.values, n_columns or default_columns(data.n), seed)
+    if beside is None or any(isinstance(one.metric, MMD) for one in packed.kernel.factors()):
+        found = drawn_map(points.terms, points.values, n_columns, seed)
+    else:
+        found = beside.map
     target = target_marks(data, packed.target, found.n_columns, seed)
     return ForecastFeatures(data, packed, found, seed, threads, points, target)
 

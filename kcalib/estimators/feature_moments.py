@@ -23,6 +23,7 @@ ALL_PAIRS = 2000  # samples of which all pairs are looked at for the sum of squa
 SUBSET = 1000  # of more samples, these are drawn, with replacement
 RESERVE, RESERVE_ELEMENTS = 2**16, 2**22  # samples, and probabilities, of which those for the law under calibration are
 SEED = 0  # of the subset
+SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,21 @@ class FeatureMoments(Moments):
     """Sums over the H of a feature kernel."""
 
     group_totals: np.ndarray  # of the kernels of the groups, shape: (n_groups,); their mean is the total
+    mark_group_totals: np.ndarray  # the same of the groups of features of the target kernel, one if marks are exact
     null_squares: float | None  # E sum_{i != j} H_ij^2 under calibration, given the predictions; as the sum of squares
 
     @property
     def total_error(self) -> float:
-        """The standard error of the total as an estimate of that of the given kernel, from the spread of the groups."""
-        count = len(self.group_totals)
-        return math.sqrt(float(np.var(self.group_totals, ddof=1)) / count) if count > 1 else 0.0
+        """The standard error of the total as an estimate of that of the given kernels, from the spread of the groups.
+
+        What a group of one kernel does with a group of the other is in both spreads, so that it counts twice.
+        """
+        spreads = (
+            float(np.var(totals, ddof=1)) / len(totals)
+            for totals in (self.group_totals, self.mark_group_totals)
+            if len(totals) > 1
+        )
+        return math.sqrt(sum(spreads))
 
 
 def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.ndarray | None = None) -> FeatureMoments:
@@ -49,21 +58,43 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     """
     found, points, marks = problem.map, problem.points, problem.marks
     sums, own = mark_sums(found, points, marks, threads=problem.threads)
-    squares = arrays.to_host(arrays.namespace(sums).sum(sums * sums, axis=1))
-    per_group = np.bincount(np.tile(found.groups, 2), weights=squares, minlength=found.n_groups)
-    group_totals = found.n_groups * (per_group - own)
-    total, trace = float(np.sum(per_group - own)), float(np.sum(own))
+    squares = arrays.to_host(sums * sums)
+    per_group = np.zeros((found.n_groups, squares.shape[1]))
+    np.add.at(per_group, np.tile(found.groups, 2), squares)
+    per_group, own = _by_mark_groups(problem, per_group, own)
+    totals = per_group - own
+    total, trace = float(np.sum(totals)), float(np.sum(own))
+    groups = found.n_groups * np.sum(totals, axis=1), totals.shape[1] * np.sum(totals, axis=0)
     if not second:
-        return FeatureMoments(total, None, None, None, None, trace, group_totals, None)
+        return FeatureMoments(total, None, None, None, None, trace, *groups, None)
     forms, diagonal = row_forms(found, points, marks, sums, threads=problem.threads)
     row_sums = forms - diagonal
     if problem.data.sample_weight is not None:
-        return FeatureMoments(total, row_sums, row_sums, diagonal, None, trace, group_totals, None)
+        return FeatureMoments(total, row_sums, row_sums, diagonal, None, trace, *groups, None)
     null_squares = _null_squares(problem) if drawn is None else float(np.mean(drawn**2)) / 2
     observed = _sum_of_squares(problem, arrays.to_host(diagonal))
     return FeatureMoments(
-        total, row_sums, row_sums, diagonal, max(observed, null_squares), trace, group_totals, null_squares
+        total, row_sums, row_sums, diagonal, max(observed, null_squares), trace, *groups, null_squares
     )
+
+
+def _by_mark_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Squares of sums, of groups of features by columns of marks, and what is to be taken off; by groups of both."""
+    groups, found = problem.mark_groups, problem.map
+    if groups is None:
+        return np.sum(squares, axis=1, keepdims=True), own[:, None]
+    by_columns = groups[:, None] == np.arange(groups.max() + 1)
+    xp, marks = arrays.namespace(problem.marks), problem.marks
+    if len(found.projections):
+        columns = [arrays.like(np.flatnonzero(chosen), marks) for chosen in by_columns.T]
+        parts = [
+            mark_sums(found, problem.points, xp.take(marks, some, axis=1), threads=problem.threads)[1]
+            for some in columns
+        ]
+        return squares @ by_columns, np.stack(parts, axis=1)
+    # |phi|^2 is the same for all samples.
+    lengths = arrays.to_host(xp.sum(marks * marks, axis=0)) @ by_columns
+    return squares @ by_columns, np.outer(own, lengths / max(float(np.sum(lengths)), SMALLEST))
 
 
 def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Array | None = None) -> float:

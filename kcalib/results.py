@@ -271,9 +271,10 @@ class Comparison:
     target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets; None without kernel
     target_factor: str | None  #: how its expectations under predicted distributions were found
     regularization: float | None  #: lambda of the CKCE; None without
+    n_columns: int | None  #: of random features of the kernel; None where all pairs were taken, or without kernel
     n_bins: int | None  #: bins of the confidence; None without
     n_resamples: int | None  #: replicates of the bootstrap; None without
-    seed: int | None  #: seed of the bootstrap or of a subset of the samples; None if nothing was random
+    seed: int | None  #: of the bootstrap, of random features or of a subset of samples; None if nothing was random
     dtype: str | None  #: arithmetic of the sweep over pairs; None without
     operator: str | None  #: which operator computed the first model; None without kernel
     threads: int | None  #: threads used at most; None where no operator has any

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -59,10 +60,22 @@ def clipped(low: float, high: float, limits: ConfidenceInterval) -> ConfidenceIn
     return ConfidenceInterval(low, high)
 
 
-def by_student(value: float, error: float, n: int, confidence_level: float) -> tuple[float, float, float]:
-    """Low, high, and the p-value by Student's law with n - 1 degrees of freedom."""
-    width = -error * float(scipy.special.stdtrit(n - 1, (1 - confidence_level) / 2))
-    pvalue = min(1.0, 2 * float(scipy.special.stdtr(n - 1, -abs(value) / error))) if error > 0 else 0.0
+class Added(NamedTuple):
+    """An independent part of an error, and the degrees of freedom with which it was estimated."""
+
+    error: float
+    df: int
+
+    def to(self, error: float, df: float) -> tuple[float, float]:
+        """The whole error, and its degrees of freedom by Welch and Satterthwaite."""
+        a, b = error**2, self.error**2
+        return math.sqrt(a + b), (a + b) ** 2 / (a**2 / df + b**2 / self.df) if a + b > 0 else df
+
+
+def by_student(value: float, error: float, df: float, confidence_level: float) -> tuple[float, float, float]:
+    """Low, high, and the p-value by Student's law."""
+    width = -error * float(scipy.special.stdtrit(df, (1 - confidence_level) / 2))
+    pvalue = min(1.0, 2 * float(scipy.special.stdtr(df, -abs(value) / error))) if error > 0 else 0.0
     return value - width, value + width, pvalue
 
 
@@ -107,12 +120,15 @@ def of_pairs(
     *,
     resolution: float,
     equal: bool,
+    added: Added | None = None,
 ) -> Estimate:
     """A difference that is a mean over pairs of n samples, between `limits`, from its standard error.
 
-    A value of at most `resolution` may be rounding. `equal`: the pairs at hand have no spread.
+    A value of at most `resolution` may be rounding. `equal`: the pairs at hand have no spread. `added` is what the way
+    of computing it adds to the error.
     """
-    low, high, pvalue = by_student(value, error, n, confidence_level)
+    error, df = (error, n - 1.0) if added is None else added.to(error, n - 1)
+    low, high, pvalue = by_student(value, error, df, confidence_level)
     if equal and abs(value) > resolution:
         alike = by_share(value, n, confidence_level, limits, order=2)
         low, high, pvalue = min(low, alike[0]), max(high, alike[1]), max(pvalue, alike[2])
@@ -128,12 +144,17 @@ def of_value(
     most: float,
     *,
     equal: bool,
+    added: Added | None = None,
 ) -> Estimate:
     """A mean over pairs that is from 0 to `most`, with the variance that it would have at other values.
 
     Student's quantile takes the place of the normal one.
     """
-    quantile = -float(scipy.special.stdtrit(n - 1, (1 - confidence_level) / 2))
+    df = n - 1.0
+    if added is not None:
+        error, df = added.to(error, df)
+        variance = variance._replace(constant=variance.constant + added.error**2)
+    quantile = -float(scipy.special.stdtrit(df, (1 - confidence_level) / 2))
     low, high = value - quantile * error, variance.upper_limit(value, quantile)
     if equal:
         alike = by_share(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)

@@ -44,8 +44,8 @@ def pair_variances(
     """Mean over the pairs i != j of `rows` of the variance of H_ij (diagonal), or of the difference of two models'.
 
     Shape (models, models), the larger one of the two laws. `weights` of each model stand for the values of its kernel
-    on predictions. Of labels that are not the same for both models (those of a lens that asks about the predicted
-    class) the laws of the two say no more than Cauchy and Schwarz do.
+    on predictions where targets are labels. Of labels that are not the same for both models (those of a lens that asks
+    about the predicted class) the laws of the two say no more than Cauchy and Schwarz do.
     """
     found = _variances(data[0], data, packed, rows, weights)
     if labels_are_shared(data):
@@ -71,7 +71,6 @@ def _(
     weights: Sequence[Weights] | None,
 ) -> np.ndarray:
     """By draws."""
-    assert weights is None
     rows = rows[:: -(-len(rows) // DRAWN_SAMPLES)]
     at = arrays.like(rows, first.reference)
     data, packed = [one.take(at) for one in data], [one.taken(at) for one in packed]

@@ -139,7 +139,7 @@ def _mean(
     if n <= certainty.FEW:
         found = certainty.by_signs(arrays.to_host(values), confidence_level, resolution)
     else:
-        found = certainty.by_student(mean, error, n, confidence_level)
+        found = certainty.by_student(mean, error, n - 1, confidence_level)
     other = None
     if abs(mean) <= resolution and possible is not None and float(possible.most.max() + possible.least.max()) == 0:
         return Estimate(mean, error, ConfidenceInterval(mean, mean), 1.0)  # the same predictions

@@ -1,21 +1,33 @@
-"""The SKCE of several models with one kernel: all pairs of each, and the paired variance of differences."""
+"""The SKCE of several models with one kernel, and the paired variance of differences.
+
+Over all pairs, or, where these would take more than a few seconds, by random features of the kernel: the same features
+for all models, so that differences are paired in them, too.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
+from kcalib._packing.features import FeatureProblem, features_of
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES
+from kcalib.estimators.feature_moments import feature_moments
+from kcalib.inference.calibration_test import entry_cost
 from kcalib.inference.metrics import certainty
+from kcalib.inference.metrics.certainty import Added
 from kcalib.inference.metrics.measured import (
     EPSILON,
     ROUNDINGS,
@@ -31,41 +43,137 @@ from kcalib.inference.metrics.measured import (
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.results import ConfidenceInterval
 
+PAIRS_WORK = 2e10  # multiply-adds of all pairs of a model, about a second or two; more samples have features
+
+Entries = Callable[[np.ndarray, np.ndarray], Array]  # of rows and columns
+
 
 def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) -> Measured:
     together = Together.of(data, options.kernel, options)
-    operators = [
-        operator_for(one.problem, operator=options.operator, threads=options.threads) for one in together.packed
-    ]
-    moments = [_moments(operator) for operator in operators]
-    n = data[0].n
-    rows, seed = subset(n, MAX_SAMPLES, check_seed(options.seed))
-    squares = _square_differences(operators, rows)
-    pairs = itertools.combinations(range(len(data)), 2)
-    laws = pair_variances(data, together.packed, rows) * n * (n - 1)
+    n, seed = data[0].n, check_seed(options.seed)
+    rows, drawn = subset(n, MAX_SAMPLES, seed)
+    summed = _by_features(data, together, rows, options, seed) or _by_pairs(together, options)
+    moments = summed.moments
+    squares = _square_differences(summed.entries, rows) * n * (n - 1)
+    laws = pair_variances(data, together.packed, rows, summed.weights) * n * (n - 1)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
     resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
     most = largest_entry(together.packed[0])
+
+    def value(i: int) -> Estimate:
+        return _value(moments[i], laws[i, i], summed.added(i), confidence_level, most)
+
+    def difference(i: int, j: int) -> Estimate:
+        both = _minus(moments[i], moments[j], squares[i, j])
+        return _difference(both, laws[i, j], summed.added(i, j), confidence_level, most, resolution)
+
     return Measured(
-        values=[_value(m, laws[i, i], confidence_level, most) for i, m in enumerate(moments)],
-        differences=[
-            _difference(
-                _minus(moments[i], moments[j], squares[i, j] * n * (n - 1)),
-                laws[i, j],
-                confidence_level,
-                most,
-                resolution,
-            )
-            for i, j in pairs
-        ],
-        estimator="unbiased estimator",
+        values=[value(i) for i in range(len(data))],
+        differences=[difference(i, j) for i, j in itertools.combinations(range(len(data)), 2)],
+        estimator=summed.estimator,
         intervals="t, differences paired, upper limits of values from a score interval",
-        described=together.described(operators[0]) | {"dtype": data[0].dtype, "seed": seed},
+        described=summed.described | {"dtype": data[0].dtype, "seed": seed if summed.added(0) else drawn},
     )
 
 
-def _moments(operator: Operator) -> Moments:
-    m = operator.moments(second=True)
+@dataclass(frozen=True)
+class _Summed:
+    """Sums over the matrices H of all models, of the given kernel or of features, and some of their entries."""
+
+    n: int
+    moments: list[Moments]
+    entries: list[Entries]
+    weights: list[Entries] | None  # values of the kernel on predictions, where they are those of features
+    group_totals: list[np.ndarray] | None  # of each model by the independent groups of features
+    estimator: str
+    described: dict[str, Any]  # fields of `Comparison`
+
+    def added(self, i: int, j: int | None = None) -> Added | None:
+        """What random features add to the error of a value, or of a difference: they are the same for both models."""
+        if self.group_totals is None:
+            return None
+        totals = self.group_totals[i] if j is None else self.group_totals[i] - self.group_totals[j]
+        n, count = self.n, len(totals)
+        return Added(float(np.std(totals, ddof=1)) / math.sqrt(count) / (n * (n - 1)), count - 1) if count > 1 else None
+
+
+def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
+    operators = _operators(together, options)
+
+    def entries(operator: Operator) -> Entries:
+        points = operator.problem.left.points
+        return lambda rows, columns: operator.tile(arrays.like(rows, points), arrays.like(columns, points))
+
+    return _Summed(
+        n=together.models[0].n,
+        moments=[_on_host_or_device(operator.moments(second=True)) for operator in operators],
+        entries=[entries(operator) for operator in operators],
+        weights=None,
+        group_totals=None,
+        estimator="unbiased estimator",
+        described=together.described(operators[0]),
+    )
+
+
+def _by_features(
+    data: Sequence[Data], together: Together, rows: np.ndarray, options: MetricOptions, seed: int
+) -> _Summed | None:
+    """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
+    operator = _operators(together, options)[0]
+    work = data[0].n ** 2 / 2 * entry_cost(operator.problem) * operator.entry_cost
+    if options.operator is not None or operator.on_a_line or work <= PAIRS_WORK:
+        return None
+    problems: list[FeatureProblem] = []
+    try:
+        for one, packed in zip(data, together.packed, strict=True):
+            first = problems[0] if problems else None
+            problems.append(features_of(one, packed, seed=seed, threads=options.threads, beside=first))
+    except (ValueError, NotImplementedError):
+        return None
+    n_columns = problems[0].map.n_columns
+    found = [feature_moments(problem) for problem in problems]
+    tiles = [_FeatureTiles.of(problem, rows) for problem in problems]
+    reason = "all pairs would take more than a few seconds"
+    return _Summed(
+        n=data[0].n,
+        moments=[_on_host_or_device(one) for one in found],
+        entries=[one.entries for one in tiles],
+        weights=[one.values for one in tiles],
+        group_totals=[one.group_totals for one in found],
+        estimator=f"unbiased estimator by {n_columns} random features of the kernel, since {reason}",
+        described=together.described(operator) | {"operator": "features", "n_columns": n_columns},
+    )
+
+
+def _operators(together: Together, options: MetricOptions) -> list[Operator]:
+    return [operator_for(one.problem, operator=options.operator, threads=options.threads) for one in together.packed]
+
+
+@dataclass(frozen=True)
+class _FeatureTiles:
+    """Entries of the H of features between some samples."""
+
+    rows: np.ndarray  # ascending
+    features: Array  # shape (rows, columns)
+    marks: Array
+
+    @classmethod
+    def of(cls, problem: FeatureProblem, rows: np.ndarray) -> _FeatureTiles:
+        points, marks = (arrays.where_computed(a) for a in (problem.points, problem.marks))
+        at = arrays.like(rows, points)
+        features = arrays.where_computed(feature_rows(problem.map, points[at]))
+        return cls(rows, features, marks[at].astype(np.float64))
+
+    def values(self, rows: np.ndarray, columns: np.ndarray) -> Array:
+        some, others = (arrays.like(np.searchsorted(self.rows, of), self.features) for of in (rows, columns))
+        return self.features[some] @ self.features[others].T
+
+    def entries(self, rows: np.ndarray, columns: np.ndarray) -> Array:
+        some, others = (arrays.like(np.searchsorted(self.rows, of), self.marks) for of in (rows, columns))
+        return self.values(rows, columns) * (self.marks[some] @ self.marks[others].T)
+
+
+def _on_host_or_device(m: Moments) -> Moments:
     rows, diagonal = (arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
     return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
 
@@ -76,25 +184,35 @@ def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
     return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
 
 
-def _value(moments: Moments, null_squares: float, confidence_level: float, most: float) -> Estimate:
+def _value(
+    moments: Moments, null_squares: float, added: Added | None, confidence_level: float, most: float
+) -> Estimate:
     assert moments.row_sums is not None
     error = statistics.standard_error(moments, null_squares)
     assert error is not None  # there are four samples
     n = moments.row_sums.shape[0]
     value = statistics.unbiased(moments, n)
     variance = statistics.score_variance(moments, null_squares)
-    return certainty.of_value(value, error, variance, n, confidence_level, most, equal=_are_equal(moments))
+    equal = _are_equal(moments)
+    return certainty.of_value(value, error, variance, n, confidence_level, most, equal=equal, added=added)
 
 
 def _difference(
-    moments: Moments, null_squares: float, confidence_level: float, most: float, resolution: float
+    moments: Moments,
+    null_squares: float,
+    added: Added | None,
+    confidence_level: float,
+    most: float,
+    resolution: float,
 ) -> Estimate:
     assert moments.row_sums is not None
     n = moments.row_sums.shape[0]
     error = statistics.generous_standard_error(moments, null_squares)
     value = statistics.unbiased(moments, n)
     limits, equal = ConfidenceInterval(-most, most), _are_equal(moments)
-    return certainty.of_pairs(value, error, n, confidence_level, limits, resolution=resolution, equal=equal)
+    return certainty.of_pairs(
+        value, error, n, confidence_level, limits, resolution=resolution, equal=equal, added=added
+    )
 
 
 def _are_equal(moments: Moments) -> bool:
@@ -104,16 +222,13 @@ def _are_equal(moments: Moments) -> bool:
     return moments.sum_of_squares - moments.total**2 / (n * (n - 1)) <= ROUNDINGS * EPSILON * moments.sum_of_squares
 
 
-def _square_differences(operators: Sequence[Operator], rows: np.ndarray) -> np.ndarray:
+def _square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarray:
     """Mean of (H^A_ij - H^B_ij)^2 over the pairs i != j of `rows`, for each two models."""
-    sums = np.zeros((len(operators), len(operators)))
+    sums = np.zeros((len(models), len(models)))
     for begin in range(0, len(rows), STRIP):
         some = rows[begin : begin + STRIP]
-        tiles = []
-        for operator in operators:
-            points = operator.problem.left.points
-            tile = arrays.where_computed(operator.tile(arrays.like(some, points), arrays.like(rows, points)))
-            tiles.append(without_own(tile.astype(np.float64), begin))
-        for i, j in itertools.combinations(range(len(operators)), 2):
+        tiles = [arrays.where_computed(entries(some, rows)).astype(np.float64) for entries in models]
+        tiles = [without_own(tile, begin) for tile in tiles]
+        for i, j in itertools.combinations(range(len(models)), 2):
             sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
     return sums / (len(rows) * (len(rows) - 1))

@@ -95,9 +95,9 @@ def compare(
         2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
         number over 1 - confidence_level if this is more.
     seed : int, optional
-        "ece": of the bootstrap. "skce": of the subset of 2000 samples (if n is larger) from which part of the standard
-        error of differences is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None draws one,
-        which the result reports.
+        "ece": of the bootstrap. "skce": of random features, and of the subset of 2000 samples (if n is larger) from
+        which part of the standard error is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None
+        draws one, which the result reports.
     classes, from_logits
         As in `kcalib.skce`, the same for all models.
     lens : Lens, optional
@@ -106,7 +106,7 @@ def compare(
     dtype : {"float64", "float32"}, optional
         "skce" only, as in `kcalib.skce`.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
-        "skce" and "ckce", as in `kcalib.skce`.
+        "skce" and "ckce", as in `kcalib.skce`. "skce" takes all pairs by the one that is named, for any n.
     threads : int, optional
         "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any
         number.
@@ -142,18 +142,27 @@ def compare(
 
     Notes
     -----
-    All intervals are for one model, or one pair, by itself. With q the quantile of the standard
-    normal law (of Student's law with n - 1 degrees of freedom for means of scores):
+    All intervals are for one model, or one pair, by itself. With q the quantile of Student's law with n - 1 degrees of
+    freedom:
 
     *SKCE.* Values and differences are U-statistics, with kernels :math:`h^A` and :math:`h^A - h^B`, of variance
     :math:`(4 (n - 2) \zeta_1 + 2 \zeta_2) / (n (n - 1))` [1]_. The interval of a difference is plus and minus q
-    standard errors, with :math:`\zeta_1` by the jackknife and :math:`\zeta_2` from squares. The second term keeps it
-    valid where both models are calibrated: the statistic is degenerate there, its limit is not normal, and the
-    jackknife alone can be near 0 by chance. The standard error of a value is that of `kcalib.skce`. The lower limit is
-    q of them below; the upper limit is that of a score interval, with :math:`\zeta_1` in proportion to the
-    hypothetical SKCE, since an estimate that is too low by chance comes with a standard error that is too low. Near
-    calibration the intervals are too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems
-    O(n log n), as in `kcalib.skce`), memory O(n m).
+    standard errors, with :math:`\zeta_1` by the jackknife and :math:`\zeta_2` from squares, and never below what either
+    model's law of the labels says: given the predictions, the mean over pairs of the variance of
+    :math:`h^A_{ij} - h^B_{ij}` if labels are drawn from A, or from B, whichever is larger. (If both are calibrated the
+    labels have a law that neither of them knows; what each says is known.) So errors that are too rare to be among the
+    samples widen the interval, and the second term keeps it valid where both models are calibrated: the statistic is
+    degenerate there, its limit is not normal, and the jackknife alone can be near 0 by chance. The standard error of a
+    value is that of `kcalib.skce`. Its lower limit is q of them below, or that of a score interval if this is lower;
+    the upper limit is that of a score interval, with :math:`\zeta_1` in proportion to the hypothetical SKCE, since an
+    estimate that is too low by chance comes with a standard error that is too low. Near calibration the intervals are
+    too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems O(n log n), as in `kcalib.skce`),
+    memory O(n m). Where all pairs of a model would take more than a second or two (from 35,000 samples of ten classes
+    on; `n_columns` of the result is then set) values are those of ``kcalib.skce(..., estimator="features")``, in time
+    O(n m n_columns): random features of the kernel, the same for all models, so that much of what they add to the
+    errors of two values cancels in the difference. What remains is in its standard error, from independent groups of
+    features, with the degrees of freedom of Welch and Satterthwaite. Kernels without features (``metric="cityblock"``
+    with some profiles, tables of distances) are summed over all pairs for any n.
 
     *CKCE.* The interval is for the population value :math:`\|(C + \lambda I)^{-1} M\|^2` at the kernel and the
     regularization used, with :math:`C = \mathrm{E}\, k_P \otimes k_P` and
@@ -171,7 +180,8 @@ def compare(
     r_i\rangle`, and that of the noise alone, :math:`2 \sum_{i \ne j} (B_{ij} \langle r_i, r_j\rangle)^2`. Intervals
     are made of them as for the SKCE, and near calibration they are too wide rather than too narrow. For two models
     that differ, such as a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in
-    samples of some hundred. The bandwidth is taken as given. The value and b come from two solves with the matrix of
+    samples of some hundred. Of class labels the second term is never below what the models' laws say, as for the SKCE.
+    The bandwidth is taken as given. The value and b come from two solves with the matrix of
     `kcalib.ckce`; diagonals from a low-rank factor, enlarged until what it leaves out has eigenvalues of at most about
     0.01 s. Time for each model two to three times that of `kcalib.ckce` and O(n r^2), memory for each model
     O(n (m + r)), with r the rank of the factor, mostly 100.
@@ -189,12 +199,25 @@ def compare(
     :math:`\sqrt{\log n}` standard errors count as large [2]_. Differences combine the upper bound of one model with
     the lower bound of the other; bins that hold the same gaps of the same samples cancel. So intervals are too wide
     rather than too narrow, and exact for large n where all gaps are large. They need several samples in most bins.
+    Where a calibrated model expects fewer than 10 labels of a bin to come out otherwise, and the labels at hand vary
+    less than it expects, its error is drawn from the binomial law of the mean confidence in place of the bootstrap; and
+    for bins in which all labels are right, or all wrong, limits allow for the labels that they may not hold, see below.
     Time O(n (m + n_resamples)) for each model, memory O(n m).
 
-    *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Time O(n m).
+    *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Of class labels the loss of each label is
+    known, so that the spread is that of the samples, or, where a model's law of the labels rests on fewer than 15 of
+    them (:math:`(\sum_i v_i)^2 / \sum_i w_i` with the variances v and the fourth moments w of a sample's loss) and the
+    samples do not contradict it, what this law says, if this is more. Time O(n m).
 
-    If all samples have the same value the standard error is 0, the interval is the value itself, and the p-value is
-    its limit: 1 if the difference is 0 (but for rounding), otherwise 0.
+    *What few or equal values say.* A standard error of 0, or one from labels that hold no errors, is not certainty.
+    Differences of n samples that are symmetric about their mean have one of :math:`2^n` equally likely patterns of
+    signs: no p-value is below :math:`2^{1 - n}`, and where this is more than 1 - `confidence_level` (up to 5 samples
+    at 0.95) nothing is excluded: the interval is all that the metric can be, infinite for the CRPS and the log score.
+    Up to 12 samples intervals and p-values of means are those of the law of the signs [5]_. And n samples miss a share
+    :math:`\pi = 1 - \alpha^{1/n}` of what can happen with probability :math:`\alpha`: labels whose probabilities add
+    up to :math:`n \pi` (3.7 of many, for 2.5 % on either side) may come out otherwise, at worst those that change a
+    mean most. Where no law rests on 15 labels, and where values do not vary at all, limits and p-values of means hold
+    for these, too. For the SKCE and the CKCE this is done where all pairs are equal, with their largest possible value.
 
     References
     ----------
@@ -205,6 +228,8 @@ def compare(
     .. [3] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
     .. [4] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
        conditional mean operators.
+    .. [5] J. A. Hartigan. Using subsample values as typical values. Journal of the American Statistical Association
+       64, 1969.
 
     Examples
     --------

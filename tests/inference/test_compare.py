@@ -16,11 +16,14 @@ import scipy.stats
 from problems import binomial_bounds, softmax_problem
 
 import kcalib
+from kcalib import _packing
 from kcalib._backend.random import Weights
-from kcalib._input.labels import Classification
+from kcalib._input.labels import Classification, prepare
+from kcalib._pairs.statistics import ScoreVariance
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
 from kcalib.inference.metrics.certainty import by_signs
+from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.kernels import Exponential, Gaussian, Linear
 
 OF_CLASSES = [name for name, metric in METRICS.items() if Classification in metric.kinds]
@@ -141,7 +144,6 @@ def test_skce_intervals_by_hand():
         entry = result.model(name)
         literal = kcalib.skce(y, p, kernel=KERNEL, full_output=True).standard_error
         assert entry.standard_error == pytest.approx(literal, rel=1e-9)
-        assert entry.confidence_interval.low == pytest.approx(entry.value - q * entry.standard_error, rel=1e-10)
         # <g, S g> / |g|^2 at the plug-in: S the covariance of the embedded residuals, by the Gram matrix H.
         own = h[name]
         embedded = np.mean(own, axis=1)
@@ -155,6 +157,9 @@ def test_skce_intervals_by_hand():
 
         root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
         assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+        score = ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), 2 * z2 / (n * (n - 1)))
+        low = min(entry.value - q * entry.standard_error, score.lower_limit(entry.value, 0.05))
+        assert entry.confidence_interval.low == pytest.approx(low, rel=1e-9)
 
 
 def literal_ckce(y: np.ndarray, p: np.ndarray, regularization: float, target_kernel: np.ndarray) -> dict:
@@ -215,7 +220,6 @@ def test_ckce_intervals_by_hand(target_kernel):
         degenerate = 2 * max(floor, np.sum(own["pairs"][off] ** 2))
         error = np.sqrt(max(0, n * np.var(own["scores"], ddof=1) - 2 * degenerate) + degenerate)
         assert (entry.value, entry.standard_error) == pytest.approx((own["value"], error), rel=1e-10)
-        assert entry.confidence_interval.low == pytest.approx(entry.value - q * error, rel=1e-9)
         slope = n * np.var(own["influences"], ddof=1) / own["plug_in"]
 
         def excess(t, value=entry.value, slope=slope, degenerate=degenerate):
@@ -223,6 +227,8 @@ def test_ckce_intervals_by_hand(target_kernel):
 
         root = scipy.optimize.brentq(excess, entry.value, entry.value + 100, xtol=1e-14)
         assert entry.confidence_interval.high == pytest.approx(root, rel=1e-9)
+        low = min(entry.value - q * error, ScoreVariance(slope, degenerate).lower_limit(entry.value, 0.05))
+        assert entry.confidence_interval.low == pytest.approx(low, rel=1e-9)
 
 
 def test_ckce_of_calibrated_models_has_no_bias():
@@ -666,6 +672,68 @@ def test_four_samples_are_enough():
     for metric in OF_CLASSES:
         for d in kcalib.compare(y, models, metric=metric).differences:
             assert 0 < d.pvalue <= 1 and np.isfinite(d.confidence_interval).all()
+
+
+@pytest.mark.parametrize("m", [2, 3, 20])
+def test_variances_of_pairs_keep_their_digits_where_predictions_are_saturated(m):
+    """Beside all labels of two samples, with a table of exact fractions' size: 1 - p is as exact as p."""
+    rng = np.random.default_rng(0)
+    e = 10.0 ** rng.uniform(-8, -4, size=(4, 1))
+    p = np.repeat(e, m, axis=1)
+    p[:, 0] = 1 - (m - 1) * e[:, 0]
+    q = np.tile(p.mean(axis=0), (4, 1))
+    data = [prepare(np.zeros(4, dtype=int), one) for one in (p, q)]
+    packed = _packing.pack_alike(*data, kernel=KERNEL, target_kernel=None).packed
+    found = pair_variances(data, packed, np.arange(4))
+    weights = [kernel_values(p), kernel_values(q)]
+    assert found[0, 0] == pytest.approx(law_variance((weights[0],), (p,), np.eye(m)), rel=1e-4 if m == 20 else 1e-6)
+    assert found[0, 1] == pytest.approx(law_variance(tuple(weights), (p, q), np.eye(m)), rel=1e-3)
+
+
+# -- many samples: features
+
+
+def test_features_for_many_samples(monkeypatch):
+    """The same map for all models, and what it adds to the error, from its independent groups."""
+    y, models = three_models(300)
+    pairs = kcalib.compare(y, models, kernel=KERNEL)
+    assert (pairs.n_columns, pairs.operator) == (None, "openmp")
+    monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
+    result = kcalib.compare(y, models, kernel=KERNEL, seed=5)
+    assert (result.n_columns, result.seed, result.operator) == (64, 5, "features")
+    assert "64 random features" in result.estimator
+    for name, p in models.items():
+        one = kcalib.skce(y, p, kernel=KERNEL, estimator="features", seed=5, full_output=True)
+        entry = result.model(name)
+        assert entry.value == pytest.approx(one.value, rel=1e-9)
+        assert entry.standard_error == pytest.approx(one.standard_error, rel=1e-3)
+    assert kcalib.compare(y, models, kernel=KERNEL, seed=5, threads=2).differences == result.differences
+    # All pairs were asked for by their operator; inner products are features of themselves.
+    assert kcalib.compare(y, models, kernel=KERNEL, operator="generic").n_columns is None
+    linear = kcalib.compare(y, models, kernel=Linear())
+    assert linear.n_columns == 6
+    for a, b in zip(linear.differences, kcalib.compare(y, models, kernel=Linear(), operator="openmp").differences):
+        assert (a.difference, a.standard_error) == pytest.approx((b.difference, b.standard_error), rel=1e-9)
+    # A kernel that has none is summed over all pairs, whatever they take.
+    with pytest.warns(kcalib.IndefiniteKernelWarning):
+        assert kcalib.compare(y, models, kernel=Gaussian(metric="cityblock")).n_columns is None
+
+
+def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
+    """Over draws of the map: no bias, and the part of the error that the groups say."""
+    y, models = three_models(300)
+    del models["flat"]
+    exact = kcalib.compare(y, models, kernel=KERNEL).differences[0]
+    monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
+    found = [kcalib.compare(y, models, kernel=KERNEL, seed=seed).differences[0] for seed in range(40)]
+    errors = np.array([d.difference for d in found]) - exact.difference
+    added = np.array([d.standard_error**2 - exact.standard_error**2 for d in found])
+    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(40)
+    assert errors.std() < 0.5 * exact.standard_error
+    # Paired: the two models' own errors from the draw of the map are larger.
+    own = [kcalib.skce(y, models["sharp"], kernel=KERNEL, estimator="features", seed=s) for s in range(40)]
+    assert errors.std() < np.std(own)
+    assert np.mean(added) > -0.05 * exact.standard_error**2
 
 
 # -- bad input

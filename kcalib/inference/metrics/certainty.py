@@ -148,14 +148,15 @@ def of_value(
 ) -> Estimate:
     """A mean over pairs that is from 0 to `most`, with the variance that it would have at other values.
 
-    Student's quantile takes the place of the normal one.
+    Limits are those of a score interval, the lower one at least Student's quantile of standard errors below the value.
     """
     df = n - 1.0
     if added is not None:
         error, df = added.to(error, df)
         variance = variance._replace(constant=variance.constant + added.error**2)
     quantile = -float(scipy.special.stdtrit(df, (1 - confidence_level) / 2))
-    low, high = value - quantile * error, variance.upper_limit(value, quantile)
+    low = min(value - quantile * error, variance.lower_limit(value, (1 - confidence_level) / 2))
+    high = variance.upper_limit(value, quantile)
     if equal:
         alike = by_share(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)
         low, high = min(low, max(0.0, alike[0])), max(high, alike[1])

@@ -133,14 +133,13 @@ def _by_features(
     n_columns = problems[0].map.n_columns
     found = [feature_moments(problem) for problem in problems]
     tiles = [_FeatureTiles.of(problem, rows) for problem in problems]
-    reason = "all pairs would take more than a few seconds"
     return _Summed(
         n=data[0].n,
         moments=[_on_host_or_device(one) for one in found],
         entries=[one.entries for one in tiles],
         weights=[one.values for one in tiles],
         group_totals=[one.group_totals for one in found],
-        estimator=f"unbiased estimator by {n_columns} random features of the kernel, since {reason}",
+        estimator=f"unbiased estimator by {n_columns} random features of the kernel, the same for all models",
         described=together.described(operator) | {"operator": "features", "n_columns": n_columns},
     )
 

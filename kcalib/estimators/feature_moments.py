@@ -21,7 +21,7 @@ from kcalib._pairs.problem import Moments
 
 ALL_PAIRS = 2000  # samples of which all pairs are looked at for the sum of squares
 SUBSET = 1000  # of more samples, these are drawn, with replacement
-RESERVE, RESERVE_ELEMENTS = 2**16, 2**22  # samples, and probabilities, of which those for the law under calibration are
+RESERVE, RESERVE_ELEMENTS = 2**14, 2**20  # samples, and probabilities, of which those for the law under calibration are
 SEED = 0  # of the subset
 SMALLEST = float(np.finfo(np.float64).tiny)
 

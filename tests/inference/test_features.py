@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tracemalloc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from kcalib._packing.features import feature_problem
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import Exact, Features
 
-SETS = 150
+SETS = 100
 TESTS = {
     "saturated": (saturated(-3, -1), 100),
     "confident": (saturated(-8, -4), 100),
@@ -197,20 +198,36 @@ def test_lens_target_matrix_dtype_and_few_samples():
     assert 0 < product.pvalue <= 1
 
 
-def test_many_classes_take_little_memory():
-    """The sums of some draws, and tiles: not the features of all samples, nor one-hot labels of all draws."""
-    n, m, columns, draws = 4000, 1000, 16, 20
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.full(m, 0.05), size=n)
-    y = drawn_labels(p, rng)
-    found = feature_problem(prepare(y, p), Exponential(0.5), None, columns, 0)
-    _ = found.marks
-    tracemalloc.start()
-    found.drawn_totals(draws, 0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    # Beside the cumulative probabilities.
-    assert peak < 8 * n * m * 2 + 8 * columns * m * draws * 2 + 3e8
+GROWTH = """
+import resource, sys
+import numpy as np
+from kcalib._input.forecasts import prepare
+from kcalib._packing.features import feature_problem
+from kcalib.estimators.feature_moments import feature_moments
+from kcalib.kernels import Exponential
+
+n, m, columns, draws = map(int, sys.argv[1:])
+p = np.random.default_rng(0).dirichlet(np.full(m, 0.05), size=n)
+found = feature_problem(prepare(p.argmax(axis=1), p), Exponential(0.5), None, columns, 0)
+found.marks
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found.drawn_totals(draws, 0)
+feature_moments(found, second=False)
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "m", "columns"), [(3000, 1000, 112), (200_000, 10, 256)])
+def test_features_and_drawn_labels_are_never_stored(n, m, columns):
+    """Beside the samples are sums of draws, of columns times classes, and tiles; features alone are n x columns."""
+    draws = 40
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, *map(str, (n, m, columns, draws))], capture_output=True, text=True, check=True
+    )
+    sums, samples = 8 * columns * m * draws, 8 * n * m
+    assert int(done.stdout) < 2 * sums + 2 * samples + 2e7
+    assert 2 * sums + 2 * samples + 2e7 < max(8 * n * columns, 8 * n * m * draws)
 
 
 @pytest.mark.parametrize(

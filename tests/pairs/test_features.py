@@ -82,13 +82,13 @@ def test_every_profile_is_among_the_cases():
 
 @pytest.mark.parametrize(("where", "kernel"), CASES, ids=lambda value: str(value))
 def test_the_mean_over_maps_is_the_kernel(where, kernel):
-    count = 50
+    count = 30
     found, expected = kernels_of_maps(kernel, POINTS[where], 256, range(count), 1)
     # 2,000 normal variables are within 4.5 standard errors but once in 70 such runs of seeds.
     error = found.std(axis=0, ddof=1) / np.sqrt(count)
     # Of points that are close to each other few frequencies tell, so that there is no normal law.
     np.testing.assert_array_less(np.abs(found.mean(axis=0) - expected), 4.5 * error + 1e-3)
-    assert error.max() < 0.03 * max(1, expected.max())
+    assert error.max() < 0.04 * max(1, expected.max())
 
 
 @pytest.mark.parametrize("kernel", [Exponential(0.3), Linear() + Gaussian(0.4) + Matern(1.0)], ids=str)

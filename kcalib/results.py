@@ -152,8 +152,11 @@ class CalibrationTestResult:
             -infinity if alternative == "less" else low, infinity if alternative == "greater" else high
         )
 
-    def limits(self, tail: float) -> ConfidenceInterval:
-        """Those of `confidence_interval` that exclude the true value with the probability `tail` each."""
+    def limits(self, tail: float, *, of_features: bool = False) -> ConfidenceInterval:
+        """Those of `confidence_interval` that exclude the true value with the probability `tail` each.
+
+        `of_features`: the true value with the kernel of the random features, in place of the given kernel.
+        """
         if not self.has_interval:
             raise ValueError(
                 f"there is no confidence interval for the {self.estimator} with method={self.method!r} and "
@@ -164,7 +167,7 @@ class CalibrationTestResult:
             low, high = self.estimate - width, self.estimate + width
         else:
             assert self.standard_error is not None
-            low, high = self._asymptotic_limits(self.standard_error, tail)
+            low, high = self._asymptotic_limits(self.standard_error, tail, of_features)
         return ConfidenceInterval(low if self.pvalue < tail else min(low, 0.0), high)
 
     @property
@@ -173,10 +176,12 @@ class CalibrationTestResult:
         by_hoeffding = self.method == "distribution_free" and self.estimator != "biased SKCE"
         return by_hoeffding or self.standard_error is not None
 
-    def _asymptotic_limits(self, error: float, tail: float) -> tuple[float, float]:
+    def _asymptotic_limits(self, error: float, tail: float, of_features: bool) -> tuple[float, float]:
         """Limits that the estimate's law leaves with the probability `tail` on either side."""
         if self.variance_slope is not None and self.variance_constant is not None:
-            variance = ScoreVariance(self.variance_slope, self.variance_constant)
+            features = self.features_standard_error or 0.0
+            constant = self.variance_constant - (features**2 if of_features else 0.0)
+            variance = ScoreVariance(self.variance_slope, max(0.0, constant))
             quantile = -float(scipy.special.ndtri(tail))
             return variance.lower_limit(self.estimate, tail), variance.upper_limit(self.estimate, quantile)
         if self.n_blocks is None:

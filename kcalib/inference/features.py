@@ -15,11 +15,10 @@ import numpy as np
 import scipy
 
 from kcalib._backend.options import check_integer, check_seed
-from kcalib._packing.features import FeatureProblem, check_columns, features_of
+from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
 from kcalib._pairs.features import N_GROUPS
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
-from kcalib.estimators.skce import feature_options
 from kcalib.inference.quadratic import MAX_RESAMPLES, NullLaw
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
@@ -89,7 +88,7 @@ class Features(CalibrationMethod):
         if task.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {task.n}")
         seed = check_seed(seed)
-        problem = features_of(task.data, task.packed, **feature_options(task.options, self.n_columns, seed))
+        problem = task.features(self.n_columns, seed)
         drawn = problem.drawn_totals(int(self.n_resamples), seed)
         moments = feature_moments(problem, drawn=drawn)
         return _result(task, problem, moments, _law(problem, moments, drawn), seed)

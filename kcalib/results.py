@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import scipy
 
 from kcalib._backend.options import check_choice
+from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib.lenses import Canonical
 
@@ -179,10 +180,13 @@ class CalibrationTestResult:
     def _asymptotic_limits(self, error: float, tail: float, of_features: bool) -> tuple[float, float]:
         """Limits that the estimate's law leaves with the probability `tail` on either side."""
         if self.variance_slope is not None and self.variance_constant is not None:
-            features = self.features_standard_error or 0.0
-            constant = self.variance_constant - (features**2 if of_features else 0.0)
-            variance = ScoreVariance(self.variance_slope, max(0.0, constant))
             quantile = -float(scipy.special.ndtri(tail))
+            constant = self.variance_constant
+            if self.features_standard_error is not None and not of_features:
+                # The spread of few groups: Student's law in place of the normal one.
+                wider = float(scipy.special.stdtrit(N_GROUPS - 1, tail)) / -quantile if quantile else 1.0
+                constant += (wider * self.features_standard_error) ** 2
+            variance = ScoreVariance(self.variance_slope, constant)
             return variance.lower_limit(self.estimate, tail), variance.upper_limit(self.estimate, quantile)
         if self.n_blocks is None:
             quantile = -float(scipy.special.ndtri(tail))

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
 from kcalib._backend.options import check_integer, check_seed
 from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
-from kcalib._pairs.features import N_GROUPS
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.inference.quadratic import MAX_RESAMPLES, NullLaw
 from kcalib.inference.task import CalibrationMethod, Task
@@ -113,8 +111,6 @@ def _result(
     assert squares is not None
     estimate, of_samples = statistics.unbiased(moments, n), statistics.standard_error(moments, squares)
     variance = statistics.score_variance(moments, squares) if n >= 4 else None
-    # The spread of few groups: Student's law, in limits that are those of the normal one.
-    wider = of_features * float(scipy.special.stdtrit(N_GROUPS - 1, 0.975) / scipy.special.ndtri(0.975))
     return task.result(
         method=Features.name,
         statistic=n * estimate,
@@ -125,7 +121,7 @@ def _result(
         null_standard_error=statistics.null_standard_error(squares, n),
         features_standard_error=of_features,
         variance_slope=None if variance is None else variance.slope,
-        variance_constant=None if variance is None else variance.constant + wider**2,
+        variance_constant=None if variance is None else variance.constant,
         null_law=law.description,
         estimator="unbiased SKCE of random features",
         n_resamples=law.n_resamples,

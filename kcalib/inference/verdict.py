@@ -179,10 +179,15 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
     """
     if not test.has_interval:
         raise NoBoundError(f"method={test.method!r} has no confidence interval of the SKCE for {task.n} samples")
-    risk, of_features = RISK_SHARE * level, test.n_columns is not None
+    risk, of_features = RISK_SHARE * level, False
     diameter = rms_bound.squared_diameter(task.data, task.packed)
+    if test.n_columns is not None:
+        problem = task.feature_problems[-1]
+        # What the features add to the error is none of the feature kernel's; but features of targets have a diameter
+        # that is not known.
+        of_features = problem.mark_groups is None
     if of_features:
-        largest = rms_bound.feature_eigenvalue(task.feature_problems[-1])
+        largest = rms_bound.feature_eigenvalue(problem)
     else:
         largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.operator)
     low = test.limits(level - risk, of_features=of_features).low

@@ -7,6 +7,7 @@ import pytest
 from problems import on_a_grid, softmax_problem
 
 import kcalib
+from kcalib.distributions import Normal, Poisson
 from kcalib.inference import verdict
 from kcalib.kernels import Cosine
 
@@ -65,3 +66,18 @@ def test_the_bound_from_features_is_near_that_of_all_pairs():
     assert 0.015 < features.rms_error_lower <= 0.03 and 0.015 < pairs.rms_error_lower <= 0.03
     assert features.rms_error_lower == pytest.approx(pairs.rms_error_lower, rel=0.15)
     assert features.kernel_eigenvalue == pytest.approx(pairs.kernel_eigenvalue, rel=0.1)
+
+
+@pytest.mark.parametrize("family", ["normal", "counts"])
+def test_bounds_of_distributions_by_features(family):
+    """Marks of counts are exact, so that the bound is one for the feature kernel; those of normals are random."""
+    rng = np.random.default_rng(1)
+    if family == "normal":
+        mean = rng.normal(size=2500)
+        y, prediction = mean + 0.6 + rng.normal(size=2500), Normal(mean, np.ones(2500))
+    else:
+        rate = rng.uniform(1.0, 6.0, size=2500)
+        y, prediction = rng.poisson(1.3 * rate), Poisson(rate)
+    pairs, features = (kcalib.evaluate(y, prediction, method=method, threads=1) for method in ("gamma", "features"))
+    assert features.skce.estimator == "features" and features.miscalibrated
+    assert 0.5 * pairs.rms_error_lower < features.rms_error_lower < 1.3 * pairs.rms_error_lower < 0.3

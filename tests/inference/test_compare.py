@@ -700,8 +700,8 @@ def test_features_for_many_samples(monkeypatch):
     assert (pairs.n_columns, pairs.operator) == (None, "openmp")
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
     result = kcalib.compare(y, models, kernel=KERNEL, seed=5)
-    assert (result.n_columns, result.seed, result.operator) == (64, 5, "features")
-    assert "64 random features" in result.estimator
+    assert (result.n_columns, result.seed, result.operator) == (128, 5, "features")
+    assert "128 random features" in result.estimator
     for name, p in models.items():
         one = kcalib.skce(y, p, kernel=KERNEL, estimator="features", seed=5, full_output=True)
         entry = result.model(name)

@@ -28,6 +28,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._input.methods import resolved
+from kcalib._packing.features import features_of
 from kcalib._pairs.problem import PairProblem
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.blocks import Block, Linear
@@ -47,12 +48,12 @@ from kcalib.target_kernels import TargetKernel
 
 __all__ = ["calibration_test"]
 
-# Multiply-adds that `auto` spends: about a second on two cores.
-EXACT_WORK = 2e10
-EXACT_ON_A_LINE = 20_000  # samples
-SPECTRUM_WORK = 5e10
-SPECTRUM_COLUMNS = 50  # what the products with H cost beside its entries, in classes
-SPECTRUM_PASSES = 10
+# Multiply-adds that `auto` spends on all pairs, about a second on two cores: of labels, and of targets, where each
+# takes longer. Where the kernel has no features it is `PATIENCE` times as many.
+LABELS_WORK, TARGETS_WORK = 2.5e11, 2e10
+PATIENCE = 10
+FEW_DRAWS = 199  # where 999 would take longer
+ON_A_LINE, FEW_DRAWS_ON_A_LINE = 20_000, 100_000  # samples with 999 draws, and with fewer
 # What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured.
 EXPONENTIAL_COST = 12
 
@@ -84,15 +85,16 @@ def calibration_test(
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
-        ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" where labels are drawn in about a second,
-        and "spectrum" if the statistic is above all draws; for more samples "spectrum"; and "block" where all pairs
-        would take long. ``result.method_reason`` says why.
+        ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
+        second on two cores (5000 samples of 10 classes; on a line 20,000 with 999 draws and 100,000 with 199), and
+        "features" for more. For kernels without random features it is "exact" with fewer draws, and where they would
+        take long "spectrum". ``result.method_reason`` says why, and how far the p-value goes.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
     seed : int, optional
         Decides whatever is random. None draws one, which the result reports; but "block" and "linear" keep the order
         of the samples then. They form blocks of consecutive samples: unless their order is already random, permute
-        them by a seed, as "auto" does. With samples sorted by label, say, blocks are not alike, and calibrated models
+        them by a seed. With samples sorted by label, say, blocks are not alike, and calibrated models
         are rejected. "spectrum", "pearson" and "gamma" have nothing random, and no bandwidth depends on a seed.
 
     Returns
@@ -149,12 +151,15 @@ def calibration_test(
 
     "exact" is valid for every n: given the predictions of a calibrated model, the labels are independent draws from
     them, and so the statistic's law is known. A p-value from R random draws is (1 + number of draws at least as
-    large) / (1 + R): never 0, and never below 1 / (1 + R). That of "spectrum" goes on: l are the eigenvalues of
-    H / (n - 1) without its diagonal, of which a block Krylov method finds the leading ones; a chi-square
-    variable with the variance of the others (exact) and their third cumulant (estimated) stands for these [2]_
-    (remark B.2), [3]_. Products with H, in float32, are added until the p-value changes by less than 1 %. The
-    bootstrap is that of [4]_, block tests are those of [2]_ (remark B.1), bounds those of [1]_ (lemma 2), "cme" is [2]_
-    (appendix C), and consistency resampling [5]_ is kept because users compare with it.
+    large) / (1 + R). If the statistic is above all of them, that of "exact" goes on below 1 / (1 + R) by tilted draws,
+    exact at every level, too, or, where draws do not contradict it, by the limit law: ``result.pvalue_from`` says which
+    gave the number. The law of "spectrum" is that of many samples: l are the eigenvalues of the statistic's operator
+    given the predictions, of which a block Krylov method finds the leading ones; a chi-square variable with the
+    variance of the others (exact) and their third cumulant (estimated) stands for these [2]_ (remark B.2), [3]_. Where
+    errors are rare it rejects too often, and in the far tail by orders of magnitude. Products with H, in float32, are
+    added until the p-value changes by less than 1 %. The bootstrap is that of [4]_, block tests are those of [2]_
+    (remark B.1), bounds those of [1]_ (lemma 2), "cme" is [2]_ (appendix C), and consistency resampling [5]_ is kept
+    because users compare with it.
 
     References
     ----------
@@ -213,26 +218,27 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
 
 @dataclass(frozen=True)
 class Auto(CalibrationMethod):
-    """The exact test where it is quick, the spectrum for more samples, blocks for very many; and it says why."""
+    """The exact test on all pairs where it is quick, then by random features; and it says why."""
 
     name: ClassVar[str] = "auto"
 
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
         if task.n < 2:
             raise ValueError(f"a test needs at least 2 samples, `y_true` has {task.n}")
-        method, reason = _choice(task.data, task)
-        if isinstance(method, Block) and seed is None:
-            seed, reason = 0, reason + "; samples permuted with seed 0"
+        method, reason = _choice(task)
         result = method.test(task, seed)
         draws = result.n_resamples
         if draws is not None and result.pvalue < 1.5 / (1 + draws):
-            # The level stays: below the smallest p-value of draws both tests must reject.
-            further = Spectrum().test(task, seed)
-            if further.pvalue < result.pvalue:
-                result = further
-                reason = f"the statistic is above all {draws} draws of labels: the spectrum says how far"
+            reason += f"; the statistic is above all {draws} draws, {BEYOND[result.pvalue_from]}"
         return dataclasses.replace(result, method_reason=reason)
 
+
+BEYOND = {
+    "draws": "and nothing is known beyond them",
+    "tilted draws": "and tilted draws say how far",
+    "law": "and the law of many samples, which they do not contradict, says how far",
+    None: "and nothing is known beyond them",
+}
 
 METHODS: tuple[type[CalibrationMethod], ...] = (
     Auto,
@@ -251,35 +257,59 @@ METHODS: tuple[type[CalibrationMethod], ...] = (
 )
 
 
-@singledispatch
-def _choice(data: Data, task: Task) -> tuple[CalibrationMethod, str]:
+@dataclass(frozen=True)
+class Work:
+    """What a draw of the statistic of all pairs takes, and what may be spent on them, in multiply-adds."""
+
+    size: str  # of the data, in words
+    drawn: str
+    one: float
+    limit: float
+
+
+def _choice(task: Task) -> tuple[CalibrationMethod, str]:
     """The method of "auto", and why."""
+    n, work, on_a_line = task.n, _work(task.data, task), task.operator.on_a_line
+    if n <= ON_A_LINE if on_a_line else work.one * N_RESAMPLES <= work.limit:
+        return Exact(), f"{work.size} are few enough to draw {work.drawn} from the predictions, for all pairs"
+    few = f"{work.drawn} drawn {FEW_DRAWS} times"
+    if on_a_line and n <= FEW_DRAWS_ON_A_LINE:
+        return Exact(FEW_DRAWS), f"{work.size} lie on a line: all pairs in O(n log n), {few}"
+    if task.options.operator is not None:
+        but = f"but operator={task.options.operator!r} asks for them"
+    elif _has_features(task):
+        return Features(), f"{work.size} are too many for all pairs: random features of the kernel"
+    else:
+        but = "but the kernel has no random features"
+    if on_a_line or work.one * FEW_DRAWS <= PATIENCE * work.limit:
+        return Exact(FEW_DRAWS), f"{work.size} are many for all pairs, {but}: {few}"
+    return Spectrum(), f"{work.size} are too many to draw {work.drawn}, {but}: the limit law, given the predictions"
+
+
+@singledispatch
+def _work(data: Data, task: Task) -> Work:
     raise NotImplementedError(type(data))
 
 
-@_choice.register
-def _(data: Classification, task: Task) -> tuple[CalibrationMethod, str]:
-    n, m = data.n, data.m
-    on_a_line = task.operator.on_a_line
-    if (on_a_line and n <= EXACT_ON_A_LINE) or n * n * m * N_RESAMPLES <= EXACT_WORK:
-        return Exact(), f"{n} samples of {m} classes are few enough to draw labels from the predictions"
-    if on_a_line:
-        return Spectrum(), "predictions on a line: all pairs in O(n log n)"
-    if n * n * (m + SPECTRUM_COLUMNS) <= SPECTRUM_WORK:
-        return Spectrum(), f"{n} samples of {m} classes are few enough for all pairs"
-    return Block(), f"all pairs of {n} samples of {m} classes would take long: method='spectrum' does it"
+@_work.register
+def _(data: Classification, task: Task) -> Work:
+    rank = data.m if task.packed.target.root is None else task.packed.target.root.shape[1]
+    return Work(f"{data.n} samples of {data.m} classes", "labels", float(data.n) ** 2 * rank, LABELS_WORK)
 
 
-@_choice.register
-def _(data: Forecasts, task: Task) -> tuple[CalibrationMethod, str]:
-    """As for classes, with what an entry of H costs in their place."""
-    n = data.n
+@_work.register
+def _(data: Forecasts, task: Task) -> Work:
+    """Of an entry of H in place of the classes."""
     entry = entry_cost(task.packed.problem) * task.operator.entry_cost
-    if n * n / 2 * entry * N_RESAMPLES <= EXACT_WORK:
-        return Exact(), f"{n} samples are few enough to draw targets from the predictions"
-    if n * n / 2 * entry * SPECTRUM_PASSES <= SPECTRUM_WORK:
-        return Spectrum(), f"{n} samples are few enough for all pairs"
-    return Block(), f"all pairs of {n} samples would take long: method='spectrum' does it"
+    return Work(f"{data.n} samples", "targets", float(data.n) ** 2 / 2 * entry, TARGETS_WORK)
+
+
+def _has_features(task: Task) -> bool:
+    try:
+        features_of(task.data, task.packed, threads=task.options.threads)
+    except (ValueError, NotImplementedError):
+        return False
+    return True
 
 
 def entry_cost(problem: PairProblem) -> float:

@@ -41,6 +41,7 @@ class NullLaw:
     n_resamples: int | None = None
     n_eigenvalues: int | None = None
     pvalue: float | None = None  # where it is a ratio of counts; otherwise exp(log_pvalue)
+    pvalue_from: str | None = None  # of draws, or of what goes on beyond them
 
 
 class AllPairs(CalibrationMethod):
@@ -71,6 +72,7 @@ class AllPairs(CalibrationMethod):
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
             null_law=found.description,
+            pvalue_from=found.pvalue_from,
             estimator="unbiased SKCE",
             n_resamples=found.n_resamples,
             n_eigenvalues=found.n_eigenvalues,
@@ -82,10 +84,13 @@ class AllPairs(CalibrationMethod):
 
 def from_draws(task: Task, totals: np.ndarray, description: str) -> NullLaw:
     """`totals`: sums over i != j that under calibration are drawn from the law of the observed one."""
-    observed = float(task.moments.total)
-    as_large = int(np.sum(totals >= observed - TIE * float(task.moments.trace)))
-    pvalue = (1 + as_large) / (1 + len(totals))
-    return NullLaw(math.log(pvalue), description, n_resamples=len(totals), pvalue=pvalue)
+    pvalue = (1 + int(np.sum(totals >= least_as_large(task)))) / (1 + len(totals))
+    return NullLaw(math.log(pvalue), description, n_resamples=len(totals), pvalue=pvalue, pvalue_from="draws")
+
+
+def least_as_large(task: Task) -> float:
+    """The smallest sum over i != j that counts as one as large as the observed."""
+    return float(task.moments.total) - TIE * float(task.moments.trace)
 
 
 def degenerate(total: float = 0.0) -> NullLaw:

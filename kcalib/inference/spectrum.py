@@ -16,7 +16,7 @@ from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum, of_residuals
 from kcalib.inference.quadratic import AllPairs, NullLaw, degenerate
 from kcalib.inference.task import Task
-from kcalib.laws import PearsonCurve
+from kcalib.laws import ChiSquareMixture, PearsonCurve
 
 N_EIGENVALUES = 20
 REFERENCES = ("conditional", "residuals")
@@ -147,6 +147,21 @@ class Spectrum(ByEigenvalues):
     def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
         law = found.law()
         return float(law.logsf(task.n * task.estimate + law.mean))
+
+
+def limit_law(task: Task) -> ChiSquareMixture:
+    """The law of n SKCE for many samples, given the predictions, its mean not subtracted."""
+    hidden, _ = conditional(task)
+    if hidden.size <= STORED_UP_TO:
+        return full_spectrum(hidden).law()
+    values = [math.inf]
+
+    def settled(found: Eigenvalues) -> bool:
+        law = found.law()
+        values.append(float(law.logsf(task.n * task.estimate + law.mean)))
+        return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
+
+    return leading_spectrum(hidden, N_EIGENVALUES, settled).law()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 
 import numpy as np
 import oracle
@@ -21,7 +22,7 @@ from kcalib import _packing, methods
 from kcalib._backend.random import Weights, drawn_labels
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference import distribution_free
+from kcalib.inference import calibration_test, distribution_free
 from kcalib.inference.calibration_test import METHODS
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.laws import ChiSquareMixture
@@ -432,21 +433,40 @@ def test_two_and_three_samples(method, n):
 @pytest.mark.parametrize(
     ("n", "m", "method", "reason"),
     [
-        (60, 3, "exact", "60 samples of 3 classes are few enough to draw labels"),
-        (2500, 10, "spectrum", "2500 samples of 10 classes are few enough for all pairs"),
+        (60, 3, "exact", "60 samples of 3 classes are few enough to draw labels from the predictions, for all pairs"),
         (3000, 2, "exact", "few enough to draw labels"),
-        (30_000, 2, "spectrum", r"predictions on a line: all pairs in O\(n log n\)"),
-        (40_000, 10, "block", "all pairs of 40000 samples of 10 classes would take long.*permuted with seed 0"),
+        (30_000, 2, "exact", r"30000 samples of 2 classes lie on a line: all pairs in O\(n log n\), labels drawn 199"),
+        (8000, 10, "features", "8000 samples of 10 classes are too many for all pairs: random features of the kernel"),
+        (101_000, 2, "features", "too many for all pairs: random features"),
     ],
 )
 def test_auto_chooses_and_says_why(n, m, method, reason):
     y, p = softmax_problem(n, m)
-    result = kcalib.calibration_test(y, p)
+    result = kcalib.calibration_test(y, p, seed=2)
     assert result.method == method
     assert re.search(reason, result.method_reason)
-    named = kcalib.calibration_test(y, p, method=method, seed=result.seed)
+    assert result.n_resamples == (999 if n < 8000 else 199)
+    named = kcalib.calibration_test(y, p, method=named_method(method, n_resamples=result.n_resamples), seed=2)
     assert named.pvalue == result.pvalue
     assert result.pvalue > 1e-3  # calibrated
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "method", "reason"),
+    [
+        (5e8, {}, "exact", "many for all pairs, but the kernel has no random features: labels drawn 199 times"),
+        (5e8, {"operator": "openmp"}, "exact", "many for all pairs, but operator='openmp' asks for them"),
+        (1e6, {}, "spectrum", "too many to draw labels, but the kernel has no random features: the limit law"),
+    ],
+)
+def test_auto_without_features(limit, options, method, reason, monkeypatch):
+    monkeypatch.setattr(calibration_test, "LABELS_WORK", limit)
+    y, p = softmax_problem(900, 3)
+    kernel = Gaussian(bandwidth=0.5, metric="cityblock") if not options else KERNEL
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kcalib.IndefiniteKernelWarning)
+        result = kcalib.calibration_test(y, p, kernel=kernel, seed=0, **options)
+    assert result.method == method and reason in result.method_reason
 
 
 @pytest.mark.parametrize("n", [60, 300])
@@ -454,16 +474,16 @@ def test_auto_reaches_beyond_the_draws(n):
     y, p = softmax_problem(n, 3)
     p = p[:, ::-1].copy()
     result = kcalib.calibration_test(y, p, seed=0)
-    assert kcalib.calibration_test(y, p, method="exact", seed=0).pvalue == pytest.approx(1 / 1000)
-    assert (result.method, result.pvalue < 1e-4) == ("spectrum", True)
-    assert result.method_reason == "the statistic is above all 999 draws of labels: the spectrum says how far"
-    assert result.pvalue == kcalib.calibration_test(y, p, method="spectrum").pvalue
+    assert (result.method, result.pvalue_from) == ("exact", "tilted draws")
+    assert result.pvalue < 1e-9 and result.n_resamples == 999
+    assert result.method_reason.endswith("; the statistic is above all 999 draws, and tilted draws say how far")
+    assert result.pvalue == kcalib.calibration_test(y, p, method="exact", seed=0).pvalue
 
 
 def test_auto_does_not_mind_sorted_labels():
     y, p = softmax_problem(40_000, 10)
     order = np.argsort(y, kind="stable")
-    assert kcalib.calibration_test(y[order], p[order]).pvalue > 1e-3
+    assert kcalib.calibration_test(y[order], p[order], seed=0).pvalue > 1e-3
     assert kcalib.calibration_test(y[order], p[order], method="block").pvalue < 1e-6
 
 

@@ -1,0 +1,370 @@
+r"""The far tail of the exact law: labels drawn from tilted predictions, and p-values that hold at every level.
+
+Given the predictions the statistic T of a calibrated model is about sum_j l_j xi_j^2, l_j the largest eigenvalues of
+the matrix of `conditional_spectrum`, xi_j = sum_i h_j(i, y_i) with mean 0 and variance 1. Labels with probabilities
+proportional to p_iy exp(<b, h(i, y)>) are still independent, have a larger T for a large b, and the likelihood ratio
+exp(<b, xi> - log Z(b)), Z(b) = prod_i sum_y p_iy exp(<b, h(i, y)>). The proposal Q is a mixture of some hundred of
+them, and of the predictions themselves; with w = dP / dQ, and R draws from Q,
+
+    p = (w(y observed) + sum_r w(y_r) 1{T_r >= T observed}) / (R + 1)
+
+has P(p <= a) <= a for every a and R, whatever Q is, as long as it knows nothing of the labels (Harrison 2012,
+Conservative hypothesis tests and confidence intervals using importance sampling): it is made from the predictions and a
+seed. How good it is decides how far below 1 / (R + 1) the p-value goes. `exact` calls `tilted_tail`, for `beyond`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._packing.variance import FiniteLaw, expected_lengths
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.inference.conditional_spectrum import Scalars, Vectors
+
+MOST_DIRECTIONS = 12
+DIRECTION_BYTES = 2**27
+MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = (
+    512,
+    2**16,
+    64,
+)  # of the matrix whose eigenvectors are taken; fewer of many classes
+STORED = 600  # rows of a matrix that is cheaper to store than to multiply with
+NEGLIGIBLE = 1e-9  # of the largest eigenvalue
+# Information of a tilt, in nats: a tail of p has about -log p less 2. Shares of the mixture, the rest not tilted.
+TILTS = ((5.5, 0.35), (9.0, 0.3), (16.0, 0.15), (27.0, 0.1))
+NEAR = 1.25  # factor to which the information of a tilt is sought
+STEPS = 6
+MOST_TILTS, FEWEST_TILTS, TILT_WORK = 1000, 64, 2e7  # rows times classes times tilts
+CHUNK_BYTES = 2**24
+T = TypeVar("T")
+STREAM = 2**62  # replicates of the seed from here on are those of the tail
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """A p-value of tilted draws, and how well it is known."""
+
+    statistics: np.ndarray  # of the draws
+    log_weights: np.ndarray
+    as_large: np.ndarray  # whether the statistic of a draw is as large as the observed
+    own: float  # the logarithm of the weight of what was observed
+
+    @property
+    def log_pvalue(self) -> float:
+        weights = np.append(self.log_weights[self.as_large], self.own)
+        return min(0.0, float(scipy.special.logsumexp(weights)) - math.log(len(self.statistics) + 1))
+
+    @property
+    def own_share(self) -> float:
+        """Share of the observed one's weight in the p-value: near 1 this is an upper limit."""
+        return math.exp(min(0.0, self.own - math.log(len(self.statistics) + 1) - self.log_pvalue))
+
+    @property
+    def relative_error(self) -> float:
+        """Of the draws' share of the p-value, from their weights; infinite where none is as large."""
+        return _relative_error(self.log_weights, self.as_large)
+
+    def estimate(self, statistic: float) -> tuple[float, float]:
+        """The probability of a statistic that is as large, and its relative error."""
+        as_large = self.statistics >= statistic
+        return float(np.mean(np.exp(self.log_weights) * as_large)), _relative_error(self.log_weights, as_large)
+
+    @property
+    def description(self) -> str:
+        drawn = f"{len(self.statistics)} tilted draws"
+        if self.own_share >= 0.5:
+            return f"an upper limit by {drawn}"
+        return f"{drawn}, {int(self.as_large.sum())} as large, relative error {100 * self.relative_error:.2g} %"
+
+
+def tilted_tail(
+    law: FiniteLaw,
+    labels: np.ndarray,
+    least: float,
+    totals: Callable[[Iterable[np.ndarray]], np.ndarray],
+    *,
+    count: int,
+    seed: int,
+    threads: int | None,
+) -> Tail | None:
+    """The p-value of a statistic of `labels` from `count` tilted draws; None where nothing is random.
+
+    `totals` are the statistics of labels that come in batches of shape (n, draws); those of at least `least` count as
+    as large as the observed.
+    """
+    directions = Directions.of(law, threads)
+    if directions is None:
+        return None
+    proposal = Proposal.of(directions, seed, count, threads)
+    log_weights: list[np.ndarray] = []
+
+    def batches() -> Iterable[np.ndarray]:
+        for drawn, xi in proposal.draws(count, seed, threads):
+            log_weights.append(proposal.log_weights(xi))
+            yield drawn
+
+    found = totals(batches())
+    own = float(proposal.log_weights(directions.sums(labels[:, None]))[0])
+    return Tail(found, np.concatenate(log_weights), found >= least, own)
+
+
+def _relative_error(log_weights: np.ndarray, as_large: np.ndarray) -> float:
+    """Of the mean of the weights of those that are as large."""
+    if not as_large.any():
+        return math.inf
+    weights = np.zeros(len(log_weights))
+    weights[as_large] = np.exp(log_weights[as_large] - log_weights[as_large].max())
+    return float(np.std(weights) / np.mean(weights) / math.sqrt(len(weights)))
+
+
+@dataclass(frozen=True)
+class Directions:
+    """h_j(i, y), whose sums over the samples have mean 0 and variance 1 under calibration, and their eigenvalues."""
+
+    probabilities: np.ndarray  # shape (n, m)
+    values: np.ndarray  # shape (n m, directions)
+    eigenvalues: np.ndarray  # of the quadratic form T, largest first
+
+    @classmethod
+    def of(cls, law: FiniteLaw, threads: int | None) -> Directions | None:
+        """From eigenvectors between some of the samples, those that have the most to say, continued to all.
+
+        On the host, in float64: the same bits wherever the predictions are.
+        """
+        law = _on_host(law)
+        p, points = law.probabilities, law.problem.left.points
+        n, m = p.shape
+        rows, shares = _sample(expected_lengths(law)[0], max(FEWEST_ROWS, min(MOST_ROWS, ROW_CLASSES // m)))
+        if len(rows) < 2:
+            return None
+        some = FiniteLaw(p[rows], law.root, replace(law.problem, left=Side(points[rows], p[rows, :1])))
+        roots = Scalars(some) if law.narrow_root.shape[1] == 1 else Vectors(some)
+        beside = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
+        operator = operator_for(beside, threads=threads)
+        kernel = operator_for(replace(beside, left=beside.columns), threads=threads).tile(slice(None), slice(None))
+        own = np.diag(kernel)[:, None].copy()
+        np.fill_diagonal(kernel, 0.0)
+        scales = 1 / np.sqrt(shares)[:, None]
+        each = np.repeat(scales, roots.size, axis=0)
+
+        def product(vectors: np.ndarray) -> np.ndarray:
+            return each * roots.back(kernel @ roots.forth(each * vectors))
+
+        most = max(2, min(MOST_DIRECTIONS, DIRECTION_BYTES // (8 * n * m)))
+        values, vectors = _largest(product, len(rows) * roots.size, most)
+        if len(values) == 0:
+            return None
+        marks = roots.forth(each * vectors)
+        sums = operator.matmul(marks)
+        sums[rows] -= own * marks
+        found = sums.reshape(n, -1, len(values))
+        root = law.narrow_root
+        if law.root is not None or m == 2:
+            found = np.einsum("nrj,mr->nmj", found, root)
+        top = p.argmax(axis=1)  # beside whose entry nothing cancels
+        found = found - found[np.arange(n), top][:, None, :]
+        found -= np.einsum("nm,nmj->nj", p, found)[:, None, :]
+        found[p == 0] = 0.0  # never drawn
+        lengths = np.sqrt(np.einsum("nm,nmj->j", p, found**2))
+        kept = lengths > 0
+        found = found[:, :, kept] / lengths[kept]
+        return cls(p, found.reshape(n * m, -1), values[kept]) if kept.any() else None
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        n, m = self.probabilities.shape
+        return np.arange(n)[:, None] * m
+
+    def sums(self, labels: np.ndarray) -> np.ndarray:
+        """xi of labels of shape (n, draws): shape (draws, directions)."""
+        return np.stack([self.values[rows].sum(axis=0) for rows in (self._starts + labels).T])
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The mixture of tilts b, each as probable as the others."""
+
+    directions: Directions
+    tilts: np.ndarray  # b, shape (tilts, directions)
+    log_norms: np.ndarray  # log Z(b)
+
+    @classmethod
+    def of(cls, directions: Directions, seed: int, count: int, threads: int | None) -> Proposal:
+        """Tilts whose directions are those of sums that make the quadratic form large, of the information `TILTS`."""
+        values = directions.eigenvalues
+        most = int(TILT_WORK / directions.probabilities.size)
+        size = max(FEWEST_TILTS, min(MOST_TILTS, count, most))
+        generator = _generator(seed, 0)
+        drawn, wanted = [np.zeros((size - sum(round(share * size) for _, share in TILTS), len(values)))], []
+        for information, share in TILTS:
+            change = 2 * _theta(values, information) * values
+            scale = np.sqrt(change / (1 - change))
+            drawn.append(scale * generator.standard_normal((round(share * size), len(values))))
+        tilts = np.concatenate(drawn)
+        wanted = np.sum(tilts**2, axis=1) / 2  # the information of normal variables
+        scales, log_norms = _scales(directions, tilts, wanted, threads)
+        return cls(directions, tilts * scales[:, None], log_norms)
+
+    def log_weights(self, xi: np.ndarray) -> np.ndarray:
+        """log dP / dQ of labels with these sums."""
+        ratios = scipy.special.logsumexp(xi @ self.tilts.T - self.log_norms, axis=1)
+        return math.log(len(self.tilts)) - ratios
+
+    def draws(self, count: int, seed: int, threads: int | None) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+        """Labels of shape (n, draws) and their xi, in batches; which tilt a draw has is drawn, too."""
+        size = len(self.tilts)
+        times = np.bincount(_generator(seed, 1).integers(size, size=count), minlength=size)
+        n, m = self.directions.probabilities.shape
+
+        def drawn(chunk: slice) -> tuple[np.ndarray, np.ndarray] | None:
+            chosen = [k for k in range(size)[chunk] if times[k]]
+            if not chosen:
+                return None
+            _, tilted, _ = _tilted(self.directions, self.tilts[chosen])
+            cumulative = np.cumsum(tilted, axis=2)
+            cumulative /= cumulative[:, :, -1:]
+            found = []
+            for k, steps in zip(chosen, cumulative, strict=True):
+                uniform = _generator(seed, 2 + k).random((times[k], n, 1))
+                found.append((steps[None, :, :-1] <= uniform).sum(axis=2))
+            labels = np.ascontiguousarray(np.concatenate(found).T)
+            return labels, self.directions.sums(labels)
+
+        yield from filter(None, _chunks(drawn, size, n * m * 4, threads))
+
+
+def _on_host(law: FiniteLaw) -> FiniteLaw:
+    p = arrays.to_host(law.probabilities).astype(np.float64, copy=False)
+    points = arrays.to_host(law.problem.left.points).astype(np.float64, copy=False)
+    return FiniteLaw(p, law.root, replace(law.problem, left=Side(points, p[:, :1])))
+
+
+def _with_ones(points: np.ndarray) -> Side:
+    return Side(points, np.ones_like(points[:, :1]))
+
+
+def _sample(lengths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most so many rows, in the mean as often as their share of the sum of `lengths`, and the shares of each."""
+    open_rows = np.flatnonzero(lengths > 0)
+    if len(open_rows) <= most:
+        return open_rows, np.ones(len(open_rows))
+    shares = np.zeros(len(lengths))
+    certain = np.zeros(len(lengths), dtype=bool)
+    while True:  # what would be taken more than once is taken for certain
+        left = np.where(certain, 0.0, lengths)
+        shares = np.where(certain, 1.0, (most - certain.sum()) * left / max(left.sum(), np.finfo(float).tiny))
+        beyond = (shares >= 1) & ~certain
+        if not beyond.any():
+            break
+        certain |= beyond
+    steps = np.floor(np.cumsum(shares) + 0.5)
+    rows = np.flatnonzero(np.diff(steps, prepend=0.0) > 0)
+    return rows, shares[rows]
+
+
+def _largest(product: Callable[[np.ndarray], np.ndarray], size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Up to `most` of the largest positive eigenvalues, the largest first, and their eigenvectors."""
+    if size <= STORED:
+        matrix = product(np.eye(size))
+        first = max(0, size - most)
+        values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2, subset_by_index=(first, size - 1))
+    else:
+        operator = scipy.sparse.linalg.LinearOperator(
+            (size, size), matvec=lambda v: product(v.reshape(-1, 1))[:, 0], dtype=np.float64
+        )
+        start = np.random.default_rng(0).standard_normal(size)
+        try:
+            values, vectors = scipy.sparse.linalg.eigsh(operator, k=most, which="LA", v0=start, tol=1e-3)
+        except scipy.sparse.linalg.ArpackNoConvergence as error:
+            values, vectors = error.eigenvalues, error.eigenvectors
+    order = np.argsort(-values)
+    order = order[values[order] > NEGLIGIBLE * np.max(values, initial=0.0)]
+    return values[order], vectors[:, order]
+
+
+def _theta(values: np.ndarray, information: float) -> float:
+    """theta for which sum_j l_j xi_j^2 of normal xi, tilted by exp(theta ...), is so far from the law."""
+    low, high = 0.0, 1 / (2 * values[0])
+    for _ in range(60):
+        middle = (low + high) / 2
+        change = 2 * middle * values
+        far = np.sum(change / (1 - change) + np.log1p(-change)) / 2 > information
+        low, high = (low, middle) if far else (middle, high)
+    return low
+
+
+def _scales(
+    directions: Directions, tilts: np.ndarray, wanted: np.ndarray, threads: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of the tilts that give them the information wanted, to `NEAR`, and log Z.
+
+    Of normal sums they are 1. Where events are rare a tilt adds more of them than it would.
+    """
+    scales, log_norms = np.ones(len(tilts)), np.zeros(len(tilts))
+    low, high = np.zeros(len(tilts)), np.full(len(tilts), np.inf)
+    seeking = np.flatnonzero(wanted > 0)
+    for _ in range(STEPS):
+        log_norms[seeking], found = _information(directions, tilts[seeking] * scales[seeking, None], threads)
+        aim = wanted[seeking]
+        off = (found > NEAR * aim) | (found < aim / NEAR)
+        seeking, found, aim = seeking[off], found[off], aim[off]
+        if len(seeking) == 0:
+            return scales, log_norms
+        now = scales[seeking]
+        high[seeking] = np.where(found > aim, now, high[seeking])
+        low[seeking] = np.where(found > aim, low[seeking], now)
+        step = now * np.clip(np.sqrt(aim / np.maximum(found, np.finfo(float).tiny)), 0.25, 4)
+        inside = (step > low[seeking]) & (step < high[seeking])
+        halved = np.where(np.isinf(high[seeking]), 2 * now, (low[seeking] + high[seeking]) / 2)
+        scales[seeking] = np.where(inside, step, halved)
+    log_norms[seeking], _ = _information(directions, tilts[seeking] * scales[seeking, None], threads)
+    return scales, log_norms
+
+
+def _information(directions: Directions, tilts: np.ndarray, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """log Z of the tilts, and their information in nats: the divergence of the tilted law from the law."""
+
+    def found(chunk: slice) -> tuple[np.ndarray, np.ndarray]:
+        logs, tilted, log_norms = _tilted(directions, tilts[chunk])
+        return log_norms, np.einsum("knm,knm->k", tilted, logs) - log_norms
+
+    parts = list(_chunks(found, len(tilts), directions.probabilities.size, threads))
+    log_norms, information = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return log_norms, information
+
+
+def _tilted(directions: Directions, tilts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """<b, h>, shape (tilts, n, m), the tilted predictions, and log Z, shape (tilts,)."""
+    p = directions.probabilities
+    logs = (tilts @ directions.values.T).reshape(-1, *p.shape)
+    most = logs.max(axis=2, keepdims=True)
+    tilted = p * np.exp(logs - most)
+    sums = tilted.sum(axis=2, keepdims=True)
+    tilted /= sums
+    return logs, tilted, (np.log(sums) + most).sum(axis=(1, 2))
+
+
+def _chunks(work: Callable[[slice], T], size: int, numbers: int, threads: int | None) -> Iterable[T]:
+    """`work` for consecutive pieces of range(size), in order, so many numbers each; threads share the pieces."""
+    step = max(1, CHUNK_BYTES // (8 * numbers))
+    pieces = [slice(begin, min(size, begin + step)) for begin in range(0, size, step)]
+    if not threads or threads == 1 or len(pieces) == 1:
+        yield from map(work, pieces)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for begin in range(0, len(pieces), threads):  # not all results at once
+            yield from pool.map(work, pieces[begin : begin + threads])
+
+
+def _generator(seed: int, replicate: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=np.array([seed, STREAM + replicate], dtype=np.uint64)))

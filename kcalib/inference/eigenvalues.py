@@ -72,7 +72,7 @@ class Eigenvalues:
             largest = math.sqrt(self.rest_squares)  # with one degree of freedom
             w = min(largest, max(-largest, w))
             weights = np.append(weights, w)
-            freedom = np.append(freedom, self.rest_squares / w**2)
+            freedom = np.append(freedom, max(1.0, self.rest_squares / w**2))  # the root's rounding may leave less
             variance = 0.0
         return ChiSquareMixture(weights, degrees_of_freedom=freedom, normal_variance=variance)
 

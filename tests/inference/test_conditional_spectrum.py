@@ -14,7 +14,7 @@ from kcalib._input.labels import prepare
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import conditional
-from kcalib.inference.eigenvalues import full_spectrum, leading_spectrum
+from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential
 from kcalib.methods import Pearson, Spectrum
@@ -168,3 +168,11 @@ def test_levels(name):
             rejected[reference] += result.pvalue <= 0.05
     assert rejected["conditional"] <= 80 * binomial_bounds(80, 0.08)[1]
     assert rejected["residuals"] > 2 * rejected["conditional"]
+
+
+@pytest.mark.parametrize("squares", [0.25, 0.5436249914654229, 0.8574042765875693])
+def test_a_rest_of_one_eigenvalue_is_a_chi_square_variable_whatever_its_root_is_rounded_to(squares):
+    law = Eigenvalues(np.array([2.0]), squares, squares**1.5, squares**2).law()
+    assert law.degrees_of_freedom == pytest.approx((1.0, 1.0), rel=1e-12) and min(law.degrees_of_freedom) >= 1
+    # A third cumulant that is too large for the variance is cut to that of one degree of freedom.
+    assert min(Eigenvalues(np.array([2.0]), squares, 3 * squares**1.5, squares**2).law().degrees_of_freedom) >= 1

@@ -13,6 +13,7 @@ import oracle
 import pytest
 import scipy.optimize
 import scipy.stats
+from hard_laws import LAWS, Law
 from problems import binomial_bounds, softmax_problem
 
 import kcalib
@@ -999,3 +1000,64 @@ def test_plain_ckce_would_tell_calibrated_models_apart():
         differences.append((plain[0] - plain[1], result.difference))
     plain, unbiased = np.mean(differences, axis=0) / (np.std(differences, axis=0, ddof=1) / np.sqrt(30))
     assert abs(plain) > 6 and abs(unbiased) < 4
+
+
+# -- levels where errors are rare: predictions and their averages over groups, both calibrated
+
+
+def coarse(p: np.ndarray) -> np.ndarray:
+    """Averages over groups of eight samples that predict the same class with about the same confidence."""
+    order = np.lexsort((p.max(axis=1), p.argmax(axis=1)))
+    averages = np.empty_like(p)
+    for group in np.array_split(order, len(p) // 8):
+        averages[group] = p[group].mean(axis=0)
+    return averages
+
+
+def check_levels(law: Law, metric: str, repetitions: int) -> None:
+    rng, pvalues = np.random.default_rng(1), []
+    options = {"n_resamples": 199} if metric == "ece" else {}
+    for _ in range(repetitions):
+        y, p = law.calibrated(rng)
+        d = kcalib.compare(y, {"fine": p, "coarse": coarse(p)}, metric=metric, threads=1, **options).differences[0]
+        pvalues.append(d.pvalue)
+        assert d.pvalue <= 0.05 or d.confidence_interval.low - 1e-12 <= 0 <= d.confidence_interval.high + 1e-12
+    for alpha in (0.01, 0.05, 0.1):
+        assert np.mean(np.array(pvalues) <= alpha) <= binomial_bounds(repetitions, alpha)[1], alpha
+
+
+@pytest.mark.parametrize("metric", ["skce", "ece"])
+@pytest.mark.parametrize("name", ["saturated, 1e-8..1e-4", "rare, Beta(.1, 100)"])
+def test_levels_of_rare_errors(name, metric):
+    check_levels(LAWS[name], metric, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["skce", "ckce", "ece"])
+@pytest.mark.parametrize("name", LAWS)
+def test_levels_of_hard_laws(name, metric):
+    check_levels(LAWS[name], metric, 200 if metric == "ckce" else 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAWS)
+def test_levels_of_hard_laws_by_features(monkeypatch, name):
+    monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
+    check_levels(LAWS[name], "skce", 500)
+
+
+def rare_losses(n: int, rng: np.random.Generator) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Two models of equal expected Brier score: events of probability e, of which one says 0 and the other 2 e."""
+    e = rng.beta(0.1, 100.0, size=n)
+    return (rng.uniform(size=n) < e).astype(int), {"never": np.zeros(n), "twice": 2 * e}
+
+
+@pytest.mark.parametrize("n", [20, 200, 3000])
+def test_levels_of_losses_with_rare_events(n):
+    """Most samples hold no event at all: then all differences but some tiny ones have the same sign."""
+    rng = np.random.default_rng(0)
+    found = [kcalib.compare(*rare_losses(n, rng), metric="brier").differences[0] for _ in range(200)]
+    covered = [d.confidence_interval.low <= 0 <= d.confidence_interval.high for d in found]
+    assert np.mean(covered) >= binomial_bounds(200, 0.95)[0]
+    for alpha in (0.01, 0.05, 0.1):
+        assert np.mean([d.pvalue <= alpha for d in found]) <= binomial_bounds(200, alpha)[1]

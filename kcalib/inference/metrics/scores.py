@@ -34,7 +34,7 @@ from kcalib.inference.metrics.measured import (
 )
 from kcalib.results import ConfidenceInterval
 
-ENTRIES_AT_ONCE = 2**22  # of losses by labels in memory
+ENTRIES_AT_ONCE = 2**20  # of losses by labels in memory
 # A law under which losses vary less than at hand with a smaller probability is not that of these labels.
 CONTRADICTED = 1e-3
 EVENTS = 15  # labels that a law must rest on for the spread at hand to be believed beside it
@@ -103,10 +103,10 @@ def _means(
     of_differences = ConfidenceInterval(-width, width)
     values, differences = [], []
     for (i,) in _singles(losses):
-        found = None if possible is None else possible[i,]
+        found = None if possible is None else possible.get((i,))
         values.append(_mean(losses[i], confidence_level, limits, found, 0.0))
     for i, j in _pairs(losses):
-        found = None if possible is None else possible[i, j]
+        found = None if possible is None else possible.get((i, j))
         resolution = ROUNDINGS * EPSILON * float((abs(losses[i]) + abs(losses[j])).mean())
         differences.append(_mean(losses[i] - losses[j], confidence_level, of_differences, found, resolution))
     few = len(losses[0]) <= certainty.FEW
@@ -193,26 +193,33 @@ class _Descending:
 
 
 def _possible(data: Sequence[Classification], by_label: ByLabel) -> Possible:
-    """Of each model and each two, from losses (but for a constant of each row) for every label."""
+    """Of each model and each two, from losses (but for a constant of each row) for every label.
+
+    Those of which some samples already hold more than enough events are left out.
+    """
     n, m = data[0].n, data[0].m
     combinations: list[Combination] = [*_singles(data)]
     if labels_are_shared(data):
         combinations += _pairs(data)
     sums = {combination: _Sums(len(combination)) for combination in combinations}
-    for begin in range(0, n, max(1, ENTRIES_AT_ONCE // m)):
-        rows = slice(begin, min(n, begin + max(1, ENTRIES_AT_ONCE // m)))
+    step = max(1, ENTRIES_AT_ONCE // m)
+    for begin in range(0, n, step):
+        open_ones = [combination for combination in combinations if not sums[combination].is_settled()]
+        if not open_ones:
+            break
+        rows = slice(begin, min(n, begin + step))
         labels = [arrays.where_computed(one.labels[rows]) for one in data]
         losses = [by_label(one, rows) for one in data]
         laws = [arrays.where_computed(one.probabilities[rows, :]).astype(np.float64) for one in data]
         every = arrays.namespace(laws[0]).arange(len(labels[0]))
-        for combination in combinations:
+        for combination in open_ones:
             first, *others = (losses[i] for i in combination)
             change = first - others[0] if others else first
             change = change - change[every, labels[combination[0]]][:, None]
             sums[combination].add(change, [laws[i] for i in combination])
-    found = {combination: one.possible() for combination, one in sums.items()}
+    found = {combination: one.possible() for combination, one in sums.items() if not one.is_settled()}
     for i, j in _pairs(data):  # where labels are not shared one may change without the other, or with it
-        if (i, j) not in found:
+        if (i, j) not in sums and (i,) in found and (j,) in found:
             a, b = found[i,], found[j,]
             found[i, j] = _Possible(a.most + b.least, a.least + b.most, 0.0, min(a.events, b.events))
     return found
@@ -232,6 +239,10 @@ class _Sums:
         self.least.append(-change.min(axis=1))
         for law, p in zip(self.laws, laws, strict=True):
             law.add(change, p)
+
+    def is_settled(self) -> bool:
+        """Whether the spread at hand will do: a law that is not contradicted rests on many labels."""
+        return any(law.events() >= 2 * EVENTS and not law.is_contradicted() for law in self.laws)
 
     def possible(self) -> _Possible:
         most, least = (arrays.namespace(parts[0]).concatenate(parts) for parts in (self.most, self.least))

@@ -207,7 +207,7 @@ def evaluate(
     level: float = 0.05,
     tolerance: float | None = None,
     kernel: Kernel | None = None,
-    estimator: str = "unbiased",
+    estimator: str = "auto",
     method: str | CalibrationMethod = "auto",
     block_size: int | None = None,
     n_bins: int | None = None,
@@ -224,8 +224,11 @@ def evaluate(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, estimator, classes, from_logits, threads
+    y_true, y_pred, kernel, classes, from_logits, threads
         As in `kcalib.skce`.
+    estimator : {"auto", "unbiased", "biased", "block", "linear", "features"}
+        Of the SKCE, as in `kcalib.skce`. "auto", the default, is what the test rests on: "unbiased" where that sums
+        all pairs, or if that takes about a second, else "features".
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import scipy
 
 from kcalib._backend.options import check_choice
+from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib.lenses import Canonical
 
@@ -153,8 +154,11 @@ class CalibrationTestResult:
             -infinity if alternative == "less" else low, infinity if alternative == "greater" else high
         )
 
-    def limits(self, tail: float) -> ConfidenceInterval:
-        """Those of `confidence_interval` that exclude the true value with the probability `tail` each."""
+    def limits(self, tail: float, *, of_features: bool = False) -> ConfidenceInterval:
+        """Those of `confidence_interval` that exclude the true value with the probability `tail` each.
+
+        `of_features`: the true value with the kernel of the random features, in place of the given kernel.
+        """
         if not self.has_interval:
             raise ValueError(
                 f"there is no confidence interval for the {self.estimator} with method={self.method!r} and "
@@ -165,7 +169,7 @@ class CalibrationTestResult:
             low, high = self.estimate - width, self.estimate + width
         else:
             assert self.standard_error is not None
-            low, high = self._asymptotic_limits(self.standard_error, tail)
+            low, high = self._asymptotic_limits(self.standard_error, tail, of_features)
         return ConfidenceInterval(low if self.pvalue < tail else min(low, 0.0), high)
 
     @property
@@ -174,11 +178,16 @@ class CalibrationTestResult:
         by_hoeffding = self.method == "distribution_free" and self.estimator != "biased SKCE"
         return by_hoeffding or self.standard_error is not None
 
-    def _asymptotic_limits(self, error: float, tail: float) -> tuple[float, float]:
+    def _asymptotic_limits(self, error: float, tail: float, of_features: bool) -> tuple[float, float]:
         """Limits that the estimate's law leaves with the probability `tail` on either side."""
         if self.variance_slope is not None and self.variance_constant is not None:
-            variance = ScoreVariance(self.variance_slope, self.variance_constant)
             quantile = -float(scipy.special.ndtri(tail))
+            constant = self.variance_constant
+            if self.features_standard_error is not None and not of_features:
+                # The spread of few groups: Student's law in place of the normal one.
+                wider = float(scipy.special.stdtrit(N_GROUPS - 1, tail)) / -quantile if quantile else 1.0
+                constant += (wider * self.features_standard_error) ** 2
+            variance = ScoreVariance(self.variance_slope, constant)
             return variance.lower_limit(self.estimate, tail), variance.upper_limit(self.estimate, quantile)
         if self.n_blocks is None:
             quantile = -float(scipy.special.ndtri(tail))

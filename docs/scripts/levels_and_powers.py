@@ -152,8 +152,8 @@ def data_set(job: Job, i: int) -> tuple[np.ndarray, np.ndarray]:
         return LAWS[job.cell[0]].calibrated(rng, job.n)
     predictions, alternative = job.cell
     p = PREDICTIONS[predictions](job.n, rng)
-    # Along n the alternative stays what it is at 3000.
-    return drawn_labels(ALTERNATIVES[alternative](p, strength(alternative, predictions)), rng), p
+    size = GROWING_STRENGTH if job.kind == "growth" else strength(alternative, predictions)
+    return drawn_labels(ALTERNATIVES[alternative](p, size), rng), p
 
 
 def with_draws(method: Any, resamples: int) -> Any:
@@ -324,8 +324,9 @@ def _power(journal: Journal, kind: str, cell: tuple[str, str], n: int, method: s
     return (share(pvalues, 0.05), len(pvalues)) if len(pvalues) else (float("nan"), 0)
 
 
-GROWTH = {3000: 300, 6000: 200, 10_000: 100, 20_000: 60, 30_000: 60, 60_000: 40, 100_000: 40, 1_000_000: 6}
+GROWTH = {3000: 400, 10_000: 200, 20_000: 100, 30_000: 100, 60_000: 60, 100_000: 40, 1_000_000: 4}
 GROWING = ("Dir(.3), m = 10", "temperature")
+GROWING_STRENGTH = 0.07
 
 
 def growth_table(journal: Journal, methods: list[str]) -> str:

@@ -15,7 +15,7 @@ from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED,
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.binning import N_BINS
-from kcalib.estimators.skce import ESTIMATORS
+from kcalib.estimators.skce import ESTIMATORS, FEATURES
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
@@ -190,8 +190,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--method", choices=[m.name for m in METHODS], default="auto", help="test of calibration (default: %(default)s)"
     )
     computed.add_argument(
-        "--estimator", choices=ESTIMATORS,
-        help="estimator of the SKCE, and of tests that take one (default: unbiased)",
+        "--estimator", choices=(*ESTIMATORS, FEATURES),
+        help="estimator of the SKCE, and of tests that take one (default: that of the test)",
     )  # fmt: skip
     computed.add_argument(
         "--block-size", metavar="INT", type=integer(2),

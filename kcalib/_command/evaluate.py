@@ -15,7 +15,6 @@ from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
-from kcalib.estimators.skce import ESTIMATORS
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
@@ -70,7 +69,7 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `evaluation_of` takes; a usage error if an option is given that nothing has."""
-    estimator, method = arguments.estimator or ESTIMATORS[0], method_of(arguments)
+    estimator, method = arguments.estimator or "auto", method_of(arguments)
     having = owners()["block_size"]
     if arguments.block_size is not None and estimator != "block" and type(method) not in having:
         arguments.usage_error(

@@ -23,7 +23,7 @@ from kcalib._pairs.problem import Term
 from kcalib._pairs.spectra import Domain, frequencies, without_features
 
 N_GROUPS = 8
-COLUMNS_PER_ROOT = 14.4  # columns for each fourth root of n: 256 for 1e5 samples
+COLUMNS_PER_ROOT = 60  # columns for each eighth root of n: 256 for 1e5 samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class FeatureMap:
 
 
 def default_columns(n: int) -> int:
-    """Columns of features for n samples: 256 for 1e5, growing with the fourth root of n; multiples of 16."""
+    """Columns of features for n samples: 256 for 1e5, growing with the eighth root of n; multiples of 16."""
     step = 2 * N_GROUPS
-    return step * max(1, round(COLUMNS_PER_ROOT * n**0.25 / step))
+    return step * max(1, round(COLUMNS_PER_ROOT * n**0.125 / step))
 
 
 def feature_map(

@@ -23,17 +23,22 @@ from functools import singledispatch
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
+from kcalib._packing.features import FeatureProblem
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.feature_sums import feature_rows
+from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.profiles import PROFILES
 
 RISK_SHARE = 0.05  # of the level that the bound has: lambda is above its upper limit
 WORK = 1e9  # multiply-adds of a product with K: samples beyond that, of which the eigenvalue takes some
 ENTRY = 12  # what an entry of K takes beside its columns
+MOST_WITH_FEATURES, ROWS = 2**14, 2**12  # samples; how many at a time
 MOST_OF_DISTRIBUTIONS = 2000  # samples whose entries are sums over components
 SEED = 0  # of the samples that are taken, so that the eigenvalue is a function of the predictions
 MOST_PRODUCTS, CONVERGED = 30, 1e-3
@@ -92,6 +97,44 @@ def mean_eigenvalue(data: Data, packed: Packed, operator: Operator) -> MeanEigen
     alone = replace(problem, left=side, target=None)
     operator = operator_for(alone, operator=operator.name, threads=operator.threads)
     return MeanEigenvalue(min(supremum, _largest(operator, size)), supremum, size)
+
+
+def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
+    """The same of a feature kernel, whose matrix has the eigenvalues of phi^T phi.
+
+    Raises
+    ------
+    NoBoundError
+        If the feature kernel is not bounded.
+    """
+    found, points, n = problem.map, problem.points, problem.n
+    supremum = feature_supremum(found, has_bounded_points=points_are_bounded(problem.data))
+    if supremum is None:
+        raise NoBoundError(f"the kernel {problem.packed.kernel} has no known supremum")
+    size, xp = min(n, MOST_WITH_FEATURES), arrays.namespace(points)
+    rows = np.sort(arrays.to_host(problem.data.order(SEED)[:size]))
+    gram: Array | float = 0.0
+    for begin in range(0, size, ROWS):
+        phi = feature_rows(found, xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0))
+        gram = gram + xp.matmul(phi.T, phi)
+    return MeanEigenvalue(float(np.linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
+
+
+def feature_supremum(found: FeatureMap, *, has_bounded_points: bool) -> float | None:
+    """sup |phi(x)|^2 or more; None where it is not known.
+
+    It is sum_f a_f^2 prod_l (<x, r_lf> + o_lf)^2, with one factor a convex function of probabilities, which has its
+    maximum at a corner.
+    """
+    squares = found.amplitudes**2
+    if not np.any(found.projections):
+        return float(np.sum(squares * np.prod(found.offsets**2, axis=0)))
+    if not has_bounded_points:
+        return None
+    corners = (found.projections + found.offsets[:, :, None]) ** 2
+    if len(corners) == 1:
+        return float(np.max(squares @ corners[0]))
+    return float(np.sum(squares * np.prod(np.max(corners, axis=2), axis=0)))
 
 
 def kernel_supremum(problem: PairProblem, *, has_bounded_points: bool) -> float | None:

@@ -160,7 +160,7 @@ def skce(
         Samples in a block, 2..n, for "block" only; default: the integer square root of n, at
         least 2. Samples after the last full block are not used.
     n_columns : int, optional
-        Columns of random features, a multiple of 16, for "features" only; default: 14.4 times the fourth root of n,
+        Columns of random features, a multiple of 16, for "features" only; default: 60 times the eighth root of n,
         which is 256 for 100,000 samples.
     seed : int, optional
         Decides the random features, at least 0, for "features" only; default 0.
@@ -277,7 +277,7 @@ def skce(
     >>> y = rng.uniform(size=5000) < p**2
     >>> result = kcalib.skce(y, p, estimator="features", full_output=True)
     >>> result.n_columns, abs(result.value - kcalib.skce(y, p)) < 3 * result.features_standard_error
-    (128, True)
+    (176, True)
 
     Two normal distributions N(0, 1) and targets 0 and 2: k = 1, and the estimate is the inner product of residuals,
     exp(-2) - (1 + exp(-1)) / sqrt(2) + 1 / sqrt(3).

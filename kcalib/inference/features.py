@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
 from kcalib._backend.options import check_integer, check_seed
-from kcalib._packing.features import FeatureProblem, check_columns, features_of
+from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
-from kcalib._pairs.features import N_GROUPS
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
-from kcalib.estimators.skce import feature_options
 from kcalib.inference.quadratic import MAX_RESAMPLES, NullLaw
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
@@ -42,8 +39,8 @@ class Features(CalibrationMethod):
     Parameters
     ----------
     n_columns : int, optional
-        Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 14.4
-        times the fourth root of n, which is 256 for 100,000 samples.
+        Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60
+        times the eighth root of n, which is 256 for 100,000 samples.
     n_resamples : int
         Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R).
 
@@ -89,7 +86,7 @@ class Features(CalibrationMethod):
         if task.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {task.n}")
         seed = check_seed(seed)
-        problem = features_of(task.data, task.packed, **feature_options(task.options, self.n_columns, seed))
+        problem = task.features(self.n_columns, seed)
         drawn = problem.drawn_totals(int(self.n_resamples), seed)
         moments = feature_moments(problem, drawn=drawn)
         return _result(task, problem, moments, _law(problem, moments, drawn), seed)
@@ -114,8 +111,6 @@ def _result(
     assert squares is not None
     estimate, of_samples = statistics.unbiased(moments, n), statistics.standard_error(moments, squares)
     variance = statistics.score_variance(moments, squares) if n >= 4 else None
-    # The spread of few groups: Student's law, in limits that are those of the normal one.
-    wider = of_features * float(scipy.special.stdtrit(N_GROUPS - 1, 0.975) / scipy.special.ndtri(0.975))
     return task.result(
         method=Features.name,
         statistic=n * estimate,
@@ -126,7 +121,7 @@ def _result(
         null_standard_error=statistics.null_standard_error(squares, n),
         features_standard_error=of_features,
         variance_slope=None if variance is None else variance.slope,
-        variance_constant=None if variance is None else variance.constant + wider**2,
+        variance_constant=None if variance is None else variance.constant,
         null_law=law.description,
         estimator="unbiased SKCE of random features",
         n_resamples=law.n_resamples,

@@ -7,7 +7,7 @@ when a method first asks for the pair problem. `calibration_test` makes the task
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,12 +17,13 @@ from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.methods import Method
 from kcalib._packing import Packed
+from kcalib._packing.features import FeatureProblem, features_of
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.estimators.null_moments import NullMoments, effective_events, null_moments
-from kcalib.estimators.skce import PairOptions
+from kcalib.estimators.skce import PairOptions, feature_options
 from kcalib.results import CalibrationTestResult
 
 
@@ -40,6 +41,7 @@ class Task:
 
     data: Data
     options: PairOptions
+    feature_problems: list[FeatureProblem] = field(default_factory=list)  # those that were made, for others to look at
 
     @property
     def n(self) -> int:
@@ -53,6 +55,12 @@ class Task:
     @cached_property
     def operator(self) -> Operator:
         return operator_for(self.packed.problem, operator=self.options.operator, threads=self.options.threads)
+
+    def features(self, n_columns: int | None, seed: int | None) -> FeatureProblem:
+        """The problem of random features, which is kept."""
+        problem = features_of(self.data, self.packed, **feature_options(self.options, n_columns, seed))
+        self.feature_problems.append(problem)
+        return problem
 
     def operator_of(self, problem: PairProblem) -> Operator:
         """Another problem on the operator of this one."""

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kcalib._input.data import Data
 from kcalib.estimators import rms_bound
+from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.rms_bound import RISK_SHARE, NoBoundError
-from kcalib.estimators.skce import PairOptions, check_estimator, estimate_of
-from kcalib.inference.calibration_test import run
+from kcalib.estimators.skce import (
+    FEATURES,
+    PairOptions,
+    check_estimator,
+    check_has_blocks,
+    estimate_of,
+    features_estimate_of,
+)
+from kcalib.inference.calibration_test import entry_cost, run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult
+
+PAIRS_WORK = 1e10  # multiply-adds of a sum over pairs that is taken for the estimate alone: about a second
 
 
 @dataclass(frozen=True)
@@ -109,11 +120,23 @@ def measure(
                 "it out, or use the default method and a bounded kernel"
             ) from None
         bound = None
-    return Measured(_estimated(task, estimator, block_size, seed), test, bound, level, tolerance)
+    return Measured(_estimated(task, test, estimator, block_size, seed), test, bound, level, tolerance)
 
 
-def _estimated(task: Task, estimator: str, block_size: int | None, seed: int | None) -> SKCEResult:
+def _estimated(
+    task: Task, test: CalibrationTestResult, estimator: str, block_size: int | None, seed: int | None
+) -> SKCEResult:
+    """The estimate; "auto" is that of the test, or one of as little work."""
     data = task.data
+    if estimator == "auto":
+        check_has_blocks(estimator, block_size)
+        if test.n_columns is not None:
+            return _of_test(test)
+        estimator = "unbiased" if _sums_all_pairs(task, test) else FEATURES
+    if estimator == FEATURES:
+        check_has_blocks(estimator, block_size)
+        problem = task.features(None, seed)
+        return features_estimate_of(problem, feature_moments(problem))
     block_size = check_estimator(data, estimator, block_size)
     if block_size is None:
         null = task.null_moments if data.n > 1 else None
@@ -122,6 +145,28 @@ def _estimated(task: Task, estimator: str, block_size: int | None, seed: int | N
     packed = task.packed if seed is None else task.packed.taken(data.order(seed))
     ordered = data if seed is None else data.permuted(seed)
     return estimate_of(ordered, packed, task.ordered(seed), estimator, block_size)
+
+
+def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
+    """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
+    if test.variance_slope is not None or task.operator.on_a_line:
+        return True
+    if task.n**2 / 2 * entry_cost(task.packed.problem) <= PAIRS_WORK:
+        return True
+    try:
+        task.features(None, None)
+    except ValueError:  # as a test by features would say
+        return True
+    return False
+
+
+def _of_test(test: CalibrationTestResult) -> SKCEResult:
+    """The estimate that a test by random features is of."""
+    start = time.perf_counter()
+    own: dict[str, Any] = {"value": test.estimate, "draws_standard_error": None, "estimator": FEATURES}
+    shared = {field.name for field in dataclasses.fields(SKCEResult)} - {*own, "seconds"}
+    fields = {name: getattr(test, name) for name in shared}
+    return SKCEResult(**own, **fields, seconds=time.perf_counter() - start)
 
 
 def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> ErrorBound:
@@ -134,9 +179,17 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
     """
     if not test.has_interval:
         raise NoBoundError(f"method={test.method!r} has no confidence interval of the SKCE for {task.n} samples")
-    risk = RISK_SHARE * level
+    risk, of_features = RISK_SHARE * level, False
     diameter = rms_bound.squared_diameter(task.data, task.packed)
-    largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.operator)
-    low = test.limits(level - risk).low
+    if test.n_columns is not None:
+        problem = task.feature_problems[-1]
+        # What the features add to the error is none of the feature kernel's; but features of targets have a diameter
+        # that is not known.
+        of_features = problem.mark_groups is None
+    if of_features:
+        largest = rms_bound.feature_eigenvalue(problem)
+    else:
+        largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.operator)
+    low = test.limits(level - risk, of_features=of_features).low
     eigenvalue = largest.upper_limit(risk)
     return ErrorBound(rms_bound.rms_error_lower(low, eigenvalue, diameter), eigenvalue, largest.n_samples)

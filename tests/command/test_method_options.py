@@ -106,7 +106,7 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
         (
             "--block-size 9",
             "--block-size is for --estimator block or --method block, distribution_free or consistency, not for "
-            "--estimator unbiased with --method auto; leave it out",
+            "--estimator auto with --method auto; leave it out",
         ),
         ("--method distribution_free --block-size 9", "--block-size is 9, but estimator='unbiased' has no block size"),
     ],

@@ -140,7 +140,7 @@ def test_seed_and_columns_decide_the_features():
 def test_few_samples(n):
     y, p = problem(n, 3)
     result = kcalib.skce(y, p, estimator="features", full_output=True)
-    assert math.isfinite(result.value) and result.n_columns == 16
+    assert math.isfinite(result.value) and result.n_columns == default_columns(n)
     assert (result.standard_error is None) == (n < 4)
 
 

@@ -18,7 +18,9 @@ from scipy.spatial.distance import cdist
 import kcalib
 from kcalib import _packing
 from kcalib._input.forecasts import prepare
+from kcalib._packing.features import feature_problem
 from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.feature_sums import feature_rows
 from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.estimators import rms_bound
 from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
@@ -151,3 +153,31 @@ def test_indefinite_kernels_have_no_bound():
         problem = problem_of(y, p, Cosine(bandwidth=0.7))
     with pytest.raises(NoBoundError, match="is not known to be positive definite"):
         rms_bound.mean_eigenvalue(*problem)
+
+
+@pytest.mark.parametrize("kernel", [Exponential(bandwidth=0.4), Linear(), 0.5 * Linear() + 2 * Gaussian(bandwidth=0.3)])
+def test_the_eigenvalue_of_a_feature_kernel(kernel, monkeypatch):
+    y, p = softmax_problem(300, 4)
+    data = prepare(y, p, threads=1)
+    problem = feature_problem(data, kernel, None, n_columns=64, seed=3)
+    phi = feature_rows(problem.map, p)
+    matrix = phi @ phi.T
+    found = rms_bound.feature_eigenvalue(problem)
+    assert found.value == pytest.approx(np.linalg.eigvalsh(matrix / 300)[-1], rel=1e-9) and found.n_samples == 300
+    corners = feature_rows(problem.map, np.eye(4))
+    assert max(np.max(np.diagonal(matrix)), np.max(np.sum(corners**2, axis=1))) <= found.supremum * (1 + 1e-12)
+    monkeypatch.setattr(rms_bound, "MOST_WITH_FEATURES", 100)
+    monkeypatch.setattr(rms_bound, "ROWS", 30)
+    some = np.random.default_rng(rms_bound.SEED).permutation(300)[:100]
+    found = rms_bound.feature_eigenvalue(problem)
+    assert found.value == pytest.approx(np.linalg.eigvalsh(matrix[np.ix_(some, some)] / 100)[-1], rel=1e-9)
+    assert found.n_samples == 100
+
+
+def test_products_of_inner_products_have_a_bound():
+    y, p = softmax_problem(50, 3)
+    problem = feature_problem(prepare(y, p), Linear() * Linear() * Gaussian(bandwidth=0.5), None, n_columns=64, seed=1)
+    phi = feature_rows(problem.map, np.random.default_rng(0).dirichlet(np.full(3, 0.2), size=2000))
+    most = np.max(np.sum(phi**2, axis=1))
+    assert most <= rms_bound.feature_supremum(problem.map, has_bounded_points=True) <= 10 * most
+    assert rms_bound.feature_supremum(problem.map, has_bounded_points=False) is None

@@ -102,7 +102,7 @@ def test_result_is_that_of_the_estimator_and_the_draws():
     again = kcalib.calibration_test(y, p, method=method, seed=drawn_seed)
     assert again.seed == drawn_seed
     default = kcalib.calibration_test(y, p, method="features", seed=5)
-    assert (default.n_columns, default.n_resamples) == (48, 199)
+    assert (default.n_columns, default.n_resamples) == (112, 199)
 
 
 def test_intervals_cover_the_error_under_the_given_kernel():

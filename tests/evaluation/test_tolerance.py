@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from hard_laws import LAWS, drawn_labels
+from hard_laws import LAWS, Law, drawn_labels
+from intervals import Leading, misses
 from problems import binomial_bounds, softmax_problem
 
 import kcalib
@@ -53,6 +54,28 @@ def test_rare_events_at_the_boundary():
         y = drawn_labels(np.clip(truth, 0, 1), rng)
         rejected += kcalib.evaluate(y, p, tolerance=error, level=level, method="gamma", threads=1).miscalibrated
     assert rejected / 100 <= binomial_bounds(100, level, RISK)[1]
+
+
+def away_from_zero(m: int) -> Law:
+    return Law(250, lambda n, rng: 0.2 / m + 0.8 * rng.dirichlet(np.full(m, 1.0), size=n))
+
+
+@pytest.mark.parametrize("m", [2, 10])
+def test_errors_along_the_leading_eigenfunction_are_at_the_boundary(m):
+    law, level = away_from_zero(m), 0.1
+    found = misses(law, Leading(law, 0.02), count=60, level=level)
+    assert found.bound <= binomial_bounds(60, level, RISK)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "error"), [(2, 0.03), (2, 0.08), (10, 0.01), (10, 0.05)])
+@pytest.mark.parametrize("n", [250, 1000])
+def test_the_level_for_errors_along_the_leading_eigenfunction(m, error, n):
+    law = away_from_zero(m)
+    for level in (0.01, 0.05, 0.1):
+        found = misses(law, Leading(law, error), count=1000, n=n, level=level)
+        assert found.bound <= binomial_bounds(1000, level, RISK)[1]
+    assert found.mean_bound > 0.2
 
 
 def test_larger_errors_than_the_tolerance_are_found():

@@ -29,6 +29,7 @@ from kcalib.kernels import Gaussian
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
+COVER = 2**13  # targets that features are good for, if draws stand for the predictions: atoms, and others
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,18 @@ def _of_atoms(
     draws_name: str,
     draws: Draws | None = None,
 ) -> TargetFactor:
-    """Sums over atoms; by features of the kernel where these are exact to rounding, and less work."""
+    """Sums over atoms; by features of the kernel where these are exact to rounding, and less work.
+
+    Exact for all targets that a test draws, which are atoms but where draws stand for the predictions: then they are
+    others, and features that know the observed targets alone would make these look special.
+    """
     size, groups = int(components.weights.shape[1]), ((1.0, 1.0),)
     if size >= FEWEST_ATOMS and _positive_definite(terms):
         like = components.locations
         y = arrays.namespace(like).astype(arrays.beside(data.y, like), like.dtype)
         y = y if root is None else y @ arrays.like(root, like, dtype=like.dtype)
-        found = target_features(y, components.locations, components.weights, terms, only_exact=True)
+        cover = None if draws is None else _drawn_targets(data, size, root, like)
+        found = target_features(y, components.locations, components.weights, terms, cover=cover, only_exact=True)
         if found is not None and found.cheaper and is_exact(found):
             name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
@@ -141,6 +147,15 @@ def _of_atoms(
     described = mixtures_of(components, terms, groups)
     name = draws_name or "sums over atoms"
     return TargetFactor(kernel, name, _supremum(terms), components, None, None, groups, described, root, draws)
+
+
+def _drawn_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Array) -> Array | None:
+    """Targets from all over where predictions draw them, shape (N, d); None where the atoms are enough of them."""
+    count = -(-COVER // data.n) - size
+    if count <= 0:
+        return None
+    drawn = _seen(drawn_atoms(data.prediction, count, seed_of(COVER)), root).locations
+    return arrays.namespace(like).reshape(drawn, (-1, like.shape[2]))
 
 
 def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetFactor | None:

@@ -43,7 +43,7 @@ FEATURES_PER_EVALUATION = 16
 # Pivots are taken in rounds, each over all points, until no residual exceeds this share of the round before: a pivot
 # divides by the root of its residual, which must not be far below that of other points, or roundings would grow.
 ROUND = 1e-3
-NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite kernel, relative to the kernel's largest
+NEGATIVE = 1e-6  # entry of the residual's diagonal that shows an indefinite kernel, relative to the kernel's largest
 PASSES = 4  # over all points, at most
 SLACK = 8  # between the residual where pivots stop, and that of all points in the end
 SAMPLE = 4096  # points that the first pivots come from
@@ -85,7 +85,8 @@ class FeatureMap:
                 f"{lowest:.3g} in the diagonal; take one that is, such as Exponential(), or one with "
                 "metric='euclidean'"
             )
-        return phi, xp.maximum(residual, 0.0)
+        # What is below 0 is rounding, of pivots that are nearly dependent, and as wrong as what is above.
+        return phi, xp.abs(residual)
 
     def points(self, points: Any) -> tuple[Array, Array]:
         """phi of points of shape (n, d), and bounds on |delta_x - its image|: the residual's roots, shape (n,)."""
@@ -139,6 +140,7 @@ class TargetFeatures:
     means: Array  # sum_s w_is phi(z_is), float64, shape: (n, R); their distances are those of the MMD
     row_bounds: Array  # the target factor of rows i and j is off by row_bounds[i] * row_bounds[j] at most
     mean_bounds: Array  # the MMD distance of rows i and j is off by mean_bounds[i] + mean_bounds[j] at most
+    cover_bound: float  # |delta_x - its image| is less than this for all points of `cover`
     exact: bool  # to rounding: the tolerance was reached before the largest rank
     kernel_evaluations: int  # that atoms would take instead, for a pair of rows: (S + 1)^2
 
@@ -149,8 +151,8 @@ class TargetFeatures:
 
     @property
     def error_bound(self) -> float:
-        """No target factor of two of the rows is off by more than this."""
-        return float(self.row_bounds.max()) ** 2
+        """No target factor of two of the rows is off by more than this; nor is one with targets of `cover`."""
+        return max(float(self.row_bounds.max()), self.cover_bound + float(self.mean_bounds.max())) ** 2
 
     @property
     def cheaper(self) -> bool:
@@ -164,6 +166,7 @@ def target_features(
     weights: Array | None,
     kernel: Sequence[Term],
     *,
+    cover: Array | None = None,
     tolerance: float = TOLERANCE,
     max_rank: int | None = None,
     max_memory: int | None = None,
@@ -181,6 +184,8 @@ def target_features(
         Weights of the atoms; None: 1 / S each, for atoms of three axes.
     kernel : sequence of Term
         The target kernel in normal form, bandwidths resolved; positive definite.
+    cover : array, shape (N, d), optional
+        Other targets that the features are to be good for, such as those that tests draw.
     tolerance : float
         Largest diagonal of the residual kernel over all points, relative to the kernel's. Factors are then off by 4
         times that and some roundings, at most; `error_bound` says by how much.
@@ -212,7 +217,8 @@ def target_features(
     xp = arrays.namespace(targets)
     targets = xp.astype(targets, xp.float64, copy=False)
     evaluations = (atoms.shape[-2] + 1) ** 2
-    points = xp.concat([targets, atoms.reshape(-1, atoms.shape[-1])])
+    others = targets[:0] if cover is None else _computed(cover)
+    points = xp.concat([targets, atoms.reshape(-1, atoms.shape[-1]), others])
     limit = min(len(points), LARGEST_RANK, FEATURES_PER_EVALUATION * evaluations) if max_rank is None else max_rank
     found = feature_map(points, kernel, tolerance=tolerance, max_rank=limit, only_exact=only_exact)
     if found is None:
@@ -229,9 +235,10 @@ def target_features(
     row_bounds = errors + bounds
     total = 1.0 if weights is None else float(xp.abs(_computed(weights)).sum(axis=1).max())
     least = SLACK * max(tolerance * found.largest, found.rounding) + found.rounding
-    exact = float(row_bounds.max()) <= (1 + total) * math.sqrt(least)
+    cover_bound = float(found.points(others)[1].max()) if len(others) else 0.0
+    exact = float(row_bounds.max()) <= (1 + total) * math.sqrt(least) and cover_bound <= math.sqrt(least)
     marks, means = arrays.like(phi - means, y), arrays.like(means, y)
-    return TargetFeatures(found, marks, means, row_bounds, bounds, exact, evaluations)
+    return TargetFeatures(found, marks, means, row_bounds, bounds, cover_bound, exact, evaluations)
 
 
 def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> TargetFeatures | None:

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from kcalib._input.forecasts import prepare
+from kcalib._packing.target_factors import target_factor
 from kcalib._packing.target_features import count_features, feature_map, target_features
 from kcalib._pairs.mixtures import mark_columns, own_products
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.problem import Mixtures, PairProblem, Side
-from kcalib.distributions import Components
+from kcalib.distributions import Components, Normal
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
+from kcalib.target_kernels import Draws
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -221,3 +224,29 @@ def test_pivots_that_ordering_leaves_out_are_missed_nowhere():
     samples = mean[:, None] + std[:, None] * rng.normal(size=(10_000, 50))
     found = target_features(y[:, None], samples[:, :, None], None, Gaussian(bandwidth=1.4).terms(), only_exact=True)
     assert found is not None and found.exact and found.error_bound < 1e-12
+
+
+class TestDrawnTargets:
+    """Where draws stand for predictions tests draw other targets: features of the observed ones alone are not exact."""
+
+    @pytest.mark.parametrize("bandwidth", [0.02, 0.5, 2.0])
+    @pytest.mark.parametrize("n", [4, 30])
+    def test_features_are_exact_for_them_too(self, n, bandwidth):
+        prediction = Normal(np.zeros(n), 1.0)
+        data = prepare(prediction.sample(1, seed=1)[:, 0], prediction)
+        factor = target_factor(data, Draws(Gaussian(bandwidth), n_draws=4))
+        assert (factor.features is None) == (bandwidth == 0.02)  # else as exact as can be, by sums over atoms
+        if factor.features is not None:
+            drawn = np.concatenate([data.draw(0, r).y for r in range(50)])
+            inside = np.abs(drawn[:, 0]) < 3.5
+            assert factor.features.points(drawn[inside])[1].max() ** 2 < 1e-10
+
+    def test_nearly_dependent_pivots(self):
+        """Rounding below 0 in the residual's diagonal is seen, and mended by more pivots; it once looked indefinite."""
+        prediction = Normal(np.zeros(4), 1.0)
+        data = prepare(prediction.sample(1, seed=10**6 + 35)[:, 0], prediction)
+        factor = target_factor(data, Draws(Gaussian(0.5), n_draws=4))
+        points = prediction.quasi_sample(2000, seed=5).reshape(-1, 1)[:2000]
+        phi, _ = factor.features.points(points)
+        exact = np.exp(-((points - points.T) ** 2) / (2 * 0.25))
+        assert np.abs(phi @ phi.T - exact).max() < 1e-10

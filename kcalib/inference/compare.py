@@ -180,7 +180,8 @@ def compare(
     r_i\rangle`, and that of the noise alone, :math:`2 \sum_{i \ne j} (B_{ij} \langle r_i, r_j\rangle)^2`. Intervals
     are made of them as for the SKCE, and near calibration they are too wide rather than too narrow. For two models
     that differ, such as a calibrated and an over-confident one, intervals of the difference are somewhat too narrow in
-    samples of some hundred. Of class labels the second term is never below what the models' laws say, as for the SKCE.
+    samples of some hundred. Of labels and counts the second term is never below what the models' laws say, as for the
+    SKCE.
     The bandwidth is taken as given. The value and b come from two solves with the matrix of
     `kcalib.ckce`; diagonals from a low-rank factor, enlarged until what it leaves out has eigenvalues of at most about
     0.01 s. Time for each model two to three times that of `kcalib.ckce` and O(n r^2), memory for each model
@@ -204,8 +205,8 @@ def compare(
     for bins in which all labels are right, or all wrong, limits allow for the labels that they may not hold, see below.
     Time O(n (m + n_resamples)) for each model, memory O(n m).
 
-    *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Of class labels the loss of each label is
-    known, so that the spread is that of the samples, or, where a model's law of the labels rests on fewer than 15 of
+    *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Of labels and counts the loss of each value
+    is known, so that the spread is that of the samples, or, where a model's law of the labels rests on fewer than 15 of
     them (:math:`(\sum_i v_i)^2 / \sum_i w_i` with the variances v and the fourth moments w of a sample's loss) and the
     samples do not contradict it, what this law says, if this is more. Time O(n m).
 

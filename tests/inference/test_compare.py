@@ -19,10 +19,13 @@ from problems import binomial_bounds, softmax_problem
 import kcalib
 from kcalib import _packing
 from kcalib._backend.random import Weights
+from kcalib._input.forecasts import prepare as forecasts
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import ScoreVariance
+from kcalib.distributions import Normal, Poisson
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
+from kcalib.inference.metrics import pair_laws
 from kcalib.inference.metrics.certainty import by_signs
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.kernels import Exponential, Gaussian, Linear
@@ -691,6 +694,26 @@ def test_variances_of_pairs_keep_their_digits_where_predictions_are_saturated(m)
     assert found[0, 1] == pytest.approx(law_variance(tuple(weights), (p, q), np.eye(m)), rel=1e-3)
 
 
+def test_variances_of_pairs_of_counts(monkeypatch):
+    """The law of counts by its table, beside draws, for models of which one holds more counts possible."""
+    rng = np.random.default_rng(0)
+    rate = rng.gamma(1.0, 2.0, size=30)
+    y = rng.poisson(rate).astype(float)
+    data = [forecasts(y, Poisson(rate)), forecasts(y, Poisson(1.7 * rate))]
+    packed = _packing.pack_alike(*data, kernel=None, target_kernel=None).packed
+    found = pair_variances(data, packed, np.arange(30))
+    monkeypatch.setattr(pair_laws, "DRAWS", 300)
+    drawn = pair_laws._by_draws(data, packed, np.arange(30))
+    # A mean of 300 draws of variances over 435 pairs: within some per cent.
+    assert found == pytest.approx(np.maximum(drawn, drawn.T), rel=0.1)
+    # Predictions of other families have draws alone.
+    normals = [forecasts(y, Normal(rate, scale * np.sqrt(rate + 0.1))) for scale in (1.0, 1.3)]
+    packed = _packing.pack_alike(*normals, kernel=None, target_kernel=None).packed
+    assert not pair_laws.has_finite_laws(normals, packed)
+    found = pair_variances(normals, packed, np.arange(30))
+    assert np.all(found > 0) and found == pytest.approx(found.T)
+
+
 # -- many samples: features
 
 
@@ -1051,6 +1074,27 @@ def rare_losses(n: int, rng: np.random.Generator) -> tuple[np.ndarray, dict[str,
     """Two models of equal expected Brier score: events of probability e, of which one says 0 and the other 2 e."""
     e = rng.beta(0.1, 100.0, size=n)
     return (rng.uniform(size=n) < e).astype(int), {"never": np.zeros(n), "twice": 2 * e}
+
+
+@pytest.mark.parametrize("metric", ["crps", "log_score"])
+def test_rare_counts_that_have_not_been_seen(metric):
+    """Two hundred counts are all 0, as both models expect: the differences say nothing."""
+    rate = np.random.default_rng(0).beta(0.1, 500.0, size=200) + 1e-9
+    y = np.zeros(200)
+    models = {"right": Poisson(rate), "twice": Poisson(2 * rate)}
+    (d,) = kcalib.compare(y, models, metric=metric).differences
+    assert d.pvalue > 0.1 and d.confidence_interval.low < 0 < d.confidence_interval.high
+    # The spread is that of either law, by the losses of 0, 1, ..., 9.
+    score = {"crps": kcalib.crps, "log_score": kcalib.log_score}[metric]
+    losses = {
+        name: np.array([[score([c], Poisson([r])) for c in range(10)] for r in np.asarray(model.rate)])
+        for name, model in models.items()
+    }
+    change, variances = losses["right"] - losses["twice"], []
+    for r in (rate, 2 * rate):
+        p = scipy.stats.poisson(r[:, None]).pmf(np.arange(10))
+        variances.append(np.sum(p * (change - np.sum(p * change, axis=1, keepdims=True)) ** 2) / 200)
+    assert d.standard_error == pytest.approx(np.sqrt(max(variances) / 200), rel=1e-6)
 
 
 @pytest.mark.parametrize("n", [20, 200, 3000])

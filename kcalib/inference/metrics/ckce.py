@@ -10,7 +10,6 @@ import numpy as np
 
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
-from kcalib._packing import TargetMatrix
 from kcalib._pairs import statistics
 from kcalib.estimators.ckce_system import default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
@@ -26,7 +25,7 @@ from kcalib.inference.metrics.measured import (
     subset,
     without_own,
 )
-from kcalib.inference.metrics.pair_laws import pair_variances
+from kcalib.inference.metrics.pair_laws import has_finite_laws, pair_variances
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
 
@@ -52,7 +51,7 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
         for matrix, of_model in zip(matrices, residuals, strict=True)
     ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
-    if all(isinstance(one.target, TargetMatrix) for one in together.packed):
+    if has_finite_laws(data, together.packed):
         weights = [expansion.weights for expansion in expansions]
         laws = pair_variances(data, together.packed, rows, weights)
         degenerate = np.maximum(degenerate, 2 * n * (n - 1) * laws)

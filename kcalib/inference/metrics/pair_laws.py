@@ -9,24 +9,23 @@ residuals e of the first and d = p - q those of the second are e + d, and
 has the variance :math:`(k^A - k^B)^2 \operatorname{tr}(V_i V_j) + (k^B)^2 (d_j^\top V_i d_j + d_i^\top V_j d_i)`
 (with a target matrix M = R R^T of everything R^T times it). There is no law that two models agree on; what is known is
 what each of them says. `skce` and `ckce` take the larger variance as the least that the spread of a difference can be:
-where errors are rare the residuals at hand may hold none.
+where errors are rare the residuals at hand may hold none. Counts are labels with many values; the targets of other
+predicted distributions are drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts
-from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._packing.variance import RANK_WITH_COLUMNS, columns, finite_law
+from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, finite_law
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference.metrics.measured import STRIP, labels_are_shared, without_own
@@ -44,35 +43,45 @@ def pair_variances(
     """Mean over the pairs i != j of `rows` of the variance of H_ij (diagonal), or of the difference of two models'.
 
     Shape (models, models), the larger one of the two laws. `weights` of each model stand for the values of its kernel
-    on predictions where targets are labels. Of labels that are not the same for both models (those of a lens that asks
-    about the predicted class) the laws of the two say no more than Cauchy and Schwarz do.
+    on predictions where targets have finitely many values. Of labels that are not the same for both models (those of a
+    lens that asks about the predicted class) the laws of the two say no more than Cauchy and Schwarz do.
     """
-    found = _variances(data[0], data, packed, rows, weights)
+    laws = _finite_laws(data, packed, rows)
+    found = _by_draws(data, packed, rows) if laws is None else _by_laws(laws, packed, rows, weights)
     if labels_are_shared(data):
         return np.maximum(found, found.T)
     deviations = np.sqrt(np.diag(found))
     return (deviations[:, None] - deviations) ** 2 + np.diag(np.diag(found))
 
 
-@singledispatch
-def _variances(
-    first: Data, data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray, weights: Sequence[Weights] | None
-) -> np.ndarray:
-    """Entry (i, j): of H^i - H^j if targets are drawn from model i."""
-    raise NotImplementedError(type(first))
+def has_finite_laws(data: Sequence[Data], packed: Sequence[Packed]) -> bool:
+    """Whether the targets of all models have finitely many values, with known probabilities."""
+    return _finite_laws(data, packed, np.arange(1)) is not None
 
 
-@_variances.register
-def _(
-    first: Forecasts,
-    data: Sequence[Forecasts],
-    packed: Sequence[Packed],
-    rows: np.ndarray,
-    weights: Sequence[Weights] | None,
-) -> np.ndarray:
-    """By draws."""
+def _finite_laws(data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray) -> list[FiniteLaw] | None:
+    """Of these samples, with the same values (counts have those of the widest law)."""
+    found = []
+    for one, own in zip(data, packed, strict=True):
+        law = finite_law(one.take(arrays.like(rows, one.reference)), own)
+        if law is None:
+            return None
+        found.append(replace(law, probabilities=arrays.where_computed(law.probabilities).astype(np.float64)))
+    widest = max(found, key=lambda law: int(law.probabilities.shape[1]))
+    m = int(widest.probabilities.shape[1])
+    xp = arrays.namespace(widest.probabilities)
+    wide = []
+    for law in found:
+        n, own_m = law.probabilities.shape
+        p = xp.concatenate([law.probabilities, xp.zeros((n, m - own_m))], axis=1) if own_m < m else law.probabilities
+        wide.append(replace(law, probabilities=p, root=widest.root))
+    return wide
+
+
+def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -> np.ndarray:
+    """Entry (i, j): the variance of H^i - H^j if targets are drawn from model i, of predicted distributions."""
     rows = rows[:: -(-len(rows) // DRAWN_SAMPLES)]
-    at = arrays.like(rows, first.reference)
+    at = arrays.like(rows, data[0].reference)
     data, packed = [one.take(at) for one in data], [one.taken(at) for one in packed]
     found = np.zeros((len(data), len(data)))
     for i, law in enumerate(data):
@@ -95,27 +104,25 @@ def _entries(problem: PairProblem) -> np.ndarray:
     return np.asarray(without_own(tile, 0))
 
 
-@_variances.register
-def _(
-    first: Classification,
-    data: Sequence[Classification],
-    packed: Sequence[Packed],
-    rows: np.ndarray,
-    weights: Sequence[Weights] | None,
+def _by_laws(
+    laws: Sequence[FiniteLaw], packed: Sequence[Packed], rows: np.ndarray, weights: Sequence[Weights] | None
 ) -> np.ndarray:
-    rank = first.m if packed[0].target.root is None else packed[0].target.root.shape[1]
-    if packed[0].target.root is not None:
-        rows = rows[:: -(-len(rows) * rank * (rank + 1) // (2 * ENTRIES))]
+    """The same of targets that have finitely many values."""
+    if laws[0].root is not None:  # entries of covariances have r (r + 1) / 2 columns
+        rank = laws[0].root.shape[1]
+        some = slice(None, None, -(-len(rows) * rank * (rank + 1) // (2 * ENTRIES)))
+        laws = [replace(law, probabilities=law.probabilities[some]) for law in laws]
+        rows = rows[some]
     if weights is None:
         weights = [_kernel_values(one) for one in packed]
-    laws = [_Covariances.of(one, own, rows) for one, own in zip(data, packed, strict=True)]
+    covariances = [_Covariances.of(law) for law in laws]
     found = np.zeros((len(laws), len(laws)))
     for begin in range(0, len(rows), STRIP):
         strip = slice(begin, begin + STRIP)
         tiles = [without_own(weight(rows[strip], rows), begin) for weight in weights]
-        for i, law in enumerate(laws):
+        for i, law in enumerate(covariances):
             traces = law.traces(strip)
-            for j, other in enumerate(laws):
+            for j, other in enumerate(covariances):
                 if i == j:
                     found[i, i] += float((tiles[i] ** 2 * traces).sum())
                 else:
@@ -143,19 +150,17 @@ class _Covariances:
     p: Array  # shape (n, m)
     top: Array  # the most probable class, shape (n,)
     others: Array  # probabilities of the other classes, shape (n, m)
-    matrix: Array | None  # M; None for the identity
+    root: Array | None  # R; None for the identity
     entries: Array | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
 
     @classmethod
-    def of(cls, data: Classification, packed: Packed, rows: np.ndarray) -> _Covariances:
-        law = finite_law(data, packed)
-        assert law is not None  # there are classes
-        p = arrays.where_computed(law.probabilities)
-        p = p[arrays.like(rows, p)].astype(np.float64)
-        law, xp, matrix = replace(law, probabilities=p), arrays.namespace(p), packed.target.matrix
+    def of(cls, law: FiniteLaw) -> _Covariances:
+        p = law.probabilities
+        xp = arrays.namespace(p)
         few = law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS
         entries = xp.concatenate(list(columns(law)), axis=1) if few else None
-        return cls(p, xp.argmax(p, axis=1), law.parts[1], None if matrix is None else arrays.like(matrix, p), entries)
+        root = None if law.root is None else arrays.like(law.root, p)
+        return cls(p, xp.argmax(p, axis=1), law.parts[1], root, entries)
 
     def traces(self, strip: slice) -> Array:
         """tr(M V_i M V_j) of the samples i of the strip and all j."""
@@ -170,7 +175,7 @@ class _Covariances:
 
     def forms(self, strip: slice, d: Array) -> Array:
         """d_j^T M V_i M d_j of the samples i of the strip and all j."""
-        d = d if self.matrix is None else d @ self.matrix
+        d = d if self.root is None else (d @ self.root) @ self.root.T
         others, at_top = self.others[strip], d[:, self.top[strip]].T
         rest, first = others.sum(axis=1, keepdims=True), others @ d.T
         means = first - at_top * rest

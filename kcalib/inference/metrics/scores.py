@@ -1,15 +1,14 @@
 """Metrics that are means of a loss of each sample: Brier score, log loss, CRPS, log score.
 
-Losses of class probabilities are known for the labels that did not occur, too: what a sample could have added, and how
-much its loss varies under the law of labels that either model predicts (`_Possible`). Where few of the labels that
-matter have been seen, that says more than the spread of the losses at hand.
+Losses of class probabilities, and of predicted counts, are known for the targets that did not occur, too: what a
+sample could have added, and how much its loss varies under the law that either model predicts (`possible`). Where few
+of the targets that matter have been seen, that says more than the spread of the losses at hand.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from kcalib._backend.arrays import Array
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
+from kcalib.distributions import NegativeBinomial, Poisson
 from kcalib.estimators.crps import crps_values
 from kcalib.estimators.forecast_scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
@@ -32,35 +32,31 @@ from kcalib.inference.metrics.measured import (
     joined,
     labels_are_shared,
 )
+from kcalib.inference.metrics.possible import EVENTS, Possibilities, Possible, Table, pairs, possibilities, singles
 from kcalib.results import ConfidenceInterval
 
-ENTRIES_AT_ONCE = 2**20  # of losses by labels in memory
-# A law under which losses vary less than at hand with a smaller probability is not that of these labels.
-CONTRADICTED = 1e-3
-EVENTS = 15  # labels that a law must rest on for the spread at hand to be believed beside it
-
-ByLabel = Callable[[Classification, slice], Array]
+LARGEST_COUNT = 1 - 1e-15  # counts up to its quantile stand for all
+MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
 
 
 def brier(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
     losses = [scale * arrays.where_computed(square_residuals(one)) for one in data]
 
-    def by_label(one: Classification, rows: slice) -> Array:
-        return -2 * scale * arrays.where_computed(one.probabilities[rows, :]).astype(np.float64)
+    def by_label(one: Classification, p: Array) -> Array:
+        return -2 * scale * p
 
-    return _means(losses, confidence_level, ConfidenceInterval(0.0, 2 * scale), _possible(data, by_label))
+    return _means(losses, confidence_level, ConfidenceInterval(0.0, 2 * scale), _of_labels(data, by_label))
 
 
 def log_loss(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     losses = [arrays.where_computed(log_losses(one)) for one in data]
     largest = max(-math.log(one.input_epsilon) for one in data)
 
-    def by_label(one: Classification, rows: slice) -> Array:
-        p = arrays.where_computed(one.probabilities[rows, :]).astype(np.float64)
+    def by_label(one: Classification, p: Array) -> Array:
         return -arrays.namespace(p).log(p.clip(one.input_epsilon, 1.0))
 
-    return _means(losses, confidence_level, ConfidenceInterval(0.0, largest), _possible(data, by_label))
+    return _means(losses, confidence_level, ConfidenceInterval(0.0, largest), _of_labels(data, by_label))
 
 
 def crps(data: Sequence[Forecasts], confidence_level: float, options: MetricOptions) -> Measured:
@@ -72,40 +68,65 @@ def log_score(data: Sequence[Forecasts], confidence_level: float, options: Metri
 
 
 def _scores(
-    data: Sequence[Forecasts],
-    score: Callable[[Forecasts], Array],
-    confidence_level: float,
-    limits: ConfidenceInterval,
+    data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float, limits: ConfidenceInterval
 ) -> Measured:
-    measured = _means([score(one) for one in data], confidence_level, limits, None)
+    measured = _means([score(one) for one in data], confidence_level, limits, _of_counts(data, score))
     return replace(measured, described={"prediction": joined(", ", (one.describe()["prediction"] for one in data))})
 
 
-@dataclass(frozen=True)
-class _Possible:
-    """What other labels would have made of the losses of one model, or of the differences of two."""
+def _of_labels(data: Sequence[Classification], by_label: Callable[[Classification, Array], Array]) -> Possibilities:
+    """`by_label` gives losses, but for a constant of each row, from probabilities; both of shape (rows, m)."""
 
-    most: Array  # by how much a sample's loss would be larger with the label that makes it largest, shape (n,)
-    least: Array  # by how much it would be smaller at most, shape (n,)
-    variance: float  # of the losses, by the laws that rest on few labels and are not contradicted; the largest
-    events: float  # about how many labels such a law rests on, of the law that rests on most
+    def table(rows: slice) -> Table:
+        labels = [arrays.where_computed(one.labels[rows]) for one in data]
+        laws = [arrays.where_computed(one.probabilities[rows, :]).astype(np.float64) for one in data]
+        return Table([by_label(one, p) for one, p in zip(data, laws, strict=True)], laws, labels)
+
+    return possibilities(data[0].n, len(data), data[0].m, table, shared=labels_are_shared(data))
 
 
-Combination = tuple[int, ...]  # a model, or the two of a difference
-Possible = dict[Combination, _Possible]
+def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -> Possibilities | None:
+    """Of the counts 0, 1, ... that a model holds possible, or that have occurred; None unless all predict counts."""
+    if not all(isinstance(one.prediction, (Poisson, NegativeBinomial)) for one in data):
+        return None
+    largest = max(float(arrays.where_computed(_counts(one).quantile(LARGEST_COUNT)).max()) for one in data)
+    m = int(max(largest, float(arrays.where_computed(data[0].y).max()))) + 1
+    if m > MOST_COUNTS:
+        return None
+
+    def of_model(one: Forecasts, some: Array) -> tuple[Array, Array]:
+        part = one.take(some)
+        law = arrays.where_computed(_counts(part).pmf_table())[:, :m]
+        xp = arrays.namespace(law)
+        law = xp.concatenate([law, xp.zeros((part.n, m - law.shape[1]))], axis=1)
+        losses = [arrays.where_computed(score(part.with_targets(0 * part.y + count))) for count in range(m)]
+        return xp.stack(losses, axis=1), law
+
+    def table(rows: slice) -> Table:
+        some = arrays.like(np.arange(rows.start, rows.stop), data[0].reference)
+        losses, laws = zip(*(of_model(one, some) for one in data), strict=True)
+        observed = arrays.where_computed(data[0].y[rows, 0]).astype(np.int64)
+        return Table(losses, laws, [observed] * len(data))
+
+    return possibilities(data[0].n, len(data), m, table)
+
+
+def _counts(data: Forecasts) -> Poisson | NegativeBinomial:
+    assert isinstance(data.prediction, (Poisson, NegativeBinomial))
+    return data.prediction
 
 
 def _means(
-    losses: Sequence[Array], confidence_level: float, limits: ConfidenceInterval, possible: Possible | None
+    losses: Sequence[Array], confidence_level: float, limits: ConfidenceInterval, possible: Possibilities | None
 ) -> Measured:
     losses = [arrays.where_computed(values).astype(np.float64, copy=False) for values in losses]
     width = limits.high - limits.low
     of_differences = ConfidenceInterval(-width, width)
     values, differences = [], []
-    for (i,) in _singles(losses):
+    for (i,) in singles(len(losses)):
         found = None if possible is None else possible.get((i,))
         values.append(_mean(losses[i], confidence_level, limits, found, 0.0))
-    for i, j in _pairs(losses):
+    for i, j in pairs(len(losses)):
         found = None if possible is None else possible.get((i, j))
         resolution = ROUNDINGS * EPSILON * float((abs(losses[i]) + abs(losses[j])).mean())
         differences.append(_mean(losses[i] - losses[j], confidence_level, of_differences, found, resolution))
@@ -118,16 +139,8 @@ def _means(
     )
 
 
-def _singles(models: Sequence[object]) -> Iterator[tuple[int]]:
-    return ((i,) for i in range(len(models)))
-
-
-def _pairs(models: Sequence[object]) -> Iterator[tuple[int, int]]:
-    return itertools.combinations(range(len(models)), 2)
-
-
 def _mean(
-    values: Array, confidence_level: float, limits: ConfidenceInterval, possible: _Possible | None, resolution: float
+    values: Array, confidence_level: float, limits: ConfidenceInterval, possible: Possible | None, resolution: float
 ) -> Estimate:
     """The mean of losses, or of their differences, which is between `limits`."""
     n = len(values)
@@ -152,7 +165,7 @@ def _mean(
     return certainty.decided(mean, error, found, n, confidence_level, limits, resolution)
 
 
-def _unseen(mean: float, n: int, confidence_level: float, possible: _Possible) -> tuple[float, float, float]:
+def _unseen(mean: float, n: int, confidence_level: float, possible: Possible) -> tuple[float, float, float]:
     """Low, high, and the p-value of a mean if labels that were too rare to be seen come out otherwise.
 
     Given the predictions, n labels show no event with the probability `tail` or more only if their probabilities add
@@ -190,95 +203,3 @@ class _Descending:
             return math.inf
         before = float(self.sums[whole - 1]) if whole else 0.0
         return whole + (total - before) / float(self.values[whole])
-
-
-def _possible(data: Sequence[Classification], by_label: ByLabel) -> Possible:
-    """Of each model and each two, from losses (but for a constant of each row) for every label.
-
-    Those of which some samples already hold more than enough events are left out.
-    """
-    n, m = data[0].n, data[0].m
-    combinations: list[Combination] = [*_singles(data)]
-    if labels_are_shared(data):
-        combinations += _pairs(data)
-    sums = {combination: _Sums(len(combination)) for combination in combinations}
-    step = max(1, ENTRIES_AT_ONCE // m)
-    for begin in range(0, n, step):
-        open_ones = [combination for combination in combinations if not sums[combination].is_settled()]
-        if not open_ones:
-            break
-        rows = slice(begin, min(n, begin + step))
-        labels = [arrays.where_computed(one.labels[rows]) for one in data]
-        losses = [by_label(one, rows) for one in data]
-        laws = [arrays.where_computed(one.probabilities[rows, :]).astype(np.float64) for one in data]
-        every = arrays.namespace(laws[0]).arange(len(labels[0]))
-        for combination in open_ones:
-            first, *others = (losses[i] for i in combination)
-            change = first - others[0] if others else first
-            change = change - change[every, labels[combination[0]]][:, None]
-            sums[combination].add(change, [laws[i] for i in combination])
-    found = {combination: one.possible() for combination, one in sums.items() if not one.is_settled()}
-    for i, j in _pairs(data):  # where labels are not shared one may change without the other, or with it
-        if (i, j) not in sums and (i,) in found and (j,) in found:
-            a, b = found[i,], found[j,]
-            found[i, j] = _Possible(a.most + b.least, a.least + b.most, 0.0, min(a.events, b.events))
-    return found
-
-
-class _Sums:
-    """What is added up over rows for a `_Possible`."""
-
-    def __init__(self, n_laws: int) -> None:
-        self.most: list[Array] = []
-        self.least: list[Array] = []
-        self.laws = [_Law() for _ in range(n_laws)]
-
-    def add(self, change: Array, laws: Sequence[Array]) -> None:
-        """Changes of the loss by labels, shape (rows, m), those that occurred have 0; the models' probabilities."""
-        self.most.append(change.max(axis=1))
-        self.least.append(-change.min(axis=1))
-        for law, p in zip(self.laws, laws, strict=True):
-            law.add(change, p)
-
-    def is_settled(self) -> bool:
-        """Whether the spread at hand will do: a law that is not contradicted rests on many labels."""
-        return any(law.events() >= 2 * EVENTS and not law.is_contradicted() for law in self.laws)
-
-    def possible(self) -> _Possible:
-        most, least = (arrays.namespace(parts[0]).concatenate(parts) for parts in (self.most, self.least))
-        laws = [law for law in self.laws if not law.is_contradicted()]
-        variance = max((law.variances / law.n for law in laws if law.events() < EVENTS), default=0.0)
-        return _Possible(most, least, variance, max((law.events() for law in laws), default=0.0))
-
-
-class _Law:
-    """Sums over samples of moments of their losses, given the predictions, if labels are drawn from one model."""
-
-    def __init__(self) -> None:
-        self.n = 0
-        self.variances = self.fourth = self.squares = 0.0
-
-    def add(self, change: Array, p: Array) -> None:
-        xp = arrays.namespace(p)
-        every = xp.arange(len(p))
-        beside = change - change[every, xp.argmax(p, axis=1)][:, None]  # of the likely label: small numbers stay so
-        deviation = beside - (p * beside).sum(axis=1, keepdims=True)
-        squares = deviation * deviation
-        self.variances += float((p * squares).sum())
-        self.fourth += float((p * squares * squares).sum())
-        # What was observed has the change 0, and deviates from its expectation by minus that of the change.
-        expected = (p * change).sum(axis=1)
-        self.squares += float((expected * expected).sum())
-        self.n += len(p)
-
-    def is_contradicted(self) -> bool:
-        """Whether the losses vary so much less than the law says that the labels do not have this law.
-
-        A sum S of independent nonnegative numbers X is below its mean by t with at most the probability
-        exp(-t^2 / (2 E sum X^2)).
-        """
-        missing = self.variances - self.squares
-        return missing > 0 and missing**2 > -2 * math.log(CONTRADICTED) * self.fourth
-
-    def events(self) -> float:
-        return self.variances**2 / self.fourth if self.fourth > 0 else 0.0

@@ -161,6 +161,16 @@ def with_draws(method: Any, resamples: int) -> Any:
     return dataclasses.replace(method, n_resamples=resamples) if has_draws else method
 
 
+def outcome(y: np.ndarray, p: np.ndarray, method: Any, seed: int) -> tuple[float | None, float]:
+    """The p-value and the seconds that it took; None where the method fails, which the table says."""
+    try:
+        result = kcalib.calibration_test(y, p, method=method, seed=seed, threads=1)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return None, 0.0
+    return float(result.pvalue), result.seconds
+
+
 def compute(job: Job) -> list[dict[str, Any]]:
     """A record for each method: p-values, and which sets came with a warning that the test may reject too often."""
     pvalues: dict[str, list[float | None]] = {name: [] for name in job.methods}
@@ -171,12 +181,10 @@ def compute(job: Job) -> list[dict[str, Any]]:
         for name in job.methods:
             with warnings.catch_warnings(record=True) as caught, threadpool_limits(limits=1):
                 warnings.simplefilter("always")
-                result = kcalib.calibration_test(
-                    y, p, method=with_draws(METHODS[name], job.resamples), seed=i, threads=1
-                )
-            pvalues[name].append(float(result.pvalue))
+                pvalue, spent = outcome(y, p, with_draws(METHODS[name], job.resamples), i)
+            pvalues[name].append(pvalue)
             warned[name].append(int(any(issubclass(w.category, kcalib.AntiConservativeWarning) for w in caught)))
-            seconds[name] += result.seconds
+            seconds[name] += spent
     about = {"kind": job.kind, "cell": list(job.cell), "n": job.n, "first": job.first, "resamples": job.resamples}
     return [
         about | {"method": name, "pvalues": pvalues[name], "warned": warned[name], "seconds": seconds[name]}
@@ -247,7 +255,7 @@ def computed(jobs: list[Job], processes: int) -> Iterator[list[dict[str, Any]]]:
 
 def share(pvalues: np.ndarray, alpha: float) -> float:
     """Of p-values at most alpha; those of draws are multiples of 1 / (R + 1) but for rounding."""
-    return float(np.mean(pvalues <= alpha * (1 + 1e-9)))
+    return float(np.mean(pvalues <= alpha * (1 + 1e-9))) if len(pvalues) else float("nan")
 
 
 def bounds(count: int, p: float) -> tuple[float, float]:
@@ -289,38 +297,47 @@ def levels_table(journal: Journal, laws: list[str], methods: list[str], resample
                 continue
             cells = [level_cell(pvalues, warned, a) for a in ALPHAS]
             silent[name] += sum("!" in cell for cell in cells)
-            lines.append(("  " + name).ljust(30) + "".join(c.ljust(10) for c in cells) + f"{warned.mean():.2f}")
+            failed = f"  failed in {np.isnan(pvalues).sum()}" if np.isnan(pvalues).any() else ""
+            lines.append(
+                ("  " + name).ljust(30) + "".join(c.ljust(10) for c in cells) + f"{warned.mean():.2f}" + failed
+            )
     lines += ["", "cells above the bounds without a warning: " + ", ".join(f"{m} {silent[m]}" for m in methods)]
     return "\n".join(lines)
 
 
 def powers_table(journal: Journal, methods: list[str]) -> str:
-    names = [m for m in methods if m != "Exact"]
+    """All pairs' power, and those of other methods as shares of it, on the sets that these have."""
+    others = [m for m in methods if m != "Exact"]
     lines = [
-        f"Share of sets rejected at 0.05 by all pairs, n = {N}, and other methods' powers as shares of it",
+        f"Share of sets rejected at 0.05 by all pairs (exact), n = {N}; other methods' powers as shares of it",
         "",
-        "predictions".ljust(20) + "alternative".ljust(22) + "sets  all pairs  " + "".join(m.rjust(10) for m in names),
+        "predictions".ljust(26) + "alternative".ljust(22) + "sets  all pairs" + "".join(m.rjust(10) for m in others),
     ]
-    sums = dict.fromkeys(methods, 0.0)
+    sums = {name: np.zeros(2) for name in others}
+    powers = []
     for predictions in PREDICTIONS:
         for alternative in ALTERNATIVES:
-            column = functools.partial(_power, journal, "powers", (predictions, alternative), N)
-            all_pairs, count = column("Exact")
+            found = {m: _pvalues(journal, "powers", (predictions, alternative), N, m) for m in methods}
+            powers.append(share(found["Exact"], 0.05))
             cells = []
-            for name in methods:
-                found, _ = column(name)
-                sums[name] += found
-                if name != "Exact":
-                    cells.append(f"{found / all_pairs:10.2f}" if all_pairs else "         .")
-            lines.append(f"{predictions:20}{alternative:22}{count:4}{all_pairs:11.3f}  " + "".join(cells))
-    lines.append(
-        "mean power".ljust(46) + f"{sums['Exact'] / 30:11.3f}  " + "".join(f"{sums[m] / 30:10.3f}" for m in names)
-    )
+            for name in others:
+                count = min(len(found[name]), len(found["Exact"]))
+                both = np.array([share(found[m][:count], 0.05) for m in (name, "Exact")])
+                sums[name] += both
+                cells.append(f"{both[0] / both[1]:10.2f}" if both[1] else "         .")
+            count = len(found["Exact"])
+            lines.append(f"{predictions:26}{alternative:22}{count:4}{powers[-1]:11.3f}" + "".join(cells))
+    shares = "".join(f"{sums[m][0] / sums[m][1]:10.2f}" for m in others)
+    lines.append("all".ljust(52) + f"{np.mean(powers):11.3f}" + shares)
     return "\n".join(lines)
 
 
+def _pvalues(journal: Journal, kind: str, cell: tuple[str, str], n: int, method: str) -> np.ndarray:
+    return journal.column(key(kind, cell, n, method), "pvalues")
+
+
 def _power(journal: Journal, kind: str, cell: tuple[str, str], n: int, method: str) -> tuple[float, int]:
-    pvalues = journal.column(key(kind, cell, n, method), "pvalues")
+    pvalues = _pvalues(journal, kind, cell, n, method)
     return (share(pvalues, 0.05), len(pvalues)) if len(pvalues) else (float("nan"), 0)
 
 

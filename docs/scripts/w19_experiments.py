@@ -1,8 +1,7 @@
-"""Levels and powers of the calibration tests, and the experiments of Widmann et al. 2019, section 7.
+"""Levels and powers of calibration tests, and estimates, in the experiments of Widmann et al. 2019, section 7.
 
     python docs/scripts/w19_experiments.py --save w19.npz > docs/w19_table.txt
     python docs/scripts/w19_experiments.py --load w19.npz --figures docs/_static
-    python docs/scripts/w19_experiments.py --small-samples > docs/levels_table.txt
 
 Predictions p ~ Dir(0.1, ..., 0.1); labels of M1: from p, so that the model is calibrated; M2: half of them from p, half
 of them class 1; M3: uniform. n = 250 samples, m = 10 classes; exponential kernel, total variation distance, median
@@ -10,10 +9,8 @@ heuristic. Each data set is drawn by a seed of its own, so that `--processes` ch
 matplotlib (the extra `plot`). The paper's ECE is that of the whole prediction, by total variation; here it is that of
 the top label.
 
-`--small-samples`: type I errors for n = 50, 250, 1000 and m = 2, 10, 100. There "centred spectrum" is the textbook
-form that kcalib does not have: all eigenvalues of H/n, its diagonal included and centred (for n up to 250).
-
-`run` computes p-values and estimates of all data sets of a model, `w19_table`, `levels_table` and `figures` show them.
+`run` computes p-values and estimates of all data sets of a model, `w19_table` and `figures` show them. Levels on other
+laws: levels_and_powers.py.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import math
 import multiprocessing
 import warnings
 from pathlib import Path
@@ -32,7 +28,6 @@ import scipy.stats
 from threadpoolctl import threadpool_limits
 
 import kcalib
-from kcalib.laws import ChiSquareMixture
 
 MODELS = ("M1", "M2", "M3")
 ALPHAS = (0.01, 0.05, 0.1)
@@ -68,11 +63,8 @@ W19_TESTS = {
     "consistency, ECE": kcalib.methods.Consistency(),
     "consistency, ECE, labels": kcalib.methods.Consistency(resample_predictions=False),
 }
-LEVEL_TESTS = {**ALL_PAIRS, "centred spectrum": None, "block": kcalib.methods.Block(), **CME}
 RESAMPLING = (kcalib.methods.Exact, kcalib.methods.Multiplier, kcalib.methods.Bootstrap, kcalib.methods.Consistency)
 RANDOM = (*RESAMPLING, kcalib.methods.CME, str)
-CENTRED_UP_TO = 250  # samples; 1000 would take longer than everything else
-LARGE, FEWER = 100_000, 0.25  # n m of a cell from which on fewer data sets are drawn, and their share
 
 
 # -- data sets and what is computed of them -------------------------------------------------------
@@ -87,9 +79,7 @@ def data_set(model: str, n: int, m: int, seed: tuple[int, ...]) -> tuple[np.ndar
     return (drawn if model == "M1" else rng.integers(m, size=n)), p
 
 
-def pvalue(name: str, method: Any, y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> float:
-    if name == "centred spectrum":
-        return centred_spectrum(y, p) if len(y) <= CENTRED_UP_TO else math.nan
+def pvalue(method: Any, y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> float:
     kernel = None if isinstance(method, kcalib.methods.Consistency) else KERNEL
     own_seed = seed if isinstance(method, RANDOM) else None
     if isinstance(method, RESAMPLING):
@@ -97,34 +87,22 @@ def pvalue(name: str, method: Any, y: np.ndarray, p: np.ndarray, n_resamples: in
     return kcalib.calibration_test(y, p, method=method, kernel=kernel, seed=own_seed, threads=1).pvalue
 
 
-def centred_spectrum(y: np.ndarray, p: np.ndarray) -> float:
-    n = len(y)
-    e = np.eye(p.shape[1])[y] - p
-    distances = np.abs(p[:, None] - p).sum(axis=-1) / 2
-    h = np.exp(-distances / np.median(distances[np.triu_indices(n, 1)])) * (e @ e.T)
-    statistic = (h.sum() - np.trace(h)) / (n - 1)
-    law = ChiSquareMixture(np.linalg.eigvalsh(h - h.mean(axis=0) - h.mean(axis=1)[:, None] + h.mean()) / n)
-    return float(law.sf(statistic + law.mean))
-
-
 def estimates(y: np.ndarray, p: np.ndarray) -> list[float]:
     skces = [kcalib.skce(y, p, kernel=KERNEL, estimator=e, threads=1) for e in ("biased", "unbiased", "linear")]
     return [kcalib.top_label_ece(y, p), *skces]
 
 
-def one_data_set(
-    i: int, *, model: str, n: int, m: int, tests: dict, n_resamples: int, seed: int, with_estimates: bool
-) -> list[float]:
+def one_data_set(i: int, *, model: str, n: int, m: int, tests: dict, n_resamples: int, seed: int) -> list[float]:
     y, p = data_set(model, n, m, (seed, i))
     with warnings.catch_warnings(), threadpool_limits(limits=1):
         # Consistency resampling warns that it rejects too often, which is what is measured here.
         warnings.simplefilter("ignore", UserWarning)
-        values = [pvalue(name, method, y, p, n_resamples, i) for name, method in tests.items()]
-    return values + (estimates(y, p) if with_estimates else [])
+        values = [pvalue(method, y, p, n_resamples, i) for method in tests.values()]
+    return values + estimates(y, p)
 
 
 def run(count: int, processes: int, **options) -> np.ndarray:
-    """Rows of p-values (and estimates), shape (tests, count)."""
+    """Rows of p-values and of estimates, shape (tests + 4, count)."""
     one = functools.partial(one_data_set, **options)
     if processes == 1:
         return np.array([one(i) for i in range(count)]).T
@@ -152,8 +130,6 @@ def clopper_pearson(share: float, count: int) -> tuple[float, float]:
 
 def errors(pvalues: np.ndarray) -> list[str]:
     """Type I errors; + and - where they are above or below the binomial bounds."""
-    if np.isnan(pvalues).any():
-        return ["      ."] * len(ALPHAS)
     cells = []
     for share, alpha in zip(shares(pvalues), ALPHAS, strict=True):
         low, high = binomial_bounds(len(pvalues), alpha)
@@ -184,30 +160,6 @@ def w19_table(pvalues: dict[str, np.ndarray], names: list[str], n_resamples: int
                 cells = ["{:.4f} ({:.3f} .. {:.3f})".format(s, *clopper_pearson(s, count)) for s in shares(values)]
             lines.append((name.ljust(28) + "".join(cell.rjust(26) for cell in cells)).rstrip())
     return "\n".join(lines)
-
-
-def levels_table(sizes: list[int], classes: list[int], count: int, n_resamples: int, processes: int, seed: int) -> None:
-    """A block of lines for each number of classes, printed when it is there."""
-    fewer = round(count * FEWER)
-    print(f"Type I errors at alpha = 0.01, 0.05, 0.1 of {count} calibrated data sets, {n_resamples} resamples")
-    print(f"({fewer} data sets where n m is {LARGE} or more)")
-    for k in (count, fewer):
-        bounds = ", ".join("{:.3f} .. {:.3f}".format(*binomial_bounds(k, a)) for a in ALPHAS)
-        print(f"bounds of a share of {k}: {bounds}")
-    print(f"at a risk of {RISK:g}; + rejects too often, - too rarely, . not computed", flush=True)
-    for m in classes:
-        columns = []
-        for n in sizes:
-            cell_count = fewer if n * m >= LARGE else count
-            found = run(
-                cell_count, processes, model="M1", n=n, m=m, tests=LEVEL_TESTS, n_resamples=n_resamples, seed=seed,
-                with_estimates=False,
-            )  # fmt: skip
-            columns.append([" ".join(errors(values)) for values in found])
-        width = len(columns[0][0])
-        print("\n" + "   ".join([f"{m} classes".ljust(22), *(f"n = {n}".center(width) for n in sizes)]).rstrip())
-        for name, *cells in zip(LEVEL_TESTS, *columns, strict=True):
-            print("   ".join([name.ljust(22), *cells]).rstrip(), flush=True)
 
 
 # -- figures -----------------------------------------------------------------------------------------
@@ -282,21 +234,14 @@ def tests_figure(pvalues: dict[str, np.ndarray], names: list[str]):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-sets", type=int, help="default: 2000; with --small-samples 1000")
-    parser.add_argument("--resamples", type=int, help="default: 199; with --small-samples 99")
+    parser.add_argument("--data-sets", type=int, default=2000)
+    parser.add_argument("--resamples", type=int, default=199)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, metavar="NPZ", help="p-values and estimates")
     parser.add_argument("--load", type=Path, metavar="NPZ", help="instead of computing them")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="draw w19_estimates.png and w19_tests.png there")
-    parser.add_argument("--small-samples", action="store_true")
-    parser.add_argument("--n", type=int, nargs="+", default=[50, 250, 1000], help="for --small-samples")
-    parser.add_argument("--m", type=int, nargs="+", default=[2, 10, 100], help="for --small-samples")
     given = parser.parse_args()
-    if given.small_samples:
-        count, n_resamples = given.data_sets or 1000, given.resamples or 99
-        levels_table(given.n, given.m, count, n_resamples, given.processes, given.seed)
-        return
     found = load(given.load) if given.load else experiments(given)
     if given.save:
         np.savez_compressed(given.save, **found)
@@ -311,11 +256,10 @@ def main() -> None:
 
 def experiments(given: argparse.Namespace) -> dict[str, np.ndarray]:
     """For each model rows of p-values by `names`, then rows of estimates."""
-    count, n_resamples = given.data_sets or 2000, given.resamples or 199
+    count, n_resamples = given.data_sets, given.resamples
     found = {
         model: run(
             count, given.processes, model=model, n=250, m=10, tests=W19_TESTS, n_resamples=n_resamples, seed=given.seed,
-            with_estimates=True,
         )
         for model in MODELS
     }  # fmt: skip

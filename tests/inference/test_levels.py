@@ -1,12 +1,48 @@
-"""Levels of the tests of calibration on the laws of predictions that are hardest for them (`hard_laws`)."""
+"""Levels of the tests of calibration on the laws of predictions that are hardest for them, and power along n.
+
+docs/scripts/levels_and_powers.py makes the tables of the documentation; here are its bars with fewer sets.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from typing import Any
+
 import numpy as np
 import pytest
-from hard_laws import LAWS
+from hard_laws import LAWS, dirichlet, drawn_labels
+from problems import binomial_bounds
+from threadpoolctl import threadpool_limits
 
 import kcalib
+from kcalib.inference.calibration_test import METHODS
+
+ALPHAS = (0.05, 0.1)
+SETS, DRAWS = 300, 39
+RISK = 1e-5  # that an assertion fails with other seeds; there are fewer than 1000
+BY_DRAWS = ("auto", "exact", "features")  # no warning excuses these
+FORMS = {method.name: method for method in METHODS}
+
+
+def pvalues_and_warnings(name: str, law: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of calibrated sets: p-values, and which came with a warning that the test may reject too often."""
+    method: Any = FORMS[name]()
+    if getattr(method, "n_resamples", None) is not None:
+        method = dataclasses.replace(method, n_resamples=DRAWS)
+    pvalues, warned = np.empty(count), np.empty(count, dtype=bool)
+    for i in range(count):
+        y, p = LAWS[law].calibrated(np.random.default_rng([17, i]))
+        with warnings.catch_warnings(record=True) as caught, threadpool_limits(limits=1):
+            warnings.simplefilter("always")
+            pvalues[i] = kcalib.calibration_test(y, p, method=method, seed=i, threads=1).pvalue
+        warned[i] = any(issubclass(w.category, kcalib.AntiConservativeWarning) for w in caught)
+    return pvalues, warned
+
+
+def share(pvalues: np.ndarray, alpha: float) -> float:
+    """Of p-values at most alpha; those of draws are multiples of 1 / (R + 1) but for rounding."""
+    return float(np.mean(pvalues <= alpha * (1 + 1e-9)))
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -20,11 +56,47 @@ def test_labels_of_the_laws_are_drawn_from_their_predictions(name):
     assert (np.abs(seen - expected) <= 6 * spread + 6).all()
 
 
-def test_exact_keeps_its_level_where_errors_are_rare():
-    law, rng = LAWS["saturated, 1e-8..1e-4"], np.random.default_rng(0)
-    method = kcalib.methods.Exact(n_resamples=19)
-    pvalues = [
-        kcalib.calibration_test(*law.calibrated(rng, n=100), method=method, seed=i, threads=1).pvalue
-        for i in range(200)
-    ]
-    assert np.mean(np.array(pvalues) <= 0.05 * (1 + 1e-9)) < 0.13
+@pytest.mark.parametrize("name", ["exact", "features"])
+def test_draws_keep_their_level_where_errors_are_rare(name):
+    pvalues, _ = pvalues_and_warnings(name, "saturated, 1e-8..1e-4", 100)
+    for alpha in ALPHAS:
+        assert share(pvalues, alpha) <= binomial_bounds(100, alpha, RISK)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_calibrated_model_is_not_rejected_too_often_unless_a_warning_says_so(name, law):
+    pvalues, warned = pvalues_and_warnings(name, law, SETS)
+    silent = pvalues if name in BY_DRAWS else pvalues[~warned]
+    for alpha in ALPHAS:
+        if len(silent):
+            assert share(silent, alpha) <= binomial_bounds(len(silent), alpha, RISK)[1], alpha
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["Dir(.1), m = 10", "Dir(1), m = 2", "Dir(1), m = 100", "20 distinct rows"])
+@pytest.mark.parametrize("name", ["exact", "features"])
+def test_draws_have_exactly_their_level_where_the_statistic_takes_many_values(name, law):
+    pvalues, _ = pvalues_and_warnings(name, law, SETS)
+    for alpha in ALPHAS:
+        low, high = binomial_bounds(SETS, alpha, RISK)
+        assert low <= share(pvalues, alpha) <= high
+
+
+@pytest.mark.slow
+def test_more_data_do_not_mean_less_power():
+    """All pairs give way to features between the first size and the second; blocks would find few of the last."""
+    powers, methods = [], set()
+    for n in (3000, 12_000, 40_000):
+        rejected = []
+        for i in range(20):
+            rng = np.random.default_rng([n, i])
+            p = dirichlet(10, 0.3)(n, rng)
+            truth = p**0.86 / (p**0.86).sum(axis=1, keepdims=True)
+            result = kcalib.calibration_test(drawn_labels(truth, rng), p, seed=i, threads=1)
+            rejected.append(result.pvalue <= 0.05)
+            methods.add(result.method)
+        powers.append(np.mean(rejected))
+    assert methods == {"exact", "features"}
+    assert powers[0] < 0.9 and min(powers[1:]) >= 0.85

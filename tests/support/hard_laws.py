@@ -101,19 +101,19 @@ def network(n: int, rng: np.random.Generator) -> np.ndarray:
 LAWS = {
     "Dir(.1), m = 2": Law(200, dirichlet(2, 0.1)),
     "Dir(.1), m = 10": Law(200, dirichlet(10, 0.1)),
-    "Dir(.1), m = 100": Law(100, dirichlet(100, 0.1)),
+    "Dir(.1), m = 100": Law(60, dirichlet(100, 0.1)),
     "Dir(1), m = 2": Law(200, dirichlet(2, 1.0)),
     "Dir(1), m = 10": Law(200, dirichlet(10, 1.0)),
-    "Dir(1), m = 100": Law(100, dirichlet(100, 1.0)),
-    "saturated, 1e-8..1e-6": Law(400, saturated(-8, -6)),
-    "saturated, 1e-8..1e-4": Law(400, saturated(-8, -4)),
-    "saturated, 1e-6..1e-3": Law(400, saturated(-6, -3)),
+    "Dir(1), m = 100": Law(60, dirichlet(100, 1.0)),
+    "saturated, 1e-8..1e-6": Law(200, saturated(-8, -6)),
+    "saturated, 1e-8..1e-4": Law(200, saturated(-8, -4)),
+    "saturated, 1e-6..1e-3": Law(200, saturated(-6, -3)),
     "rare, Beta(.1, 100)": Law(200, rare),
-    "skewed, m = 100": Law(100, skewed(100)),
+    "skewed, m = 100": Law(60, skewed(100)),
     "20 distinct rows": Law(200, tied),
     "one-hot and uncertain": Law(200, mixed),
     "n = 20": Law(20, dirichlet(5, 0.3)),
 }
 # The network's predictions are not part of the repository: the variable KCALIB_DATA names their folder.
 if FOLDER and (Path(FOLDER) / LOGITS).exists():
-    LAWS["CIFAR-10, ResNet-110"] = Law(300, network)
+    LAWS["CIFAR-10, ResNet-110"] = Law(150, network)

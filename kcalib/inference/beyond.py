@@ -38,7 +38,7 @@ def beyond_draws(
     draws: np.ndarray,
     *,
     events: Callable[[], float],
-    law: Callable[[], ChiSquareMixture],
+    law: Callable[[], ChiSquareMixture | None],
     tail: Tail | None = None,
 ) -> NullLaw:
     """`found` where the statistic is not above all draws; else with what is known of the tail.
@@ -53,7 +53,7 @@ def beyond_draws(
         return _with(found, tail.log_pvalue, "tilted draws", tail.description)
     if len(draws) >= FEWEST_DRAWS and events() >= (EVENTS if tail is None else EVENTS_WITH_TAIL):
         limit = law()
-        if agree(draws, limit) and (tail is None or tail_agrees(tail, limit)):
+        if limit is not None and agree(draws, limit) and (tail is None or tail_agrees(tail, limit)):
             said = "beyond them the limit law of many samples, which they do not contradict"
             return _with(found, float(limit.logsf(statistic + limit.mean)), "law", said)
     if tail is None:

@@ -9,18 +9,25 @@ target kernel's matrix M = R R^T
 and n SKCE has about the law of sum_i l_i Z_i^2, l the eigenvalues of A = B / (n - 1): no label counts. A has n m rows,
 is never stored, and a product with it takes one with the kernel's matrix. Where R^T e_i is a number (two classes) so is
 V_i, and n rows do. Of other targets a set is drawn, and its matrix H taken. `spectrum` has the methods.
+
+Of random features `of_features` takes some of the samples for all: what an eigenvalue is a mean over.
 """
 
 from __future__ import annotations
+
+from functools import singledispatch
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._packing.features import FeatureProblem, LabelFeatures, products_of
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
+from kcalib._pairs.feature_sums import feature_rows
 from kcalib.inference.eigenvalues import BLOCK_SIZE, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
 from kcalib.inference.task import Task
 
+MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
@@ -110,3 +117,38 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
     squares = task.null_moments.squares / (n - 1) ** 2
     return Hidden(size, n - 1.0, squares, product, stored, own, width, threads)
+
+
+def some_rows(n: int, m: int) -> np.ndarray:
+    """Samples that stand for all: which ones is a function of the sizes."""
+    count = min(n, max(FEWEST_ROWS, min(MOST_ROWS, ROW_CLASSES // m)))
+    return np.sort(np.random.default_rng(SEED).choice(n, count, replace=False, shuffle=False))
+
+
+@singledispatch
+def of_features(problem: FeatureProblem) -> Hidden | None:
+    """A of the feature kernel between some of the samples, each in place of its share; None if targets are not labels.
+
+    On the host: time O(rows^2 (columns + m)) for each product.
+    """
+    return None
+
+
+@of_features.register
+def _(problem: LabelFeatures) -> Hidden:
+    n, data = problem.n, problem.data
+    rows = some_rows(n, data.m)
+    law = finite_law(data.take(arrays.like(rows, data.reference)), problem.packed)
+    assert law is not None
+    features = arrays.to_host(feature_rows(problem.map, law.problem.left.points))
+    kernel = features @ features.T
+    np.fill_diagonal(kernel, 0.0)
+    law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
+    roots = Scalars(law) if law.narrow_root.shape[1] == 1 else Vectors(law)
+    size, scale = len(rows) * roots.size, (n - 1) * len(rows) / n
+
+    def product(vectors: Array) -> Array:
+        return roots.back(kernel @ roots.forth(vectors))
+
+    squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
+    return Hidden(size, scale, squares, product, lambda: product(np.eye(size)) / scale, kernel, BLOCK_SIZE, 1)

@@ -23,6 +23,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
 from kcalib.inference.beyond import beyond_draws
+from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.quadratic import (
     MAX_RESAMPLES,
     N_RESAMPLES,
@@ -101,13 +102,14 @@ class Exact(AllPairs):
         if found.pvalue != 1 / (1 + count):
             return found
         scale = 1 / (task.n - 1)
+        statistic = scale * float(task.moments.total)
         tail = _tail(task.data, task, count, seed)
         return beyond_draws(
             found,
-            scale * float(task.moments.total),
+            statistic,
             scale * draws,
             events=lambda: task.effective_events,
-            law=lambda: limit_law(task),
+            law=lambda: limit_law(conditional(task)[0], statistic),
             tail=None if tail is None else replace(tail, statistics=scale * tail.statistics),
         )
 

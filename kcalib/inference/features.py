@@ -17,8 +17,12 @@ from kcalib._backend.options import check_integer, check_seed
 from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
+from kcalib.inference.beyond import beyond_draws
+from kcalib.inference.conditional_spectrum import of_features
 from kcalib.inference.quadratic import MAX_RESAMPLES, NullLaw
+from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult
 
 N_RESAMPLES = 199
@@ -42,7 +46,9 @@ class Features(CalibrationMethod):
         Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60
         times the eighth root of n, which is 256 for 100,000 samples.
     n_resamples : int
-        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R).
+        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R); if none is, and
+        labels are classes, that of the law of many samples (the law of "spectrum", with the kernel of the features)
+        where draws do not contradict it and there are thousands of events: ``result.pvalue_from`` says which.
 
     Notes
     -----
@@ -69,8 +75,9 @@ class Features(CalibrationMethod):
     >>> result.n_columns, result.n_resamples, result.pvalue > 0.05
     (64, 199, True)
     >>> q = p**1.1 / (p**1.1).sum(axis=1, keepdims=True)
-    >>> kcalib.calibration_test(y, q, method="features", seed=0).pvalue
-    0.005
+    >>> result = kcalib.calibration_test(y, q, method="features", seed=0)
+    >>> result.pvalue < 0.001, result.pvalue_from
+    (True, 'law')
     """
 
     n_columns: int | None = None
@@ -89,19 +96,26 @@ class Features(CalibrationMethod):
         problem = task.features(self.n_columns, seed)
         drawn = problem.drawn_totals(int(self.n_resamples), seed)
         moments = feature_moments(problem, drawn=drawn)
-        return _result(task, problem, moments, _law(problem, moments, drawn), seed)
+        return _result(task, problem, moments, _law(task, problem, moments, drawn), seed)
 
 
-def _law(problem: FeatureProblem, moments: FeatureMoments, drawn: np.ndarray) -> NullLaw:
-    """The p-value of the observed total, from those of drawn targets."""
-    total, trace = float(moments.total), float(moments.trace)
+def _law(task: Task, problem: FeatureProblem, moments: FeatureMoments, drawn: np.ndarray) -> NullLaw:
+    """The p-value of the observed total, from those of drawn targets, and beyond them from the law of many samples."""
+    total, trace, n = float(moments.total), float(moments.trace), problem.n
     # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
     as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
     pvalue = (1 + as_large) / (1 + len(drawn))
     description = (
         f"{len(drawn)} draws of the {problem.targets} from the predictions, with {problem.map.n_columns} features"
     )
-    return NullLaw(math.log(pvalue), description, n_resamples=len(drawn), pvalue=pvalue)
+    found = NullLaw(math.log(pvalue), description, n_resamples=len(drawn), pvalue=pvalue, pvalue_from="draws")
+    statistic = total / (n - 1)
+
+    def law() -> ChiSquareMixture | None:
+        hidden = of_features(problem)
+        return None if hidden is None or hidden.squares == 0 else limit_law(hidden, statistic)
+
+    return beyond_draws(found, statistic, drawn / (n - 1), events=lambda: task.effective_events, law=law)
 
 
 def _result(
@@ -123,6 +137,7 @@ def _result(
         variance_slope=None if variance is None else variance.slope,
         variance_constant=None if variance is None else variance.constant,
         null_law=law.description,
+        pvalue_from=law.pvalue_from,
         estimator="unbiased SKCE of random features",
         n_resamples=law.n_resamples,
         seed=seed,

@@ -13,7 +13,7 @@ from typing import ClassVar
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
 from kcalib.inference.conditional_spectrum import conditional
-from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum, of_residuals
+from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum, of_residuals
 from kcalib.inference.quadratic import AllPairs, NullLaw, degenerate
 from kcalib.inference.task import Task
 from kcalib.laws import ChiSquareMixture, PearsonCurve
@@ -149,16 +149,15 @@ class Spectrum(ByEigenvalues):
         return float(law.logsf(task.n * task.estimate + law.mean))
 
 
-def limit_law(task: Task) -> ChiSquareMixture:
-    """The law of n SKCE for many samples, given the predictions, its mean not subtracted."""
-    hidden, _ = conditional(task)
+def limit_law(hidden: Hidden, statistic: float) -> ChiSquareMixture:
+    """The law of n SKCE for many samples, its mean not subtracted, from as many products as settle its tail there."""
     if hidden.size <= STORED_UP_TO:
         return full_spectrum(hidden).law()
     values = [math.inf]
 
     def settled(found: Eigenvalues) -> bool:
         law = found.law()
-        values.append(float(law.logsf(task.n * task.estimate + law.mean)))
+        values.append(float(law.logsf(statistic + law.mean)))
         return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
 
     return leading_spectrum(hidden, N_EIGENVALUES, settled).law()

@@ -157,7 +157,7 @@ def compare(
     the upper limit is that of a score interval, with :math:`\zeta_1` in proportion to the hypothetical SKCE, since an
     estimate that is too low by chance comes with a standard error that is too low. Near calibration the intervals are
     too wide rather than too narrow. Time O(n^2 m) for each model (for binary problems O(n log n), as in `kcalib.skce`),
-    memory O(n m). Where all pairs of a model would take more than a second or two (from 35,000 samples of ten classes
+    memory O(n m). Where all pairs of a model would take more than about a second (from 25,000 samples of ten classes
     on; `n_columns` of the result is then set) values are those of ``kcalib.skce(..., estimator="features")``, in time
     O(n m n_columns): random features of the kernel, the same for all models, so that much of what they add to the
     errors of two values cancels in the difference. What remains is in its standard error, from independent groups of

@@ -1,7 +1,7 @@
 """The SKCE of several models with one kernel, and the paired variance of differences.
 
-Over all pairs, or, where these would take more than a few seconds, by random features of the kernel: the same features
-for all models, so that differences are paired in them, too.
+Over all pairs, or, where these would take more than about a second for a model, by random features of the kernel: the
+same features for all models, so that differences are paired in them, too.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ from kcalib.inference.metrics.measured import (
     without_own,
 )
 from kcalib.inference.metrics.pair_laws import pair_variances
+from kcalib.inference.verdict import PAIRS_WORK
 from kcalib.results import ConfidenceInterval
-
-PAIRS_WORK = 2e10  # multiply-adds of all pairs of a model, about a second or two; more samples have features
 
 Entries = Callable[[np.ndarray, np.ndarray], Array]  # of rows and columns
 
@@ -120,7 +119,7 @@ def _by_features(
 ) -> _Summed | None:
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
     operator = _operators(together, options)[0]
-    work = data[0].n ** 2 / 2 * entry_cost(operator.problem) * operator.entry_cost
+    work = data[0].n ** 2 / 2 * entry_cost(operator.problem)  # as `evaluate` asks, by the same limit
     if options.operator is not None or operator.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []

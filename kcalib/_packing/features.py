@@ -8,7 +8,7 @@ labels here. `estimators.feature_moments` takes its sums.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
@@ -71,6 +71,10 @@ class FeatureProblem(ABC):
     @abstractmethod
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
         """sum_{i != j} H_ij of targets drawn from the predictions, those of `data.draw(seed, first + b)`."""
+
+    def redrawn(self, n_groups: int) -> Iterator[FeatureProblem]:
+        """The problem with other draws in place of predictions that draws stand for; of others there is none."""
+        yield from ()
 
     @abstractmethod
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:

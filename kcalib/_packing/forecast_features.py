@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,9 +48,13 @@ class ForecastFeatures(FeatureProblem):
 
     @cached_property
     def marks(self) -> Array:
-        found = self.data.xp.concat(
-            [self.target.tile(rows).marks(self.data.y[rows, :]) for rows in slices(self.n, self.target.n_columns)]
-        )
+        parts = ((rows, self.target.tile(rows).marks(self.data.y[rows, :])) for rows in self._tiles())
+        if arrays.is_host(self.points):
+            found = np.empty((self.n, self.target.n_columns))
+            for rows, part in parts:
+                found[rows] = part
+        else:
+            found = self.data.xp.concat([part for _, part in parts])
         weight = self.data.sample_weight
         return found if weight is None else found * arrays.beside(weight, found)[:, None]
 
@@ -67,6 +71,10 @@ class ForecastFeatures(FeatureProblem):
             draws = [self.data.draw(seed, r).y for r in range(begin, min(begin + at_once, first + n_draws))]
             totals.append(self._totals(draws))
         return np.concatenate(totals) if totals else np.empty(0)
+
+    def redrawn(self, n_groups: int) -> Iterator[ForecastFeatures]:
+        for target in self.target.redrawn(self.data, n_groups):
+            yield replace(self, target=target)
 
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:
         law = self._law(rows)
@@ -93,6 +101,9 @@ class ForecastFeatures(FeatureProblem):
         if self.vectors.error:
             found["operator_reason"] += f"; MMD distances are off by {self.vectors.error:.1g} at most"
         return found
+
+    def _tiles(self) -> Iterator[slice]:
+        return slices(self.n, self.target.n_columns)
 
     def _law(self, rows: np.ndarray) -> FiniteLaw | None:
         """Of counts whose marks are exact."""

@@ -67,6 +67,10 @@ class TargetMarks(ABC):
     def take(self, rows: Array) -> TargetMarks:
         """Of some of the samples."""
 
+    def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetMarks]:
+        """From other draws, in as many groups, where expectations come from draws; else none."""
+        yield from ()
+
     def null_lengths(self) -> np.ndarray | None:
         """E |a_i|^2 of targets drawn from the predictions, shape (n,); None where draws have to tell."""
         return None
@@ -113,7 +117,8 @@ class RandomMarks(TargetMarks):
     centre: Array  # of phases, shape (1, d): those of small numbers have more digits, and the kernel sees no shift
     frequencies: Array  # of targets as they are given, shape (F, d), beside the means
     route: str
-    expected: tuple[Array, Array] | None  # E exp(i <v, Z - m>) - 1 of draws; None: by the characteristic function
+    draws: Draws | None  # what expectations come from; None: from the characteristic function
+    expected: tuple[Array, Array] | None  # E exp(i <v, Z - m>) - 1 of the draws
 
     @property
     def groups(self) -> np.ndarray:
@@ -129,6 +134,14 @@ class RandomMarks(TargetMarks):
         phases = xp.matmul(means - self.centre, columns)
         amplitudes = arrays.like(self.map.amplitudes, means, dtype=xp.float64)
         return RandomTile(means, columns, real, imaginary, amplitudes * xp.cos(phases), amplitudes * xp.sin(phases))
+
+    def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetMarks]:
+        if self.draws is None:
+            return
+        size = max(1, self.draws.n_draws // n_groups)
+        for replicate in range(n_groups):
+            seed = seed_of(self.draws.seed, replicate)
+            yield replace(self, expected=_by_draws(data, size, seed, self.means, self.frequencies))
 
     def null_lengths(self) -> np.ndarray | None:
         if self.expected is not None:
@@ -216,16 +229,17 @@ def target_marks(data: Forecasts, factor: TargetFactor, n_columns: int, seed: in
     means = xp.astype(data.prediction.expected_value(), xp.float64, copy=False)
     frequencies = found.frequencies if root is None else found.frequencies @ root.T
     frequencies = arrays.like(frequencies, means, dtype=xp.float64)
-    law, expected = None if factor.asked_for_draws else law_of(data.prediction), None
+    law = None if factor.asked_for_draws else law_of(data.prediction)
+    draws, expected = None, None
     if law is None:
         draws = DRAWS if factor.draws is None else factor.draws
-        expected = _by_draws(data, draws, means, frequencies)
+        expected = _by_draws(data, draws.n_draws, draws.seed, means, frequencies)
         how = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
     else:
         how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
     route = f"{columns} random features, expectations by {how}"
     centre = xp.mean(means, axis=0, keepdims=True)
-    return RandomMarks(found, data.prediction, means, centre, frequencies, route, expected)
+    return RandomMarks(found, data.prediction, means, centre, frequencies, route, draws, expected)
 
 
 def _span(data: Forecasts, root: np.ndarray | None) -> np.ndarray:
@@ -236,10 +250,10 @@ def _span(data: Forecasts, root: np.ndarray | None) -> np.ndarray:
     return np.concatenate([np.zeros((1, d)), np.full((1, d), 1e15)])
 
 
-def _by_draws(data: Forecasts, draws: Draws, means: Array, frequencies: Array) -> tuple[Array, Array]:
-    components = drawn_atoms(data.prediction, draws.n_draws, draws.seed)
+def _by_draws(data: Forecasts, size: int, seed: int, means: Array, frequencies: Array) -> tuple[Array, Array]:
+    components = drawn_atoms(data.prediction, size, seed)
     parts = []
-    for rows in slices(data.n, draws.n_draws * int(frequencies.shape[0])):
+    for rows in slices(data.n, size * int(frequencies.shape[0])):
         weights, locations = components.weights[rows, :], components.locations[rows, :, :]
         some = replace(components, weights=weights, locations=locations)
         parts.append(centred_mixtures(some, means[rows, :], frequencies))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -391,10 +392,21 @@ def draws_standard_error(
     From estimates with other draws, in groups that have as many together: their spread includes what the products of
     draws add, which is more with few draws, so that it is somewhat too large rather than too small.
     """
-    values = []
-    for other in packed.redrawn(data, N_GROUPS):
-        again = operator_for(other.problem, operator=operator.name, threads=operator.threads)
-        values.append(value_and_error(data, again, estimator, block_size, with_error=False)[0])
+    others = (
+        operator_for(other.problem, operator=operator.name, threads=operator.threads)
+        for other in packed.redrawn(data, N_GROUPS)
+    )
+    return _spread([value_and_error(data, other, estimator, block_size, with_error=False)[0] for other in others])
+
+
+def features_draws_error(problem: FeatureProblem) -> float | None:
+    """The same of an estimate by features."""
+    others = (feature_moments(other, second=False) for other in problem.redrawn(N_GROUPS))
+    return _spread([statistics.unbiased(moments, problem.n, problem.data.sample_weight) for moments in others])
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    """The standard error of the mean of estimates from groups of draws."""
     return math.sqrt(float(np.var(values, ddof=1)) / N_GROUPS) if values else None
 
 
@@ -477,7 +489,7 @@ def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SK
         null_standard_error=(
             None if moments.null_squares is None else statistics.null_standard_error(moments.null_squares, data.n)
         ),
-        draws_standard_error=None,
+        draws_standard_error=features_draws_error(problem),
         features_standard_error=of_features,
         estimator=FEATURES,
         block_size=None,

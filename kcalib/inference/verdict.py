@@ -23,6 +23,7 @@ from kcalib.estimators.skce import (
     check_estimator,
     check_has_blocks,
     estimate_of,
+    features_draws_error,
     features_estimate_of,
 )
 from kcalib.inference.calibration_test import entry_cost, run
@@ -131,7 +132,7 @@ def _estimated(
     if estimator == "auto":
         check_has_blocks(estimator, block_size)
         if test.n_columns is not None:
-            return _of_test(test)
+            return _of_test(task, test)
         estimator = "unbiased" if _sums_all_pairs(task, test) else FEATURES
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
@@ -160,10 +161,11 @@ def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     return False
 
 
-def _of_test(test: CalibrationTestResult) -> SKCEResult:
+def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
     """The estimate that a test by random features is of."""
     start = time.perf_counter()
-    own: dict[str, Any] = {"value": test.estimate, "draws_standard_error": None, "estimator": FEATURES}
+    of_draws = features_draws_error(task.feature_problems[-1])
+    own: dict[str, Any] = {"value": test.estimate, "draws_standard_error": of_draws, "estimator": FEATURES}
     shared = {field.name for field in dataclasses.fields(SKCEResult)} - {*own, "seconds"}
     fields = {name: getattr(test, name) for name in shared}
     return SKCEResult(**own, **fields, seconds=time.perf_counter() - start)

@@ -10,6 +10,7 @@
 // keeps its digits. Of other rows the base is -p, and every label takes part: one addition in place of up to two.
 // Of two classes the sums are each other's negative, and one addition is enough.
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -108,15 +109,11 @@ template <class T> class Tile {
 
   // A panel of features; behind the last row is one of zeros.
   const double* panel(long p) const { return phi(p); }
-  bool any_likely(long rows) const {
-    bool any = false;
-    for (long i = 0; i < rows; ++i) any |= likely_[i] != NO_CLASS;
-    return any;
-  }
   LabelRows label_rows(long rows) const {
     return {rounded_up(rows, ROW_STEP), labels_.m, cumulative_.get(), totals_.get(), highest_.get(), likely_.get()};
   }
   unsigned likely(long row) const { return likely_[row]; }
+  const unsigned* likely() const { return likely_.get(); }
   // The sum of |phi|^2 (|R^T e|^2 - |R^T base|^2) over the rows, whose labels go on to a multiple of ROW_STEP.
   double cost_of(const unsigned* labels, long rows) const {
     double sums[4] = {};
@@ -200,49 +197,24 @@ template <class T> class Tile {
   const AlignedBuffer<unsigned> likely_;
 };
 
-// Rows of a tile by their class, as the kernels add them.
+// Rows of a tile by their class, as the kernels add them, for each of some draws.
 class RowsByClass {
  public:
   RowsByClass(long rows, long n_classes)
       : near_(n_classes <= NEAR_CLASSES),
         n_classes_(n_classes),
         zeros_(rows),
-        room_(near_ ? 2 * rows + 3 * n_classes : rows + LOOK_AHEAD),
+        room_(near_ ? rows + 4 * n_classes : rows + LOOK_AHEAD),
         rows_(DRAWS_AT_ONCE * room_),
-        classes_(DRAWS_AT_ONCE * room_) {
+        classes_(DRAWS_AT_ONCE * room_),
+        buckets_(near_ ? n_classes * (rows + 4) : 0) {
     std::fill_n(classes_.get(), DRAWS_AT_ONCE * room_, 0u);
   }
 
-  // Row i of `rows` has the class classes[i]; those with class `n_classes` are left out.
-  void list(const unsigned* classes, long rows, long place) {
-    unsigned short* to = rows_.get() + place * room_;
-    unsigned* of = classes_.get() + place * room_;
-    if (!near_) {
-      long n = 0;
-      for (long i = 0; i < rows; ++i) {
-        to[n] = static_cast<unsigned short>(i * COLUMNS);
-        of[n] = classes[i];
-        n += classes[i] < n_classes_;
-      }
-      if (n < rows) of[n] = 0;  // no class, and looked at ahead
-      counts_[place] = n;
-      return;
-    }
-    unsigned next[NEAR_CLASSES + 1] = {}, total = 0;
-    for (long i = 0; i < rows; ++i) ++next[classes[i]];
-    for (long c = 0; c < n_classes_; ++c) {
-      const unsigned count = (next[c] + 3) / 4 * 4;
-      next[c] = total;
-      total += count;
-    }
-    next[n_classes_] = total;
-    std::fill_n(to, total, static_cast<unsigned short>(zeros_ * COLUMNS));
-    for (long i = 0; i < rows; ++i) {
-      const unsigned at = next[classes[i]]++;
-      to[at] = static_cast<unsigned short>(i * COLUMNS);
-      of[at / 4] = classes[i];
-    }
-    counts_[place] = total / 4;
+  // So many rows, of which row i has the class classes[i].
+  void list(const unsigned short* rows, long count, const unsigned* classes, long place) {
+    if (near_) list_fours(rows, count, classes, place);
+    else list_singles(rows, count, classes, place);
   }
 
   template <bool ADD> void merge(const FeatureTable& table, const double* phi, long place, double* sums) const {
@@ -253,10 +225,41 @@ class RowsByClass {
   }
 
  private:
+  void list_singles(const unsigned short* rows, long count, const unsigned* classes, long place) {
+    unsigned short* to = rows_.get() + place * room_;
+    unsigned* of = classes_.get() + place * room_;
+    for (long i = 0; i < count; ++i) {
+      to[i] = static_cast<unsigned short>(rows[i] * COLUMNS);
+      of[i] = classes[rows[i]];
+    }
+    std::fill_n(of + count, LOOK_AHEAD, 0u);
+    counts_[place] = count;
+  }
+
+  void list_fours(const unsigned short* rows, long count, const unsigned* classes, long place) {
+    unsigned short* ends[NEAR_CLASSES];
+    const long size = zeros_ + 4;
+    for (long c = 0; c < n_classes_; ++c) ends[c] = buckets_.get() + c * size;
+    for (long i = 0; i < count; ++i) *ends[classes[rows[i]]]++ = static_cast<unsigned short>(rows[i] * COLUMNS);
+    unsigned short* to = rows_.get() + place * room_;
+    unsigned* of = classes_.get() + place * room_;
+    long fours = 0;
+    for (long c = 0; c < n_classes_; ++c) {
+      const unsigned short* from = buckets_.get() + c * size;
+      std::fill_n(ends[c], 3, static_cast<unsigned short>(zeros_ * COLUMNS));
+      for (; from < ends[c]; from += 4, ++fours) {
+        std::memcpy(to + 4 * fours, from, 4 * sizeof *from);
+        of[fours] = unsigned(c);
+      }
+    }
+    counts_[place] = fours;
+  }
+
   const bool near_;
   const long n_classes_, zeros_, room_;
   const AlignedBuffer<unsigned short> rows_;
   const AlignedBuffer<unsigned> classes_;
+  const AlignedBuffer<unsigned short> buckets_;
   long counts_[DRAWS_AT_ONCE];
 };
 
@@ -264,39 +267,53 @@ class RowsByClass {
 class Additions {
  public:
   Additions(long rows, long n_classes)
-      : added_(rows, n_classes), taken_(rows, n_classes), uniform_(rows), labels_(rows), likely_(rows) {}
+      : added_(rows, n_classes), taken_(rows, n_classes), uniform_(rows), labels_(rows), all_(rows), likely_(rows), chosen_(rows + 1) {
+    for (long i = 0; i < rows; ++i) all_[i] = static_cast<unsigned short>(i);
+  }
+
+  template <class T> void start(const Tile<T>& tile, long rows) {
+    n_likely_ = 0;
+    for (long i = 0; i < rows; ++i)
+      if (tile.likely(i) != NO_CLASS) likely_[n_likely_++] = static_cast<unsigned short>(i);
+  }
 
   // Draws the labels of rows [begin, begin + rows), which are those of the tile; returns their cost.
   template <class T>
-  double list(const FeatureTable& table, const Tile<T>& tile, bool any_likely, const DrawnLabels& from, Word draw,
-              long begin, long rows, long place) {
+  double list(const FeatureTable& table, const Tile<T>& tile, const DrawnLabels& from, Word draw, long begin, long rows,
+              long place) {
     table.uniforms(from.seed, draw, begin, rounded_up(rows, ROW_STEP), uniform_.get());
     table.labels(tile.label_rows(rows), uniform_.get(), labels_.get());
-    const double cost = tile.cost_of(labels_.get(), rows);
-    if (!any_likely) {
-      added_.list(labels_.get(), rows, place);
-      return cost;
+    if (n_likely_ == 0) {
+      added_.list(all_.get(), rows, labels_.get(), place);
+    } else {
+      added_.list(chosen_.get(), others(tile, all_.get(), rows), labels_.get(), place);
+      if (takes(from)) taken_.list(chosen_.get(), others(tile, likely_.get(), n_likely_), tile.likely(), place);
     }
-    const unsigned none = unsigned(from.m);
-    const bool two = from.m == 2;
-    for (long i = 0; i < rows; ++i) {
-      const unsigned likely = tile.likely(i), label = labels_[i];
-      labels_[i] = label == likely ? none : label;
-      likely_[i] = (label == likely) | (likely == NO_CLASS) | two ? none : likely;
-    }
-    added_.list(labels_.get(), rows, place);
-    if (!two) taken_.list(likely_.get(), rows, place);
-    return cost;
+    return tile.cost_of(labels_.get(), rows);
   }
-  void add(const FeatureTable& table, const double* phi, long place, bool taken, double* sums) const {
+  void add(const FeatureTable& table, const DrawnLabels& from, const double* phi, long place, double* sums) const {
     added_.merge<true>(table, phi, place, sums);
-    if (taken) taken_.merge<false>(table, phi, place, sums);
+    if (takes(from)) taken_.merge<false>(table, phi, place, sums);
   }
 
  private:
+  bool takes(const DrawnLabels& from) const { return n_likely_ > 0 && from.m > 2; }
+
+  // Those of the rows whose label is not the likely one.
+  template <class T> long others(const Tile<T>& tile, const unsigned short* rows, long count) {
+    long n = 0;
+    for (long i = 0; i < count; ++i) {
+      chosen_[n] = rows[i];
+      n += labels_[rows[i]] != tile.likely(rows[i]);
+    }
+    return n;
+  }
+
   RowsByClass added_, taken_;
   const AlignedBuffer<double> uniform_;
-  const AlignedBuffer<unsigned> labels_, likely_;
+  const AlignedBuffer<unsigned> labels_;
+  const AlignedBuffer<unsigned short> all_, likely_, chosen_;
+  long n_likely_ = 0;
 };
 
 // How rows and draws are cut.
@@ -361,17 +378,17 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
       for (long t = 0; t < n_tiles; ++t) {
         const Tile<T>& tile = tiles[t % 2];
         const long begin = t * sizes.rows, rows = std::min(n - begin, sizes.rows);
-        const bool any_likely = tile.any_likely(rows);
+        list.start(tile, rows);
         if (t + 1 < n_tiles) tiles[(t + 1) % 2].make(points, begin + sizes.rows, groups);
         if (batch == 0) tile.add_base(share_of(panels, thread, team), base_sums.get());
         for (long d = own.begin; d < own.end; d += DRAWS_AT_ONCE) {
           const long end = std::min(own.end, d + DRAWS_AT_ONCE);
           for (long k = d; k < end; ++k) {
             const Word draw = labels.first + Word(first + k);
-            costs[k] += list.list(table, tile, any_likely, labels, draw, begin, rows, k - d);
+            costs[k] += list.list(table, tile, labels, draw, begin, rows, k - d);
           }
           for (long p = 0; p < panels; ++p)
-            for (long k = d; k < end; ++k) list.add(table, tile.panel(p), k - d, any_likely && m > 2, sums_of(p, k));
+            for (long k = d; k < end; ++k) list.add(table, labels, tile.panel(p), k - d, sums_of(p, k));
         }
         if (thread == 0) {
           if (batch == 0) base_cost += tile.base_cost(rows);

@@ -206,22 +206,25 @@ class RowsByClass {
         zeros_(rows),
         room_(near_ ? rows + 4 * n_classes : rows + LOOK_AHEAD),
         rows_(DRAWS_AT_ONCE * room_),
-        classes_(DRAWS_AT_ONCE * room_),
-        buckets_(near_ ? n_classes * (rows + 4) : 0) {
-    std::fill_n(classes_.get(), DRAWS_AT_ONCE * room_, 0u);
-  }
+        classes_(near_ ? 0 : DRAWS_AT_ONCE * room_),
+        runs_(near_ ? DRAWS_AT_ONCE * n_classes : 0),
+        buckets_(near_ ? n_classes * (rows + 4) : 0) {}
 
   // So many rows, of which row i has the class classes[i].
   void list(const unsigned short* rows, long count, const unsigned* classes, long place) {
-    if (near_) list_fours(rows, count, classes, place);
+    if (near_) list_runs(rows, count, classes, place);
     else list_singles(rows, count, classes, place);
   }
 
   template <bool ADD> void merge(const FeatureTable& table, const double* phi, long place, double* sums) const {
     const unsigned short* rows = rows_.get() + place * room_;
-    const unsigned* classes = classes_.get() + place * room_;
-    if (near_) (ADD ? table.add_fours : table.subtract_fours)(phi, {rows, classes, counts_[place]}, sums);
-    else (ADD ? table.add_singles : table.subtract_singles)(phi, {rows, classes, counts_[place]}, sums);
+    if (near_) {
+      const Runs list{rows, runs_.get() + place * n_classes_, counts_[place]};
+      (ADD ? table.add_runs : table.subtract_runs)(phi, list, sums);
+    } else {
+      const Singles list{rows, classes_.get() + place * room_, counts_[place]};
+      (ADD ? table.add_singles : table.subtract_singles)(phi, list, sums);
+    }
   }
 
  private:
@@ -236,29 +239,31 @@ class RowsByClass {
     counts_[place] = count;
   }
 
-  void list_fours(const unsigned short* rows, long count, const unsigned* classes, long place) {
+  void list_runs(const unsigned short* rows, long count, const unsigned* classes, long place) {
     unsigned short* ends[NEAR_CLASSES];
     const long size = zeros_ + 4;
     for (long c = 0; c < n_classes_; ++c) ends[c] = buckets_.get() + c * size;
     for (long i = 0; i < count; ++i) *ends[classes[rows[i]]]++ = static_cast<unsigned short>(rows[i] * COLUMNS);
     unsigned short* to = rows_.get() + place * room_;
-    unsigned* of = classes_.get() + place * room_;
-    long fours = 0;
+    Run4* runs = runs_.get() + place * n_classes_;
+    long n_runs = 0;
     for (long c = 0; c < n_classes_; ++c) {
       const unsigned short* from = buckets_.get() + c * size;
+      const long fours = (ends[c] - from + 3) / 4;
       std::fill_n(ends[c], 3, static_cast<unsigned short>(zeros_ * COLUMNS));
-      for (; from < ends[c]; from += 4, ++fours) {
-        std::memcpy(to + 4 * fours, from, 4 * sizeof *from);
-        of[fours] = unsigned(c);
-      }
+      std::memcpy(to, from, std::size_t(fours) * 4 * sizeof *from);
+      to += 4 * fours;
+      runs[n_runs] = {unsigned(c), unsigned(fours)};
+      n_runs += fours > 0;
     }
-    counts_[place] = fours;
+    counts_[place] = n_runs;
   }
 
   const bool near_;
   const long n_classes_, zeros_, room_;
   const AlignedBuffer<unsigned short> rows_;
   const AlignedBuffer<unsigned> classes_;
+  const AlignedBuffer<Run4> runs_;
   const AlignedBuffer<unsigned short> buckets_;
   long counts_[DRAWS_AT_ONCE];
 };

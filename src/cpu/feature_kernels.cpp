@@ -190,25 +190,30 @@ void labels(const LabelRows& rows, const double* uniform, unsigned* out) {
   else searched_labels(rows, uniform, out);
 }
 
-template <bool ADD> KCALIB_FN void merge_four(const double* phi, const unsigned short* rows, double* to) {
-  const double *x0 = phi + rows[0], *x1 = phi + rows[1], *x2 = phi + rows[2], *x3 = phi + rows[3];
-#pragma GCC unroll 8
-  for (int c = 0; c < COLUMNS; c += L) {
-    const V sum = (load<V>(x0 + c) + load<V>(x1 + c)) + (load<V>(x2 + c) + load<V>(x3 + c));
-    const V y = load<V>(to + c);
-    store<V>(to + c, ADD ? y + sum : y - sum);
-  }
-}
-
-// Fours of one class follow each other, and each waits for the sums of the one before: two at a time from places far apart.
-template <bool ADD> void merge_fours(const double* phi, const Fours& list, double* sums) {
-  const long half = list.count / 2;
+// Two packs of columns of a run at a time, and four rows, for enough additions that do not wait for each other.
+template <bool ADD> void merge_runs(const double* phi, const Runs& list, double* sums) {
   const unsigned short* rows = list.rows;
-  for (long i = 0; i < half; ++i) {
-    merge_four<ADD>(phi, rows + 4 * i, sums + long(list.classes[i]) * COLUMNS);
-    merge_four<ADD>(phi, rows + 4 * (half + i), sums + long(list.classes[half + i]) * COLUMNS);
+  for (long r = 0; r < list.count; ++r) {
+    const long fours = list.runs[r].fours;
+    double* to = sums + long(list.runs[r].label) * COLUMNS;
+#pragma GCC unroll 8
+    for (int c = 0; c < COLUMNS; c += STEP) {
+      V total[4] = {};
+      for (long i = 0; i < fours; ++i) {
+        const unsigned short* four = rows + 4 * i;
+        const double *x0 = phi + four[0] + c, *x1 = phi + four[1] + c, *x2 = phi + four[2] + c, *x3 = phi + four[3] + c;
+        total[0] += load<V>(x0) + load<V>(x1);
+        total[1] += load<V>(x0 + L) + load<V>(x1 + L);
+        total[2] += load<V>(x2) + load<V>(x3);
+        total[3] += load<V>(x2 + L) + load<V>(x3 + L);
+      }
+      for (int k = 0; k < 2; ++k) {
+        const V sum = total[k] + total[k + 2], y = load<V>(to + c + k * L);
+        store<V>(to + c + k * L, ADD ? y + sum : y - sum);
+      }
+    }
+    rows += 4 * fours;
   }
-  if (list.count % 2) merge_four<ADD>(phi, rows + 8 * half, sums + long(list.classes[2 * half]) * COLUMNS);
 }
 
 // The sums of many classes are far from each other, and the processor does not guess where the next are.
@@ -266,7 +271,7 @@ double square_of_sums(double* x, const double* y, long n) {
 extern const FeatureTable KCALIB_FEATURES;
 const FeatureTable KCALIB_FEATURES = {
     MARKS, features, add_products, add_forms, add_squares, add_norms, uniforms, labels,
-    merge_fours<true>, merge_fours<false>, merge_singles<true>, merge_singles<false>, multiply, square_of_sums,
+    merge_runs<true>, merge_runs<false>, merge_singles<true>, merge_singles<false>, multiply, square_of_sums,
 };
 
 }  // namespace kcalib

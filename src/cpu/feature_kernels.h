@@ -32,11 +32,14 @@ struct LabelRows {
   const unsigned* likely;          // a label to be tried first; only beyond LANE_CLASSES classes
 };
 
-// Additions of rows of a tile to the sums of classes. Up to NEAR_CLASSES classes in fours of rows of the same class, filled
-// up with a row of zeros: rows[4 * four + k] is the place of a row, its number times COLUMNS.
-struct Fours {
-  const unsigned short* rows;
-  const unsigned* classes;  // of each four
+// Additions of rows of a tile to the sums of classes. Up to NEAR_CLASSES classes in runs of rows of one class, each filled
+// up to fours with a row of zeros; what says where a row is is its number times COLUMNS.
+struct Run4 {
+  unsigned label, fours;
+};
+struct Runs {
+  const unsigned short* rows;  // of all runs, one behind the other
+  const Run4* runs;
   long count;
 };
 // Beyond, rows have few classes in common: one by one.
@@ -65,8 +68,8 @@ struct FeatureTable {
   // The labels that these numbers draw: how many cumulative sums are at most the share of the total.
   void (*labels)(const LabelRows& rows, const double* uniform, unsigned* out);
   // In the order of the list sums of the class += (-=) phi[row].
-  void (*add_fours)(const double* phi, const Fours& list, double* sums);
-  void (*subtract_fours)(const double* phi, const Fours& list, double* sums);
+  void (*add_runs)(const double* phi, const Runs& list, double* sums);
+  void (*subtract_runs)(const double* phi, const Runs& list, double* sums);
   void (*add_singles)(const double* phi, const Singles& list, double* sums);
   void (*subtract_singles)(const double* phi, const Singles& list, double* sums);
   // out[row * n + j] = sum_k x[row * n + k] matrix[k * n + j].

@@ -21,7 +21,7 @@
 namespace kcalib {
 namespace {
 
-constexpr unsigned NO_CLASS = ~0u;
+constexpr unsigned NO_CLASS = ~0u;  // is likely
 constexpr long DRAWS_AT_ONCE = 64;  // whose additions to a tile a thread lists before it makes them
 
 #ifdef _OPENMP
@@ -272,7 +272,13 @@ class RowsByClass {
 class Additions {
  public:
   Additions(long rows, long n_classes)
-      : added_(rows, n_classes), taken_(rows, n_classes), uniform_(rows), labels_(rows), all_(rows), likely_(rows), chosen_(rows + 1) {
+      : added_(rows, n_classes),
+        taken_(rows, n_classes),
+        uniform_(rows),
+        labels_(rows),
+        all_(rows),
+        likely_(rows),
+        chosen_(rows + 1) {
     for (long i = 0; i < rows; ++i) all_[i] = static_cast<unsigned short>(i);
   }
 

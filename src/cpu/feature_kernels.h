@@ -12,7 +12,7 @@ namespace kcalib {
 
 constexpr int FREQUENCIES = 8, COLUMNS = 2 * FREQUENCIES;
 constexpr int ROW_STEP = 8;         // rows of a tile are a multiple of it
-constexpr long LANE_CLASSES = 32;  // up to so many classes labels are drawn for several rows at once
+constexpr long LANE_CLASSES = 256;  // up to so many classes labels are drawn for several rows at once
 
 // A feature map in panels; behind its frequencies the last panel is filled up with amplitudes 0.
 struct FeaturePanels {
@@ -48,7 +48,7 @@ struct Singles {
   const unsigned* classes;  // and of LOOK_AHEAD more
   long count;
 };
-constexpr long NEAR_CLASSES = 64, LOOK_AHEAD = 8;
+constexpr long NEAR_CLASSES = 128, LOOK_AHEAD = 8;
 constexpr long MOST_ROWS = 256;  // of a tile
 
 struct FeatureTable {

@@ -31,7 +31,8 @@ class PackedMap {
   }
 
   FeaturePanels panels() const {
-    return {n_panels_, map_.n_features, map_.n_factors, frequencies_.get(), amplitudes_.get(), projections_.get(), offsets_.get()};
+    return {n_panels_,         map_.n_features,    map_.n_factors, frequencies_.get(),
+            amplitudes_.get(), projections_.get(), offsets_.get()};
   }
   long size() const { return n_panels_; }
 

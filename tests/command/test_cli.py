@@ -322,6 +322,18 @@ def test_compare_csv(capsys, good, poor):
     assert float(pair["low"]) < float(pair["value"]) < float(pair["high"]) < 0
 
 
+def test_compare_has_no_infinity_in_json(tmp_path, capsys):
+    """Nothing is excluded by four samples; of a score without bounds that is null."""
+    for name, mean in (("a", 0.0), ("b", 1.0)):
+        np.savez(tmp_path / f"{name}.npz", y=np.zeros(4), mean=np.full(4, mean), std=np.ones(4))
+    files = [str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]
+    assert main(["compare", *files, "--metric", "log_score", "--json"]) == 0
+    (pair,) = json.loads(capsys.readouterr().out)["comparison"]["differences"]
+    assert pair["confidence_interval"] == {"low": None, "high": None} and not pair["distinguishable"]
+    assert main(["compare", *files, "--metric", "log_score"]) == 0
+    assert "[-inf, inf]" in capsys.readouterr().out
+
+
 def test_compare_the_models_of_the_demo(capsys):
     folder = os.path.join(os.path.dirname(kcalib.__file__), "data")
     files = [os.path.join(folder, f"digits_{name}.npz") for name in sorted(CALIBRATED | MISCALIBRATED)]

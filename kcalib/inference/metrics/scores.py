@@ -131,11 +131,13 @@ def _means(
         resolution = ROUNDINGS * EPSILON * float((abs(losses[i]) + abs(losses[j])).mean())
         differences.append(_mean(losses[i] - losses[j], confidence_level, of_differences, found, resolution))
     few = len(losses[0]) <= certainty.FEW
+    rare = any(one.events < EVENTS for one in (possible or {}).values())
     return Measured(
         values=values,
         differences=differences,
         estimator="mean",
-        intervals="by the signs of deviations, paired" if few else "t, paired",
+        intervals=("by the signs of deviations, paired" if few else "t, paired")
+        + (", allowing for targets too rare to be seen" if rare else ""),
     )
 
 

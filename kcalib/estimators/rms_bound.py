@@ -204,7 +204,7 @@ def _largest(operator: Operator, n: int) -> float:
         assert moments.sum_of_squares is not None
         return math.sqrt(moments.sum_of_squares + float((own * own).sum())) / n
     points = operator.problem.left.points
-    vector = arrays.where_computed(arrays.namespace(points).ones_like(points[:, :1], dtype=np.float64))
+    vector = arrays.where_computed(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
     least = math.inf
     for _ in range(MOST_PRODUCTS):
         product = arrays.where_computed(operator.matmul(arrays.beside(vector, points))) / n

@@ -128,6 +128,18 @@ def test_what_has_no_bound():
         kcalib.evaluate(x, Normal(x, np.ones(30)), kernel=Linear(), tolerance=0.1)
 
 
+@pytest.mark.parametrize("method", ["gamma", "features"])
+def test_bounds_of_every_library(xp, method):
+    y, p = softmax_problem(150, 4)
+    y[:60] = 0
+    own = kcalib.evaluate(y, p, method=method, seed=2)
+    e = kcalib.evaluate(xp.asarray(y), xp.asarray(p), method=method, seed=2, tolerance=0.01)
+    assert own.rms_error_lower > 0.01 and e.miscalibrated
+    for name in ("rms_error_lower", "kernel_eigenvalue"):
+        assert getattr(e, name) == pytest.approx(getattr(own, name), rel=1e-6)
+    assert e.skce.null_standard_error == pytest.approx(own.skce.null_standard_error, rel=1e-6)
+
+
 @pytest.mark.parametrize("tolerance", [-0.1, 1, 1.5, float("nan"), "0.01", True, [0.1]])
 def test_bad_tolerances(tolerance):
     y, p = softmax_problem(20, 3)

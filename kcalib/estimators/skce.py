@@ -247,6 +247,13 @@ def skce(
     large, as the groups' spread has the noise of the samples in it. Time O(n c m) and memory O(c m) beside the samples
     for c columns, whatever `dtype` in float64: points and residuals alone are rounded to it.
 
+    For predicted distributions the target kernel has random features, too, 32 columns or more, independent of the
+    others; their expected values are in closed form for all radial target kernels, by the characteristic functions of
+    normal, Laplace, Poisson and negative binomial distributions, mixtures and samples, and means over draws for other
+    families. Samples and counts keep exact marks where these have few columns. ``target_factor`` says which, and
+    ``features_standard_error`` is of both kernels. With the metric "mmd" distances are those of at most 128 features
+    of mean embeddings; ``operator_reason`` has a bound of what they are off.
+
     References
     ----------
     .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class

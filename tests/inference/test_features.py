@@ -16,6 +16,7 @@ import kcalib
 from kcalib import lenses
 from kcalib._input.forecasts import prepare
 from kcalib._packing.features import feature_problem
+from kcalib.distributions import Beta, Laplace, Mixture, Normal, Poisson, Samples
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import Exact, Features
 
@@ -61,6 +62,54 @@ def test_level_of_defaults_is_kept(name):
         pvalue = kcalib.calibration_test(drawn_labels(p, rng), p, kernel=Exponential(0.4), method="features").pvalue
         rejected += pvalue <= np.array([0.01, 0.05, 0.1]) + 1e-12
     assert np.all(rejected <= scipy.stats.binom.ppf(0.9999, count, [0.01, 0.05, 0.1]))
+
+
+def predictions(name, rng):
+    """Laws that are hard for tests: rare events, nearly certain, tied, few."""
+    n = 4 if name == "few" else 40
+    mean, std = rng.normal(size=n), np.exp(rng.normal(scale=0.5, size=n))
+    return {
+        "normal": lambda: Normal(mean, std),
+        "nearly certain": lambda: Normal(mean, 10.0 ** rng.uniform(-8, -4, size=n)),
+        "rare counts": lambda: Poisson(10.0 ** rng.uniform(-4, -1, size=n)),
+        "tied": lambda: Normal(np.round(mean), 1.0),
+        "few": lambda: Laplace(mean, std),
+        "mixture": lambda: Mixture([0.3, 0.7], [Normal(mean, std), Normal(mean + 1, std)]),
+        "samples": lambda: Samples(rng.normal(size=(n, 3))),
+        "draws": lambda: Beta(np.exp(mean), std),
+    }[name]()
+
+
+DISTRIBUTIONS = ("normal", "nearly certain", "rare counts", "tied", "few", "mixture", "samples")
+
+
+@pytest.mark.parametrize("name", [*DISTRIBUTIONS, pytest.param("draws", marks=pytest.mark.slow)])
+def test_level_of_distributions_is_kept(name):
+    pvalues, sets = [], 80
+    kernel = Exponential(0.4, metric="mmd" if name in ("mixture", "draws") else "wasserstein")
+    target_kernel = Exponential(0.5) if name == "few" else Gaussian(0.5)
+    for seed in range(sets):
+        prediction = predictions(name, np.random.default_rng([seed, 29]))
+        y = prediction.sample(1, seed=seed + 1000)[:, 0]
+        method = Features(n_columns=16, n_resamples=19)
+        options = {"kernel": kernel, "target_kernel": target_kernel, "method": method, "threads": 1}
+        pvalues.append(kcalib.calibration_test(y, prediction, seed=seed, **options).pvalue)
+    for alpha in (0.05, 0.1, 0.5):
+        rejected = np.sum(np.array(pvalues) <= alpha + 1e-12)
+        assert rejected <= scipy.stats.binom.ppf(0.9999, sets, alpha), (name, alpha)
+        if name in ("normal", "mixture", "draws"):
+            assert rejected >= scipy.stats.binom.ppf(0.0001, sets, alpha)
+
+
+def test_distributions_that_are_too_narrow_are_found():
+    rng = np.random.default_rng(4)
+    mean, std = rng.normal(size=400), np.exp(rng.normal(scale=0.5, size=400))
+    y = mean + std * rng.normal(size=400)
+    result = kcalib.calibration_test(y, Normal(mean, std / 2), method="features", seed=0)
+    assert result.pvalue == 0.005
+    assert result.target_factor == "32 random features, expectations by characteristic functions (normal)"
+    assert result.null_law == f"199 draws of the targets from the predictions, with {result.n_columns} features"
+    assert result.features_standard_error > 0 and result.confidence_interval().low > 0
 
 
 def test_power_is_near_that_of_all_pairs():

@@ -156,6 +156,7 @@ class Consistency(CalibrationMethod):
             pvalue=found.pvalue,
             estimate=found.estimate,
             null_law=f"{found.n_resamples} replicates of {redrawn}",
+            pvalue_from="draws",
             estimator=ESTIMATORS.get(found.estimator, found.estimator),
             n_resamples=found.n_resamples,
             n_locations=None if found.locations is None else found.locations["n_locations"],

@@ -169,7 +169,7 @@ def test_the_usual_evaluation_of_classes():
         ({"n_bins": 15}, "`n_bins` is for class probabilities, but `y_pred` is Normal; leave it out"),
         ({"classes": [0, 1]}, "`classes` is for class probabilities"),
         ({"level": 2}, "`level` is 2, expected a number between 0 and 1"),
-        ({"block_size": 5}, "`block_size` is 5, but estimator='unbiased' has no block size"),
+        ({"block_size": 5}, "`block_size` is 5, but estimator='auto' has no block size"),
     ],
 )
 def test_bad_options(options, message):

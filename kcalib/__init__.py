@@ -61,7 +61,7 @@ from kcalib import (
     solvers,
     target_kernels,
 )
-from kcalib._backend.warnings import IndefiniteKernelWarning
+from kcalib._backend.warnings import AntiConservativeWarning, IndefiniteKernelWarning
 from kcalib._version import __version__
 from kcalib.definiteness import smallest_eigenvalue
 from kcalib.estimators.bands import Band
@@ -155,13 +155,11 @@ if TYPE_CHECKING:
     from kcalib.evaluation import Evaluation, ForecastEvaluation, evaluate
     from kcalib.inference.calibration_test import calibration_test
     from kcalib.inference.compare import compare
-    from kcalib.inference.consistency import AntiConservativeWarning
     from kcalib.regression.cross_validation import squared_calibration_error
     from kcalib.regression.dirichlet_kde import kde_calibration_error
 else:  # to a type checker names are unknown that are not there
     # These rooms take half of the import, and are opened when they are asked for.
     OPENED_LATER = {
-        "AntiConservativeWarning": "kcalib.inference.consistency",
         "Evaluation": "kcalib.evaluation",
         "ForecastEvaluation": "kcalib.evaluation",
         "ToleranceWarning": "kcalib.estimators.ckce",

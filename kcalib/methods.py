@@ -17,8 +17,9 @@ from kcalib.inference.consistency import Consistency
 from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
 from kcalib.inference.features import Features
+from kcalib.inference.gamma import Gamma
 from kcalib.inference.resampling import Bootstrap, Multiplier
-from kcalib.inference.spectrum import Gamma, Pearson, Spectrum
+from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.solvers._solve import AutomaticSolver
 from kcalib.solvers.cholesky import Cholesky
 from kcalib.solvers.conjugate_gradient import ConjugateGradient

@@ -10,6 +10,13 @@ class IndefiniteKernelWarning(UserWarning):
     """A kernel that is not known to be positive definite: estimates may mislead."""
 
 
+class AntiConservativeWarning(UserWarning):
+    """A test that may reject calibrated models more often than its level says.
+
+    Decided from the predictions alone: their labels are not looked at.
+    """
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """``warnings.warn`` for the first caller outside kcalib."""
     level, frame = 2, sys._getframe(1)

@@ -64,7 +64,7 @@ def effective_events(data: Data, packed: Packed) -> float:
     """
     law = finite_law(data, packed)
     if law is None:
-        drawn = [_with_drawn(data, packed, replicate) for replicate in range(_n_draws(data.n))]
+        drawn = [_with_drawn(data, packed, replicate) for replicate in range(n_draws(data.n))]
         lengths = [diagonal(one.problem) for one in drawn]
         second, fourth = sum(total(own) for own in lengths), sum(total(own * own) for own in lengths)
         return second**2 / (len(drawn) * fourth) if fourth > 0 else 0.0
@@ -74,7 +74,7 @@ def effective_events(data: Data, packed: Packed) -> float:
 
 def _drawn(data: Data, packed: Packed, operator: Operator) -> Iterator[tuple[float, float]]:
     """Sum of squares and trace of sets of drawn targets."""
-    for replicate in range(_n_draws(data.n)):
+    for replicate in range(n_draws(data.n)):
         problem = _with_drawn(data, packed, replicate).problem
         moments = operator_for(problem, operator=operator.name, threads=operator.threads).moments(second=True)
         assert moments.sum_of_squares is not None
@@ -85,5 +85,6 @@ def _with_drawn(data: Data, packed: Packed, replicate: int) -> Packed:
     return packed.with_targets(data.draw(SEED, replicate))
 
 
-def _n_draws(n: int) -> int:
+def n_draws(n: int) -> int:
+    """Sets of drawn targets that expectations come from."""
     return max(FEWEST_DRAWS, -(-TARGETS // n))

@@ -1,29 +1,47 @@
 """Tests on block estimates of the SKCE (W21 remark B.1, both forms; the misprinted factor B of remark B.3 left out).
 
-The mean of the unbiased estimates of blocks of samples is about normal, with mean 0 if the model is calibrated.
+The mean of the unbiased estimates of blocks of samples has mean 0 if the model is calibrated, and a variance that the
+predictions determine.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import scipy
 
 from kcalib._backend.options import check_choice, check_integer
+from kcalib._input.data import Data
+from kcalib._packing import Packed
+from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
+from kcalib.inference import events
+from kcalib.inference.events import warn_if_few
+from kcalib.inference.gamma import log_gamma_tail
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
-VARIANCES = ("sample", "second_moment")
+VARIANCES = ("conditional", "sample", "second_moment")
+FEWEST = {
+    "conditional": events.BLOCKS,
+    "sample": events.BLOCKS_OF_RESIDUALS,
+    "second_moment": events.SECOND_MOMENT,
+}
+DRAWS = 16  # of targets: for the third cumulant of blocks, beside that of a gamma law
+EQUAL = 1e-12  # spread, relative to their mean, of block estimates that are equal but for rounding
 
 
 @dataclass(frozen=True)
 class Block(CalibrationMethod):
-    r"""The normal law of the mean of unbiased estimates, one for each block of consecutive samples.
+    r"""The mean of unbiased estimates, one for each block of consecutive samples.
 
     For samples too many for all pairs. Blocks hold consecutive samples: unless their order is already random,
     give `kcalib.calibration_test` a ``seed``, which permutes them. With samples sorted by label, say, blocks are not
@@ -34,14 +52,26 @@ class Block(CalibrationMethod):
     block_size : int, optional
         Samples in a block, 2..n // 2. Larger blocks find more, but leave fewer of them for the normal law. Default: the
         larger of the integer square root of n and n // 50, at least 2. Samples after the last full block are not used.
-    variance : {"sample", "second_moment"}
-        The spread of the block estimates, or what it is under calibration, from the second moment of H over disjoint
-        pairs: :math:`2\, \mathbb{E} h^2 / (B (B - 1))` for blocks of B.
+    variance : {"conditional", "sample", "second_moment"}
+        What the mean is divided by, and the law. "conditional" takes its variance under calibration given the
+        predictions, which is exact for labels and counts (of other targets from draws), and a gamma law with it and
+        with the skewness of the biased estimates' one, or that of blocks of drawn targets if it is larger. "sample"
+        takes the spread of the block estimates, and refers to Student's law with a degree of freedom less than there
+        are blocks. "second_moment" takes what that spread is under calibration, :math:`2\, \mathbb{E} h^2 / (B (B -
+        1))` for blocks of B, from H over disjoint pairs, and refers to the normal law. The last two are of the
+        residuals at hand, as published but for Student's law: where errors are rare they reject calibrated models far
+        too often.
+
+    Warns
+    -----
+    AntiConservativeWarning
+        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    The statistic is the mean over its standard error; [1]_, remark B.1. Time O(n B m), memory O(n m). If all block
-    estimates are equal the p-value is its limit: 1 if they are 0, and 0 if they are positive.
+    The statistic is the mean over its standard error; [1]_, remark B.1. Time O(n B m), with "conditional" of up to 16
+    classes O(n B m^2), memory O(n m). If block estimates vary by nothing the p-value is 1 if they are at most 0; if
+    they are positive, what so many signs say: 2^-b for b blocks.
 
     References
     ----------
@@ -60,7 +90,7 @@ class Block(CalibrationMethod):
     """
 
     block_size: int | None = None
-    variance: str = "sample"
+    variance: str = "conditional"
 
     name: ClassVar[str] = "block"
 
@@ -85,8 +115,13 @@ class Linear(CalibrationMethod):
 
     Parameters
     ----------
-    variance : {"sample", "second_moment"}
-        The spread of the estimates, or what it is under calibration, as in `Block`.
+    variance : {"conditional", "sample", "second_moment"}
+        What the mean is divided by, and the law, as in `Block`.
+
+    Warns
+    -----
+    AntiConservativeWarning
+        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
@@ -106,7 +141,7 @@ class Linear(CalibrationMethod):
     (2, 'normal law with the second moment of 2 pairs')
     """
 
-    variance: str = "sample"
+    variance: str = "conditional"
 
     name: ClassVar[str] = "linear"
 
@@ -119,7 +154,7 @@ class Linear(CalibrationMethod):
 
 
 def default_block_size(n: int) -> int:
-    """Power grows with the root of the block size; fifty blocks are enough for the normal law."""
+    """Power grows with the root of the block size; fifty blocks are enough for the law of their mean."""
     return max(2, math.isqrt(n), n // 50)
 
 
@@ -130,14 +165,37 @@ def _check_size(method: str, n: int) -> None:
 
 def _result(task: Task, seed: int | None, method: str, block_size: int, variance: str) -> CalibrationTestResult:
     """The test on blocks of the samples, in an order drawn with the seed."""
-    n, operator = task.n, task.ordered(seed)
+    warn_if_few(task, f"method={method!r} with variance={variance!r}", FEWEST[variance])
+    n_blocks, operator = task.n // block_size, task.ordered(seed)
     estimate, error = statistics.mean_and_standard_error(block_estimates(operator, block_size))
     assert error is not None  # there are two blocks
-    spread, law = error, f"normal law with the spread of {n // block_size} block estimates"
-    if variance == "second_moment":
-        spread = _spread_under_calibration(operator, n // block_size * block_size, block_size)
-        law = f"normal law with the second moment of {n // 2} pairs"
-    statistic, log_pvalue = _referred(estimate, spread)
+    if variance == "conditional":
+        data, packed = task.data, task.packed
+        if seed is not None:
+            order = data.order(seed)
+            data, packed = data.take(order), packed.taken(order)
+        moments = _null_moments(data, packed, operator, block_size)
+        scale = n_blocks * block_size * (block_size - 1)
+        spread = math.sqrt(2 * moments.squares) / scale
+        law = f"gamma law with the variance of {n_blocks} blocks given the predictions"
+    elif variance == "sample":
+        spread = error if error > EQUAL * abs(estimate) else 0.0
+        law = f"Student's law with {n_blocks - 1} degrees of freedom, spread of {n_blocks} block estimates"
+    else:
+        spread = _spread_under_calibration(operator, n_blocks * block_size, block_size)
+        law = f"normal law with the second moment of {task.n // 2} pairs"
+    if spread == 0:
+        statistic = math.copysign(math.inf, estimate) if estimate else 0.0
+        log_pvalue = -n_blocks * math.log(2) if estimate > 0 else 0.0
+        law = f"signs of {n_blocks} block estimates, which vary by nothing"
+    else:
+        statistic = estimate / spread
+        if variance == "conditional":
+            log_pvalue = log_gamma_tail(estimate, spread**2, moments.skewness)
+        elif variance == "sample":
+            log_pvalue = _log_student_tail(statistic, n_blocks - 1)
+        else:
+            log_pvalue = float(scipy.special.log_ndtr(-statistic))
     return task.result(
         method=method,
         statistic=statistic,
@@ -153,12 +211,56 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
     )
 
 
-def _referred(estimate: float, spread: float) -> tuple[float, float]:
-    """The statistic, and the logarithm of its p-value: with equal block estimates its limit, 0 or 1."""
-    if spread == 0:
-        return math.copysign(math.inf, estimate) if estimate else 0.0, -math.inf if estimate > 0 else 0.0
-    statistic = estimate / spread
-    return statistic, float(scipy.special.log_ndtr(-statistic))
+class BlockMoments(NamedTuple):
+    """Of sums over all pairs within blocks, under calibration."""
+
+    squares: float  # E sum H_ij^2; the variance of the sum of H_ij is twice that
+    skewness: float  # of the sum
+
+
+def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> BlockMoments:
+    """As `estimators.null_moments`, of the pairs within blocks of the samples."""
+    used, law = data.n // size * size, finite_law(data, packed)
+    found = np.mean([_of_drawn(data, packed, operator, size, r) for r in range(max(DRAWS, n_draws(data.n)))], axis=0)
+    square, trace, third = (float(value) for value in found)
+    squares = used * (size - 1) * square
+    if law is not None:
+
+        def within_blocks(problem: PairProblem) -> float:
+            again = operator_for(problem, operator=operator.name, threads=operator.threads)
+            return statistics.total(again.block_sums(size))
+
+        points = law.problem.left.points
+        marks = data.xp.sqrt(expected_lengths(law)[0])[:, None]
+        own = diagonal(PairProblem(Side(points, marks), None, packed.problem.kernel), operator.threads or 1)
+        squares, trace = expected_squares(law, within_blocks)[0], statistics.total(own[:used])
+    if squares == 0:
+        return BlockMoments(0.0, 0.0)
+    deviation = math.sqrt(2 * squares)
+    return BlockMoments(squares, max(2 * deviation / trace, third / deviation**3))
+
+
+def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replicate: int) -> tuple[float, float, float]:
+    """Of drawn targets the mean square of H over consecutive pairs, the trace, and the sum of cubes of block sums."""
+    drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
+    again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
+    pairs, sums = block_estimates(again, 2), again.block_sums(size)
+    own = diagonal(drawn.problem, operator.threads or 1)
+    square = statistics.total(pairs * pairs) / pairs.shape[0]
+    return square, statistics.total(own[:used]), statistics.total(sums * sums * sums)
+
+
+def _log_student_tail(x: float, freedom: int) -> float:
+    """log P(t > x), where the probability underflows by its leading term."""
+    tail = float(scipy.special.stdtr(freedom, -x))
+    if tail > 1e-290:
+        return math.log(tail)
+    # P(t > x) = I_w(f / 2, 1 / 2) / 2 with w = f / (f + x^2), and I_w(a, b) -> w^a / (a B(a, b)) for small w.
+    return (
+        freedom / 2 * (math.log(freedom) - 2 * math.log(x) - math.log1p(freedom / x / x))
+        - math.log(freedom)
+        - float(scipy.special.betaln(freedom / 2, 0.5))
+    )
 
 
 def _spread_under_calibration(operator: Operator, n: int, block_size: int) -> float:

@@ -37,9 +37,10 @@ from kcalib.inference.consistency import Consistency
 from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
 from kcalib.inference.features import Features
+from kcalib.inference.gamma import Gamma
 from kcalib.inference.quadratic import N_RESAMPLES
 from kcalib.inference.resampling import Bootstrap, Multiplier
-from kcalib.inference.spectrum import Gamma, Pearson, Spectrum
+from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens

@@ -2,7 +2,8 @@
 
 The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
 the samples (`_sample_covariance`) or of the predictions (`_covariance_given_predictions`) -> the quadratic form
-that both give (`_quadratic_form`) -> the logarithm of its tail (`log_sf_f`, `log_sf_chi2`).
+that both give (`Whitening`) -> its rank among those of drawn labels (`_drawn_differences`), or the logarithm of its
+tail (`log_sf_f`, `log_sf_chi2`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import scipy
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import check_choice, check_seed
+from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
+from kcalib._backend.random import drawn_labels
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
@@ -27,10 +29,14 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
+from kcalib.inference import events
+from kcalib.inference.events import warn_if_few
+from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
-REFERENCES = ("F", "chi2", "conditional")
+REFERENCES = ("draws", "conditional", "F", "chi2")
+GIVEN_PREDICTIONS = ("draws", "conditional")
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
 DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
 DRAWS_AT_ONCE = 2**13
@@ -39,13 +45,16 @@ DRAWS_AT_ONCE = 2**13
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
 CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which values are the same
 
+TIE = 1e-6  # relative; draws without an error are the same but for rounding
+NULL_DRAWS = 2**40  # replicates from here on are null draws, those before make covariances
+
 SMALLEST_DIRECT = 1e-280  # tails below come from continued fractions
 MAX_TERMS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class CME(CalibrationMethod):
-    r"""The chi-square law of mean kernel values at J test locations, beside those that the predictions promise.
+    r"""Mean kernel values at J test locations, beside those that the predictions promise.
 
     In linear time, for many samples for each test location; it is the UCME (`kcalib.ucme`) that is tested.
 
@@ -58,29 +67,37 @@ class CME(CalibrationMethod):
         Given locations in place of random ones: their predictions.
     test_labels : array_like, shape (J,), optional
         The labels of given locations, or their targets.
-    reference : {"conditional", "F", "chi2"}
+    reference : {"draws", "conditional", "F", "chi2"}
         The covariance of the mean values, and the law. With :math:`z_i` the J values of sample i and :math:`\bar z`
-        their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "conditional" takes for S the mean
-        covariance of z under calibration given the predictions, which has no sampling error, and the chi-square law; it
-        also serves for n <= J. For distributions it comes from at least 20,000 draws of targets, in all, with the seed,
-        and its sampling error is that of as many samples. "F" takes for S the covariance of the samples (ddof 1) and
-        refers (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
+        their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "draws" and "conditional" take for S the
+        mean covariance of z under calibration given the predictions, which has no sampling error, and also serve for
+        n <= J. For distributions it comes from at least 20,000 draws of targets, in all, with the seed. "draws" refers
+        Q to that of labels (or targets) drawn from the predictions, and has its level for every n and every prediction;
+        "conditional" to the chi-square law. "F" takes for S the covariance of the samples (ddof 1) and refers
+        (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
         chi-square law with J degrees of freedom, as in the paper: only for n much larger than J.
+    n_resamples : int
+        Number R of draws, at least 1, for "draws": the p-value is (1 + number of draws at least as large) / (1 + R).
     from_logits : bool
         `test_predictions` holds logits.
 
     Notes
     -----
-    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), memory O(n (m + J)).
+    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of "draws" O(R n (m + J)) beside it; memory O(n (m + J)).
 
-    "F" and "chi2" need z near normal, in all directions: few samples, rare classes, and locations near each other make
-    them reject too often, for binary problems with 10 locations several times as often as their level says even at
-    n = 250. "conditional" keeps its level there.
+    "conditional", "F" and "chi2" need z near normal, in all directions: few samples, rare classes, confident
+    predictions, and locations near each other make them reject too often, "F" and "chi2" for binary problems with 10
+    locations several times as often as their level says even at n = 250.
 
     If S has rank r < J to rounding (duplicated locations, say), its pseudo-inverse takes the place of the inverse and r
     that of J. If all z are 0 (predictions that are one-hot and right, say), the statistic is 0 and the p-value 1. "F"
     and "chi2" raise a ValueError if n <= J, or if some direction has no variance among the samples but a mean other
     than 0.
+
+    Warns
+    -----
+    AntiConservativeWarning
+        By all but "draws", if the predictions leave too few events open for the law.
 
     References
     ----------
@@ -103,19 +120,29 @@ class CME(CalibrationMethod):
     n_locations: int | None = None
     test_predictions: Any = None
     test_labels: Any = None
-    reference: str = "conditional"
+    reference: str = "draws"
+    n_resamples: int = N_RESAMPLES
     from_logits: bool = False
 
     name: ClassVar[str] = "cme"
 
     def __post_init__(self) -> None:
         check_choice("reference", self.reference, REFERENCES)
+        check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
+        if self.reference != "draws" and self.n_resamples != N_RESAMPLES:
+            raise OptionError(
+                "n_resamples", f"is {self.n_resamples}, but reference={self.reference!r} draws nothing; leave it out"
+            )
         check_locations(self.n_locations, self.test_predictions, self.test_labels)
         check_from_logits(self.from_logits, self.test_predictions)
 
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+        if self.reference != "draws":
+            needed = events.LOCATIONS if self.reference == "conditional" else events.LOCATIONS_OF_RESIDUALS
+            warn_if_few(task, f"method='cme' with reference={self.reference!r}", needed)
         found = self.outcome(task.data, task.options, check_seed(seed))
         law = {
+            "draws": f"{found.n_resamples} draws from the predictions",
             "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",
             "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",
             "conditional": f"chi-square law with {found.rank} degrees of freedom, covariance of the predictions",
@@ -124,10 +151,12 @@ class CME(CalibrationMethod):
             method=self.name,
             statistic=found.statistic,
             log_pvalue=found.log_pvalue,
+            pvalue=found.pvalue,
             estimate=found.estimate,
             null_law=law,
             estimator="UCME",
             n_locations=found.n_locations,
+            n_resamples=found.n_resamples,
             seed=found.seed,
             **found.description,
         )
@@ -143,33 +172,45 @@ class CME(CalibrationMethod):
             None if given else seed,
             self.from_logits,
         )
-        if self.reference != "conditional":
+        if self.reference not in GIVEN_PREDICTIONS:
             _check_sizes(data.n, locations.data.n, self.reference)
         packed = _packing.pack_locations(
             data, locations.data, options.kernel, options.target_kernel, threads=options.threads
         )
         operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
         differences = mean_differences(operator)
-        if self.reference == "conditional":
+        given_predictions = self.reference in GIVEN_PREDICTIONS
+        if given_predictions:
             covariance = _covariance_given_predictions(data, locations.data, packed, operator, seed)
         else:
             covariance = _sample_covariance(data.n, operator)
-        form = _quadratic_form(differences, covariance, data.n, data.dtype)
-        if self.reference != "conditional" and math.isinf(form.value):
+        whitening = Whitening.of(covariance, data.dtype)
+        value = float(whitening.forms(differences[:, None], data.n)[0])
+        if not given_predictions and math.isinf(value):
             raise ValueError(
-                f"the values at test location {form.worst} are the same, and not 0, for all {data.n} samples: their "
-                f"variance cannot be estimated for reference={self.reference!r}; use reference='conditional', more "
-                "samples, or a location at a more frequent label"
+                f"the values at test location {whitening.worst(differences)} are the same, and not 0, for all {data.n} "
+                f"samples: their variance cannot be estimated for reference={self.reference!r}; use "
+                "reference='conditional', more samples, or a location at a more frequent label"
             )
-        statistic, log_pvalue = _referred(form, data.n, self.reference)
+        if self.reference == "draws":
+            count = int(self.n_resamples)
+            drawn = _drawn_differences(data, locations.data, packed, operator, count, seed)
+            as_large = int(np.sum(whitening.forms(drawn, data.n) >= value * (1 - TIE)))
+            statistic, pvalue = value, (1 + as_large) / (1 + count)
+            log_pvalue = math.log(pvalue)
+        else:
+            statistic, log_pvalue = _referred(value, whitening.rank, data.n, self.reference)
+            pvalue = math.exp(log_pvalue)
+        is_random = covariance.is_drawn or self.reference == "draws"
         return CMEOutcome(
             statistic=statistic,
-            pvalue=math.exp(log_pvalue),
+            pvalue=pvalue,
             log_pvalue=log_pvalue,
             estimate=mean_square(differences),
             reference=self.reference,
-            rank=form.rank,
-            **(locations.described() | ({"seed": seed} if covariance.is_drawn else {})),
+            rank=whitening.rank,
+            n_resamples=int(self.n_resamples) if self.reference == "draws" else None,
+            **(locations.described() | ({"seed": seed} if is_random else {})),
             description=describe(data, packed, operator),
         )
 
@@ -184,6 +225,7 @@ class CMEOutcome:
     estimate: float  # `kcalib.ucme` at the same locations
     reference: str  # one of REFERENCES
     rank: int  # degrees of freedom: J, or fewer where locations are linearly dependent
+    n_resamples: int | None  # draws
     n_locations: int
     test_predictions: tuple[tuple[float, ...], ...]
     test_labels: tuple[Any, ...]
@@ -253,12 +295,8 @@ def _(data: Classification, locations: Classification, packed: Packed, operator:
 
     Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
     """
-    table = (arrays.to_host(locations.labels)[:, None] == np.arange(data.m)).astype(np.float64)
-    if packed.target.root is not None:
-        table = table @ packed.target.root @ packed.target.root.T
-    # Classes that no location tells apart count as one: at most J + 1 of them for the Kronecker delta.
-    table, groups = np.unique(table, axis=1, return_inverse=True)
-    members = (groups.reshape(-1, 1) == np.arange(table.shape[1])).astype(np.float64)
+    table, groups = _values_of_classes(locations, packed)
+    members = (groups[:, None] == np.arange(table.shape[1])).astype(np.float64)
     table = np.append(table, np.zeros((len(table), 1)), axis=1)
     largest = np.max(np.abs(table), axis=1)
     covariance, size = np.zeros((len(table), len(table))), np.zeros(len(table))
@@ -303,39 +341,111 @@ def _ones(points: Array) -> Array:
     return xp.ones((points.shape[0], 1), dtype=points.dtype, device=arrays.device(points))
 
 
-class Form(NamedTuple):
-    """n d^T S^+ d, the rank of S, and the location with the largest difference that S gives no variance."""
+@dataclass(frozen=True)
+class Whitening:
+    """d -> n d^T S^+ d."""
 
-    value: float
-    rank: int
-    worst: int
+    scale: np.ndarray  # standard deviation at each location
+    variable: np.ndarray  # whether there is any, shape (J,)
+    limit: np.ndarray  # size of what is 0 but for rounding where there is none
+    roots: np.ndarray  # of S^+ at the variable locations, in units of `scale`, shape (J', rank)
+
+    @classmethod
+    def of(cls, covariance: Covariance, dtype: str) -> Whitening:
+        scale, limit = np.sqrt(np.diag(covariance.matrix)), CONSTANT[dtype] * covariance.size
+        variable = scale > limit
+        roots = np.empty((0, 0))
+        if variable.any():
+            unit = covariance.matrix[np.ix_(variable, variable)] / np.outer(scale[variable], scale[variable])
+            values, vectors = np.linalg.eigh(unit)
+            kept = values > RANK_CUT[dtype] * values[-1]
+            roots = vectors[:, kept] / np.sqrt(values[kept])
+        return cls(scale, variable, limit, roots)
+
+    @property
+    def rank(self) -> int:
+        return self.roots.shape[1] if len(self.roots) else int(np.sum(self.variable))
+
+    def forms(self, differences: np.ndarray, n: int) -> np.ndarray:
+        """Of columns of `differences`, shape (J, count); infinite where one that is not 0 has no variance."""
+        excluded = np.any(np.abs(differences[~self.variable]) > self.limit[~self.variable, None], axis=0)
+        units = differences[self.variable] / self.scale[self.variable, None]
+        found = n * np.sum((self.roots.T @ units) ** 2, axis=0) if len(units) else np.zeros(differences.shape[1])
+        return np.where(excluded, math.inf, found)
+
+    def worst(self, differences: np.ndarray) -> int:
+        """The location with the largest of the differences, shape (J,), that S gives no variance."""
+        return int(np.argmax(np.where(self.variable, -1.0, np.abs(differences))))
 
 
-def _quadratic_form(differences: np.ndarray, covariance: Covariance, n: int, dtype: str) -> Form:
-    """Infinite where a difference that is not 0 has no variance."""
-    scale = np.sqrt(np.diag(covariance.matrix))
-    constant = scale <= CONSTANT[dtype] * covariance.size
-    worst = int(np.argmax(np.where(constant, np.abs(differences), -1.0)))
-    if np.any(np.abs(differences[constant]) > CONSTANT[dtype] * covariance.size[constant]):
-        return Form(math.inf, int(np.sum(~constant)), worst)
-    if constant.all():
-        return Form(0.0, 0, worst)
-    d, scale = differences[~constant] / scale[~constant], scale[~constant]
-    values, vectors = np.linalg.eigh(covariance.matrix[np.ix_(~constant, ~constant)] / np.outer(scale, scale))
-    kept = values > RANK_CUT[dtype] * values[-1]
-    projections = vectors.T @ d
-    return Form(float(n * np.sum(projections[kept] ** 2 / values[kept])), int(np.sum(kept)), worst)
+@singledispatch
+def _drawn_differences(
+    data: Data, locations: Data, packed: Packed, operator: Operator, count: int, seed: int
+) -> np.ndarray:
+    """Mean differences at the locations of targets drawn from the predictions, shape (J, count)."""
+    at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))
+    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
+    repeated, there = data.take(rows), packed.taken(rows)
+    parts = []
+    for r in range(-(-count // at_once)):
+        drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
+        again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
+        z = np.concatenate([arrays.to_host(block) for _, block in _blocks(again)], axis=1)
+        parts.append(z.reshape(len(z), at_once, data.n).mean(axis=2))
+    return np.concatenate(parts, axis=1)[:, :count]
 
 
-def _referred(form: Form, n: int, reference: str) -> tuple[float, float]:
+@_drawn_differences.register
+def _(
+    data: Classification, locations: Classification, packed: Packed, operator: Operator, count: int, seed: int
+) -> np.ndarray:
+    """Beside those of the most probable labels, so that nothing is lost where all others are improbable."""
+    values, groups = _values_of_classes(locations, packed)
+    p = arrays.where_computed(data.probabilities)
+    xp = arrays.namespace(p)
+    blocks = [kernel for _, kernel in _blocks(_of_kernel_alone(packed, operator))]
+    kernel = arrays.beside(xp.concatenate(blocks, axis=1), p)
+    values, of_class = arrays.like(values, p), arrays.like(groups, p)
+    likely = xp.argmax(p, axis=1)
+    top = of_class[likely]
+    improbable = xp.where(xp.arange(data.m)[None, :] == likely[:, None], 0.0, p)
+    # A_jt - sum_c p_c A_jc at the most probable label t.
+    members = (of_class[:, None] == xp.arange(values.shape[1])[None, :]).astype(np.float64)
+    at_top = values[:, top]
+    promised = at_top * xp.sum(improbable, axis=1)[None, :] - values @ (improbable @ members).T
+    constant = xp.sum(kernel * promised, axis=1)
+    found = []
+    for labels in drawn_labels(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
+        drawn = of_class[labels]
+        changed = drawn != top[:, None]
+        sums = constant[:, None] - (kernel * at_top) @ changed.astype(np.float64)
+        for group in range(values.shape[1]):
+            chosen = ((drawn == group) & changed).astype(np.float64)
+            sums = sums + values[:, group][:, None] * (kernel @ chosen)
+        found.append(arrays.to_host(sums) / data.n)
+    return np.concatenate(found, axis=1)
+
+
+def _values_of_classes(locations: Classification, packed: Packed) -> tuple[np.ndarray, np.ndarray]:
+    """A = M[y_T], a column for each group of classes that no location tells apart, and the group of each class.
+
+    At most J + 1 groups for the Kronecker delta.
+    """
+    table = (arrays.to_host(locations.labels)[:, None] == np.arange(locations.m)).astype(np.float64)
+    if packed.target.root is not None:
+        table = table @ packed.target.root @ packed.target.root.T
+    values, groups = np.unique(table, axis=1, return_inverse=True)
+    return values, groups.reshape(-1)
+
+
+def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:
     """The statistic and the logarithm of its p-value."""
-    r = form.rank
-    if math.isinf(form.value) or r == 0:
-        return form.value, -form.value
+    if math.isinf(value) or rank == 0:
+        return value, -value
     if reference == "F":
-        statistic = (n - r) / (r * (n - 1)) * form.value
-        return statistic, log_sf_f(statistic, r, n - r)
-    return form.value, log_sf_chi2(form.value, r)
+        statistic = (n - rank) / (rank * (n - 1)) * value
+        return statistic, log_sf_f(statistic, rank, n - rank)
+    return value, log_sf_chi2(value, rank)
 
 
 def log_sf_f(x: float, d1: float, d2: float) -> float:

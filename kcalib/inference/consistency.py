@@ -15,7 +15,7 @@ import numpy as np
 
 from kcalib import _packing
 from kcalib._backend.options import check_choice, check_integer, check_seed
-from kcalib._backend.warnings import warn
+from kcalib._backend.warnings import AntiConservativeWarning, warn
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import MAX_BINS, N_BINS
@@ -47,10 +47,6 @@ OPTIONS = {
 ROUNDING = {"float64": 1e-12, "float32": 1e-5}
 
 Estimator = str | Callable[[Any, Any], float]
-
-
-class AntiConservativeWarning(UserWarning):
-    """A test that may reject calibrated models more often than its level says."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ methods share: `AllPairs` makes the result of a method's law, `from_draws` a p-v
 
     Exact                       exact.py
     Bootstrap Multiplier        resampling.py
-    Spectrum Pearson Gamma      spectrum.py
+    Spectrum Pearson            spectrum.py
+    Gamma                       gamma.py
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from kcalib._backend.random import Weights
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.skce import describe
+from kcalib.inference.events import warn_if_few
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
+# Whose the law is: that given the predictions, or as published, with the residuals at hand in their place.
+REFERENCES = ("conditional", "residuals")
 N_RESAMPLES = 999
 MAX_RESAMPLES = 2**31
 # Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic.
@@ -53,10 +57,17 @@ class AllPairs(CalibrationMethod):
         """The p-value of the statistic."""
         raise NotImplementedError
 
+    @property
+    def fewest_events(self) -> int:
+        """The events that its law needs; 0 if it holds for any."""
+        return 0
+
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
         data = task.data
         if data.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {data.n}")
+        if self.fewest_events:
+            warn_if_few(task, f"method={self.name!r}", self.fewest_events)
         seed = check_seed(seed) if self.is_random else None
         found = self.law(task, seed or 0)
         squares = task.null_moments.squares

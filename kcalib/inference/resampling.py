@@ -1,12 +1,13 @@
-"""Tests by random weights of the samples: the Arcones-Gine bootstrap, and multipliers.
+"""Tests by random weights: the Arcones-Gine bootstrap, and multipliers.
 
-Each draw of the statistic is a quadratic form of the matrix H of all pairs.
+Each draw of the statistic is a quadratic form of the matrix H of all pairs; or, with multipliers given the predictions,
+of the kernel's matrix K, as `exact` has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,16 +15,30 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.random import Weights, batches
-from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES, AllPairs, NullLaw, from_draws, quadratic_forms
+from kcalib._backend.random import Weights, batches, weights_beside
+from kcalib._packing import Packed
+from kcalib._packing.variance import FiniteLaw, finite_law
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib.inference import events
+from kcalib.inference.exact import _at_once, _by_forms
+from kcalib.inference.quadratic import (
+    MAX_RESAMPLES,
+    N_RESAMPLES,
+    REFERENCES,
+    AllPairs,
+    NullLaw,
+    from_draws,
+    quadratic_forms,
+)
 from kcalib.inference.task import Task
 
 BATCH_BYTES = 2**26
+DRAWN_SETS = 8  # of targets whose residuals get multipliers
 
 
 @dataclass(frozen=True)
 class Bootstrap(AllPairs):
-    r"""The law of the statistic by the bootstrap of degenerate U-statistics.
+    r"""The law of the statistic by the bootstrap of degenerate U-statistics, as published.
 
     With counts c of draws with replacement and H~, the matrix H minus its row and column means plus its mean, a draw
     is :math:`c^T \tilde H c - c^T \mathrm{diag} \tilde H` [1]_, [2]_ (theorem G.2). Centring takes the spread of
@@ -35,9 +50,16 @@ class Bootstrap(AllPairs):
     n_resamples : int
         Number R of draws, at least 1.
 
+    Warns
+    -----
+    AntiConservativeWarning
+        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+
     Notes
     -----
-    Time O(n^2 (m + R)), memory O(n m). The p-value is (1 + number of draws at least as large) / (1 + R).
+    The law is that of the residuals at hand, whatever the predictions: where errors are rare there is none to draw, and
+    calibrated models are rejected far too often. Time O(n^2 (m + R)), memory O(n m). The p-value is (1 + number of
+    draws at least as large) / (1 + R).
 
     References
     ----------
@@ -62,6 +84,10 @@ class Bootstrap(AllPairs):
     def __post_init__(self) -> None:
         check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
 
+    @property
+    def fewest_events(self) -> int:
+        return events.ALL_PAIRS_OF_RESIDUALS
+
     def law(self, task: Task, seed: int) -> NullLaw:
         n, moments, count = task.n, task.moments, int(self.n_resamples)
         own = arrays.where_computed(moments.diagonal)
@@ -77,10 +103,12 @@ class Bootstrap(AllPairs):
 
 @dataclass(frozen=True)
 class Multiplier(AllPairs):
-    r"""The law of the statistic by random multipliers of the residuals.
+    r"""The law of the statistic by random multipliers.
 
-    A draw is :math:`\sum_{i \neq j} w_i w_j H_{ij}` with independent multipliers w of mean 0 and variance 1. The
-    law that "spectrum" computes is that of the draws with Gaussian ones.
+    With a root L_i of the covariance :math:`V_i = \mathrm{diag}(p_i) - p_i p_i^\top` of the residual of sample i under
+    calibration, :math:`L_i = \mathrm{diag}(\sqrt{p_i}) - p_i \sqrt{p_i}^\top`, and independent multipliers
+    :math:`g_i \in \mathbb{R}^m` of mean 0 and variance 1 a draw is the statistic of residuals :math:`L_i g_i`. They
+    have the covariances that residuals of a calibrated model have, whatever the labels were.
 
     Parameters
     ----------
@@ -88,11 +116,22 @@ class Multiplier(AllPairs):
         Number R of draws, at least 1.
     multipliers : {"rademacher", "gaussian"}
         1 or -1, or standard normal.
+    reference : {"conditional", "residuals"}
+        "conditional" is the law above, given the predictions; for distributions other than counts the residuals of
+        drawn targets get the multipliers. "residuals" multiplies the residuals at hand, as published: a draw is
+        :math:`\sum_{i \neq j} w_i w_j H_{ij}`. Where errors are rare they are too small, and calibrated models are
+        rejected far too often.
+
+    Warns
+    -----
+    AntiConservativeWarning
+        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
-    Time O(n^2 (m + R)), memory O(n m). The p-value is (1 + number of draws at least as large) / (1 + R). The law is
-    that of W21, remark B.2 [1]_, with weights in place of the eigenvalues.
+    Assumes that so many events decide the statistic that only their covariances count. Time O(R n^2 m), as `Exact`
+    ("residuals": O(n^2 (m + R))), memory O(n m). The p-value is (1 + number of draws at least as large) / (1 + R). The
+    law is that of W21, remark B.2 [1]_, with weights in place of the eigenvalues.
 
     References
     ----------
@@ -101,15 +140,18 @@ class Multiplier(AllPairs):
 
     Examples
     --------
-    >>> import kcalib
-    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=200)
+    >>> y = rng.uniform(size=200) < p
     >>> result = kcalib.calibration_test(y, p, method=kcalib.methods.Multiplier(multipliers="gaussian"), seed=0)
     >>> result.null_law
-    '999 draws with Gaussian multipliers'
+    '999 draws with Gaussian multipliers, given the predictions'
     """
 
     n_resamples: int = N_RESAMPLES
     multipliers: str = "rademacher"
+    reference: str = "conditional"
 
     name: ClassVar[str] = "multiplier"
     is_random: ClassVar[bool] = True
@@ -117,17 +159,66 @@ class Multiplier(AllPairs):
     def __post_init__(self) -> None:
         check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
         check_choice("multipliers", self.multipliers, ("rademacher", "gaussian"))
+        check_choice("reference", self.reference, REFERENCES)
+
+    @property
+    def fewest_events(self) -> int:
+        return events.ALL_PAIRS if self.reference == "conditional" else events.ALL_PAIRS_OF_RESIDUALS
 
     def law(self, task: Task, seed: int) -> NullLaw:
         count = int(self.n_resamples)
-        weights = Weights(self.multipliers, task.n, count, seed)
-        forms = arrays.to_host(quadratic_forms(task.operator, weights))
-        if self.multipliers == "rademacher":
-            own = np.full(count, float(task.moments.trace))
-        else:
-            squares = arrays.where_computed(task.moments.diagonal)
-            own = _products(squares, weights, task.options.threads, lambda w: w**2)
-        return from_draws(task, forms - own, f"{count} draws with {self.multipliers.capitalize()} multipliers")
+        described = f"{count} draws with {self.multipliers.capitalize()} multipliers"
+        if self.reference == "residuals":
+            totals = _multiplied(task, task.packed, Weights(self.multipliers, task.n, count, seed))
+            return from_draws(task, totals, f"{described} of the residuals, as published")
+        finite = finite_law(task.data, task.packed)
+        if finite is None:
+            return from_draws(task, self._of_drawn_targets(task, seed), f"{described}, given the predictions")
+        rank = finite.narrow_root.shape[1]
+        weights = Weights(self.multipliers, finite.probabilities.shape[0] * finite.probabilities.shape[1], count, seed)
+        marks = _multiplied_roots(finite, weights, _at_once(task.n, max(rank, finite.probabilities.shape[1])), task)
+        return from_draws(task, _by_forms(task, marks, rank), f"{described}, given the predictions")
+
+    def _of_drawn_targets(self, task: Task, seed: int) -> np.ndarray:
+        """Draws with multipliers of the residuals of some sets of drawn targets."""
+        count, sets = int(self.n_resamples), min(DRAWN_SETS, int(self.n_resamples))
+        parts = []
+        for r in range(sets):
+            drawn = task.packed.with_targets(task.data.draw(seed, r))
+            own_seed = int(np.random.SeedSequence((seed, r)).generate_state(1, np.uint64)[0])
+            size = count // sets + (r < count % sets)
+            parts.append(_multiplied(task, drawn, Weights(self.multipliers, task.n, size, own_seed)))
+        return np.concatenate(parts)
+
+
+def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
+    """sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
+    operator = task.operator_of(packed.problem)
+    forms = arrays.to_host(quadratic_forms(operator, weights))
+    own = arrays.where_computed(diagonal(packed.problem, operator.threads or 1))
+    if weights.kind == "rademacher":
+        return forms - float(own.sum())
+    return forms - _products(own, weights, task.options.threads, lambda w: w**2)
+
+
+def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
+    """R^T L_i g_i, some draws at a time: as marks, shape (n, draws * rank)."""
+    p = arrays.where_computed(finite.probabilities)
+    finite = replace(finite, probabilities=p)
+    xp, (top, _, rest) = arrays.namespace(p), finite.parts
+    n, m = p.shape
+    root, most = arrays.like(finite.narrow_root, p), xp.max(p, axis=1, keepdims=True)
+    for begin in range(0, weights.n_replicates, at_once):
+        end = min(weights.n_replicates, begin + at_once)
+        g = weights_beside(p, weights, begin, end, threads=task.options.threads).reshape(n, m, end - begin)
+        scaled = xp.sqrt(p)[:, :, None] * g
+        of_top, of_others = (xp.where(mask[:, :, None], scaled, 0.0).sum(axis=1) for mask in (top, ~top))
+        # sqrt(p) g - p <sqrt(p), g>, in which nothing cancels where p is near 1.
+        at_top = of_top * rest - most * of_others
+        residuals = xp.where(
+            top[:, :, None], at_top[:, None, :], scaled - p[:, :, None] * (of_top + of_others)[:, None, :]
+        )
+        yield (residuals.transpose(0, 2, 1) @ root).reshape(n, -1)
 
 
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:

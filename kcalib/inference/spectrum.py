@@ -12,14 +12,14 @@ from typing import ClassVar
 
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
+from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum, of_residuals
-from kcalib.inference.quadratic import AllPairs, NullLaw, degenerate
+from kcalib.inference.quadratic import REFERENCES, AllPairs, NullLaw, degenerate
 from kcalib.inference.task import Task
 from kcalib.laws import ChiSquareMixture, PearsonCurve
 
 N_EIGENVALUES = 20
-REFERENCES = ("conditional", "residuals")
 STORED_UP_TO = 256  # rows of a matrix of which all eigenvalues are computed by default, stored
 SETTLED = 0.01  # change of log p by the last product with H; its error is smaller then
 
@@ -51,6 +51,10 @@ class ByEigenvalues(AllPairs):
                     f"`max_memory` is for all eigenvalues, but `n_eigenvalues` is {self.n_eigenvalues}; leave one out"
                 )
             check_integer("n_eigenvalues", self.n_eigenvalues, 1, hint=", or 'all'")
+
+    @property
+    def fewest_events(self) -> int:
+        return events.ALL_PAIRS if self.reference == "conditional" else events.ALL_PAIRS_OF_RESIDUALS
 
     def law(self, task: Task, seed: int) -> NullLaw:
         n = task.n
@@ -211,41 +215,3 @@ class Pearson(ByEigenvalues):
         fourths = max(fourths, cubes**2 / squares)  # as for every spectrum; estimates may miss it
         skewness, kurtosis = 8 * cubes / (2 * squares) ** 1.5, 48 * fourths / (2 * squares) ** 2
         return float(PearsonCurve(0.0, 2 * squares, skewness, kurtosis).logsf(task.n * task.estimate))
-
-
-@dataclass(frozen=True)
-class Gamma(AllPairs):
-    r"""The gamma law with two moments of the statistic.
-
-    The mean is that of n times the biased SKCE under calibration, the trace of H over n; the variance is that of n SKCE
-    over all pairs, 2 E h^2, estimated from all of them.
-
-    Notes
-    -----
-    Time: one pass over the pairs, O(n^2 m) (for binary problems with exponential and Matern kernels O(n log n));
-    memory O(n m). Nothing is random. The gamma approximation of [1]_.
-
-    References
-    ----------
-    .. [1] A. Gretton, K. Fukumizu, Z. Harchaoui, B. K. Sriperumbudur. A fast, consistent kernel
-       two-sample test. NeurIPS 2009.
-
-    Examples
-    --------
-    >>> import kcalib
-    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
-    >>> kcalib.calibration_test(y, p, method=kcalib.methods.Gamma()).null_law  # doctest: +ELLIPSIS
-    'gamma law of mean ... and standard deviation ...'
-    """
-
-    name: ClassVar[str] = "gamma"
-    is_random: ClassVar[bool] = False
-
-    def law(self, task: Task, seed: int) -> NullLaw:
-        mean, variance = float(task.moments.trace) / task.n, task.null_variance
-        if variance == 0:
-            return degenerate()
-        # The gamma law with shape k is the Pearson curve with skewness 2 / sqrt(k) and kurtosis 6 / k.
-        ratio = math.sqrt(variance) / mean
-        log_pvalue = float(PearsonCurve(0.0, variance, 2 * ratio, 6 * ratio**2).logsf(task.n * task.estimate))
-        return NullLaw(log_pvalue, f"gamma law of mean {mean:.4g} and standard deviation {math.sqrt(variance):.4g}")

@@ -108,9 +108,34 @@ def test_multiplier_is_that_without_the_diagonal(multipliers):
     w = Weights(multipliers, n, 199, 4).values()
     draws = np.einsum("ib,ij,jb->b", w, h, w)
     result = kcalib.calibration_test(
-        y, p, method=methods.Multiplier(multipliers=multipliers, n_resamples=199), seed=4, kernel=KERNEL
+        y, p, method=methods.Multiplier(199, multipliers, "residuals"), seed=4, kernel=KERNEL
     )
     assert result.pvalue == pytest.approx((1 + np.sum(draws >= h.sum())) / 200)
+    assert result.null_law.endswith("multipliers of the residuals, as published")
+
+
+@pytest.mark.parametrize("multipliers", ["rademacher", "gaussian"])
+@pytest.mark.parametrize("target", ["delta", "matrix"])
+@pytest.mark.parametrize("m", [2, 3])
+def test_multiplier_given_the_predictions(multipliers, target, m):
+    """Residuals L g, with L L^T the covariance of a drawn residual, in a literal double loop over H."""
+    n, matrix = 20, np.eye(m) if target == "delta" else psd_matrix(m, 2)
+    y, p = softmax_problem(n, m, seed=2)
+    p[0] = np.eye(m)[0] * (1 - m * 1e-9) + 1e-9  # saturated
+    g = Weights(multipliers, n * m, 49, 4).values().reshape(n, m, 49)
+    roots = np.array([np.diag(np.sqrt(row)) - np.outer(row, np.sqrt(row)) for row in p])
+    for row, root in zip(p, roots, strict=True):
+        np.testing.assert_allclose(root @ root.T, np.diag(row) - np.outer(row, row), atol=1e-15)
+    k = off_diagonal(oracle.kernel_matrix(KERNEL, p, p).astype(float))
+    residuals = np.einsum("iab,ibr->iar", roots, g)
+    draws = np.einsum("ij,iar,ab,jbr->r", k, residuals, matrix, residuals)
+    observed = off_diagonal(oracle.h_matrix(KERNEL, y, p, m_matrix=matrix).astype(float)).sum()
+    result = kcalib.calibration_test(
+        y, p, method=methods.Multiplier(49, multipliers), seed=4, kernel=KERNEL,
+        target_kernel="delta" if target == "delta" else matrix,
+    )  # fmt: skip
+    assert result.pvalue == pytest.approx((1 + np.sum(draws >= observed)) / 50)
+    assert result.null_law.endswith("multipliers, given the predictions")
 
 
 @pytest.mark.parametrize(
@@ -205,8 +230,24 @@ def test_gamma_has_mean_and_variance():
     h = dense(y, p)
     mean, variance = np.trace(h) / n, 2 * np.sum(off_diagonal(h) ** 2) / (n - 1) ** 2
     law = scipy.stats.gamma(mean**2 / variance, scale=variance / mean)
-    result = kcalib.calibration_test(y, p, method="gamma", kernel=KERNEL)
+    result = kcalib.calibration_test(y, p, method=methods.Gamma("residuals"), kernel=KERNEL)
     assert result.pvalue == pytest.approx(law.sf(off_diagonal(h).sum() / (n - 1) + mean), rel=1e-9)
+    assert result.null_law.endswith("of the residuals, as published")
+
+
+def test_gamma_given_the_predictions():
+    """Mean and variance by sums over all pairs, whatever the labels were."""
+    n = 80
+    y, p = softmax_problem(n, 4, seed=1)
+    k = oracle.kernel_matrix(KERNEL, p, p).astype(float)
+    v = np.array([np.diag(row) - np.outer(row, row) for row in p])
+    mean = np.trace(v.sum(axis=0)) / n  # k(p, p) = 1
+    variance = 2 * np.sum(off_diagonal(k**2 * np.einsum("iab,jba->ij", v, v))) / (n - 1) ** 2
+    law = scipy.stats.gamma(mean**2 / variance, scale=variance / mean)
+    for labels in (y, np.roll(y, 1)):
+        result = kcalib.calibration_test(labels, p, method="gamma", kernel=KERNEL)
+        statistic = off_diagonal(dense(labels, p)).sum() / (n - 1)
+        assert result.pvalue == pytest.approx(law.sf(statistic + mean), rel=1e-9)
 
 
 def test_second_form_of_the_block_test():
@@ -219,7 +260,7 @@ def test_second_form_of_the_block_test():
     result = kcalib.calibration_test(y, p, method=methods.Block(block_size=6, variance="second_moment"), kernel=KERNEL)
     assert result.statistic == pytest.approx(z, rel=1e-11)
     assert result.pvalue == pytest.approx(scipy.stats.norm.sf(z), rel=1e-10)
-    sample = kcalib.calibration_test(y, p, method=methods.Block(block_size=6), kernel=KERNEL)
+    sample = kcalib.calibration_test(y, p, method=methods.Block(block_size=6, variance="sample"), kernel=KERNEL)
     assert sample.statistic != result.statistic
     assert sample.confidence_interval() == result.confidence_interval()
 
@@ -502,9 +543,11 @@ def test_auto_does_not_mind_sorted_labels():
         (methods.Pearson, {"n_eigenvalues": 3, "max_memory": 1e9}, "`max_memory` is for all eigenvalues, but "
          "`n_eigenvalues` is 3"),
         (methods.Spectrum, {"max_memory": -1}, "`max_memory` is -1, expected a positive number of bytes"),
+        (methods.Multiplier, {"reference": "null"}, "`reference` is .null., expected one of 'conditional'"),
+        (methods.Gamma, {"reference": "null"}, "`reference` is .null., expected one of 'conditional'"),
         (methods.Block, {"block_size": 1}, "`block_size` is 1, expected an integer at least 2"),
-        (methods.Block, {"variance": "null"}, "`variance` is 'null', expected one of 'sample', 'second_moment'"),
-        (methods.Linear, {"variance": "null"}, "`variance` is 'null', expected one of 'sample', 'second_moment'"),
+        (methods.Block, {"variance": "null"}, "`variance` is 'null', expected one of 'conditional', 'sample'"),
+        (methods.Linear, {"variance": "null"}, "`variance` is 'null', expected one of 'conditional', 'sample'"),
         (methods.DistributionFree, {"estimator": "ece"}, "`estimator` is 'ece', expected one of 'unbiased'"),
         (methods.DistributionFree, {"block_size": 4}, "`block_size` is 4, but estimator='unbiased' has no block size"),
         (methods.DistributionFree, {"bound": 0}, "`bound` is 0, expected a positive number"),
@@ -658,7 +701,7 @@ def test_a_name_is_the_method_with_its_defaults(cls):
 
 def test_cme_is_that_of_its_file():
     y, p = softmax_problem(60, 3)
-    for options in ({}, {"reference": "F", "n_locations": 4}, {"reference": "chi2"}):
+    for options in ({}, {"reference": "conditional"}, {"reference": "F", "n_locations": 4}, {"reference": "chi2"}):
         result = kcalib.calibration_test(y, p, method=methods.CME(**options), seed=3, kernel=KERNEL)
         expected = methods.CME(**options).outcome(prepare(y, p), PairOptions(KERNEL), 3)
         assert (result.pvalue, result.statistic) == (expected.pvalue, expected.statistic)
@@ -666,7 +709,7 @@ def test_cme_is_that_of_its_file():
         assert (result.method, result.estimator, result.seed) == ("cme", "UCME", 3)
         assert result.n_locations == options.get("n_locations", 10)
     given = {"test_predictions": np.log(p[:2]) + 3.0, "test_labels": [0, 2]}
-    method = methods.CME(from_logits=True, **given)
+    method = methods.CME(from_logits=True, reference="conditional", **given)
     logits = kcalib.calibration_test(y, np.log(p), method=method, from_logits=True, kernel=KERNEL)
     assert logits.seed is None and logits.n_locations == 2
     expected = kcalib.ucme(y, p, kernel=KERNEL, test_predictions=p[:2], test_labels=[0, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import oracle
 import pytest
@@ -10,6 +11,7 @@ from problems import binomial_bounds, draw_labels, softmax_problem, w19_labels, 
 
 import kcalib
 from kcalib import _packing
+from kcalib.inference import blocks
 from kcalib.kernels import Exponential
 
 KERNEL = Exponential(bandwidth=0.5)
@@ -17,12 +19,12 @@ KERNEL = Exponential(bandwidth=0.5)
 
 def test_block_test_by_hand():
     y, p = softmax_problem(23, 3)
-    result = kcalib.calibration_test(y, p, method=kcalib.methods.Block(block_size=5), kernel=KERNEL)
+    result = kcalib.calibration_test(y, p, method=kcalib.methods.Block(5, "sample"), kernel=KERNEL)
     h = oracle.h_matrix(KERNEL, y, p)
     blocks = [oracle.unbiased(h[s : s + 5, s : s + 5]) for s in (0, 5, 10, 15)]
-    t = scipy.stats.ttest_1samp(blocks, 0.0)  # the same statistic, referred to the normal law
+    t = scipy.stats.ttest_1samp(blocks, 0.0, alternative="greater")
     assert result.statistic == pytest.approx(t.statistic, rel=1e-11)
-    assert result.pvalue == pytest.approx(scipy.stats.norm.sf(t.statistic), rel=1e-11)
+    assert result.pvalue == pytest.approx(t.pvalue, rel=1e-11)
     assert result.estimate == pytest.approx(np.mean(blocks), rel=1e-11)
     assert (result.n_blocks, result.block_size, result.n_samples, result.n_samples_used) == (4, 5, 23, 20)
     interval = result.confidence_interval(0.9)
@@ -32,6 +34,70 @@ def test_block_test_by_hand():
     assert result.confidence_interval(0.95, "greater").high == np.inf
     with pytest.raises(ValueError, match="`confidence_level` is 95, expected a number between 0 and 1"):
         result.confidence_interval(95)
+
+
+@pytest.mark.parametrize("m", [2, 3, 20])
+def test_block_variance_given_the_predictions(m):
+    """By sums over the pairs within blocks, whatever the labels were."""
+    y, p = softmax_problem(23, m, seed=4)
+    size, used = 5, 20
+    k = oracle.kernel_matrix(KERNEL, p, p).astype(float)
+    v = np.array([np.diag(row) - np.outer(row, row) for row in p])
+    within = (np.arange(23)[:, None] // size == np.arange(23)[None, :] // size) & ~np.eye(23, dtype=bool)
+    within[used:] = within[:, used:] = False
+    scale = used * (size - 1)
+    variance = 2 * np.sum((k**2 * np.einsum("iab,jba->ij", v, v))[within]) / scale**2
+    mean = np.trace(v[:used].sum(axis=0)) / scale
+    law = scipy.stats.gamma(mean**2 / variance, scale=variance / mean)
+    for labels in (y, np.roll(y, 1)):
+        result = kcalib.calibration_test(labels, p, method=kcalib.methods.Block(size), kernel=KERNEL)
+        estimate = np.sum(oracle.h_matrix(KERNEL, labels, p)[within]) / scale
+        assert result.estimate == pytest.approx(float(estimate), rel=1e-11)
+        assert result.statistic == pytest.approx(float(estimate) / np.sqrt(variance), rel=1e-11)
+        assert result.pvalue == pytest.approx(law.sf(float(estimate) + mean), rel=1e-9)
+    order = np.random.default_rng(3).permutation(23)
+    method = kcalib.methods.Block(size)
+    seeded = kcalib.calibration_test(y, p, method=method, seed=3, kernel=KERNEL)
+    assert seeded.pvalue == pytest.approx(
+        kcalib.calibration_test(y[order], p[order], method=method, kernel=KERNEL).pvalue, rel=1e-12
+    )
+
+
+def test_the_variance_of_blocks_is_that_of_drawn_labels():
+    _, p = softmax_problem(30, 3, seed=5)
+    rng = np.random.default_rng(6)
+    found = [
+        kcalib.calibration_test(draw_labels(p, rng), p, method=kcalib.methods.Block(6), kernel=KERNEL)
+        for _ in range(1500)
+    ]
+    statistics = np.array([one.statistic for one in found])
+    assert abs(np.mean(statistics)) < 4 / np.sqrt(1500)
+    assert np.mean(statistics**2) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize(("variance", "count"), [("conditional", 3), ("sample", 3), ("second_moment", 3)])
+def test_equal_block_estimates_are_not_certainty(variance, count):
+    """Certain predictions that are wrong in the same way: what is known is the sign of each block."""
+    p = np.tile([1.0, 0.0], (2 * count, 1))
+    method = kcalib.methods.Block(2, variance)
+    wrong = kcalib.calibration_test(np.ones(2 * count, int), p, method=method, kernel=KERNEL)
+    if variance == "second_moment":  # a second moment that is not 0
+        assert wrong.pvalue > 0
+    else:
+        assert wrong.pvalue == pytest.approx(2.0**-count)
+        assert wrong.null_law == f"signs of {count} block estimates, which vary by nothing"
+    right = kcalib.calibration_test(np.zeros(2 * count, int), p, method=method, kernel=KERNEL)
+    assert right.pvalue == 1.0
+
+
+@pytest.mark.parametrize("freedom", [1, 4, 49])
+def test_the_tail_of_student_has_a_logarithm(freedom):
+    for x in (-3.0, 0.0, 2.5, 1e3, 1e20, 1e200):
+        with mpmath.workdps(40):
+            f, square = mpmath.mpf(freedom), mpmath.mpf(x) ** 2
+            half = mpmath.betainc(f / 2, mpmath.mpf(1) / 2, 0, f / (f + square), regularized=True) / 2
+            expected = float(mpmath.log(half if x >= 0 else 1 - half))
+        assert blocks._log_student_tail(x, freedom) == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
 def test_linear_is_block_with_two():

@@ -1,0 +1,30 @@
+"""Are there events enough for a law that is not that of draws? Decided from the predictions alone, and said.
+
+`Task.effective_events` is about the expected number of label events that the statistic rests on: n for diffuse
+predictions, few for confident ones and for rare events. A law that takes the statistic for a sum of many of them holds
+where they are many. How many each needs was measured, on calibrated predictions that are diffuse, saturated, rare, tied
+and few, at the levels 0.01, 0.05 and 0.1: with fewer some reject too often.
+"""
+
+from __future__ import annotations
+
+from kcalib._backend.warnings import AntiConservativeWarning, warn
+from kcalib.inference.task import Task
+
+# Of all pairs, with variances given the predictions, and with those of the residuals at hand.
+ALL_PAIRS, ALL_PAIRS_OF_RESIDUALS = 20, 50
+# Blocks have few events each, and the mean of few skew numbers is skew.
+BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 60, 80, 500
+# The chi-square law looks in all directions, the rarest included.
+LOCATIONS, LOCATIONS_OF_RESIDUALS = 150, 2000
+
+
+def warn_if_few(task: Task, test: str, needed: int) -> None:
+    """Warn where the predictions leave fewer events open than the law of the test needs."""
+    events = task.effective_events
+    if events < needed:
+        warn(
+            f"{test} may reject calibrated models too often here: the predictions leave about {events:.2g} events "
+            f"open, and its law wants {needed}; method='exact' holds for any, and so does method='features'",
+            AntiConservativeWarning,
+        )

@@ -103,8 +103,8 @@ def calibration_test(
     CalibrationTestResult
         With `statistic`, `pvalue`, `log_pvalue` (which does not underflow), `estimate`, `standard_error`,
         `CalibrationTestResult.confidence_interval` and what was done. If nothing varies (all H_ij, i != j, are 0, as
-        with predictions that are one-hot and right) the p-value is its limit, 1; if all block estimates are equal and
-        positive, 0.
+        with predictions that are one-hot and right) the p-value is its limit, 1; if block estimates vary by nothing and
+        are positive, 2^-b for b blocks.
 
     Raises
     ------
@@ -119,7 +119,9 @@ def calibration_test(
     IndefiniteKernelWarning
         As `kcalib.skce`.
     AntiConservativeWarning
-        By "consistency" with resampled predictions: it rejects calibrated models too often.
+        By tests whose law is not one of draws, where the predictions leave too few events open for it: confident
+        predictions, rare events, few samples. Calibrated models may be rejected too often then. By "consistency" with
+        resampled predictions always.
 
     See Also
     --------
@@ -136,16 +138,21 @@ def calibration_test(
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2 m)
     features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     4 to 11 passes
-    multiplier        n SKCE                              random signs of the residuals         O(n^2 (m + R))
+    multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
     pearson           n SKCE                              Pearson curve, four moments           4 to 11 passes
-    gamma             n SKCE                              gamma law, two moments                one pass over the pairs
-    block             mean of B-blocks / standard error   normal                                O(n B m)
-    linear            the same with B = 2                 normal                                O(n m)
+    gamma             n SKCE                              gamma law, three moments              3 passes
+    block             mean of B-blocks / standard error   gamma law, or Student's               O(n B m)
+    linear            the same with B = 2                 gamma law, or Student's               O(n m)
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's
-    cme               Hotelling's T^2, test locations J   chi-square or F                       O(n J (m + J))
+    cme               Hotelling's T^2, test locations J   labels drawn from the predictions     O(R n (m + J))
     consistency       an estimate of your choice          resampled predictions, drawn labels   R times the estimate's
     ================= =================================== ===================================== ========================
+
+    All laws are those given the predictions: no label counts. "spectrum", "multiplier", "pearson" and "gamma" have a
+    field `reference`, "block" and "linear" a `variance`, by which the residuals at hand take the place of the
+    predictions, as published; "bootstrap" knows only these. Where errors are rare such a law has seen none, and rejects
+    calibrated models nearly always.
 
     Memory is O(n m) for each of them, except for all eigenvalues. For binary problems with exponential and Matern
     kernels n^2 becomes n log n.

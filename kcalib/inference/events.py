@@ -14,9 +14,9 @@ from kcalib.inference.task import Task
 # Of all pairs, with variances given the predictions, and with those of the residuals at hand.
 ALL_PAIRS, ALL_PAIRS_OF_RESIDUALS = 20, 50
 # Blocks have few events each, and the mean of few skew numbers is skew.
-BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 60, 80, 500
-# The chi-square law looks in all directions, the rarest included.
-LOCATIONS, LOCATIONS_OF_RESIDUALS = 150, 2000
+BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 30, 80, 500
+# The chi-square law looks in all directions, those where locations near each other hardly vary included.
+LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 
 
 def warn_if_few(task: Task, test: str, needed: int) -> None:

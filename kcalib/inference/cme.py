@@ -390,8 +390,9 @@ def _drawn_differences(
     for r in range(-(-count // at_once)):
         drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
         again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
-        z = np.concatenate([arrays.to_host(block) for _, block in _blocks(again)], axis=1)
-        parts.append(z.reshape(len(z), at_once, data.n).mean(axis=2))
+        blocks = [block for _, block in _blocks(again)]
+        z = arrays.namespace(blocks[0]).concatenate(blocks, axis=1)
+        parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))
     return np.concatenate(parts, axis=1)[:, :count]
 
 

@@ -140,14 +140,16 @@ METHODS = {
     "bootstrap": {"method": kcalib.methods.Bootstrap(**DRAWS)},
     "rademacher": {"method": kcalib.methods.Multiplier(**DRAWS)},
     "gaussian": {"method": kcalib.methods.Multiplier(multipliers="gaussian", **DRAWS)},
-    "gamma": {"method": "gamma"},
+    "gamma, residuals": {"method": kcalib.methods.Gamma("residuals")},
+    "rademacher, residuals": {"method": kcalib.methods.Multiplier(reference="residuals", **DRAWS)},
     "block": {"method": "block"},
     "block, second moment": {"method": kcalib.methods.Block(variance="second_moment", block_size=13)},
     "linear": {"method": "linear"},
     "distribution_free": {"method": "distribution_free"},
     "distribution_free, block": {"method": kcalib.methods.DistributionFree(estimator="block")},
     "distribution_free, biased": {"method": kcalib.methods.DistributionFree(estimator="biased")},
-    "cme": {"method": "cme"},
+    "cme": {"method": kcalib.methods.CME(n_locations=4, **DRAWS)},
+    "cme, conditional": {"method": kcalib.methods.CME(reference="conditional")},
     "cme, F": {"method": kcalib.methods.CME(reference="F")},
     "cme, chi2": {"method": kcalib.methods.CME(reference="chi2", n_locations=4)},
     "consistency, ece": {"method": kcalib.methods.Consistency(n_resamples=19), "kernel": None},
@@ -190,6 +192,7 @@ def test_calibration_test(cupy, name, dtype):
         (kcalib.methods.Spectrum(n_eigenvalues="all"), 1e-10),
         (kcalib.methods.Spectrum(n_eigenvalues=20), 1e-6),
         (kcalib.methods.Pearson(n_eigenvalues="all"), 1e-10),
+        (kcalib.methods.Gamma(), 1e-5),
     ],
 )
 def test_spectra(cupy, method, accuracy):
@@ -214,7 +217,7 @@ def test_binary_problems_and_the_choice_of_a_method(cupy):
     for options in (
         {"method": "auto"},
         {"method": kcalib.methods.Bootstrap(**DRAWS)},
-        {"method": kcalib.methods.CME(n_locations=3)},
+        {"method": kcalib.methods.CME(n_locations=2, **DRAWS)},
     ):
         expected = kcalib.calibration_test(y, p, seed=2, kernel=KERNEL, **options)
         with emulated_cupy.stays_on_device(999 if options["method"] == "auto" else 69):
@@ -283,10 +286,12 @@ def test_compare_ece_with_more_bins_than_threads_of_a_block(cupy):
 NORMALS = {
     "exact": {"method": kcalib.methods.Exact(n_resamples=3)},
     "bootstrap": {"method": kcalib.methods.Bootstrap(**DRAWS)},
-    "gamma": {"method": "gamma"},
+    "gamma": {"method": kcalib.methods.Gamma("residuals")},
+    "multiplier": {"method": kcalib.methods.Multiplier(**DRAWS)},
     "block": {"method": "block"},
     "distribution_free": {"method": "distribution_free"},
-    "cme": {"method": kcalib.methods.CME(n_locations=3)},
+    "cme": {"method": kcalib.methods.CME(n_locations=3, **DRAWS)},
+    "cme, conditional": {"method": kcalib.methods.CME(n_locations=3, reference="conditional")},
     "cme, F": {"method": kcalib.methods.CME(reference="F")},
     "consistency": {"method": kcalib.methods.Consistency(n_resamples=3, resample_predictions=False)},
 }

@@ -85,9 +85,10 @@ def finite_law(data: Data, packed: Packed) -> FiniteLaw | None:
 
 @finite_law.register
 def _(data: Classification, packed: Packed) -> FiniteLaw:
-    p = data.probabilities
-    problem = PairProblem(Side(p, p[:, :1]), None, packed.problem.kernel)
-    return FiniteLaw(p, packed.target.root, problem)
+    points = data.probabilities
+    xp = arrays.namespace(points)
+    p = xp.where(points > 0, points, xp.zeros_like(points))  # roundings of a sum may leave less
+    return FiniteLaw(p, packed.target.root, PairProblem(Side(points, p[:, :1]), None, packed.problem.kernel))
 
 
 @finite_law.register

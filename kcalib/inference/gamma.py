@@ -26,11 +26,11 @@ class Gamma(AllPairs):
     Parameters
     ----------
     reference : {"conditional", "residuals"}
-        "conditional": with its variance given the predictions, which is exact for labels and counts, and its third
-        cumulant :math:`8 \sum_i l_i^3` from a few products with the matrix of these l. No label counts. "residuals", as
-        published, with two moments of the residuals at hand: the mean of n times the biased SKCE, the trace of H over
-        n, and the variance :math:`2 \sum_{i \ne j} H_{ij}^2 / (n - 1)^2`. Where errors are rare it has seen too few of
-        them, and rejects calibrated models far too often.
+        Whose law it is. "conditional": with its variance given the predictions, which is exact for labels and counts,
+        and its third cumulant :math:`8 \sum_i l_i^3` from a few products with the matrix of these l. No label counts.
+        "residuals", as published, with two moments of the residuals at hand: the mean of n times the biased SKCE, the
+        trace of H over n, and the variance :math:`2 \sum_{i \ne j} H_{ij}^2 / (n - 1)^2`. Where errors are rare it has
+        seen too few of them, and rejects calibrated models far too often.
 
     Warns
     -----

@@ -117,10 +117,10 @@ class Multiplier(AllPairs):
     multipliers : {"rademacher", "gaussian"}
         1 or -1, or standard normal.
     reference : {"conditional", "residuals"}
-        "conditional" is the law above, given the predictions; for distributions other than counts the residuals of
-        drawn targets get the multipliers. "residuals" multiplies the residuals at hand, as published: a draw is
-        :math:`\sum_{i \neq j} w_i w_j H_{ij}`. Where errors are rare they are too small, and calibrated models are
-        rejected far too often.
+        Whose law it is. "conditional" is the one above, given the predictions; for distributions other than counts the
+        residuals of drawn targets get the multipliers. "residuals" multiplies the residuals at hand, as published: a
+        draw is :math:`\sum_{i \neq j} w_i w_j H_{ij}`. Where errors are rare they are too small, and calibrated models
+        are rejected far too often.
 
     Warns
     -----

@@ -46,7 +46,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
         assert re.search(rf"{flag(name)}(, --no-[a-z-]+| \S+) {names}: \w+", text)
     assert (
         "Number R of draws, at least 1 (default: 999; features: 199)" in text
-        and "{conditional,residuals,F,chi2}" in text
+        and "{conditional,residuals,draws,F,chi2}" in text
     )
     assert not {flag(name) for name in NO_OPTIONS} & set(text.split())
 
@@ -92,10 +92,10 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
     [
         (
             "--method spectrum --resamples 9",
-            "--resamples is for --method exact, features, bootstrap, multiplier or consistency, not for spectrum; "
+            "--resamples is for --method exact, features, bootstrap, multiplier, cme or consistency, not for spectrum; "
             "leave it out",
         ),
-        ("--reference F", "--reference is for --method spectrum, pearson or cme, not for auto"),
+        ("--reference F", "--reference is for --method multiplier, spectrum, pearson, gamma or cme, not for auto"),
         ("--no-resample-predictions", "--resample-predictions is for --method consistency, not for auto; leave it out"),
         ("--method exact --resamples 0", "--resamples is 0, expected an integer between 1 and"),
         ("--method exact --resamples x", "argument --resamples: invalid int value: 'x'"),

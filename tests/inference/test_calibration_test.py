@@ -27,9 +27,6 @@ from kcalib.inference.calibration_test import METHODS
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.laws import ChiSquareMixture
 
-# Small samples: the warning has its own tests, in test_events.py.
-pytestmark = pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
-
 KERNEL = Exponential(bandwidth=0.5)
 ALL_PAIRS = ("exact", "bootstrap", "multiplier", "spectrum", "pearson", "gamma")
 PLAIN = (*ALL_PAIRS, "block", "linear", "distribution_free")

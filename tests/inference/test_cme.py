@@ -30,9 +30,6 @@ from kcalib.inference import cme
 from kcalib.inference.cme import CME
 from kcalib.kernels import Exponential
 
-# Small samples: the warning has its own tests, in test_events.py.
-pytestmark = pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
-
 mpmath = pytest.importorskip("mpmath")
 KERNEL = Exponential(bandwidth=0.5)
 

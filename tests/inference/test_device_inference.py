@@ -24,9 +24,6 @@ from kcalib._backend.random import (
 from kcalib._backend.segments import Segments, segments_program
 from kcalib.distributions import Normal
 
-# Small samples: the warning has its own tests, in test_events.py.
-pytestmark = pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
-
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 PROGRAMS = {"philox": philox_program, "segments": segments_program}  # all that the tests compile beside operators
 

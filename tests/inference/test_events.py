@@ -15,6 +15,8 @@ import kcalib
 from kcalib import methods
 from kcalib.kernels import Exponential
 
+pytestmark = pytest.mark.filterwarnings("error::kcalib.AntiConservativeWarning")
+
 KERNEL = Exponential(bandwidth=0.3)
 CONDITIONAL = {
     "gamma": methods.Gamma(),

@@ -12,9 +12,6 @@ from kcalib.distributions import Laplace, Normal, Poisson, Samples
 from kcalib.kernels import MMD, Cosine, Exponential, Gaussian, Linear
 from kcalib.target_kernels import Draws
 
-# Small samples: the warning has its own tests, in test_events.py.
-pytestmark = pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
-
 
 def w21(n: int, d: int, seed: int, first: float | None = None):
     """Widmann et al. 2021, appendix A.2: N(c 1, 0.1^2 I), c uniform; targets from it, or with another first mean."""

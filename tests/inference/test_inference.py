@@ -16,8 +16,6 @@ from kcalib.inference import blocks
 from kcalib.kernels import Exponential
 
 KERNEL = Exponential(bandwidth=0.5)
-# Small samples: a warning has its own tests, in test_events.py.
-pytestmark = pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
 
 
 def test_block_test_by_hand():

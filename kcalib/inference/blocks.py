@@ -84,7 +84,7 @@ class Block(CalibrationMethod):
     >>> rng = np.random.default_rng(1)
     >>> p = rng.uniform(size=1000)
     >>> y = rng.uniform(size=1000) < p
-    >>> result = kcalib.calibration_test(y, p, method=kcalib.methods.Block(block_size=50), seed=0)
+    >>> result = kcalib.calibration_test(y, p, method=kcalib.methods.Block(block_size=50), seed=1)
     >>> result.n_blocks, result.pvalue > 0.05
     (20, True)
     """

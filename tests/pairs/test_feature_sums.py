@@ -272,6 +272,12 @@ def test_float32_points():
     ):
         assert found.dtype == np.float64
         np.testing.assert_array_equal(found, expected)
+    single, some = marks.astype(np.float32), np.ones((20, 4))
+    found = *mark_sums(feature_map, p, single), *row_forms(feature_map, p, single, some)
+    marks = single.astype(float)
+    expected = *mark_sums(feature_map, p, marks), *row_forms(feature_map, p, marks, some)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(
         drawn_label_totals(feature_map, p, 3, 0), drawn_label_totals(feature_map, p.astype(float), 3, 0)
     )
@@ -279,6 +285,14 @@ def test_float32_points():
 
 def test_no_draws():
     assert drawn_label_totals(any_map(5, 2), np.full((3, 2), 0.5), 0, 0).shape == (0,)
+
+
+def test_batches_on_a_device(cupy, monkeypatch):
+    p, feature_map = problem("sparse", 100, 4), any_map(6, 4)
+    expected = drawn_label_totals(feature_map, cupy.asarray(p), 7, 1)
+    monkeypatch.setattr("kcalib._pairs.feature_sums.LABELS", 250)
+    monkeypatch.setattr("kcalib._pairs.feature_sums.TILE_ELEMENTS", 700)
+    np.testing.assert_allclose(drawn_label_totals(feature_map, cupy.asarray(p), 7, 1), expected, rtol=1e-11)
 
 
 def test_on_devices(xp):

@@ -87,7 +87,7 @@ def drawn_label_totals(
     a label is 1 - p, which is exact from 1/2 on, so that those of saturated predictions keep their digits.
 
     Time O(n columns draws), of confident predictions less. Memory O(columns m draws), at most about 64 MB: where all
-    draws take more (from 32 draws on for 1000 classes, 256 columns), they go in batches, and features are made for each.
+    draws take more (from 32 draws on for 1000 classes, 256 columns), they go in batches; features are made for each.
 
     Parameters
     ----------

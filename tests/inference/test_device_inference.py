@@ -23,6 +23,7 @@ from kcalib._backend.random import (
 )
 from kcalib._backend.segments import Segments, segments_program
 from kcalib.distributions import Normal
+from kcalib.inference import metrics
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 PROGRAMS = {"philox": philox_program, "segments": segments_program}  # all that the tests compile beside operators
@@ -267,6 +268,17 @@ def test_compare(cupy, metric):
     if metric == "ece":
         assert pvalues[0] == pvalues[1]
     np.testing.assert_allclose(*pvalues, rtol=1e-4 if metric == "ckce" else 1e-10)
+
+
+def test_compare_by_features(cupy, monkeypatch):
+    monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
+    y, p = softmax_problem(N, M, seed=4, scale=1.0)
+    models = {"right": p, "half": (p + softmax_problem(N, M, seed=5, scale=1.0)[1]) / 2}
+    expected = kcalib.compare(y, models)
+    found = kcalib.compare(cupy.asarray(y), {k: cupy.asarray(v) for k, v in models.items()})
+    assert found.n_columns == expected.n_columns is not None
+    for a, b in zip(_numbers(found), _numbers(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
 
 
 def test_compare_ece_with_more_bins_than_threads_of_a_block(cupy):

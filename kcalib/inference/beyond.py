@@ -27,7 +27,7 @@ KNOWN = 0.35  # relative error up to which tilted draws are taken by themselves
 FEWEST_DRAWS = 99
 LEVELS = (0.5, 0.1, 0.02)  # of the law, beyond which draws are counted
 RISK = 1e-3  # that a draws' count, or their variance, is found to contradict a law that is right
-EVENTS, EVENTS_WITH_TAIL = 2000, 100  # without and with tilted draws that agree
+EVENTS, EVENTS_WITH_TAIL = 2000, 100  # without tilted draws that agree, and with them
 TAIL_LEVELS = (1e-3, 1e-4, 1e-5)
 TAIL_FACTOR, TAIL_ERROR = 1.25, 0.25  # of tilted draws to the law, and the error with which they must know it
 
@@ -51,11 +51,13 @@ def beyond_draws(
         return found
     if tail is not None and tail.own_share < 0.5 and tail.relative_error <= KNOWN:
         return _with(found, tail.log_pvalue, "tilted draws", tail.description)
-    if len(draws) >= FEWEST_DRAWS and events() >= (EVENTS if tail is None else EVENTS_WITH_TAIL):
-        limit = law()
-        if limit is not None and agree(draws, limit) and (tail is None or tail_agrees(tail, limit)):
-            said = "beyond them the limit law of many samples, which they do not contradict"
-            return _with(found, float(limit.logsf(statistic + limit.mean)), "law", said)
+    limit = law() if len(draws) >= FEWEST_DRAWS and events() >= (EVENTS if tail is None else EVENTS_WITH_TAIL) else None
+    if limit is not None and agree(draws, limit):
+        log_pvalue = float(limit.logsf(statistic + limit.mean))
+        if tail is None or (log_pvalue < tail.log_pvalue and tail_agrees(tail, limit, known=events() < EVENTS)):
+            return _with(
+                found, log_pvalue, "law", "beyond them the limit law of many samples, which they do not contradict"
+            )
     if tail is None:
         return found
     return _with(found, tail.log_pvalue, "tilted draws", tail.description)
@@ -82,10 +84,13 @@ def agree(draws: np.ndarray, law: ChiSquareMixture) -> bool:
     return True
 
 
-def tail_agrees(tail: Tail, law: ChiSquareMixture) -> bool:
-    """Whether tilted draws find the law's tail as it says: at each level, as well as they know it."""
+def tail_agrees(tail: Tail, law: ChiSquareMixture, *, known: bool) -> bool:
+    """Whether tilted draws find the law's tail as it says: at each level that they know, or, if `known`, at all."""
     for level in TAIL_LEVELS:
         estimate, error = tail.estimate(float(law.isf(level) - law.mean))
-        if error > TAIL_ERROR or abs(math.log(estimate / level)) > math.log(TAIL_FACTOR) + 2 * error:
+        if error > TAIL_ERROR:
+            if known:
+                return False
+        elif abs(math.log(estimate / level)) > math.log(TAIL_FACTOR) + 2 * error:
             return False
     return True

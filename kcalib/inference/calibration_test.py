@@ -51,8 +51,9 @@ __all__ = ["calibration_test"]
 
 # Multiply-adds that `auto` spends on all pairs, about a second on two cores: of labels, and of targets, where each
 # takes longer. Where the kernel has no features it is `PATIENCE` times as many.
-LABELS_WORK, TARGETS_WORK = 2.5e11, 2e10
+LABELS_WORK, TARGETS_WORK = 3e11, 2e10
 PATIENCE = 10
+MARK_COST = 500  # of a label's mark, which is drawn, beside the products with it
 FEW_DRAWS = 199  # where 999 would take longer
 ON_A_LINE, FEW_DRAWS_ON_A_LINE = 20_000, 100_000  # samples with 999 draws, and with fewer
 # What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured.
@@ -302,7 +303,8 @@ def _work(data: Data, task: Task) -> Work:
 @_work.register
 def _(data: Classification, task: Task) -> Work:
     rank = data.m if task.packed.target.root is None else task.packed.target.root.shape[1]
-    return Work(f"{data.n} samples of {data.m} classes", "labels", float(data.n) ** 2 * rank, LABELS_WORK)
+    one = float(data.n) * (data.n + MARK_COST) * rank
+    return Work(f"{data.n} samples of {data.m} classes", "labels", one, LABELS_WORK)
 
 
 @_work.register

@@ -51,9 +51,10 @@ def test_draws_of_the_law_agree_and_others_do_not():
 
 
 def test_tilted_draws_that_contradict_the_law():
-    assert tail_agrees(tail_of(4000), LAW)
-    assert not tail_agrees(tail_of(4000, factor=2.0), LAW)
-    assert not tail_agrees(tail_of(20), LAW)  # they do not know
+    for known in (True, False):
+        assert tail_agrees(tail_of(4000), LAW, known=known)
+        assert not tail_agrees(tail_of(4000, factor=2.0), LAW, known=known)
+        assert tail_agrees(tail_of(20), LAW, known=known) == (not known)  # they do not know
 
 
 @pytest.mark.parametrize(
@@ -62,9 +63,12 @@ def test_tilted_draws_that_contradict_the_law():
         (10.0, 3000, None, "law"),
         (10.0, 1000, None, "draws"),
         (10.0, 1000, tail_of(4000, least=10.0), "tilted draws"),
-        (35.0, 1000, tail_of(4000, least=35.0), "law"),
-        (35.0, 50, tail_of(4000, least=35.0), "tilted draws"),
-        (35.0, 1000, tail_of(4000, factor=2.0, least=35.0), "tilted draws"),
+        (35.0, 1000, tail_of(4000, least=35.0, own=-20.0), "law"),
+        (35.0, 50, tail_of(4000, least=35.0, own=-20.0), "tilted draws"),
+        (35.0, 1000, tail_of(20, least=35.0, own=-20.0), "tilted draws"),
+        (35.0, 3000, tail_of(20, least=35.0, own=-20.0), "law"),
+        (35.0, 3000, tail_of(4000, least=35.0, own=-70.0), "tilted draws"),  # know more than the law
+        (35.0, 1000, tail_of(4000, factor=2.0, least=35.0, own=-20.0), "tilted draws"),
         (35.0, 50, tail_of(4000, own=10.0, least=35.0), "draws"),
     ],
 )

@@ -2,7 +2,8 @@
 //
 // A tile of rows at a time: all threads make its features, then each adds them, panel after panel, to the sums of its own
 // draws, whose rows are therefore added in order whatever the number of threads. While a tile is added, the next one is
-// made.
+// made. Where a thread has many draws, it makes the features by itself: they take little beside the draws, and no thread
+// waits for another that the system has put aside.
 //
 // A residual is onehot(label) - p. Of a row whose most probable class has at least 1/2 only labels that are another class
 // take part, S += phi (x) (delta_label - delta_likely); what all draws share, S0 = sum_i phi(x_i) (x) base_i with
@@ -22,6 +23,7 @@ namespace kcalib {
 namespace {
 
 constexpr unsigned NO_CLASS = ~0u;  // is likely
+constexpr long WORTH_OWN_FEATURES = 64;  // draws of a thread
 constexpr long DRAWS_AT_ONCE = 64;  // whose additions to a tile a thread lists before it makes them
 
 #ifdef _OPENMP
@@ -363,7 +365,9 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
   const auto sums_of = [&](long panel, long draw) { return sums.get() + (panel * sizes.draws + draw) * sums_size; };
   std::fill_n(base_sums.get(), panels * sums_size, 0.0);
   double base_cost = 0;
-  Tile<T> tiles[2] = {{packed, labels, of_labels, sizes.rows, run}, {packed, labels, of_labels, sizes.rows, run}};
+  const bool apart = sizes.draws >= WORTH_OWN_FEATURES * threads;
+  std::vector<std::unique_ptr<Tile<T>>> tiles(std::size_t(apart ? threads : 2));
+  for (auto& tile : tiles) tile = std::make_unique<Tile<T>>(packed, labels, of_labels, sizes.rows, run);
   std::vector<std::unique_ptr<Additions>> additions(static_cast<std::size_t>(threads));
   for (auto& list : additions) list = std::make_unique<Additions>(sizes.rows, m);
   const long rank = labels.rank, n_roots = labels.root ? threads : 0;
@@ -380,17 +384,20 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
     {
       const int thread = thread_number(), team = team_count();
       Additions& list = *additions[std::size_t(thread)];
-      const Share own = share_of(draws, thread, team), groups = share_of(sizes.rows / ROW_STEP, thread, team);
+      const Share own = share_of(draws, thread, team);
+      const long every = sizes.rows / ROW_STEP;
+      const Share groups = apart ? Share{0, every} : share_of(every, thread, team);
       for (long p = 0; p < panels; ++p)
         std::fill(sums_of(p, own.begin), sums_of(p, own.end), 0.0);
       std::fill(costs.get() + own.begin, costs.get() + own.end, 0.0);
-      tiles[0].make(points, 0, groups);
+      if (!apart) tiles[0]->make(points, 0, groups);
 #pragma omp barrier
       for (long t = 0; t < n_tiles; ++t) {
-        const Tile<T>& tile = tiles[t % 2];
+        Tile<T>& tile = *tiles[std::size_t(apart ? thread : t % 2)];
         const long begin = t * sizes.rows, rows = std::min(n - begin, sizes.rows);
+        if (apart) tile.make(points, begin, groups);
+        else if (t + 1 < n_tiles) tiles[std::size_t((t + 1) % 2)]->make(points, begin + sizes.rows, groups);
         list.start(tile, rows);
-        if (t + 1 < n_tiles) tiles[(t + 1) % 2].make(points, begin + sizes.rows, groups);
         if (batch == 0) tile.add_base(share_of(panels, thread, team), base_sums.get());
         for (long d = own.begin; d < own.end; d += DRAWS_AT_ONCE) {
           const long end = std::min(own.end, d + DRAWS_AT_ONCE);
@@ -406,9 +413,14 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
           watch.task_done();
           stop[t % 2] = watch.stopped();
         }
+        if (apart) {
+          if (watch.stopped()) break;
+          continue;
+        }
 #pragma omp barrier
         if (stop[t % 2]) break;  // of all threads: it is written again only behind the next barrier
       }
+#pragma omp barrier
       for (long k = own.begin; k < own.end; ++k) {
         double total = 0;
         for (long p = 0; p < panels; ++p) {

@@ -146,11 +146,11 @@ def test_threads_do_not_change_bits(n, m, factors):
     root = rng.normal(size=(m, 2))
     sums, own = mark_sums(feature_map, p, marks, threads=1)
     forms, own_rows = row_forms(feature_map, p, marks, sums, threads=1)
-    totals, matrix = (drawn_label_totals(feature_map, p, 70, 5, root=r, threads=1) for r in (None, root))
-    for threads in (2, 5):
+    totals, matrix = (drawn_label_totals(feature_map, p, 150, 5, root=r, threads=1) for r in (None, root))
+    for threads in (2, 5):  # that make features each, and together
         found = mark_sums(feature_map, p, marks, threads=threads)
         rows = row_forms(feature_map, p, marks, sums, threads=threads)
-        drawn = [drawn_label_totals(feature_map, p, 70, 5, root=r, threads=threads) for r in (None, root)]
+        drawn = [drawn_label_totals(feature_map, p, 150, 5, root=r, threads=threads) for r in (None, root)]
         for one, other in zip((*found, *rows, *drawn), (sums, own, forms, own_rows, totals, matrix), strict=True):
             np.testing.assert_array_equal(one, other)
 

@@ -45,7 +45,7 @@ ALL_PAIRS = {
     "bootstrap": kcalib.methods.Bootstrap(),
 }
 CME = {
-    "CME, conditional": kcalib.methods.CME(),
+    "CME, conditional": kcalib.methods.CME(reference="conditional"),
     "CME, F law": kcalib.methods.CME(reference="F"),
 }
 W19_TESTS = {

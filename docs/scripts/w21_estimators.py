@@ -49,7 +49,7 @@ TESTS = {
     "B = sqrt(n)": kcalib.methods.Block(),
     "bootstrap": kcalib.methods.Bootstrap(n_resamples=999),
     "CME, chi-square law": kcalib.methods.CME(reference="chi2"),
-    "CME, conditional": kcalib.methods.CME(),
+    "CME, conditional": kcalib.methods.CME(reference="conditional"),
     "exact": kcalib.methods.Exact(n_resamples=99),
     "spectrum": kcalib.methods.Spectrum(),
 }

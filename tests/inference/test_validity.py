@@ -45,7 +45,7 @@ BLOCKS = {
     "linear": kcalib.methods.Linear(),
     "linear, second moment": kcalib.methods.Linear(variance="second_moment"),
 }
-CME = {"CME, conditional": kcalib.methods.CME(), "CME, F law": kcalib.methods.CME(reference="F")}
+CME = {"CME, conditional": kcalib.methods.CME(reference="conditional"), "CME, F law": kcalib.methods.CME(reference="F")}
 OTHERS = {
     "distribution-free, unbiased": kcalib.methods.DistributionFree(),
     "distribution-free, biased": kcalib.methods.DistributionFree(estimator="biased"),

@@ -289,7 +289,7 @@ def levels_table(journal: Journal, laws: list[str], methods: list[str], resample
     silent: dict[str, int] = dict.fromkeys(methods, 0)
     for law in laws:
         n = LAWS[law].n
-        lines += ["", f"{law}; n = {n}".ljust(30) + "".join(f"{a:g}".ljust(10) for a in ALPHAS) + "warned"]
+        lines += ["", f"{law}; n = {n}".ljust(34) + "".join(f"{a:g}".ljust(10) for a in ALPHAS) + "warned"]
         for name in methods:
             place = key("levels", (law,), n, name)
             pvalues, warned = journal.column(place, "pvalues"), journal.column(place, "warned")
@@ -299,7 +299,7 @@ def levels_table(journal: Journal, laws: list[str], methods: list[str], resample
             silent[name] += sum("!" in cell for cell in cells)
             failed = f"  failed in {np.isnan(pvalues).sum()}" if np.isnan(pvalues).any() else ""
             lines.append(
-                ("  " + name).ljust(30) + "".join(c.ljust(10) for c in cells) + f"{warned.mean():.2f}" + failed
+                ("  " + name).ljust(34) + "".join(c.ljust(10) for c in cells) + f"{warned.mean():.2f}" + failed
             )
     lines += ["", "cells above the bounds without a warning: " + ", ".join(f"{m} {silent[m]}" for m in methods)]
     return "\n".join(lines)

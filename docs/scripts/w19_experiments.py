@@ -51,10 +51,13 @@ CME = {
 W19_TESTS = {
     **ALL_PAIRS,
     "spectrum, 20 eigenvalues": kcalib.methods.Spectrum(n_eigenvalues=20),
+    "spectrum of residuals": kcalib.methods.Spectrum(reference="residuals"),
     "auto": "auto",
     "block": kcalib.methods.Block(),
+    "block, sample variance": kcalib.methods.Block(variance="sample"),
     "block, second moment": kcalib.methods.Block(variance="second_moment"),
     "linear": kcalib.methods.Linear(),
+    "linear, sample variance": kcalib.methods.Linear(variance="sample"),
     "linear, second moment": kcalib.methods.Linear(variance="second_moment"),
     **CME,
     "distribution-free, unbiased": kcalib.methods.DistributionFree(),
@@ -201,7 +204,7 @@ PAPER = {
     "distribution-free, unbiased": "D_uq",
     "distribution-free, linear": "D_ul",
     "bootstrap": "A_uq",
-    "linear": "A_ul",
+    "linear, sample variance": "A_ul",
 }
 OURS = {
     name: name for name in ("exact", "spectrum", "gamma law", "block", "CME, conditional", "consistency, ECE, labels")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
+import multiprocessing
 import os
 import signal
 import threading
@@ -124,10 +126,10 @@ def test_totals_of_drawn_labels(name, n, m):
         assert abs(total - literal_total(phi, marks)) < 1e-12 * scale
 
 
-@pytest.mark.parametrize("rank", [1, 3, 6])
-def test_a_matrix_on_the_labels(rank):
+@pytest.mark.parametrize(("m", "rank"), [(2, 1), (2, 2), (6, 1), (6, 3), (6, 6), (140, 3)])
+def test_a_matrix_on_the_labels(m, rank):
     rng = np.random.default_rng(rank)
-    p, root = problem("sparse", 150, 6), rng.normal(size=(6, rank))
+    p, root = problem("sparse", 150, m), rng.normal(size=(m, rank))
     data, points = prepare(np.zeros(150, int), p), rng.normal(size=(150, 2))
     feature_map = any_map(9, 2, factors=1)
     phi = literal_features(feature_map, points)
@@ -223,6 +225,25 @@ def test_large_phases():
     expected = np.concatenate([np.cos(phases.astype(np.longdouble)), np.sin(phases.astype(np.longdouble))], axis=1)
     assert np.max(np.abs(found - expected)) < 3e-16
     np.testing.assert_allclose((found**2).reshape(50, 2, 64).sum(axis=1), 1, rtol=1e-15)
+
+
+def totals_of(seed: int) -> list[float]:
+    p = problem("diffuse", 4000, 4)
+    return [
+        *drawn_label_totals(any_map(24, 4), p, 130, seed, threads=2),
+        *mark_sums(any_map(24, 4), p, p, threads=2)[1],
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_and_threads():
+    """A child forked from a process whose threads have computed, and calls from several threads at once."""
+    expected = totals_of(3)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(totals_of, [3] * 6)) == [expected] * 6
+    if "fork" in multiprocessing.get_all_start_methods():
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply_async(totals_of, (3,)).get(timeout=60) == expected
 
 
 INTERRUPTED = {

@@ -26,8 +26,8 @@ from kcalib.distributions._distribution import take_rows
 from kcalib.target_kernels import Draws
 
 GROUPS = 4  # of random features of the target kernel, independent of each other
-FEWEST = 32  # columns of them
-EXACT_RANK = 2  # exact marks have at most so many times as many columns as random ones would have
+FEWEST = 64  # columns of them: with half as many the error of the estimate is mostly theirs
+EXACT_RANK = 1  # exact marks have at most so many times as many columns as random ones would have
 TILE_ELEMENTS = 2**21  # numbers of a tile
 
 

@@ -247,7 +247,7 @@ def skce(
     large, as the groups' spread has the noise of the samples in it. Time O(n c m) and memory O(c m) beside the samples
     for c columns, whatever `dtype` in float64: points and residuals alone are rounded to it.
 
-    For predicted distributions the target kernel has random features, too, 32 columns or more, independent of the
+    For predicted distributions the target kernel has random features, too, 64 columns or more, independent of the
     others; their expected values are in closed form for all radial target kernels, by the characteristic functions of
     normal, Laplace, Poisson and negative binomial distributions, mixtures and samples, and means over draws for other
     families. Samples and counts keep exact marks where these have few columns. ``target_factor`` says which, and

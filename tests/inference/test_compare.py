@@ -761,6 +761,21 @@ def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
     assert np.mean(added) > -0.05 * exact.standard_error**2
 
 
+def test_features_of_distributions_add_the_errors_of_both_kernels(monkeypatch):
+    rng = np.random.default_rng(6)
+    mean, std = rng.normal(size=300), np.exp(rng.normal(scale=0.5, size=300))
+    y = mean + std * rng.normal(size=300)
+    models = {"wide": Normal(mean, 1.5 * std), "narrow": Normal(mean, 0.5 * std)}
+    exact = kcalib.compare(y, models).differences[0]
+    monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
+    found = [kcalib.compare(y, models, seed=seed).differences[0] for seed in range(30)]
+    errors = np.array([d.difference for d in found]) - exact.difference
+    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(30)
+    added = np.mean([d.standard_error**2 for d in found]) - exact.standard_error**2
+    # The spread of groups has the noise of the samples in it, which is too much rather than too little.
+    assert 0.5 * errors.var() < added < 8 * errors.var()
+
+
 # -- bad input
 
 

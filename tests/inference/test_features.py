@@ -107,7 +107,7 @@ def test_distributions_that_are_too_narrow_are_found():
     y = mean + std * rng.normal(size=400)
     result = kcalib.calibration_test(y, Normal(mean, std / 2), method="features", seed=0)
     assert result.pvalue == 0.005
-    assert result.target_factor == "32 random features, expectations by characteristic functions (normal)"
+    assert result.target_factor == "64 random features, expectations by characteristic functions (normal)"
     assert result.null_law == f"199 draws of the targets from the predictions, with {result.n_columns} features"
     assert result.features_standard_error > 0 and result.confidence_interval().low > 0
 

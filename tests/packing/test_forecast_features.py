@@ -222,18 +222,18 @@ def test_few_vectors_of_mmd_say_by_how_much_they_are_off(monkeypatch):
 def test_routes_and_columns():
     y = drawn(PREDICTIONS["normal"], 0)
     described = problem(y, PREDICTIONS["normal"]).described()
-    assert described["target_factor"] == "32 random features, expectations by characteristic functions (normal)"
+    assert described["target_factor"] == "64 random features, expectations by characteristic functions (normal)"
     assert described["operator"] == "features" and described["n_columns"] == 48
     described = problem(drawn(PREDICTIONS["mixture"], 0), PREDICTIONS["mixture"]).described()
     assert "MMD distances are off by" in described["operator_reason"]
     assert "counts to" in problem(drawn(PREDICTIONS["poisson"], 0), PREDICTIONS["poisson"]).described()["target_factor"]
     asked = problem(y, PREDICTIONS["normal"], target_kernel=Draws(n_draws=16, seed=3)).described()["target_factor"]
-    assert asked == "32 random features, expectations by 16 draws from each prediction, seed 3"
+    assert asked == "64 random features, expectations by 16 draws from each prediction, seed 3"
     # All pairs have no closed form with this kernel; features have one with all kernels.
     other = problem(y, PREDICTIONS["normal"], target_kernel=Matern(1.0)).described()["target_factor"]
-    assert other == "32 random features, expectations by characteristic functions (normal)"
-    assert [n_columns_beside(c, 1) for c in (16, 256, 512)] == [32, 32, 64]
-    assert [n_columns_beside(c, 3) for c in (16, 256, 512)] == [32, 64, 128]
+    assert other == "64 random features, expectations by characteristic functions (normal)"
+    assert [n_columns_beside(c, 1) for c in (16, 512, 1024)] == [64, 64, 128]
+    assert [n_columns_beside(c, 3) for c in (16, 256, 512)] == [64, 64, 128]
 
 
 def test_error_of_draws():

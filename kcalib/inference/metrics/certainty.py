@@ -64,7 +64,7 @@ class Added(NamedTuple):
     """An independent part of an error, and the degrees of freedom with which it was estimated."""
 
     error: float
-    df: int
+    df: float
 
     def to(self, error: float, df: float) -> tuple[float, float]:
         """The whole error, and its degrees of freedom by Welch and Satterthwaite."""

@@ -83,7 +83,7 @@ class _Summed:
     moments: list[Moments]
     entries: list[Entries]
     weights: list[Entries] | None  # values of the kernel on predictions, where they are those of features
-    group_totals: list[np.ndarray] | None  # of each model by the independent groups of features
+    group_totals: list[Sequence[np.ndarray]] | None  # of each model by independent groups of features, of either kernel
     estimator: str
     described: dict[str, Any]  # fields of `Comparison`
 
@@ -91,9 +91,18 @@ class _Summed:
         """What random features add to the error of a value, or of a difference: they are the same for both models."""
         if self.group_totals is None:
             return None
-        totals = self.group_totals[i] if j is None else self.group_totals[i] - self.group_totals[j]
-        n, count = self.n, len(totals)
-        return Added(float(np.std(totals, ddof=1)) / math.sqrt(count) / (n * (n - 1)), count - 1) if count > 1 else None
+        parts = []
+        for k, totals in enumerate(self.group_totals[i]):  # of groups for either kernel
+            values = totals if j is None else totals - self.group_totals[j][k]
+            if len(values) > 1:
+                error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / (self.n * (self.n - 1))
+                parts.append(Added(error, len(values) - 1))
+        if not parts:
+            return None
+        found = parts[0]
+        for other in parts[1:]:
+            found = Added(*other.to(found.error, found.df))
+        return found
 
 
 def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
@@ -137,7 +146,7 @@ def _by_features(
         moments=[_on_host_or_device(one) for one in found],
         entries=[one.entries for one in tiles],
         weights=[one.values for one in tiles],
-        group_totals=[one.group_totals for one in found],
+        group_totals=[(one.group_totals, one.mark_group_totals) for one in found],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, the same for all models",
         described=together.described(operator) | {"operator": "features", "n_columns": n_columns},
     )

@@ -115,6 +115,11 @@ class Spectrum(ByEigenvalues):
     reference : {"conditional", "residuals"}
         The law given the predictions, or the published one of the residuals at hand.
 
+    Warns
+    -----
+    AntiConservativeWarning
+        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+
     Notes
     -----
     Time: 4 to 11 passes over the pairs, O(n^2 m) each with 16 products (for binary problems with exponential and
@@ -183,6 +188,11 @@ class Pearson(ByEigenvalues):
         Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
     reference : {"conditional", "residuals"}
         The law given the predictions, or the published one of the residuals at hand; as in `Spectrum`.
+
+    Warns
+    -----
+    AntiConservativeWarning
+        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
 
     Notes
     -----

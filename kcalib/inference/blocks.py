@@ -202,6 +202,7 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         log_pvalue=log_pvalue,
         estimate=estimate,
         standard_error=error,
+        null_standard_error=spread if variance == "conditional" else None,
         null_law=law,
         estimator="block SKCE",
         seed=seed,

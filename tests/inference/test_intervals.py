@@ -79,6 +79,17 @@ def test_the_null_standard_error_is_that_of_drawn_labels():
     assert other.standard_error >= other.null_standard_error * (1 - 1e-12)
 
 
+def test_blocks_know_their_null_standard_error():
+    """Of residuals that are all alike the block estimates are equal, and the interval has a width nevertheless."""
+    y, p = np.zeros(40, dtype=int), np.full((40, 2), 0.5)
+    p[::2] = [0.6, 0.4]
+    result = kcalib.calibration_test(y, p, method="block", kernel=Exponential(bandwidth=0.5))
+    low, high = result.confidence_interval()
+    assert result.null_standard_error > 0 and high - low > 3.9 * result.null_standard_error
+    sample = kcalib.methods.Block(variance="sample")
+    assert kcalib.calibration_test(y, p, method=sample, kernel=Exponential(bandwidth=0.5)).null_standard_error is None
+
+
 def test_what_has_no_null_standard_error():
     y, p = softmax_problem(60, 4)
     for options in ({"estimator": "biased"}, {"estimator": "block"}, {"sample_weight": np.arange(1.0, 61.0)}):

@@ -81,6 +81,11 @@ class CME(CalibrationMethod):
     from_logits : bool
         `test_predictions` holds logits.
 
+    Warns
+    -----
+    AntiConservativeWarning
+        By all but "draws", if the predictions leave too few events open for the law.
+
     Notes
     -----
     [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of "draws" O(R n (m + J)) beside it; memory O(n (m + J)).
@@ -93,11 +98,6 @@ class CME(CalibrationMethod):
     that of J. If all z are 0 (predictions that are one-hot and right, say), the statistic is 0 and the p-value 1. "F"
     and "chi2" raise a ValueError if n <= J, or if some direction has no variance among the samples but a mean other
     than 0.
-
-    Warns
-    -----
-    AntiConservativeWarning
-        By all but "draws", if the predictions leave too few events open for the law.
 
     References
     ----------

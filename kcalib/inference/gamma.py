@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from kcalib._backend.options import check_choice
 from kcalib.inference import events
+from kcalib.inference.cme import log_sf_chi2
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import full_spectrum, leading_spectrum
 from kcalib.inference.quadratic import REFERENCES, AllPairs, NullLaw, degenerate
@@ -93,4 +94,9 @@ class Gamma(AllPairs):
 
 def log_gamma_tail(x: float, variance: float, skewness: float) -> float:
     """log P(X > x), X of a gamma law moved to mean 0; of skewness 0 the normal law."""
-    return float(PearsonCurve(0.0, variance, skewness, 1.5 * skewness**2).logsf(x))
+    if skewness < 1:
+        return float(PearsonCurve(0.0, variance, skewness, 1.5 * skewness**2).logsf(x))
+    # Of few events skewness has no bound: by the tail of twice the gamma variable, of shape k, a chi-square one.
+    shape = 4 / skewness**2
+    value = 2 * (shape + math.sqrt(shape / variance) * x)
+    return log_sf_chi2(value, 2 * shape) if value > 0 else 0.0

@@ -6,6 +6,7 @@ import contextlib
 import re
 import warnings
 
+import mpmath
 import numpy as np
 import pytest
 from hard_laws import LAWS
@@ -13,6 +14,7 @@ from problems import binomial_bounds
 
 import kcalib
 from kcalib import methods
+from kcalib.inference.gamma import log_gamma_tail
 from kcalib.kernels import Exponential
 
 pytestmark = pytest.mark.filterwarnings("error::kcalib.AntiConservativeWarning")
@@ -141,6 +143,21 @@ def test_levels_of_default_forms(law, name):
         warned = warned or bool(found)
     assert np.mean(np.array(pvalues) <= 0.05) <= binomial_bounds(count, 0.1 if warned else 0.05)[1]
     assert warned == (name != "cme" and law != "20 distinct rows")
+
+
+@pytest.mark.parametrize("skewness", [0.0, 0.3, 0.999, 1.001, 3.0, 40.0, 3e3, 1e6])
+def test_the_tail_of_the_gamma_law(skewness):
+    """Without bound on the skewness, which few events do not have, and into the far tail."""
+    for x in (-1e3, -1e-4, 0.0, 1.0, 7.0, 50.0):
+        found = log_gamma_tail(2.0 * x, 4.0, skewness)
+        with mpmath.workdps(40):
+            if skewness == 0:
+                expected = mpmath.log(mpmath.erfc(x / mpmath.sqrt(2)) / 2)
+            else:
+                shape = 4 / mpmath.mpf(skewness) ** 2
+                at = shape + mpmath.sqrt(shape) * x
+                expected = mpmath.log(mpmath.gammainc(shape, at, regularized=True)) if at > 0 else mpmath.mpf(0)
+        assert found == pytest.approx(float(expected), rel=1e-7, abs=1e-12)
 
 
 def test_published_forms_go_wrong_where_they_warn():

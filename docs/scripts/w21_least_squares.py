@@ -29,7 +29,7 @@ KERNELS = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandw
 TESTS = {
     "SKCE, bootstrap": kcalib.methods.Bootstrap(n_resamples=999),
     "SKCE, exact": kcalib.methods.Exact(n_resamples=999),
-    "SKCE, spectrum": kcalib.methods.Spectrum(),
+    "SKCE, spectrum": kcalib.methods.Spectrum(reference="residuals"),
 }
 CURVE = "curve, Kolmogorov-Smirnov"
 

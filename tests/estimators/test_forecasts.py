@@ -247,7 +247,10 @@ class TestOptions:
         off = h - np.diag(np.diag(h))
         moments = Moments(off.sum(), off.sum(axis=1), None, np.diag(h), float(np.sum(off**2)), float(np.trace(h)))
         result = kcalib.skce(self.y, self.prediction, full_output=True, **self.options)
-        assert result.standard_error == pytest.approx(standard_error(moments), rel=1e-9)
+        # No smaller than what the predictions themselves promise.
+        squares = result.null_standard_error**2 * len(self.y) ** 2 * (len(self.y) - 1) ** 2 / 2
+        assert squares > moments.sum_of_squares
+        assert result.standard_error == pytest.approx(standard_error(moments, squares), rel=1e-9)
 
     @pytest.mark.parametrize("device", ["CPU_DEVICE", "device1"])
     @pytest.mark.parametrize("metric", ["wasserstein", "mmd"])

@@ -22,7 +22,7 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.statistics import total
 
 SEED = 0  # of draws: what comes from them is a function of the predictions
-FEWEST_DRAWS, TARGETS = 4, 4000  # sets of drawn targets: at least so many, and targets in all
+FEWEST_DRAWS, TARGETS = 4, 1000  # sets of drawn targets: at least so many, and targets in all
 
 
 @dataclass(frozen=True)

@@ -154,19 +154,19 @@ def test_variances_of_the_calibrated_model(d):
 QUICK_TESTS = ("B = 2", "B = sqrt(n)", "bootstrap", "spectrum")
 
 
-@pytest.mark.parametrize("d", [1, 10])
+@pytest.mark.parametrize("d", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_levels(d):
     rows = {name: [] for name in QUICK_TESTS}
-    for seed in range(300):
+    for seed in range(200):
         y, prediction = estimators.data_set("calibrated", 64, d, FIRST_SEED + seed)
         for name, row in rows.items():
             row.append(estimators.pvalue(name, y, prediction, seed) <= 0.05)
-    high = binomial_bounds(300, 0.05, RISK)[1]
+    high = binomial_bounds(200, 0.05, RISK)[1]
     for name, row in rows.items():
         assert np.mean(row) <= high, name
 
 
-@pytest.mark.parametrize("d", [1, 10])
+@pytest.mark.parametrize("d", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_powers_rise(d):
     """From 16 samples to 64 to 256, where nearly all uncalibrated data sets are rejected."""
     powers = {name: [] for name in QUICK_TESTS}

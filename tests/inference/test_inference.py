@@ -160,7 +160,7 @@ def test_sorted_labels_mislead_the_block_test_and_a_seed_repairs_it():
 )
 def test_type_one_error_and_power(method):
     """M1 is rejected at its level (or less), M3 nearly always; W19 s7, n = 250."""
-    repetitions = 1000
+    repetitions = 400
     rejections = {}
     for model in ("M1", "M3"):
         rng = np.random.default_rng(2019)

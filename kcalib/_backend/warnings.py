@@ -14,10 +14,10 @@ class AntiConservativeWarning(UserWarning):
     """A test that may reject calibrated models more often than its level says.
 
     Decided from the predictions alone: no label is looked at. What counts is about how many label events they leave
-    open, (sum_i E |e_i|^2)^2 / sum_i E |e_i|^4 with residuals e under calibration: n for uncertain predictions, few for
-    confident ones and for rare events. Laws given the predictions take 20 events (all pairs), 30 (blocks) or 500 (the
-    chi-square law of "cme"), those of the residuals at hand more. "exact", "features" and "cme" with drawn labels hold
-    for any number.
+    open, ``(sum_i E |e_i|^2)^2 / sum_i E |e_i|^4`` with residuals e under calibration: n for uncertain predictions, few
+    for confident ones and for rare events. Laws given the predictions take 20 events (all pairs), 30 (blocks) or 500
+    (the chi-square law of "cme"), those of the residuals at hand more. "exact", "features" and "cme" with drawn labels
+    hold for any number.
     """
 
 

@@ -35,7 +35,7 @@ FEWEST = {
     "sample": events.BLOCKS_OF_RESIDUALS,
     "second_moment": events.SECOND_MOMENT,
 }
-DRAWS, MOST_DRAWS = 16, 64  # of targets: for the third cumulant of blocks, beside that of a gamma law
+MORE_DRAWS, MOST_DRAWS = 4, 64  # of targets, for a third cumulant: times those for a variance, and of labels at most
 EQUAL = 1e-12  # spread, relative to their mean, of block estimates that are equal but for rounding
 
 
@@ -222,7 +222,7 @@ class BlockMoments(NamedTuple):
 def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> BlockMoments:
     """As `estimators.null_moments`, of the pairs within blocks of the samples."""
     used, law = data.n // size * size, finite_law(data, packed)
-    count = max(DRAWS, n_draws(data.n))
+    count = MORE_DRAWS * n_draws(data.n)
     if law is not None:
         count = min(MOST_DRAWS, count)
     found = np.mean([_of_drawn(data, packed, operator, size, r) for r in range(count)], axis=0)

@@ -152,7 +152,8 @@ __all__ = [
 if TYPE_CHECKING:
     from kcalib import methods, recalibration, regression
     from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
-    from kcalib.evaluation import Evaluation, ForecastEvaluation, evaluate
+    from kcalib.evaluation import evaluate
+    from kcalib.evaluation_results import Evaluation, ForecastEvaluation
     from kcalib.inference.calibration_test import calibration_test
     from kcalib.inference.compare import compare
     from kcalib.regression.cross_validation import squared_calibration_error
@@ -160,8 +161,8 @@ if TYPE_CHECKING:
 else:  # to a type checker names are unknown that are not there
     # These rooms take half of the import, and are opened when they are asked for.
     OPENED_LATER = {
-        "Evaluation": "kcalib.evaluation",
-        "ForecastEvaluation": "kcalib.evaluation",
+        "Evaluation": "kcalib.evaluation_results",
+        "ForecastEvaluation": "kcalib.evaluation_results",
         "ToleranceWarning": "kcalib.estimators.ckce",
         "calibration_test": "kcalib.inference.calibration_test",
         "ckce": "kcalib.estimators.ckce",

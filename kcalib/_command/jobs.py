@@ -16,7 +16,7 @@ from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, printable, report
 from kcalib._input.data import Data
-from kcalib.evaluation import Evaluation, ForecastEvaluation
+from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 
 # What the command calls options of lenses; it calls those of methods as `flag` does.

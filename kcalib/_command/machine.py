@@ -14,7 +14,7 @@ from typing import Any
 from kcalib._command.jobs import Failure, Job, Model
 from kcalib._command.streams import printable
 from kcalib._version import __version__
-from kcalib.evaluation import Evaluation
+from kcalib.evaluation_results import Evaluation
 from kcalib.results import Comparison, ConfidenceInterval
 
 

@@ -89,6 +89,11 @@ def shown_at_least(value: float) -> str:
     return f"{math.floor(value * 10**digits) / 10**digits:.2g}"
 
 
+def check_level(level: float) -> None:
+    if not (isinstance(level, (int, float)) and 0 < level < 1):
+        raise ValueError(f"`level` is {level!r}, expected a number between 0 and 1")
+
+
 def check_tolerance(tolerance: float | None) -> None:
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     if tolerance is not None and not (is_number and 0 <= tolerance < 1):
@@ -96,6 +101,15 @@ def check_tolerance(tolerance: float | None) -> None:
             f"`tolerance` is {tolerance!r}, expected a number from 0 to below 1: the root mean square error of "
             "probabilities that does not matter; or None"
         )
+
+
+def direction(n: int, accuracy: float, confidence: float) -> list[str]:
+    """A direction is named if confidence and accuracy differ by more than two standard errors."""
+    error = math.sqrt(accuracy * (1 - accuracy) / n)
+    gap = confidence - accuracy
+    if abs(gap) <= 2 * error:
+        return []
+    return ["over-confident" if gap > 0 else "under-confident"]
 
 
 def measure(

@@ -1,0 +1,123 @@
+"""What an evaluation of one model says, for each kind of predictions: `kcalib.evaluate`, and what else makes them.
+
+A state that adds up (`kcalib.streaming`) has the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from kcalib.lenses import Canonical
+from kcalib.results import CalibrationTestResult, SKCEResult
+
+__all__ = ["Evaluation", "ForecastEvaluation"]
+
+INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
+
+
+class ModelEvaluation(ABC):
+    """An evaluation in words; its fields before `skce` are numbers that only models of its kind have."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """The numbers before `skce` as cells of a table, by their headers."""
+
+    def remarks(self) -> list[str]:
+        """What the columns are, where their headers do not say it."""
+        return []
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What a picture says beside the diagram."""
+
+
+@dataclass(frozen=True)
+class Evaluation(ModelEvaluation):
+    """The usual numbers about one classifier, and a verdict on its calibration."""
+
+    n_samples: int  #: samples given
+    n_classes: int  #: m, of the induced problem if there is a lens
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    accuracy: float  #: share of samples whose most probable class is right; all numbers are those seen through the lens
+    mean_confidence: float  #: mean probability of the predicted class
+    log_loss: float  #: `kcalib.log_loss`
+    brier_score: float  #: `kcalib.brier_score`
+    top_label_ece: float  #: `kcalib.top_label_ece`
+    skce: SKCEResult  #: the estimate, with its standard error
+    test: CalibrationTestResult  #: the test that the verdict rests on
+    rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
+    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
+    n_eigenvalue_samples: int | None  #: samples that this limit comes from
+    level: float  #: of the verdict and of `rms_error_lower`
+    tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
+    miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
+    verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
+
+    def columns(self) -> dict[str, str]:
+        return {
+            "n": str(self.n_samples),
+            "classes": str(self.n_classes),
+            "accuracy": f"{self.accuracy:.4f}",
+            "log loss": f"{self.log_loss:.4f}",
+            "Brier": f"{self.brier_score:.4f}",
+            "ECE": f"{self.top_label_ece:.4f}",
+        }
+
+    def notes(self) -> list[str]:
+        lens = [] if self.lens == str(Canonical()) else [self.lens]
+        return [*lens, f"ECE {self.top_label_ece:.4f}"]
+
+
+@dataclass(frozen=True)
+class ForecastEvaluation(ModelEvaluation):
+    """The usual numbers about one model that predicts distributions, and a verdict on its calibration.
+
+    What predictions of vectors, or predictions without a density, do not have is None.
+    """
+
+    n_samples: int  #: samples given
+    n_dims: int  #: d, entries of a target; 1 for numbers
+    prediction: str  #: the family of distributions
+    rmse: float  #: root of the mean squared difference of targets and predicted means, over all entries
+    crps: float  #: `kcalib.crps`; for vectors the energy score
+    log_score: float | None  #: `kcalib.log_score`
+    pinball_loss: float | None  #: `kcalib.pinball_loss` at the levels 0.05, 0.1, ..., 0.95
+    interval_coverage: float | None  #: share of the targets in central 90 % intervals, from the PIT values
+    interval_width: float | None  #: mean width of these intervals
+    pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
+    quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
+    skce: SKCEResult  #: the estimate, with its standard error
+    test: CalibrationTestResult  #: the test that the verdict rests on
+    pit_seed: int | None  #: of the randomised PIT values of counts and samples; None where nothing was drawn
+    rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
+    kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
+    n_eigenvalue_samples: int | None  #: samples that this limit comes from
+    level: float  #: of the verdict and of `rms_error_lower`
+    tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
+    miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
+    verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason
+
+    def columns(self) -> dict[str, str]:
+        return {
+            "n": str(self.n_samples),
+            "predicted": self.prediction,
+            "RMSE": f"{self.rmse:.4g}",
+            "CRPS": f"{self.crps:.4g}",
+            "log score": _optional(self.log_score, ".4f"),
+            "pinball": _optional(self.pinball_loss, ".4g"),
+            f"in {100 * INTERVAL:g} %": _optional(self.interval_coverage, ".4f"),
+        }
+
+    def remarks(self) -> list[str]:
+        remarks = [f"in {100 * INTERVAL:g} %: share of the targets in central intervals of that probability"]
+        if self.n_dims > 1:
+            remarks.append("CRPS of vectors: the energy score; pinball loss and intervals are for numbers only")
+        return remarks
+
+    def notes(self) -> list[str]:
+        return [f"CRPS {self.crps:.4g}"]
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -22,6 +22,7 @@ from benchmarks.common import cached_predictions, limited_blas
 import kcalib
 from kcalib import _packing
 from kcalib._backend import random
+from kcalib._packing import features as packing_features
 from kcalib._packing import labels as packing_labels
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import SortedScanOperator
@@ -38,6 +39,7 @@ STAGES = [
     *((operator, "quadratic_forms", "quadratic forms") for operator in (OpenMPOperator, SortedScanOperator)),
     (random.Weights, "values", "random weights"),
     (exact, "drawn_labels", "drawn labels"),
+    (packing_features.LabelFeatures, "drawn_totals", "features of drawn labels"),
     (spectrum, "leading_spectrum", "algebra of blocks"),
     (ChiSquareMixture, "logsf", "law"),
 ]

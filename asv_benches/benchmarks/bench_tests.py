@@ -48,6 +48,7 @@ METHODS = (
     "bootstrap",
     "consistency",
     "exact",
+    "features",
 )
 CHECKED, CHECK_DRAWS = 300, 2000  # samples and draws of the small problems
 DEVIATIONS = 5  # standard deviations that two random p-values may differ by
@@ -110,6 +111,20 @@ def check_spectrum(threads, m=CLASSES):
     check_pvalues(draws.pvalue, ours.pvalue, CHECK_DRAWS, random=1)
 
 
+def check_drawn_labels(threads, m=CLASSES):
+    """The defaults, and random features, against statistics of drawn labels from the stored kernel matrix."""
+    labels, p = cached_predictions(CHECKED, m)
+    k = kernel_matrix(p, p)
+    rng = np.random.default_rng(SEED)
+    cuts = np.cumsum(p, axis=1)[:, :-1]
+    drawn = ((cuts < rng.random((CHECKED, 1))).sum(axis=1) for _ in range(CHECK_DRAWS))
+    observed, *draws = (np.sum(e * (k @ e)) - np.sum(e * e) for e in (residuals(y, p) for y in (labels, *drawn)))
+    pvalue = (1 + np.sum(np.array(draws) >= observed)) / (1 + CHECK_DRAWS)
+    for method in ("auto", "exact", methods().Features(n_columns=1024)):
+        ours = run_test(labels, p, method, threads)
+        check_pvalues(ours.pvalue, pvalue, ours.n_resamples)
+
+
 def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3):
     """Time of plain NumPy over that of kcalib."""
     check_bootstrap(threads)
@@ -150,6 +165,7 @@ class TestMethods:
     def setup(self, method, threads):
         check_bootstrap(threads)
         check_spectrum(threads)
+        check_drawn_labels(threads)
         self.data = cached_predictions(N, CLASSES)
         run_test(self.data[0][:100], self.data[1][:100], method, threads)  # starts the threads
 
@@ -218,9 +234,9 @@ class MemoryOfTests:
 
 
 class BinaryForecasts:
-    """A million binary forecasts: the test with all defaults, its median heuristic, and its sums over all pairs."""
+    """A million binary forecasts: the test with all defaults, "spectrum", its median heuristic, its sums over pairs."""
 
-    params = [("test", "median", "moments"), THREADS]
+    params = [("test", "spectrum", "median", "moments"), THREADS]
     param_names = ["what", "threads"]
     unit = "seconds"
 
@@ -237,11 +253,15 @@ class BinaryForecasts:
 class BinaryParts:
     def __init__(self, n, threads):
         check_spectrum(threads, m=2)
+        check_drawn_labels(threads, m=2)
         self.kcalib = require("calibration_test", "bandwidth.median_distance")
         self.line, self.threads = Line(n), threads
 
-    def test(self):
-        return self.kcalib.calibration_test(self.line.labels, self.line.p, threads=self.threads)
+    def test(self, method="auto"):
+        return self.kcalib.calibration_test(self.line.labels, self.line.p, method=method, threads=self.threads)
+
+    def spectrum(self):
+        return self.test("spectrum")
 
     def median(self):
         return self.kcalib.bandwidth.median_distance(self.line.p[:, None], threads=self.threads)
@@ -251,10 +271,10 @@ class BinaryParts:
         return self.line.operator(self.threads).moments(second=True)
 
     def seconds(self, rounds):
-        assert self.test().method == "spectrum"
+        calls = {"test": self.test, "spectrum": self.spectrum, "median": self.median, "moments": self.moments}
         with limited_blas(self.threads):
-            times = alternated([self.test, self.median, self.moments], self.threads, rounds)
-        return dict(zip(("test", "median", "moments"), np.median(times, axis=0).tolist()))
+            times = alternated([*calls.values()], self.threads, rounds)
+        return dict(zip(calls, np.median(times, axis=0).tolist()))
 
 
 class CompareModels:

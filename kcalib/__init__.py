@@ -20,6 +20,7 @@
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
     recalibration      temperature scaling                         recalibration/
+    streaming          states that add up, from batches            streaming/
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
     target_kernels     kernels on targets of distributions         target_kernels.py
@@ -144,13 +145,14 @@ __all__ = [
     "smallest_eigenvalue",
     "solvers",
     "squared_calibration_error",
+    "streaming",
     "target_kernels",
     "top_label_ece",
     "ucme",
 ]
 
 if TYPE_CHECKING:
-    from kcalib import methods, recalibration, regression
+    from kcalib import methods, recalibration, regression, streaming
     from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
     from kcalib.evaluation import evaluate
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation
@@ -173,6 +175,7 @@ else:  # to a type checker names are unknown that are not there
         "recalibration": "kcalib.recalibration",
         "regression": "kcalib.regression",
         "squared_calibration_error": "kcalib.regression.cross_validation",
+        "streaming": "kcalib.streaming",
         "kde_calibration_error": "kcalib.regression.dirichlet_kde",
     }
 

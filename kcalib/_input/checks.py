@@ -44,7 +44,8 @@ def check_points(points: Array, name: str) -> Array:
     return points
 
 
-def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
+def finite_weights(sample_weight: Any, n: int, reference: Array) -> Array:
+    """Finite weights >= 0, all of which may be 0: those of a part of the samples."""
     weights = arrays.as_array(sample_weight, "sample_weight")
     if arrays.kind_of(weights) not in "biuf":
         raise TypeError(f"`sample_weight` has dtype {weights.dtype}, expected numbers")
@@ -58,7 +59,13 @@ def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
         ~(xp.isfinite(weights) & (weights >= 0)),
         lambda at, x: f"`sample_weight{at}` is {x}, expected a finite weight >= 0; drop such rows first",
     )
-    highest = float(xp.max(weights))
+    return weights
+
+
+def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
+    """Those of all samples."""
+    weights = finite_weights(sample_weight, n, reference)
+    highest = float(arrays.namespace(weights).max(weights))
     if not 1e-15 < highest < 1e15:  # products of two must neither vanish nor overflow in float32
         raise ValueError(
             f"the largest `sample_weight` is {highest:.3g}, expected one between 1e-15 and 1e15; rescale the weights"

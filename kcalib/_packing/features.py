@@ -153,6 +153,14 @@ def drawn_map(terms: Sequence[Term], points: Array, n_columns: int | None, seed:
     return feature_map(terms, points, n_columns or default_columns(int(points.shape[0])), seed)
 
 
+def class_map(terms: Sequence[Term], n_classes: int, n_columns: int, seed: int) -> FeatureMap:
+    """A map of a kernel in normal form on probabilities of the classes: the same for all predictions.
+
+    The corners of the simplex stand for these; roundings of a row's sum, which it may have, are of no account.
+    """
+    return drawn_map(terms, np.eye(n_classes), n_columns, seed)
+
+
 @features_of.register
 def _(
     data: Classification,
@@ -165,7 +173,10 @@ def _(
 ) -> FeatureProblem:
     points = packed.problem.left.points
     arrays.check_no_threads(points, threads)
-    found = drawn_map(packed.problem.kernel, points, n_columns, seed) if beside is None else beside.map
+    if beside is None:
+        found = class_map(packed.problem.kernel, data.m, n_columns or default_columns(data.n), seed)
+    else:
+        found = beside.map
     return LabelFeatures(data, packed, found, seed, threads)
 
 

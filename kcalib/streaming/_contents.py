@@ -1,0 +1,241 @@
+"""All that a state holds: what changes is replaced, so that nothing is ever half-added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._input.labels import Classification
+from kcalib._packing.labels import resolve
+from kcalib.lenses import Canonical
+from kcalib.streaming._options import StateOptions
+from kcalib.streaming._rows import OpenRows, Rows, RowSet
+from kcalib.streaming._sample import RowSample
+from kcalib.streaming._sums import DrawnSums, KernelSums, Machine, block_size
+from kcalib.streaming._tally import SCORES, Extremes, Tally
+from kcalib.streaming._totals import Totals
+
+FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given
+SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels
+TOO_LARGE = (
+    "the sums of `sample_weight` or of its squares are beyond 1e11, which a state cannot add up exactly; divide all "
+    "weights by one number, so that their mean is about 1"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """Of a state."""
+
+    options: StateOptions
+    m: int  # classes of the problem that the lens induces
+    seen: RowSet
+    tally: Tally
+    opened: OpenRows
+    sample: RowSample
+    bandwidth_rows: int  # whose median distance the bandwidth is; 0 where it was given, or is not known
+    machine: Machine | None  # None while the kernel is not known: all rows are open
+    sums: KernelSums | None
+
+    @classmethod
+    def empty(cls, options: StateOptions, threads: int | None) -> Contents:
+        m = options.seen_row().m
+        known = not options.kernel.open_metrics()
+        machine = Machine(options, m, threads) if known else None
+        return cls(
+            options,
+            m,
+            RowSet(),
+            Tally.empty(m, options.n_bins),
+            OpenRows(block_size(options), {}),
+            RowSample.empty(DRAWN_SAMPLE if options.n_resamples else SAMPLE, options.seed, m),
+            0,
+            machine,
+            None if machine is None else machine.zeros(),
+        )
+
+    def plus(self, rows: Rows, tally: Tally, threads: int | None) -> Contents:
+        """With rows of consecutive numbers."""
+        begin = int(rows.numbers[0])
+        before, n = len(self.seen), len(rows.numbers)
+        new = replace(
+            self,
+            seen=self.seen.plus(begin, begin + n),
+            tally=_checked(self.tally + tally),
+            sample=self.sample.plus(rows),
+        )
+        if new.machine is None:
+            held = min(n, FIRST_ROWS - before)
+            _, opened = self.opened.split(rows.taken(slice(0, held)), complete=False)
+            new = replace(new, opened=opened)
+            if before + held < FIRST_ROWS:
+                return new
+            new, rows = new.fixed(threads), rows.taken(slice(held, n))
+            if held == n:
+                return new
+        blocks, opened = new.opened.split(rows)
+        return replace(new, opened=opened)._with_blocks(blocks)
+
+    def merged(self, other: Contents, threads: int | None) -> Contents:
+        """With all rows of another state's contents."""
+        different = self.options.difference(other.options)
+        if different is not None:
+            raise ValueError(different)
+        known = self if self.machine is not None else other
+        new = replace(
+            self,
+            options=replace(self.options, kernel=known.options.kernel),
+            seen=self.seen.union(other.seen),
+            tally=_checked(self.tally + other.tally),
+            opened=self.opened.union(other.opened),
+            sample=self.sample.union(other.sample),
+            bandwidth_rows=max(self.bandwidth_rows, other.bandwidth_rows),
+            machine=known.machine,
+            sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
+        )
+        if new.machine is None:
+            return new.fixed(threads) if len(new.seen) >= FIRST_ROWS else new
+        blocks, opened = new.opened.closed()
+        return replace(new, opened=opened)._with_blocks(blocks)
+
+    def fixed(self, threads: int | None) -> Contents:
+        """With the median heuristic for the bandwidths, on the first of the rows, which are all open."""
+        if self.machine is not None:
+            return self
+        points = self.opened.rows(self.m).probabilities[:FIRST_ROWS]
+        kernel, _ = resolve([points], self.options.kernel, threads)
+        options = replace(self.options, kernel=kernel)
+        machine = Machine(options, self.m, threads)
+        blocks, opened = self.opened.closed()
+        new = replace(
+            self, options=options, opened=opened, bandwidth_rows=len(points), machine=machine, sums=machine.zeros()
+        )
+        return new._with_blocks(blocks)
+
+    def _with_blocks(self, blocks: Iterable[tuple[int, Rows]]) -> Contents:
+        if not blocks:
+            return self
+        assert self.machine is not None and self.sums is not None
+        return replace(self, sums=reduce(add, (self.machine.block_sums(*block) for block in blocks), self.sums))
+
+    def totals(self, threads: int | None) -> Totals:
+        """With the rows of open blocks."""
+        if not len(self.seen):
+            raise ValueError("the state has no samples; call update() first, or merge a state that has some")
+        final = self.fixed(threads)
+        final = final._with_blocks(list(final.opened.blocks()))
+        machine, sums = final.machine, final.sums
+        assert machine is not None and sums is not None
+        rows = final.sample.rows
+        unit, weighted = machine.feature_unit * machine.mark_unit, final.tally.n_weighted > 0
+        classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
+        weights = rows.weights if weighted else None
+        sample = Classification(rows.labels, rows.probabilities, weights, classes, 2.0**-52, lens=final.options.lens)
+        return Totals(
+            n=len(final.seen),
+            n_weighted=final.tally.n_weighted,
+            scores=dict(zip(SCORES, final.tally.scores.to_float().tolist(), strict=True)),
+            cells=final.tally.cells.to_float(),
+            extremes=final.tally.extremes,
+            kernel=final.options.kernel,
+            bandwidth_rows=final.bandwidth_rows or None,
+            map=final.options.map(final.m),
+            root=final.options.root(),
+            sums=sums.sums.to_float() * unit,
+            own=sums.own.to_float() * unit**2,
+            null_own=float(sums.null_own.to_float()) * unit**2,
+            drawn=None if sums.drawn is None or weighted else machine.drawn_totals(sums.drawn),
+            sample=sample,
+            sample_rows=rows.numbers,
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All but the options, with fixed types: equal where the states are."""
+        found = {
+            "rows": np.array(self.seen.intervals, dtype=np.int64).reshape(-1, 2),
+            "n_weighted": np.array(self.tally.n_weighted, dtype=np.int64),
+            "bandwidth_rows": np.array(self.bandwidth_rows, dtype=np.int64),
+            **dict(zip(_names("confidence", Extremes._fields), self.tally.extremes, strict=True)),
+            **dict(zip(_names("open", Rows._fields), self.opened.rows(self.m), strict=True)),
+            **dict(zip(_names("sample", Rows._fields), self.sample.rows, strict=True)),
+        }
+        for name, sums in self._exact().items():
+            found[f"{name}_high"], found[f"{name}_low"] = sums.high, sums.low
+        return found
+
+    def _exact(self) -> dict[str, ExactSums]:
+        found = {"scores": self.tally.scores, "cells": self.tally.cells}
+        if self.sums is not None:
+            found |= {"sums": self.sums.sums, "own": self.sums.own, "null_own": self.sums.null_own}
+            if self.sums.drawn is not None:
+                found |= {f"drawn_{name}": value for name, value in vars(self.sums.drawn).items()}
+        return found
+
+    @classmethod
+    def of(cls, options: StateOptions, arrays: Mapping[str, np.ndarray], threads: int | None) -> Contents:
+        """From what `arrays` returned.
+
+        Raises
+        ------
+        ValueError
+            If the arrays are not those of a state with these options.
+        """
+        empty = cls.empty(options, threads)
+        _check_like(arrays, empty.arrays())
+
+        def exact(name: str) -> ExactSums:
+            return ExactSums(arrays[f"{name}_high"], arrays[f"{name}_low"])
+
+        def rows(of: str) -> Rows:
+            return Rows(*(arrays[name] for name in _names(of, Rows._fields)))
+
+        sums = None
+        if empty.sums is not None:
+            drawn = None
+            if empty.sums.drawn is not None:
+                drawn = DrawnSums(*(exact(f"drawn_{name}") for name in vars(empty.sums.drawn)))
+            sums = KernelSums(exact("sums"), exact("own"), exact("null_own"), drawn)
+        intervals = arrays["rows"].tolist()
+        extremes = Extremes(*(arrays[name] for name in _names("confidence", Extremes._fields)))
+        return replace(
+            empty,
+            seen=RowSet(tuple(start for start, _ in intervals), tuple(stop for _, stop in intervals)),
+            tally=Tally(int(arrays["n_weighted"]), exact("scores"), exact("cells"), extremes),
+            opened=OpenRows.of(empty.opened.size, rows("open")),
+            sample=RowSample.of(empty.sample.size, options.seed, rows("sample")),
+            bandwidth_rows=int(arrays["bandwidth_rows"]),
+            sums=sums,
+        )
+
+
+def _names(prefix: str, fields: Iterable[str]) -> list[str]:
+    return [f"{prefix}_{field}" for field in fields]
+
+
+def _checked(tally: Tally) -> Tally:
+    if tally.scores.is_large():
+        raise ValueError(TOO_LARGE)
+    return tally
+
+
+LENGTHS = ("rows", "open_", "sample_")  # arrays with as many rows as there are
+
+
+def _check_like(arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]) -> None:
+    """Names, types and shapes as those of an empty state."""
+    if arrays.keys() != like.keys():
+        differing = sorted(arrays.keys() ^ like.keys())
+        raise ValueError(f"the arrays {differing} are missing or unexpected in a state of these options")
+    for name, model in like.items():
+        array, free = arrays[name], name.startswith(LENGTHS)
+        same = array.dtype == model.dtype and array.ndim == model.ndim
+        if not same or array.shape[int(free) :] != model.shape[int(free) :]:
+            raise ValueError(
+                f"the array {name!r} has dtype {array.dtype} and shape {array.shape}, expected {model.dtype} and "
+                f"{model.shape}"
+            )

@@ -1,0 +1,175 @@
+"""What a state is of: options, checked once, and what follows from them before any row is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import LARGEST_SEED, check_integer
+from kcalib._input.labels import Classification
+from kcalib._packing.features import check_columns, class_map
+from kcalib._packing.labels import check_kernel, target_root
+from kcalib._pairs.features import FeatureMap
+from kcalib.estimators.binning import MAX_BINS
+from kcalib.kernels import Kernel, RadialKernel
+from kcalib.lenses import Canonical, Lens
+from kcalib.streaming._rows import PARTS
+from kcalib.target_kernels import TargetKernel
+
+N_COLUMNS = 256
+N_RESAMPLES = 199
+DRAWN_BYTES = 2**26  # of the sums of all draws; a state with more has none unless it is asked for
+SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
+COUNTED_APART = ("part",)  # options that states may differ in
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """Options of a `CalibrationState`; those of states that are merged are equal, but for `part`.
+
+    `kernel` is as given until its bandwidths are known, and has them then.
+    """
+
+    n_classes: int  #: columns of `y_pred`
+    classes: tuple[Any, ...] | None  #: the label of each column; None for 0..m-1
+    from_logits: bool
+    lens: Lens
+    kernel: Kernel
+    target_kernel: Kernel | tuple[tuple[float, ...], ...] | None  #: a kernel between classes, a matrix, or None: delta
+    n_columns: int
+    n_bins: int
+    n_resamples: int
+    seed: int
+    part: int
+
+    @classmethod
+    def checked(
+        cls,
+        n_classes: Any,
+        classes: Any,
+        from_logits: Any,
+        lens: Any,
+        kernel: Any,
+        target_kernel: Any,
+        n_columns: Any,
+        n_bins: Any,
+        n_resamples: Any,
+        seed: Any,
+        part: Any,
+    ) -> StateOptions:
+        """As the constructor of `CalibrationState` takes them."""
+        n_classes = check_integer("n_classes", n_classes, SMALLEST_CLASSES, LARGEST_CLASSES)
+        if not isinstance(from_logits, (bool, np.bool_)):
+            raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
+        if not (lens is None or isinstance(lens, Lens)):
+            raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+        n_columns = check_columns(n_columns)
+        if n_columns is None:
+            raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
+        lens = Canonical() if lens is None else lens
+        m = _seen_row(n_classes, lens).m
+        options = cls(
+            n_classes=n_classes,
+            classes=None if classes is None else _class_names(classes, n_classes),
+            from_logits=bool(from_logits),
+            lens=lens,
+            kernel=check_kernel(kernel, m),
+            target_kernel=_stored(target_kernel),
+            n_columns=n_columns,
+            n_bins=check_integer("n_bins", n_bins, 1, MAX_BINS),
+            n_resamples=_resamples(n_resamples, n_columns, m),
+            seed=check_integer("seed", seed, 0, LARGEST_SEED),
+            part=check_integer("part", part, 0, PARTS - 1),
+        )
+        options.root()
+        # A kernel that has no features is refused now, not when its bandwidth is known.
+        closed = options.kernel.resolve(dict.fromkeys(options.kernel.open_metrics(), 1.0))
+        class_map(closed.terms(), m, n_columns, options.seed)
+        return options
+
+    def seen_row(self) -> Classification:
+        """One row of the problem that the lens induces, for what depends on its size and classes alone."""
+        return replace_classes(_seen_row(self.n_classes, self.lens), self.classes, self.lens)
+
+    def root(self) -> np.ndarray | None:
+        """R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta."""
+        target: TargetKernel = self.target_kernel
+        return target_root(np.array(target) if isinstance(target, tuple) else target, self.seen_row())
+
+    def map(self, m: int) -> FeatureMap:
+        """That of the kernel, whose bandwidths are known, on probabilities of m classes."""
+        return class_map(self.kernel.terms(), m, self.n_columns, self.seed)
+
+    def difference(self, other: StateOptions) -> str | None:
+        """The first option that differs, said in a sentence; None if there is none."""
+        for field in fields(self):
+            name, mine, theirs = field.name, getattr(self, field.name), getattr(other, field.name)
+            if name in COUNTED_APART or mine == theirs or (name == "kernel" and _may_be_same(mine, theirs)):
+                continue
+            remedy = "make the states with the same options"
+            if name == "kernel":
+                remedy = (
+                    "make one state, and the others with kernel=first.kernel once that is known, or all of them with "
+                    "that of a kcalib.streaming.PredictionSample"
+                )
+            return f"`{name}` is {_described(mine)} in one state and {_described(theirs)} in the other; {remedy}"
+        return None
+
+
+def replace_classes(data: Classification, classes: tuple[Any, ...] | None, lens: Lens) -> Classification:
+    """The classes are those of the columns where the lens leaves these as they are."""
+    return replace(data, classes=classes) if isinstance(lens, Canonical) else data
+
+
+def _seen_row(n_classes: int, lens: Lens) -> Classification:
+    row = np.full((1, n_classes), 1.0 / n_classes)
+    return lens.induced(Classification(np.zeros(1, np.int64), row, None, None, 2.0**-52))
+
+
+def _class_names(classes: Any, n_classes: int) -> tuple[Any, ...]:
+    called = arrays.to_host(arrays.as_array(classes, "classes"))
+    if called.shape != (n_classes,):
+        raise ValueError(f"`classes` has shape {called.shape}, expected ({n_classes},): the label of each column")
+    if len(np.unique(called)) != n_classes:
+        raise ValueError(f"`classes` is {called.tolist()}, expected distinct labels")
+    return tuple(called.tolist())
+
+
+def _stored(target_kernel: TargetKernel) -> Any:
+    """A matrix as plain numbers; what is none as it is, but for the names of the Kronecker delta."""
+    if target_kernel is None or (isinstance(target_kernel, str) and target_kernel == "delta"):
+        return None
+    if isinstance(target_kernel, Kernel) or not hasattr(target_kernel, "__len__") or isinstance(target_kernel, str):
+        return target_kernel
+    return tuple(map(tuple, arrays.to_host(arrays.as_array(target_kernel, "target_kernel")).tolist()))
+
+
+def _resamples(n_resamples: Any, n_columns: int, m: int) -> int:
+    if n_resamples is not None:
+        return check_integer("n_resamples", n_resamples, 0, 2**20)
+    return N_RESAMPLES if 16 * n_columns * m * N_RESAMPLES <= DRAWN_BYTES else 0
+
+
+def _may_be_same(one: Kernel, other: Kernel) -> bool:
+    """Whether the kernels are the same but for bandwidths that one of them does not know yet."""
+    if _without_bandwidths(one) != _without_bandwidths(other):
+        return False
+    pairs = zip(one.factors(), other.factors(), strict=True)
+    return all(a.bandwidth is None or b.bandwidth is None or a == b for a, b in pairs)
+
+
+def _without_bandwidths(kernel: Kernel) -> Kernel:
+    def opened(factor: RadialKernel) -> RadialKernel:
+        return replace(factor, bandwidth=None)
+
+    return kernel.mapped(opened)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, tuple):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return str(value)

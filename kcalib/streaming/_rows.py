@@ -1,0 +1,176 @@
+"""Which rows a state has seen, and the rows of blocks that are not complete yet.
+
+Rows are numbered; `RowSet` has the numbers in sorted intervals. `OpenRows` keep what cannot be added yet: the rows
+of blocks of which other rows are missing, and all of them while the kernel is not known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+PART = 2**40  # rows of a part
+PARTS = 2**23
+MOST_PIECES = 32  # of a block, that are kept apart
+
+
+class Rows(NamedTuple):
+    """Some rows with their numbers, ascending unless said otherwise."""
+
+    numbers: np.ndarray  # int64, shape (n,)
+    probabilities: np.ndarray  # float64, of the problem that the lens induces, shape (n, m)
+    labels: np.ndarray  # int64, shape (n,)
+    weights: np.ndarray  # float64, shape (n,)
+
+    def taken(self, which: slice | np.ndarray) -> Rows:
+        return Rows(*(part[which] for part in self))
+
+    def copied(self) -> Rows:
+        return Rows(*(part.copy() for part in self))
+
+    @classmethod
+    def joined(cls, pieces: list[Rows]) -> Rows:
+        """All of them in ascending order."""
+        if len(pieces) > 1:
+            pieces = [cls(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))]
+        (rows,) = pieces
+        if len(rows.numbers) > 1 and np.any(rows.numbers[1:] < rows.numbers[:-1]):
+            rows = rows.taken(np.argsort(rows.numbers))
+        return rows
+
+
+def shown(number: int) -> str:
+    """A row number as the user knows it."""
+    part, row = divmod(number, PART)
+    return f"{row}" if part == 0 else f"{row} of part {part}"
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Disjoint intervals [start, stop) of numbers, ascending, none next to another."""
+
+    starts: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(self.stops) - sum(self.starts)
+
+    @property
+    def intervals(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self.starts, self.stops, strict=True))
+
+    def stop_below(self, limit: int) -> int | None:
+        """The highest stop that is at most `limit`, of an interval; None if there is none."""
+        place = bisect_right(self.stops, limit)
+        return self.stops[place - 1] if place else None
+
+    def plus(self, start: int, stop: int) -> RowSet:
+        """With the rows of one more interval, of which none is there."""
+        first, last = bisect_left(self.stops, start), bisect_right(self.starts, stop)
+        inside = slice(first, last)
+        begin = min(start, *self.starts[first : first + 1]) if first < last else start
+        end = max(stop, *self.stops[last - 1 : last]) if first < last else stop
+        for a, b in zip(self.starts[inside], self.stops[inside], strict=True):
+            if a < stop and start < b:
+                raise ValueError(_seen(max(a, start), min(b, stop)))
+        return RowSet(
+            (*self.starts[:first], begin, *self.starts[last:]), (*self.stops[:first], end, *self.stops[last:])
+        )
+
+    def union(self, other: RowSet) -> RowSet:
+        """With all rows of another set, of which none is here."""
+        both = sorted((*self.intervals, *other.intervals))
+        starts: list[int] = []
+        stops: list[int] = []
+        for start, stop in both:
+            if stops and start < stops[-1]:
+                raise ValueError(_seen(start, min(stop, stops[-1])))
+            if stops and start == stops[-1]:
+                stops[-1] = stop
+            else:
+                starts.append(start)
+                stops.append(stop)
+        return RowSet(tuple(starts), tuple(stops))
+
+
+def _seen(start: int, stop: int) -> str:
+    which = f"row {shown(start)} is" if stop == start + 1 else f"rows {shown(start)} to {shown(stop - 1)} are"
+    return (
+        f"{which} in the state already; give every process a `part=` of its own, pass `first_row=` where batches are "
+        "numbered, and do not add the same batch or state twice"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRows:
+    """Pieces of blocks by the number of the block: row // size. Never changed; what is here is copied."""
+
+    size: int
+    pieces: Mapping[int, tuple[Rows, ...]]
+
+    def split(self, rows: Rows, *, complete: bool = True) -> tuple[list[tuple[int, Rows]], OpenRows]:
+        """Blocks that are complete with these rows, whose numbers are consecutive, and what is open then.
+
+        With `complete` False all is kept open.
+        """
+        pieces, whole = dict(self.pieces), []
+        first, n = int(rows.numbers[0]), len(rows.numbers)
+        for block in range(first // self.size, (first + n - 1) // self.size + 1):
+            begin = max(block * self.size - first, 0)
+            end = min((block + 1) * self.size - first, n)
+            here = rows.taken(slice(begin, end))
+            if complete and end - begin == self.size:
+                whole.append((block, here))
+                continue
+            before = pieces.get(block, ())
+            if len(before) >= MOST_PIECES:
+                before = (Rows.joined(list(before)),)
+            pieces[block] = (*before, here.copied())
+            if complete and _count(pieces[block]) == self.size:
+                whole.append((block, Rows.joined(list(pieces.pop(block)))))
+        return whole, OpenRows(self.size, pieces)
+
+    def union(self, other: OpenRows) -> OpenRows:
+        pieces = dict(self.pieces)
+        for block, more in other.pieces.items():
+            pieces[block] = pieces.get(block, ()) + more
+        return OpenRows(self.size, pieces)
+
+    def closed(self) -> tuple[list[tuple[int, Rows]], OpenRows]:
+        """Blocks that have all their rows, and the others."""
+        whole, pieces = [], {}
+        for block, here in self.pieces.items():
+            if _count(here) == self.size:
+                whole.append((block, Rows.joined(list(here))))
+            else:
+                pieces[block] = here
+        return whole, OpenRows(self.size, pieces)
+
+    def blocks(self) -> Iterator[tuple[int, Rows]]:
+        """Those that are open, in ascending order."""
+        for block in sorted(self.pieces):
+            yield block, Rows.joined(list(self.pieces[block]))
+
+    def rows(self, m: int) -> Rows:
+        """All that are open."""
+        return Rows.joined([no_rows(m), *(rows for _, rows in self.blocks())])
+
+    @classmethod
+    def of(cls, size: int, rows: Rows) -> OpenRows:
+        """Of rows in ascending order."""
+        starts = np.flatnonzero(np.diff(rows.numbers // size, prepend=-1)).tolist()
+        ends = [*starts[1:], len(rows.numbers)]
+        found = (rows.taken(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
+        return cls(size, {int(one.numbers[0]) // size: (one,) for one in found})
+
+
+def _count(pieces: tuple[Rows, ...]) -> int:
+    return sum(len(one.numbers) for one in pieces)
+
+
+def no_rows(m: int) -> Rows:
+    return Rows(np.empty(0, np.int64), np.empty((0, m)), np.empty(0, np.int64), np.empty(0))

@@ -1,0 +1,59 @@
+"""A sample of rows, the same whatever the order in which they come: those whose numbers have the smallest hashes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib.streaming._rows import Rows, no_rows
+
+
+def hashes(numbers: np.ndarray, seed: int) -> np.ndarray:
+    """64 bits for each row, well mixed: those of SplitMix64 at the number, in a sequence that starts at the seed."""
+    with np.errstate(over="ignore"):
+        x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array(seed, dtype=np.uint64))
+        return _mixed(x)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample:
+    """The `size` rows of smallest hashes of all that were seen, or all of fewer."""
+
+    size: int
+    seed: int
+    rows: Rows  # ascending by their numbers
+    highest: int  # hash that a further row must be below
+
+    @classmethod
+    def empty(cls, size: int, seed: int, m: int) -> RowSample:
+        return cls.of(size, seed, no_rows(m))
+
+    @classmethod
+    def of(cls, size: int, seed: int, rows: Rows) -> RowSample:
+        """The best of these rows."""
+        found = hashes(rows.numbers, seed)
+        highest = 2**64 - 1
+        if len(found) >= size:
+            best = np.argpartition(found, size - 1)[:size]
+            highest = int(found[best].max())
+            rows = rows.taken(np.sort(best))
+        order = np.argsort(rows.numbers, kind="stable")
+        return cls(size, seed, rows.taken(order), highest)
+
+    def plus(self, rows: Rows) -> RowSample:
+        """With those of some more rows that belong to it."""
+        below = np.flatnonzero(hashes(rows.numbers, self.seed) < np.uint64(self.highest))
+        if not below.size:
+            return self
+        # Hashes of different numbers differ: the map is one to one.
+        return RowSample.of(self.size, self.seed, Rows.joined([self.rows, rows.taken(below)]))
+
+    def union(self, other: RowSample) -> RowSample:
+        return self.plus(other.rows)

@@ -1,0 +1,33 @@
+"""What a state has found, as plain numbers: results are made of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib._input.labels import Classification
+from kcalib._pairs.features import FeatureMap
+from kcalib.kernels import Kernel
+from kcalib.streaming._tally import Extremes
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Of all rows of a state, those of open blocks included, of the problem that the lens induces; in float64."""
+
+    n: int
+    n_weighted: int  # rows whose weight is not 1
+    scores: dict[str, float]  # sums over rows by the names in `SCORES`
+    cells: np.ndarray  # of the top label, then of each class, shape (1 + m, n_bins, 5), in the order of `CELLS`
+    extremes: Extremes  # of the top label's confidence in each bin
+    kernel: Kernel  # with its bandwidths
+    bandwidth_rows: int | None  # whose median distance the bandwidth is; None: it was given
+    map: FeatureMap  # of the kernel
+    root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta
+    sums: np.ndarray  # sum phi(p_i) (x) a_i, shape (n_columns, r)
+    own: np.ndarray  # sum |phi_g(p_i)|^2 |a_i|^2 of each group of features, shape (n_groups,)
+    null_own: float  # sum w_i^2 |phi(p_i)|^2 E |R^T e_i|^2 of labels drawn from the predictions
+    drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn labels, shape (n_resamples,); None without draws or weighted
+    sample: Classification  # the rows of smallest hashes, all of few, in the order of their numbers
+    sample_rows: np.ndarray  # their numbers, int64

@@ -1,0 +1,284 @@
+"""`CalibrationState`: the calibration of class probabilities that come in batches, from sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import SEED, check_integer
+from kcalib._backend.threads import resolve_threads
+from kcalib._input.checks import finite_weights
+from kcalib._input.labels import Classification, prepare
+from kcalib.estimators.binning import N_BINS
+from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
+from kcalib.streaming._contents import TOO_LARGE, Contents
+from kcalib.streaming._options import N_COLUMNS, StateOptions, replace_classes
+from kcalib.streaming._rows import PART, Rows
+from kcalib.streaming._tally import tally_of
+from kcalib.streaming._totals import Totals
+from kcalib.target_kernels import TargetKernel
+
+__all__ = ["CalibrationState"]
+
+LARGEST_WEIGHT = 2.0**18
+
+
+class CalibrationState:
+    r"""What is known of the calibration of a model from all batches so far.
+
+    A state holds sums over samples, not the samples: of scores, of bins, and of random features :math:`\varphi` of the
+    kernel with the residuals :math:`e_i = \text{onehot}(y_i) - p_i`,
+
+    .. math:: S = \sum_i \varphi(p_i) \otimes e_i
+
+    from which the SKCE follows. Sums are added exactly: states have the same bits for any batches of the same rows, any
+    order of merging, and any number of threads.
+
+    Rows have numbers. A state counts them as they come, from ``part * 2**40`` on; processes that know nothing of each
+    other take different parts, or say with `first_row` where a batch is. A row that comes twice is refused. Rows are
+    added up in blocks of consecutive numbers, of 128 rows without draws and 4096 with; those of a block that is not
+    complete yet are kept as they are.
+
+    Parameters
+    ----------
+    n_classes : int
+        Columns of `y_pred`, from 2 to 2**20; 2 where predictions are the probabilities of the second of two classes.
+    kernel : Kernel, optional
+        As in `kcalib.skce`. A bandwidth that is not given is the median distance of the first 2000 rows, which are held
+        until then; states that are merged have one kernel: see `kernel` below.
+    target_kernel : optional
+        As in `kcalib.skce`.
+    n_columns : int
+        Columns of random features, a multiple of 16.
+    n_bins : int
+        Bins of equal width (a, b] of every probability and of the top label's confidence.
+    lens : Lens, optional
+        The notion of calibration, see `kcalib.lenses`; all sums are of the problem that it induces.
+    n_resamples : int, optional
+        Draws of all labels from the predictions, for the law of a test: those of ``method="features"`` in memory, where
+        rows come from number 0 on. 0 for none. Default: 199, or 0 where their sums would take more than 64 MB.
+    classes : array_like of length m, optional
+        The label of each column; default 0..m-1.
+    from_logits : bool
+        Apply a softmax to `y_pred`.
+    seed : int
+        Decides the features, the draws and the sample of rows; from 0 to 2**63 - 1.
+    part : int
+        Where row numbers start, from 0 to 2**23 - 1.
+    threads : int, optional
+        At most so many.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an option is not as above, or if the kernel has no random features (see `kcalib.skce`).
+
+    Notes
+    -----
+    Memory O(n_columns m) for the sums, 16 bytes each, `n_resamples` + 1 times; of samples at most 4096 and those of
+    open blocks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kcalib
+    >>> from kcalib.kernels import Exponential
+    >>> p = np.random.default_rng(0).dirichlet(np.ones(3), size=1000)
+    >>> y = np.arange(1000) % 3
+    >>> options = {"kernel": Exponential(0.3), "n_resamples": 0}
+    >>> first = kcalib.streaming.CalibrationState(3, **options).update(y[:700], p[:700])
+    >>> second = kcalib.streaming.CalibrationState(3, **options, part=1).update(y[700:], p[700:])
+    >>> both = first + second
+    >>> both.n_samples, both.rows == ((0, 700), (2**40, 2**40 + 300))
+    (1000, True)
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        kernel: Kernel | None = None,
+        target_kernel: TargetKernel = None,
+        n_columns: int = N_COLUMNS,
+        n_bins: int = N_BINS,
+        lens: Lens | None = None,
+        n_resamples: int | None = None,
+        classes: Any = None,
+        from_logits: bool = False,
+        seed: int = SEED,
+        part: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        options = StateOptions.checked(
+            n_classes=n_classes,
+            classes=classes,
+            from_logits=from_logits,
+            lens=lens,
+            kernel=kernel,
+            target_kernel=target_kernel,
+            n_columns=n_columns,
+            n_bins=n_bins,
+            n_resamples=n_resamples,
+            seed=seed,
+            part=part,
+        )
+        if threads is not None:
+            resolve_threads(threads)
+        self._threads = threads
+        self._contents = Contents.empty(options, threads)
+
+    @property
+    def options(self) -> StateOptions:
+        """The options of the state."""
+        return self._contents.options
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows so far."""
+        return len(self._contents.seen)
+
+    @property
+    def rows(self) -> tuple[tuple[int, int], ...]:
+        """The numbers of the rows, as intervals [start, stop) in ascending order."""
+        return self._contents.seen.intervals
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel with its bandwidths; None until these are known."""
+        kernel = self.options.kernel
+        return None if kernel.open_metrics() else kernel
+
+    def update(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, first_row: int | None = None
+    ) -> CalibrationState:
+        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+
+        Parameters
+        ----------
+        y_true, y_pred
+            As in `kcalib.skce`, with the `n_classes`, `classes` and `from_logits` of the state.
+        sample_weight : array_like, shape (n,), optional
+            Weights from 0 to 2**18; there are no draws of labels of weighted samples. Default 1.
+        first_row : int, optional
+            The rows are those from this number on, counted from the start of the part. Default: after the last one of
+            the part so far.
+
+        Returns
+        -------
+        CalibrationState
+            The state itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `kcalib.skce` for its arguments; if a row is in the state already; if the first 2000 predictions
+            are identical and no bandwidth is given; if weights are too large for exact sums.
+        """
+        contents = self._contents
+        options = contents.options
+        data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=self._threads)
+        _check_classes(data, options)
+        weights = _weights(sample_weight, data)
+        first = self._first_number(first_row, data.n)
+        data = options.lens.induced(replace_classes(data, None, options.lens))
+        labels, p = (arrays.to_host(part) for part in (data.labels, data.probabilities))
+        rows = Rows(np.arange(first, first + data.n), np.ascontiguousarray(p, dtype=np.float64), labels, weights)
+        data = Classification(rows.labels, rows.probabilities, None, None, data.input_epsilon)
+        self._contents = contents.plus(rows, tally_of(data, weights, options.n_bins), self._threads)
+        return self
+
+    def merge(self, other: CalibrationState) -> CalibrationState:
+        """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.
+
+        Raises
+        ------
+        TypeError
+            If `other` is no `CalibrationState`.
+        ValueError
+            If an option differs, the bandwidth of the kernel among them, or if a row is in both.
+        """
+        if not isinstance(other, CalibrationState):
+            raise TypeError(f"`other` is {type(other).__name__}, expected a CalibrationState")
+        self._contents = self._contents.merged(other._contents, self._threads)
+        return self
+
+    def __add__(self, other: CalibrationState) -> CalibrationState:
+        if not isinstance(other, CalibrationState):
+            return NotImplemented
+        return self.copy().merge(other)
+
+    def copy(self) -> CalibrationState:
+        """Another state with the same rows."""
+        return self._with(self._contents, self._threads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CalibrationState._from, (self.options, self._arrays(), self._threads)
+
+    def __repr__(self) -> str:
+        options = self.options
+        return f"CalibrationState(n_classes={options.n_classes}, kernel={options.kernel}): {self.n_samples} samples"
+
+    def _totals(self) -> Totals:
+        return self._contents.totals(self._threads)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return self._contents.arrays()
+
+    @classmethod
+    def _from(
+        cls, options: StateOptions, arrays: Mapping[str, np.ndarray], threads: int | None = None
+    ) -> CalibrationState:
+        return cls._with(Contents.of(options, arrays, threads), threads)
+
+    @classmethod
+    def _with(cls, contents: Contents, threads: int | None) -> CalibrationState:
+        state = cls.__new__(cls)
+        state._contents, state._threads = contents, threads
+        return state
+
+    def _first_number(self, first_row: Any, n: int) -> int:
+        begin = self.options.part * PART
+        if first_row is None:
+            last = self._contents.seen.stop_below(begin + PART)
+            return begin if last is None or last < begin else self._checked_end(last, n)
+        row = check_integer("first_row", first_row, 0, PART - 1, ": a row of the state's part")
+        return self._checked_end(begin + row, n)
+
+    def _checked_end(self, first: int, n: int) -> int:
+        if first % PART + n > PART or (first % PART == 0 and first > self.options.part * PART):
+            raise ValueError(
+                f"the batch of {n} rows goes beyond the last number of its part, 2**40 - 1; use another `part=`"
+            )
+        return first
+
+
+def _check_classes(data: Classification, options: StateOptions) -> None:
+    if data.m != options.n_classes:
+        raise ValueError(
+            f"`y_pred` has {data.m} classes, but the state is of n_classes={options.n_classes}; pass the probability "
+            "of every class"
+        )
+    if options.classes is None and data.classes is not None:
+        raise ValueError(
+            f"`y_true` holds the labels {list(data.classes)}, and which column is which a batch alone does not say; "
+            "make the state with classes="
+        )
+
+
+def _weights(sample_weight: Any, data: Classification) -> np.ndarray:
+    if sample_weight is None:
+        return np.ones(data.n)
+    weights = np.asarray(arrays.to_host(finite_weights(sample_weight, data.n, data.reference)), dtype=np.float64)
+    if weights.max() > LARGEST_WEIGHT:
+        i = int(np.argmax(weights))
+        raise ValueError(
+            f"`sample_weight[{i}]` is {weights[i]:.6g}, expected at most {LARGEST_WEIGHT:.0f} in a state, whose sums "
+            "are in fixed point; divide all weights by one number, so that their mean is about 1"
+        )
+    if float(weights @ weights) > 2.0**36:
+        raise ValueError(TOO_LARGE)
+    return weights

@@ -25,6 +25,7 @@ __all__ = [
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
+    "FewErrors",
     "KDEResult",
     "ModelDifference",
     "ModelValue",
@@ -38,6 +39,30 @@ class ConfidenceInterval(NamedTuple):
 
     low: float  #: lower limit
     high: float  #: upper limit
+
+
+@dataclass(frozen=True)
+class FewErrors:
+    r"""Of predictions that leave few errors open, and samples that hold few: what samples like these may have missed.
+
+    With a share :math:`v` of targets other than the most probable ones, where the model predicts :math:`u`, the root
+    of the SKCE is at most :math:`\sqrt{D} (u + v)`, :math:`D` the largest that an SKCE can be.
+    """
+
+    seen: int  #: samples whose target is not the most probable one
+    expected: float  #: u, the mean probability of that
+    n_samples: int  #: n
+    largest: float  #: D, at most
+
+    def upper_limit(self, tail: float) -> float:
+        """An upper limit of the SKCE, with v from the binomial law of `seen`: below it with at most this probability.
+
+        Clopper and Pearson's limit; where none was seen v is 1 - tail^(1/n), about -log(tail) / n.
+        """
+        if self.seen >= self.n_samples:
+            return self.largest
+        share = float(scipy.special.betainccinv(self.seen + 1, self.n_samples - self.seen, tail))
+        return self.largest * min(1.0, self.expected + share) ** 2
 
 
 @dataclass(frozen=True)
@@ -111,6 +136,7 @@ class CalibrationTestResult:
     target_factor: str | None = None  #: how its expectations under predicted distributions were found
     variance_slope: float | None = None  #: of the estimate over all pairs: slope * true value + constant, for limits
     variance_constant: float | None = None  #: see there
+    few_errors: FewErrors | None = None  #: what upper limits rest on where errors are rare; None elsewhere
     seed: int | None = None  #: of permutation, draws, or locations; None where nothing was random
     dtype: str  #: arithmetic of the sweep; sums are always float64
     operator: str | None = None  #: which operator computed it
@@ -123,7 +149,9 @@ class CalibrationTestResult:
 
         From an unbiased estimate over all pairs a score interval: the variance is that at the limit, not at the
         estimate, and never below what it is under calibration given the predictions; the lower limit allows for the
-        estimate's skewness. Of blocks by Student's law. Both are asymptotic. With ``method="distribution_free"`` by
+        estimate's skewness. Of blocks by Student's law. Both are asymptotic. Where the predictions leave few errors
+        open, and the samples hold few, the upper limit is at least that of a model that errs as often as a model can
+        whose errors were not seen (`FewErrors`). With ``method="distribution_free"`` by
         Hoeffding's inequality: wide, and valid for every n. An interval holds 0 unless the test rejects calibration at
         the level of the interval's lower tail (half of 1 - `confidence_level`, with one limit all of it).
 
@@ -170,6 +198,8 @@ class CalibrationTestResult:
         else:
             assert self.standard_error is not None
             low, high = self._asymptotic_limits(self.standard_error, tail, of_features)
+            if self.few_errors is not None:
+                high = max(high, self.few_errors.upper_limit(tail))
         return ConfidenceInterval(low if self.pvalue < tail else min(low, 0.0), high)
 
     @property

@@ -203,6 +203,7 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         estimate=estimate,
         standard_error=error,
         null_standard_error=spread if variance == "conditional" else None,
+        few_errors=task.few_errors,
         null_law=law,
         estimator="block SKCE",
         seed=seed,

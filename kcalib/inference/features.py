@@ -136,6 +136,7 @@ def _result(
         features_standard_error=of_features,
         variance_slope=None if variance is None else variance.slope,
         variance_constant=None if variance is None else variance.constant,
+        few_errors=task.few_errors if n >= 4 else None,
         null_law=law.description,
         pvalue_from=law.pvalue_from,
         estimator="unbiased SKCE of random features",

@@ -82,6 +82,7 @@ class AllPairs(CalibrationMethod):
             null_standard_error=statistics.null_standard_error(squares, data.n),
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
+            few_errors=task.few_errors if task.n >= 4 else None,
             null_law=found.description,
             pvalue_from=found.pvalue_from,
             estimator="unbiased SKCE",

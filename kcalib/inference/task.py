@@ -22,9 +22,10 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Moments, PairProblem, Side
+from kcalib.estimators.few_errors import few_errors
 from kcalib.estimators.null_moments import NullMoments, effective_events, null_moments
 from kcalib.estimators.skce import PairOptions, feature_options
-from kcalib.results import CalibrationTestResult
+from kcalib.results import CalibrationTestResult, FewErrors
 
 
 class CalibrationMethod(Method):
@@ -106,6 +107,11 @@ class Task:
     def effective_events(self) -> float:
         """About how many events the law under calibration rests on, from the predictions alone."""
         return effective_events(self.data, self.packed)
+
+    @cached_property
+    def few_errors(self) -> FewErrors | None:
+        """What upper limits rest on where errors are rare."""
+        return few_errors(self.data, self.packed)
 
     @property
     def null_variance(self) -> float:

@@ -30,7 +30,7 @@ import scipy
 
 from kcalib._pairs.statistics import ScoreVariance
 from kcalib.inference.metrics.measured import Estimate
-from kcalib.results import ConfidenceInterval
+from kcalib.results import ConfidenceInterval, FewErrors
 
 FEW = 12  # samples whose 2^n signs are gone through
 
@@ -145,10 +145,12 @@ def of_value(
     *,
     equal: bool,
     added: Added | None = None,
+    few_errors: FewErrors | None = None,
 ) -> Estimate:
     """A mean over pairs that is from 0 to `most`, with the variance that it would have at other values.
 
     Limits are those of a score interval, the lower one at least Student's quantile of standard errors below the value.
+    Where errors are rare and few were seen, the upper one is at least that of `few_errors`.
     """
     df = n - 1.0
     if added is not None:
@@ -157,6 +159,8 @@ def of_value(
     quantile = -float(scipy.special.stdtrit(df, (1 - confidence_level) / 2))
     low = min(value - quantile * error, variance.lower_limit(value, (1 - confidence_level) / 2))
     high = variance.upper_limit(value, quantile)
+    if few_errors is not None:
+        high = max(high, few_errors.upper_limit((1 - confidence_level) / 2))
     if equal:
         alike = by_share(value, n, confidence_level, ConfidenceInterval(-most, most), order=2)
         low, high = min(low, max(0.0, alike[0])), max(high, alike[1])

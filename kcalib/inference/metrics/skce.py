@@ -25,6 +25,7 @@ from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import Moments
 from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.estimators.feature_moments import feature_moments
+from kcalib.estimators.few_errors import few_errors
 from kcalib.inference.calibration_test import entry_cost
 from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.certainty import Added
@@ -42,7 +43,7 @@ from kcalib.inference.metrics.measured import (
 )
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.inference.verdict import PAIRS_WORK
-from kcalib.results import ConfidenceInterval
+from kcalib.results import ConfidenceInterval, FewErrors
 
 Entries = Callable[[np.ndarray, np.ndarray], Array]  # of rows and columns
 
@@ -60,7 +61,8 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     most = largest_entry(together.packed[0])
 
     def value(i: int) -> Estimate:
-        return _value(moments[i], laws[i, i], summed.added(i), confidence_level, most)
+        few = few_errors(data[i], together.packed[i])
+        return _value(moments[i], laws[i, i], summed.added(i), few, confidence_level, most)
 
     def difference(i: int, j: int) -> Estimate:
         both = _minus(moments[i], moments[j], squares[i, j])
@@ -192,7 +194,12 @@ def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
 
 
 def _value(
-    moments: Moments, null_squares: float, added: Added | None, confidence_level: float, most: float
+    moments: Moments,
+    null_squares: float,
+    added: Added | None,
+    few: FewErrors | None,
+    confidence_level: float,
+    most: float,
 ) -> Estimate:
     assert moments.row_sums is not None
     error = statistics.standard_error(moments, null_squares)
@@ -201,7 +208,9 @@ def _value(
     value = statistics.unbiased(moments, n)
     variance = statistics.score_variance(moments, null_squares)
     equal = _are_equal(moments)
-    return certainty.of_value(value, error, variance, n, confidence_level, most, equal=equal, added=added)
+    return certainty.of_value(
+        value, error, variance, n, confidence_level, most, equal=equal, added=added, few_errors=few
+    )
 
 
 def _difference(

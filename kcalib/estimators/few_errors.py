@@ -1,0 +1,72 @@
+"""What samples have missed of errors that are rare: for upper limits of the SKCE.
+
+A score interval takes its spread from the samples. Where the predictions leave few errors open, and few were seen, this
+may be that of residuals without any error, however often a model errs whose samples just do not show it. The test's
+result then has `kcalib.results.FewErrors`, of which it takes the upper limit where that is larger.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
+from kcalib._packing import Packed
+from kcalib._packing.variance import finite_law
+from kcalib.estimators.null_moments import effective_events
+from kcalib.estimators.rms_bound import NoBoundError, kernel_supremum, points_are_bounded, squared_diameter
+from kcalib.results import FewErrors
+
+ENOUGH_SEEN = 5  # the score interval of so many is the binomial one, but for a tenth
+# Effective events whose spread under calibration is by itself as large; of few samples, a share of them: where a tenth
+# is open, samples show what errors are like.
+ENOUGH_OPEN, OPEN_SHARE = 15, 0.1
+
+
+def few_errors(data: Data, packed: Packed) -> FewErrors | None:
+    """Errors seen and expected where both are few; None elsewhere, and where no SKCE is known to be the largest.
+
+    Time O(n m) of labels and counts. Other targets are no more or less probable than each other.
+    """
+    seen = targets_beside_the_likely(data, packed)
+    enough = min(ENOUGH_OPEN, OPEN_SHARE * data.n)
+    if seen is None or seen >= ENOUGH_SEEN or effective_events(data, packed) >= enough:
+        return None
+    supremum = kernel_supremum(packed.problem, has_bounded_points=points_are_bounded(data))
+    try:
+        diameter = squared_diameter(data, packed)
+    except NoBoundError:
+        return None
+    if supremum is None:
+        return None
+    law = finite_law(data, packed)
+    assert law is not None
+    expected = float(np.mean(arrays.to_host(arrays.where_computed(law.parts[2], np.float64))))
+    return FewErrors(seen, expected, data.n, supremum * diameter)
+
+
+@singledispatch
+def targets_beside_the_likely(data: Data, packed: Packed) -> int | None:
+    """How many targets are not the most probable one; None where that says nothing."""
+    raise TypeError(f"{type(data).__name__} are no data")
+
+
+@targets_beside_the_likely.register
+def _(data: Classification, packed: Packed) -> int:
+    return _differing(data.labels, data.probabilities)
+
+
+@targets_beside_the_likely.register
+def _(data: Forecasts, packed: Packed) -> int | None:
+    law = finite_law(data, packed)
+    return None if law is None else _differing(data.y.reshape(-1), law.probabilities)
+
+
+def _differing(targets: Array, probabilities: Array) -> int:
+    likely = arrays.namespace(probabilities).argmax(probabilities, axis=1)
+    return int(np.sum(arrays.to_host(targets) != arrays.to_host(likely)))

@@ -20,7 +20,7 @@
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
     recalibration      temperature scaling                         recalibration/
-    streaming          states that add up, from batches            streaming/
+    streaming          states that add up; sources of samples      streaming/
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py
     target_kernels     kernels on targets of distributions         target_kernels.py

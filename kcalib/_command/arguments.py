@@ -12,6 +12,7 @@ from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.files import names
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
+from kcalib._input import columns
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.binning import N_BINS
@@ -41,12 +42,12 @@ samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ..
 std_0, ...; arrays are (n, d), samples (n, S, d).
 
 names, in order of preference:
-  probabilities  {", ".join(names.PROBABILITY_NAMES)}
-  logits         {", ".join(names.LOGIT_NAMES)} (a softmax is applied)
+  probabilities  {", ".join(columns.PROBABILITY_NAMES)}
+  logits         {", ".join(columns.LOGIT_NAMES)} (a softmax is applied)
   mean and std   {", ".join(names.MEAN_NAMES)}; {", ".join(names.STD_NAMES)}
   samples        {", ".join(names.SAMPLES_NAMES)}
   rate           {", ".join(names.RATE_NAMES)}
-  labels         {", ".join(names.LABEL_NAMES)} (targets, too)
+  labels         {", ".join(columns.LABEL_NAMES)} (targets, too)
 
 exit codes:
   {DONE}    done

@@ -6,6 +6,6 @@ predictions and the labels among them, and `predictions` reads just those. Value
 """
 
 from kcalib._command.files.predictions import FileForecasts, FilePredictions, read_predictions
-from kcalib._command.files.source import FileError
+from kcalib._input.columns import FileError
 
 __all__ = ["FileError", "FileForecasts", "FilePredictions", "read_predictions"]

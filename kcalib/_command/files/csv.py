@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kcalib._command.files.source import Choice, FileError, Source
+from kcalib._command.files.source import Source
+from kcalib._input.columns import Choice, FileError
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _BOOLEANS = {"true": True, "false": False}

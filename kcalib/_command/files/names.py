@@ -1,20 +1,16 @@
-"""Which of a file's names are the predictions, and which the labels or targets.
+"""Which of a file's names are the parameters of predicted distributions, and which the targets.
 
-`choose` finds class probabilities or logits among the names, `choose_forecasts` what predicted distributions are made
-of, `label_name` and `target_names` the labels and targets.
+`choose_forecasts` finds the parameters, `target_names` the targets. Class probabilities and labels are found by
+`_input.columns`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcalib._command.files.source import Choice, FileError, Source, named
+from kcalib._command.files.source import Source
+from kcalib._input.columns import LABEL_NAMES, FileError, choose_by_names, label_name, named, numbered_family
 
-# Names recognised without an option; the first that a file has is used.
-PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")
-LOGIT_NAMES = ("logits", "y_logits", "y_logit", "logit")
-LABEL_NAMES = ("labels", "label", "y_true", "y", "target", "targets", "y_test")
-CLASSES_NAME = "classes"
 # Predicted distributions have names for each parameter; the first family that a file has all of is used.
 MEAN_NAMES = ("mean", "y_mean", "mu")
 STD_NAMES = ("std", "y_std", "sigma")
@@ -25,50 +21,6 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {  # of `kcalib.distributions`
     "Samples": {"samples": SAMPLES_NAMES},
     "Poisson": {"rate": RATE_NAMES},
 }
-
-SEPARATORS = ("_", ".", "")  # between the prefix and the suffix of a family of columns
-
-
-def choose(source: Source, probs: str | None, logits: str | None) -> Choice:
-    for name, are_logits, option in ((probs, False, "--probs"), (logits, True, "--logits")):
-        if name is not None:
-            choice = _match(source, name, are_logits, by_option=True)
-            if choice is None:
-                families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
-                raise FileError(f"there is no {source.noun} {name!r}{families}, as {option} says; {source.inventory()}")
-            return choice
-    choice = _choose_by_names(source)
-    if choice is not None:
-        return choice
-    families = ", or several columns such as probs_0, probs_1, ..." if source.noun == "column" else ""
-    raise FileError(
-        f"there is no {source.noun} of predictions; {source.inventory()}, expected one of "
-        f"{', '.join(PROBABILITY_NAMES + LOGIT_NAMES)}{families}; name it by --probs or --logits; for regression "
-        "expected mean and std, samples, or rate; name them by --mean and --std, --samples, or --rate"
-    )
-
-
-def _choose_by_names(source: Source) -> Choice | None:
-    for names, are_logits in ((PROBABILITY_NAMES, False), (LOGIT_NAMES, True)):
-        for name in names:
-            choice = _match(source, name, are_logits, by_option=False)
-            if choice is not None:
-                return choice
-    return None
-
-
-def _match(source: Source, name: str, logits: bool, *, by_option: bool) -> Choice | None:
-    """`name` itself or a family of columns with that prefix.
-
-    Without an option a numbered family goes first: a column `prob` beside `prob_0`, `prob_1`
-    is likely the probability of the predicted class.
-    """
-    exact = Choice((name,), logits) if name in source.names else None
-    if source.noun != "column":
-        return exact
-    if by_option and exact is not None:
-        return exact
-    return _numbered_family(source, name, logits) or exact or _named_family(source, name, logits)
 
 
 @dataclass(frozen=True)
@@ -97,7 +49,7 @@ def choose_forecasts(source: Source, given: dict[str, str | None]) -> FamilyChoi
             break
         if asked or complete:
             incomplete[family] = complete
-    if found is None and incomplete and (asked or _choose_by_names(source) is None):
+    if found is None and incomplete and (asked or choose_by_names(source) is None):
         family, complete = next(iter(incomplete.items()))
         missing = next(option for option in FAMILIES[family] if option not in complete)
         beside = " and ".join(named(source, some) for some in complete.values())
@@ -108,7 +60,7 @@ def choose_forecasts(source: Source, given: dict[str, str | None]) -> FamilyChoi
     if found is None and asked:
         raise FileError(f"--{' and --'.join(asked)} are of different families of distributions; give those of one")
     if found is not None and not asked:
-        classes = _choose_by_names(source)
+        classes = choose_by_names(source)
         if classes is not None:
             raise FileError(
                 f"there are class probabilities or logits, {named(source, classes.names)}, and predicted "
@@ -134,7 +86,7 @@ def _array_or_columns(source: Source, name: str, *, exact_first: bool) -> tuple[
     exact = (name,) if name in source.names else None
     if source.noun != "column" or (exact_first and exact is not None):
         return exact
-    family = _numbered_family(source, name, False)
+    family = numbered_family(source, name, False)
     return exact if family is None else family.names
 
 
@@ -145,55 +97,3 @@ def target_names(source: Source, labels: str | None, vectors: bool) -> tuple[str
         if some is not None:
             return some
     return (label_name(source, labels),)  # raises
-
-
-def _numbered_family(source: Source, prefix: str, logits: bool) -> Choice | None:
-    for separator in SEPARATORS:
-        start = prefix + separator
-        members = [name for name in source.names if name.startswith(start) and _is_number(name[len(start) :])]
-        if len(members) < 2:
-            continue
-        members.sort(key=lambda name: int(name[len(start) :]))
-        numbers = [int(name[len(start) :]) for name in members]
-        if numbers != list(range(len(members))):
-            found = f"the columns {', '.join(map(repr, members[:20]))} are numbered"
-            if numbers == list(range(1, len(members) + 1)):
-                raise FileError(
-                    f"{found} 1 to {numbers[-1]}, expected 0 to {numbers[-1] - 1}: rename them (and "
-                    "let the labels start at 0), or use the class names as suffixes and labels"
-                )
-            missing = next((i for i in range(numbers[-1]) if i not in numbers), None)
-            gap = "one number occurs twice" if missing is None else f"{start}{missing} is missing"
-            raise FileError(f"{found} with a gap or twice, expected 0, 1, 2, ...: {gap}")
-        return Choice(tuple(members), logits)
-    return None
-
-
-def _named_family(source: Source, prefix: str, logits: bool) -> Choice | None:
-    for separator in filter(None, SEPARATORS):
-        start = prefix + separator
-        members = [
-            n for n in source.names if n.startswith(start) and len(n) > len(start) and not _is_number(n[len(start) :])
-        ]
-        if len(members) >= 2:
-            return Choice(tuple(members), logits, tuple(name[len(start) :] for name in members))
-    return None
-
-
-def _is_number(suffix: str) -> bool:
-    return suffix.isascii() and suffix.isdigit()
-
-
-def label_name(source: Source, labels: str | None) -> str:
-    if labels is not None:
-        if labels in source.names:
-            return labels
-        file = " and no such file" if labels.lower().endswith(".npy") else ""
-        raise FileError(f"there is no {source.noun} {labels!r}{file}, as --labels says; {source.inventory()}")
-    for name in LABEL_NAMES:
-        if name in source.names:
-            return name
-    raise FileError(
-        f"there is no {source.noun} of labels; {source.inventory()}, expected one of {', '.join(LABEL_NAMES)}; "
-        "name it by --labels"
-    )

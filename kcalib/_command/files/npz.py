@@ -6,21 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from kcalib._command.files.source import Choice, FileError, Source, check_content, damaged, stacked
-
-_MAX_HEADER = 1_000_000  # NumPy's limit of 10000 characters is met by some 500 fields
+from kcalib._command.files.source import Source
+from kcalib._input.columns import Choice, FileError
+from kcalib.streaming.sources.content import check_content, damaged, stacked
+from kcalib.streaming.sources.npy import MAX_HEADER
 
 
 def npy_array(path: Path) -> np.ndarray:
     try:
-        return np.asarray(np.load(path, allow_pickle=False, max_header_size=_MAX_HEADER))
+        return np.asarray(np.load(path, allow_pickle=False, max_header_size=MAX_HEADER))
     except Exception as error:
         raise damaged("the array", error) from None
 
 
 def npz_array(path: Path, name: str) -> np.ndarray:
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False, max_header_size=_MAX_HEADER) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False, max_header_size=MAX_HEADER) as file:
             array = file[name]
     except Exception as error:
         raise damaged(f"array {name!r}", error) from None

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._command.files.source import Choice, FileError, Source, damaged, stacked
+from kcalib._command.files.source import Source
+from kcalib._input.columns import Choice, FileError
+from kcalib.streaming.sources.content import damaged, stacked
 
 
 def parquet_source(path: Path) -> Source:

@@ -11,22 +11,17 @@ import numpy as np
 
 from kcalib import distributions
 from kcalib._command.files.csv import csv_source
-from kcalib._command.files.names import (
-    CLASSES_NAME,
-    LABEL_NAMES,
-    FamilyChoice,
-    choose,
-    choose_forecasts,
-    label_name,
-    target_names,
-)
+from kcalib._command.files.names import FamilyChoice, choose_forecasts, target_names
 from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
 from kcalib._command.files.parquet import parquet_source
-from kcalib._command.files.source import Choice, FileError, Source, check_content, named
+from kcalib._command.files.source import Source
+from kcalib._input.columns import CLASSES_NAME, LABEL_NAMES, Choice, FileError, choose, label_name, named
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.labels import Names
 from kcalib.distributions import Distribution
+from kcalib.streaming.sources.content import as_text, check_content
+from kcalib.streaming.sources.npy import label_file
 
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 
@@ -140,16 +135,16 @@ def read_predictions(
     if forecasts is not None:
         return _read_forecasts(path, source, forecasts, labels)
     choice = choose(source, probs, logits)
-    label_file = _label_file(labels)
-    name = label_name(source, labels) if label_file is None else None
+    file = label_file(labels)
+    name = label_name(source, labels) if file is None else None
     pred, true = source.read(choice, name)
-    if label_file is not None:
-        true = npy_labels(label_file)
+    if file is not None:
+        true = npy_labels(file)
     assert true is not None  # by one of the two ways
     from_logits = from_logits or choice.logits
     pred_origin = named(source, choice.names)
     pred = _check_not_labels(pred, from_logits, pred_origin)
-    true_origin = f"{source.noun} {name!r}" if label_file is None else f"file {str(label_file)!r}"
+    true_origin = f"{source.noun} {name!r}" if file is None else f"file {str(file)!r}"
 
     classes: np.ndarray | None = None
     if choice.classes is not None:
@@ -160,11 +155,11 @@ def read_predictions(
                 f"classes; expected labels {', '.join(map(repr, choice.classes[:5]))}, or predictions numbered from 0"
             )
     elif source.noun == "array" and CLASSES_NAME in source.names:
-        classes = _text(npz_array(path, CLASSES_NAME))
+        classes = as_text(npz_array(path, CLASSES_NAME))
         if (classes.dtype.kind == "U") != (true.dtype.kind in "SU"):
             classes = None  # display names; the labels are positions
     return FilePredictions(
-        y_true=_text(true),
+        y_true=as_text(true),
         y_pred=pred,
         from_logits=from_logits,
         classes=classes,
@@ -174,14 +169,14 @@ def read_predictions(
 
 
 def _read_forecasts(path: Path, source: Source, chosen: FamilyChoice, labels: str | None) -> FileForecasts:
-    label_file = _label_file(labels)
+    file = label_file(labels)
     vectors = chosen.family == "Normal" and len(chosen.names["mean"]) > 1
-    targets = () if label_file is not None else target_names(source, labels, vectors)
+    targets = () if file is not None else target_names(source, labels, vectors)
     *parameters, true = _read_groups(source, [*chosen.names.values(), targets])
-    if label_file is not None:
-        true = npy_labels(label_file)
+    if file is not None:
+        true = npy_labels(file)
     assert true is not None
-    origin = f"file {str(label_file)!r}" if label_file is not None else named(source, targets)
+    origin = f"file {str(file)!r}" if file is not None else named(source, targets)
     for array, what in zip([*parameters, true], [*(named(source, n) for n in chosen.names.values()), origin]):
         if array is not None and array.dtype.kind not in "biuf":
             kind = "strings" if array.dtype.kind in "SU" else str(array.dtype)
@@ -209,12 +204,6 @@ def _read_groups(source: Source, groups: Sequence[tuple[str, ...]]) -> list[np.n
     ]
 
 
-def _label_file(labels: str | None) -> Path | None:
-    if labels is not None and labels.lower().endswith(".npy") and Path(labels).is_file():
-        return Path(labels)
-    return None
-
-
 def _check_not_labels(pred: np.ndarray, from_logits: bool, origin: str) -> np.ndarray:
     if pred.dtype.kind not in "biu" or not (pred.ndim == 1 or (pred.ndim == 2 and pred.shape[1] == 1)):
         return pred
@@ -224,15 +213,6 @@ def _check_not_labels(pred: np.ndarray, from_logits: bool, origin: str) -> np.nd
         f"{origin} holds whole numbers and looks like predicted labels, expected probabilities; "
         "name the predictions by --probs or --logits"
     )
-
-
-def _text(array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind != "S":
-        return array
-    try:
-        return np.char.decode(array, "utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(f"a label is not UTF-8 text: {error}") from None
 
 
 def _check_no_names(**given: str | None) -> None:
@@ -246,11 +226,11 @@ def _check_no_names(**given: str | None) -> None:
 
 def _plain_npy(path: Path, array: np.ndarray, labels: str | None, from_logits: bool) -> FilePredictions:
     """The array is the predictions; the labels are in another file."""
-    label_file = _label_file(labels)
+    file = label_file(labels)
     beside = [path.with_name(name + ".npy") for name in LABEL_NAMES]
     if labels is None:
-        label_file = next((file for file in beside if file.is_file() and file != path), None)
-    if label_file is None:
+        file = next((one for one in beside if one.is_file() and one != path), None)
+    if file is None:
         tried = "" if labels is None else f" (there is no file {labels!r})"
         raise FileError(
             f"the array has no labels{tried}; name a file by --labels FILE.npy, or put one of "
@@ -258,10 +238,10 @@ def _plain_npy(path: Path, array: np.ndarray, labels: str | None, from_logits: b
         )
     from_logits = from_logits or "logits" in path.stem.lower()
     return FilePredictions(
-        y_true=_text(npy_labels(label_file)),
+        y_true=as_text(npy_labels(file)),
         y_pred=_check_not_labels(array, from_logits, "the array"),
         from_logits=from_logits,
         classes=None,
         name=path.stem,
-        origin=f"y_pred is the array, y_true is file {str(label_file)!r}",
+        origin=f"y_pred is the array, y_true is file {str(file)!r}",
     )

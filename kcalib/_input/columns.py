@@ -1,0 +1,157 @@
+"""Which of some named arrays or columns are the predictions, and which the labels: `choose` and `label_name`.
+
+The names that are found without an option are the same for files that the command reads whole
+(`_command.files`) and for sources that are read in pieces (`streaming.sources`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# Names recognised without an option; the first that a file has is used.
+PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")
+LOGIT_NAMES = ("logits", "y_logits", "y_logit", "logit")
+LABEL_NAMES = ("labels", "label", "y_true", "y", "target", "targets", "y_test")
+CLASSES_NAME = "classes"
+
+SEPARATORS = ("_", ".", "")  # between the prefix and the suffix of a family of columns
+
+
+class FileError(ValueError):
+    """Why a file holds no predictions. The message leaves naming the file to the caller."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The names that make up the predictions."""
+
+    names: tuple[str, ...]
+    logits: bool
+    classes: tuple[str, ...] | None = None  # from suffixes that are no numbers
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names to choose from."""
+
+    noun: str  # "array" or "column"
+    names: tuple[str, ...]
+    holder: str = field(default="the file", kw_only=True)  # what has them, in words
+
+    def inventory(self) -> str:
+        shown = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
+        return f"{self.holder} has the {self.noun}s {shown}" if self.names else f"{self.holder} has no {self.noun}s"
+
+    def spelled(self, option: str) -> str:
+        """How the user writes an option; messages do so, too."""
+        return f"{option}="
+
+    def otherwise(self) -> str:
+        """Ends the message that no predictions are found."""
+        return ""
+
+
+def named(source: Columns, names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{source.noun} {names[0]!r}"
+    return f"{source.noun}s {names[0]!r} to {names[-1]!r}"
+
+
+def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
+    for name, are_logits, option in ((probs, False, "probs"), (logits, True, "logits")):
+        if name is not None:
+            choice = _match(source, name, are_logits, by_option=True)
+            if choice is None:
+                families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
+                raise FileError(
+                    f"there is no {source.noun} {name!r}{families}, as {source.spelled(option)} says; "
+                    f"{source.inventory()}"
+                )
+            return choice
+    choice = choose_by_names(source)
+    if choice is not None:
+        return choice
+    families = ", or several columns such as probs_0, probs_1, ..." if source.noun == "column" else ""
+    raise FileError(
+        f"there is no {source.noun} of predictions; {source.inventory()}, expected one of "
+        f"{', '.join(PROBABILITY_NAMES + LOGIT_NAMES)}{families}; name it by "
+        f"{source.spelled('probs')} or {source.spelled('logits')}{source.otherwise()}"
+    )
+
+
+def choose_by_names(source: Columns) -> Choice | None:
+    for names, are_logits in ((PROBABILITY_NAMES, False), (LOGIT_NAMES, True)):
+        for name in names:
+            choice = _match(source, name, are_logits, by_option=False)
+            if choice is not None:
+                return choice
+    return None
+
+
+def _match(source: Columns, name: str, logits: bool, *, by_option: bool) -> Choice | None:
+    """`name` itself or a family of columns with that prefix.
+
+    Without an option a numbered family goes first: a column `prob` beside `prob_0`, `prob_1`
+    is likely the probability of the predicted class.
+    """
+    exact = Choice((name,), logits) if name in source.names else None
+    if source.noun != "column":
+        return exact
+    if by_option and exact is not None:
+        return exact
+    return numbered_family(source, name, logits) or exact or _named_family(source, name, logits)
+
+
+def numbered_family(source: Columns, prefix: str, logits: bool) -> Choice | None:
+    for separator in SEPARATORS:
+        start = prefix + separator
+        members = [name for name in source.names if name.startswith(start) and _is_number(name[len(start) :])]
+        if len(members) < 2:
+            continue
+        members.sort(key=lambda name: int(name[len(start) :]))
+        numbers = [int(name[len(start) :]) for name in members]
+        if numbers != list(range(len(members))):
+            found = f"the columns {', '.join(map(repr, members[:20]))} are numbered"
+            if numbers == list(range(1, len(members) + 1)):
+                raise FileError(
+                    f"{found} 1 to {numbers[-1]}, expected 0 to {numbers[-1] - 1}: rename them (and "
+                    "let the labels start at 0), or use the class names as suffixes and labels"
+                )
+            missing = next((i for i in range(numbers[-1]) if i not in numbers), None)
+            gap = "one number occurs twice" if missing is None else f"{start}{missing} is missing"
+            raise FileError(f"{found} with a gap or twice, expected 0, 1, 2, ...: {gap}")
+        return Choice(tuple(members), logits)
+    return None
+
+
+def _named_family(source: Columns, prefix: str, logits: bool) -> Choice | None:
+    for separator in filter(None, SEPARATORS):
+        start = prefix + separator
+        members = [
+            n for n in source.names if n.startswith(start) and len(n) > len(start) and not _is_number(n[len(start) :])
+        ]
+        if len(members) >= 2:
+            return Choice(tuple(members), logits, tuple(name[len(start) :] for name in members))
+    return None
+
+
+def _is_number(suffix: str) -> bool:
+    return suffix.isascii() and suffix.isdigit()
+
+
+def label_name(source: Columns, labels: str | None) -> str:
+    if labels is not None:
+        if labels in source.names:
+            return labels
+        file = " and no such file" if labels.lower().endswith(".npy") else ""
+        raise FileError(
+            f"there is no {source.noun} {labels!r}{file}, as {source.spelled('labels')} says; {source.inventory()}"
+        )
+    for name in LABEL_NAMES:
+        if name in source.names:
+            return name
+    raise FileError(
+        f"there is no {source.noun} of labels; {source.inventory()}, expected one of {', '.join(LABEL_NAMES)}; "
+        f"name it by {source.spelled('labels')}"
+    )

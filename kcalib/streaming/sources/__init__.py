@@ -1,0 +1,15 @@
+"""Samples that are read in pieces: `source` opens what users name, a file for each format has its `Part`.
+
+arrays         two arrays, named arrays, structured arrays
+npy            .npy and .npz files
+batches        iterators of pairs and of dictionaries
+part           what a part is, how its rows are read in order, the checks of their values
+parts          parts one after the other as a `Source`
+content        damage, text, what identifies a file
+opening        from what users name to parts
+"""
+
+from kcalib.streaming.sources.opening import source
+from kcalib.streaming.sources.parts import PartsSource
+
+__all__ = ["PartsSource", "source"]

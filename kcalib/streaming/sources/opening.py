@@ -1,0 +1,199 @@
+"""`source`: from what users name to parts."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kcalib._input.columns import LABEL_NAMES, FileError
+from kcalib._input.source import Source
+from kcalib.streaming.sources.batches import BatchesPart
+from kcalib.streaming.sources.content import check_content
+from kcalib.streaming.sources.npy import npy_part, npz_part
+from kcalib.streaming.sources.part import Part, Wanted
+from kcalib.streaming.sources.parts import PartsSource
+from kcalib.streaming.sources.sliceable import FieldsPart, mapping, pair
+
+FORMATS: dict[str, Callable[[Path, Wanted], Part]] = {
+    ".npy": npy_part,
+    ".npz": npz_part,
+}
+
+
+def source(
+    data: Any,
+    *,
+    labels: Any = None,
+    probs: str | None = None,
+    logits: str | None = None,
+    from_logits: bool = False,
+    classes: Iterable[Any] | None = None,
+) -> Source:
+    """Samples that are read in pieces, from files, arrays or batches.
+
+    Parameters
+    ----------
+    data : path, list of paths, pair of arrays, mapping of arrays, iterable or function
+        Files: a path, one with wildcards (``"parts/*.npz"``), a folder, or a list of these; several files are read one
+        after the other, those of a folder or wildcard in the order of their names. In a folder files whose names
+        begin with "." or "_" are left out, and all others whose suffix is known are of one format. `.npy`: predictions
+        with the labels in a file beside it (``labels.npy``, or another of the names below), or an array with fields;
+        `.npz`: members are read in pieces, also compressed ones.
+
+        Arrays: a pair ``(y_true, y_pred)`` of arrays of any library or memory maps, a mapping of names to arrays, or
+        an array with fields.
+
+        Batches: an iterable of pairs ``(y_true, y_pred)``, of batches or of single samples, or of dictionaries. An
+        iterator is read once; a function that returns an iterator, called for each reading, or a list can be read
+        from any sample on.
+    labels : str or path or array, optional
+        Name of the array or column of labels, or an existing .npy file of them; default the first of "labels",
+        "label", "y_true", "y", "target", "targets", "y_test" that there is. An array, if `data` is one of predictions.
+    probs, logits : str, optional
+        Name of the array or column of probabilities or logits, or the prefix of a family of columns (``probs_0``,
+        ``probs_1``, ..., or with the names of the classes). Default: the first of "probs", "probabilities", "y_prob",
+        "y_proba", "prob", "proba", "y_pred", "predictions", "p", then of "logits", "y_logits", "y_logit", "logit".
+    from_logits : bool
+        Whether the predictions are logits, however they are named.
+    classes : iterable, optional
+        The label of each column; default 0..m-1, the suffixes of a family of columns, or an array ``classes`` of a
+        file of arrays. Labels that are strings need one of these: a piece does not show all of them.
+
+    Returns
+    -------
+    Source
+        With ``n``, ``n_classes``, ``chunks``, ``read``, ``fingerprint`` and ``describe``. Functions of kcalib that work
+        in pieces take it in place of ``y_true``.
+
+    Raises
+    ------
+    FileNotFoundError, OSError
+        If a file is not there, or the system refuses to open it.
+    TypeError
+        If `data` is nothing of the above.
+    ValueError
+        If there are no predictions or labels, if lengths or classes differ, if a file is damaged. Values are checked as
+        they are read; every message names file, column and row.
+    ImportError
+        If a library that the format needs is not there; the message says how to install it.
+
+    Notes
+    -----
+    Opening reads headers. A chunk is read when it is asked for, and is the only one held: memory is O(rows in a chunk)
+    beside the samples, but for formats that keep more together (row groups of Parquet, chunks of HDF5 and Zarr).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.streaming import source
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=1000)
+    >>> samples = source((rng.uniform(size=1000) < p, p))
+    >>> samples.n, samples.n_classes, [len(y) for y, p in samples.chunks(400)]
+    (1000, 2, [400, 400, 200])
+
+    A function that returns an iterator, for what is made on the way:
+
+    >>> def batches():
+    ...     rng = np.random.default_rng(2)
+    ...     for _ in range(10):
+    ...         p = rng.dirichlet(np.ones(3), size=64)
+    ...         yield {"labels": rng.integers(3, size=64), "probs": p}
+    >>> y, p = source(batches).read(100, 200)
+    >>> p.shape
+    (100, 3)
+    """
+    named = None if classes is None else tuple(np.asarray(list(classes)).tolist())
+    wanted = Wanted(probs, logits, labels, bool(from_logits), named)
+    return PartsSource(parts_of(data, wanted))
+
+
+def parts_of(data: Any, wanted: Wanted) -> list[Part]:
+    """The parts of what `source` takes."""
+    if _is_path(data):
+        return file_parts([data], wanted)
+    if isinstance(data, (list, tuple)) and data and all(map(_is_path, data)):
+        return file_parts(data, wanted)
+    if isinstance(data, tuple) and len(data) == 2 and not any(isinstance(entry, Mapping) for entry in data):
+        return [pair(*data, wanted)]
+    if isinstance(data, np.ndarray) and data.dtype.names is not None:
+        return [FieldsPart(lambda start, stop: data[start:stop], data.dtype, len(data), wanted)]
+    if hasattr(data, "shape"):
+        if wanted.labels is None or isinstance(wanted.labels, str):
+            raise TypeError("`data` is one array, expected (y_true, y_pred); pass both, or labels= with an array")
+        return [pair(wanted.labels, data, wanted)]
+    if isinstance(data, Mapping):
+        return [mapping(data, wanted)]
+    if callable(data):
+        return [BatchesPart(lambda: iter(data()), wanted, once=False)]
+    if isinstance(data, Iterable):
+        once = isinstance(data, Iterator)
+        return [BatchesPart(lambda: iter(data), wanted, once=once)]
+    raise TypeError(
+        f"`data` is a {type(data).__name__}, expected paths, a pair (y_true, y_pred), a mapping of arrays, an iterable "
+        "of batches, or a function that returns an iterator of them"
+    )
+
+
+def file_parts(paths: Iterable[Any], wanted: Wanted) -> list[Part]:
+    files = [file for path in paths for file in _files(Path(path))]
+    formats = {suffix_of(file) for file in files}
+    if len(formats) > 1:
+        raise FileError(
+            f"the files are of several formats, {', '.join(sorted(formats))}; expected one, name them by a wildcard "
+            f"such as '*{min(formats)}'"
+        )
+    return [_opened(file, wanted) for file in files]
+
+
+def _opened(file: Path, wanted: Wanted) -> Part:
+    try:
+        if not file.is_dir():
+            check_content(file)
+        return FORMATS[suffix_of(file)](file, wanted)
+    except FileError as error:
+        raise type(error)(f"{file}: {error}") from None
+
+
+def _files(path: Path) -> list[Path]:
+    """The files that a path names: itself, those of a folder or of a wildcard, in the order of their names."""
+    if path.suffix.lower() in FORMATS and path.exists():
+        return [path]
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if _is_part(file.relative_to(path)) and file.is_file())
+        if not found:
+            raise FileError(f"{path}: the folder has no files of a known suffix ({', '.join(FORMATS)}); name others")
+        return found
+    if not path.exists() and glob.has_magic(str(path)):
+        found = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        if not found:
+            raise FileError(f"{path}: no file has such a name; correct the pattern")
+        return found
+    path.stat()  # the system's own error if there is none
+    if suffix_of(path) not in FORMATS:
+        raise FileError(
+            f"{path}: the suffix is {suffix_of(path)!r}, expected one of {', '.join(FORMATS)}; convert the file"
+        )
+    return [path]
+
+
+def _is_part(file: Path) -> bool:
+    """Whether a file of a folder holds predictions: no hidden ones, no marks of jobs, no labels beside predictions."""
+    if any(name.startswith((".", "_")) for name in file.parts):
+        return False
+    return suffix_of(file) in FORMATS and not (suffix_of(file) == ".npy" and file.stem in LABEL_NAMES)
+
+
+def suffix_of(file: Path) -> str:
+    """The last suffix, with the one before if it says that the content is compressed."""
+    last = file.suffix.lower()
+    return Path(file.stem).suffix.lower() + last if last == ".gz" else last
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))

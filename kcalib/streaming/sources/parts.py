@@ -1,0 +1,150 @@
+"""`PartsSource`: parts one after the other as one source, whose chunks know nothing of where parts begin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kcalib._backend.options import check_integer
+from kcalib._input.columns import FileError
+from kcalib._input.source import Source
+from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, joined
+
+
+class PartsSource(Source):
+    """Files, or one set of arrays or batches."""
+
+    def __init__(self, parts: Sequence[Part]):
+        self._parts = tuple(parts)
+        self._counts: dict[int, int] = {}  # rows of parts that had to be counted
+        first = self._parts[0]
+        for part in self._parts[1:]:
+            _check_same(part, first)
+        self._n_classes = None if first.n_columns is None else max(2, first.n_columns)
+
+    @property
+    def n(self) -> int | None:
+        counts = [part.n for part in self._parts]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    @property
+    def n_classes(self) -> int:
+        if self._n_classes is None:
+            pred = next(self.chunks(1))[1]
+            self._n_classes = 2 if pred.ndim == 1 else max(2, int(pred.shape[1]))
+        return self._n_classes
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the samples can be read a second time, or from a later row on."""
+        return all(part.resumable for part in self._parts)
+
+    def chunks(self, rows: int, start: int = 0) -> Iterator[Rows]:
+        rows, start = check_integer("rows", rows, 1), check_integer("start", start, 0)
+        return self._chunks(rows, start)
+
+    def _chunks(self, rows: int, start: int) -> Iterator[Rows]:
+        pieces: list[Rows] = []
+        held = 0
+        first, within = self._place(start)
+        for part in self._parts[first:]:
+            with _named(part):
+                cursor = part.open(within)
+            at, within = within, 0
+            try:
+                while True:
+                    with _named(part):
+                        piece = _taken(part, cursor, rows - held, at)
+                    if piece is None:
+                        break
+                    at += len(piece[1])
+                    held += len(piece[1])
+                    pieces.append(piece)
+                    if held == rows:
+                        yield joined(pieces)
+                        pieces, held = [], 0
+            finally:
+                cursor.close()
+        if pieces:
+            yield joined(pieces)
+
+    def read(self, start: int, stop: int) -> Rows:
+        start = check_integer("start", start, 0)
+        stop = check_integer("stop", stop, start + 1, hint=": a row beyond `start`")
+        chunks = self._chunks(stop - start, start)
+        try:
+            found = next(chunks, None)
+        finally:
+            chunks.close()  # type: ignore[attr-defined]
+        count = 0 if found is None else len(found[1])
+        if found is None or count < stop - start:
+            raise FileError(f"`stop` is {stop}, but there are {start + count} samples; read fewer")
+        return found
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for part in self._parts:
+            with _named(part):
+                for text in (part.found.describe().encode("utf-8", "surrogateescape"), *part.identity()):
+                    digest.update(len(text).to_bytes(8, "little"))
+                    digest.update(text)
+        return digest.hexdigest()
+
+    def describe(self) -> str:
+        first, last = self._parts[0], self._parts[-1]
+        where = [first.place, last.place] if len(self._parts) > 1 else [first.place]
+        files = f"{len(self._parts)} files, " if len(self._parts) > 1 else ""
+        places = f"{files}{' to '.join(where)}: " if where[0] else ""
+        n = "unknown number of" if self.n is None else str(self.n)
+        return f"{places}{n} samples, {self.n_classes} classes; {first.found.describe()}"
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """The part that has a row, and the number of the row in it."""
+        for number, part in enumerate(self._parts):
+            if number == len(self._parts) - 1 and part.n is None:
+                return number, row
+            count = part.n
+            if count is None and row > 0:
+                with _named(part):
+                    count = self._counts.setdefault(number, part.count())
+            if row == 0 or (count is not None and row < count):
+                return number, row
+            row -= count or 0
+        if row == 0:
+            return len(self._parts), 0
+        raise FileError(f"`start` is {row} rows beyond the {self.n} samples there are")
+
+
+def _taken(part: Part, cursor: Cursor, most: int, at: int) -> Rows | None:
+    """The next rows of a part, as many as asked for, but at its end, checked."""
+    pieces: list[Rows] = []
+    count = 0
+    while count < most and (rows := cursor.take(most - count)) is not None:
+        pieces.append(rows)
+        count += len(rows[1])
+    return checked(part.found, joined(pieces), at) if pieces else None
+
+
+def _check_same(part: Part, first: Part) -> None:
+    for what, one, other in (
+        ("columns of predictions", part.n_columns, first.n_columns),
+        ("classes", part.found.classes, first.found.classes),
+        ("logits" if part.found.from_logits else "probabilities", part.found.from_logits, first.found.from_logits),
+    ):
+        if one != other:
+            shown = (
+                f"{one} {what}, {first.place} {other}" if not isinstance(one, bool) else f"{what}, {first.place} not"
+            )
+            raise FileError(f"{part.place} has {shown}; parts of one source hold the same")
+
+
+@contextmanager
+def _named(part: Part) -> Iterator[None]:
+    """Errors name the part."""
+    try:
+        yield
+    except (FileError, TypeError) as error:
+        if not part.place:
+            raise
+        raise type(error)(f"{part.place}: {error}") from None

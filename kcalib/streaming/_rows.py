@@ -163,7 +163,7 @@ class OpenRows:
     def of(cls, size: int, rows: Rows) -> OpenRows:
         """Of rows in ascending order."""
         starts = np.flatnonzero(np.diff(rows.numbers // size, prepend=-1)).tolist()
-        ends = [*starts[1:], len(rows.numbers)]
+        ends = [*starts[1:], len(rows.numbers)][: len(starts)]  # none of no rows
         found = (rows.taken(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
         return cls(size, {int(one.numbers[0]) // size: (one,) for one in found})
 

@@ -393,3 +393,10 @@ def test_the_sample_is_of_the_smallest_hashes_and_does_not_depend_on_the_order()
     assert abs(totals.sample_rows.mean() - 1500) < 4 * 3000 / math.sqrt(12 * 256)
     other = CalibrationState(2, kernel=KERNEL, n_resamples=0, seed=1).update(y, p)
     assert len(np.intersect1d(other._totals().sample_rows, totals.sample_rows)) < 60
+
+
+@pytest.mark.parametrize("n", [4095, 4096, 8192])
+def test_a_state_without_open_rows_comes_back_from_its_arrays(n):
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=n)
+    state = CalibrationState(3, n_columns=16, n_resamples=5).update(np.arange(n) % 3, p)
+    same(CalibrationState._from(state.options, state._arrays()), state)

@@ -214,3 +214,28 @@ def evaluate(function: str, x: np.ndarray, out: np.ndarray, sweep: Sweep, a: flo
 def has_openmp() -> bool: ...
 def max_threads() -> int: ...
 def running_sweeps() -> int: ...
+def state_scores(
+    p: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    n_bins: int,
+    epsilon: float,
+    scores: tuple[np.ndarray, np.ndarray],
+    cells: tuple[np.ndarray, np.ndarray],
+    counts: np.ndarray,
+    lowest: np.ndarray,
+    highest: np.ndarray,
+    sweep: Sweep,
+) -> None: ...
+def state_sums(
+    features: Features,
+    p: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    root: np.ndarray | None,
+    ends: np.ndarray,
+    sums: tuple[np.ndarray, np.ndarray],
+    own: tuple[np.ndarray, np.ndarray],
+    null_own: tuple[np.ndarray, np.ndarray],
+    sweep: Sweep,
+) -> None: ...

@@ -1,8 +1,8 @@
 """Sums of float64 numbers in fixed point: the same bits whatever the order in which numbers are added.
 
-A sum is (high * 2**56 + low) * 2**-80 with two int64 numbers, 0 <= low < 2**56. A number is cut at 2**-80, and integers
-are added from there on, so that sums below 2**39 are exact beside that. In C the same numbers come from
-src/cpu/exact_sums.h. `streaming` adds with it what batches, processes and machines have found.
+A sum is (high * 2**56 + low) * 2**-80 with two int64 numbers, 0 <= low < 2**56. A number is cut at 2**-80 towards zero,
+and integers are added from there on, so that sums below 2**39 are exact beside that. src/cpu/exact_sums.h has the same
+in C. `streaming` adds with it what batches, processes and machines have found.
 """
 
 from __future__ import annotations
@@ -74,6 +74,13 @@ class ExactSums:
     def __add__(self, other: ExactSums) -> ExactSums:
         return self._carried(self.high + other.high, self.low + other.low)
 
+    def copy(self) -> ExactSums:
+        return ExactSums(self.high.copy(), self.low.copy())
+
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """High and low in one dimension, the same memory: what compiled code adds to."""
+        return self.high.reshape(-1), self.low.reshape(-1)
+
     def reshape(self, *shape: int) -> ExactSums:
         return ExactSums(self.high.reshape(shape), self.low.reshape(shape))
 
@@ -89,10 +96,10 @@ class ExactSums:
 
 
 def _cut(values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """High and low, towards zero: |low| <= 2**56."""
+    """High and low, towards zero: |low| < 2**56."""
     scaled = np.asarray(values, dtype=np.float64) * 2.0**24
     whole = np.trunc(scaled)
-    return whole.astype(np.int64), np.rint((scaled - whole) * 2.0**LOW_BITS).astype(np.int64)
+    return whole.astype(np.int64), ((scaled - whole) * 2.0**LOW_BITS).astype(np.int64)
 
 
 def _mask(bits: int) -> int:

@@ -105,6 +105,13 @@ def terminal_progress(label: str = "kcalib") -> Iterator[ProgressBar | None]:
             bar.close()
 
 
+@contextmanager
+def sweeping(threads: Any = None) -> Iterator[_native.Sweep]:
+    """A sweep with so many threads, and its progress on a terminal."""
+    with terminal_progress() as progress:
+        yield _native.Sweep(resolve_threads(threads), None, progress)
+
+
 def threads_for(values: int, threads: Any) -> int:
     """Threads for one pass over that many values: few are done before a second thread is awake."""
     return resolve_threads(threads) if values > 100_000 else 1

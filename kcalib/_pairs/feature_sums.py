@@ -8,7 +8,6 @@ src/cpu/features.h, of arrays elsewhere by functions of the array API.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import sweeping
 from kcalib._pairs.features import FeatureMap
 
 TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
@@ -33,8 +32,8 @@ def mark_sums(
     """
     if arrays.is_host(points):
         points, marks = _of_one_dtype(points, marks)
-        with _sweep(threads) as sweep:
-            sums, by_frequency = _compiled(feature_map).mark_sums(points, marks, sweep)
+        with sweeping(threads) as sweep:
+            sums, by_frequency = compiled(feature_map).mark_sums(points, marks, sweep)
         return sums, _by_group(feature_map, by_frequency)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
@@ -57,8 +56,8 @@ def row_forms(
     """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2 for every row, both of shape (n,); `sums` as of `mark_sums`."""
     if arrays.is_host(points):
         points, marks = _of_one_dtype(points, marks)
-        with _sweep(threads) as sweep:
-            return _compiled(feature_map).row_forms(points, marks, arrays.compact(sums, np.float64), sweep)
+        with sweeping(threads) as sweep:
+            return compiled(feature_map).row_forms(points, marks, arrays.compact(sums, np.float64), sweep)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
@@ -115,9 +114,8 @@ def drawn_label_totals(
         probabilities = arrays.compact(probabilities, np.float64)
         (points,) = _of_one_dtype(points)
         root = None if root is None else arrays.compact(root, np.float64)
-        with _sweep(threads) as sweep:
-            compiled = _compiled(feature_map)
-            return compiled.drawn_label_totals(points, probabilities, root, seed, first, n_draws, sweep)
+        with sweeping(threads) as sweep:
+            return compiled(feature_map).drawn_label_totals(points, probabilities, root, seed, first, n_draws, sweep)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
@@ -149,20 +147,15 @@ def feature_rows(feature_map: FeatureMap, points: Array) -> Array:
     """phi of every row of `points`, shape (n, n_columns), float64, beside the points: for parts of the data only."""
     if arrays.is_host(points):
         (points,) = _of_one_dtype(points)
-        with _sweep(None) as sweep:
-            return _compiled(feature_map).rows(points, sweep)
+        with sweeping(None) as sweep:
+            return compiled(feature_map).rows(points, sweep)
     return _Tiles(feature_map, points).features(points)
 
 
-def _compiled(feature_map: FeatureMap) -> _native.Features:
+def compiled(feature_map: FeatureMap) -> _native.Features:
+    """The map as compiled code takes it."""
     parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
     return _native.Features(*(arrays.compact(part, np.float64) for part in parts))
-
-
-@contextmanager
-def _sweep(threads: int | None) -> Iterator[_native.Sweep]:
-    with terminal_progress() as progress:
-        yield _native.Sweep(resolve_threads(threads), None, progress)
 
 
 def _of_one_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +16,10 @@ from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import OpenRows, Rows, RowSet
 from kcalib.streaming._sample import RowSample
 from kcalib.streaming._sums import DrawnSums, KernelSums, Machine, block_size
-from kcalib.streaming._tally import SCORES, Extremes, Tally
+from kcalib.streaming._tally import SCORES, Extremes, Tally, tally_of
 from kcalib.streaming._totals import Totals
 
+MOST_WAITING = 2048  # rows of batches that are added together
 FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels
 TOO_LARGE = (
@@ -28,13 +28,31 @@ TOO_LARGE = (
 )
 
 
+class Batch(NamedTuple):
+    """Checked samples of consecutive numbers, before any lens."""
+
+    first: int
+    labels: np.ndarray  # int64, shape (n,)
+    probabilities: np.ndarray  # float64, shape (n, n_classes)
+    weights: np.ndarray  # float64, shape (n,)
+    epsilon: float  # machine epsilon of the dtype that the predictions came in
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+    def copied(self) -> Batch:
+        return self._replace(labels=self.labels.copy(), probabilities=self.probabilities.copy())
+
+
 @dataclass(frozen=True, eq=False)
 class Contents:
     """Of a state."""
 
     options: StateOptions
     m: int  # classes of the problem that the lens induces
-    seen: RowSet
+    seen: RowSet  # those of batches that wait are among them
+    waiting: tuple[Batch, ...]  # of one epsilon; none while the kernel is not known
     tally: Tally
     opened: OpenRows
     sample: RowSample
@@ -51,6 +69,7 @@ class Contents:
             options,
             m,
             RowSet(),
+            (),
             Tally.empty(m, options.n_bins),
             OpenRows(block_size(options), {}),
             RowSample.empty(DRAWN_SAMPLE if options.n_resamples else SAMPLE, options.seed, m),
@@ -59,16 +78,26 @@ class Contents:
             None if machine is None else machine.zeros(),
         )
 
-    def plus(self, rows: Rows, tally: Tally, threads: int | None) -> Contents:
-        """With rows of consecutive numbers."""
-        begin = int(rows.numbers[0])
-        before, n = len(self.seen), len(rows.numbers)
-        new = replace(
-            self,
-            seen=self.seen.plus(begin, begin + n),
-            tally=_checked(self.tally + tally),
-            sample=self.sample.plus(rows),
-        )
+    def plus(self, batch: Batch, threads: int | None) -> Contents:
+        """With a batch; a small one waits for others, with which it takes less time."""
+        if self.tally.scores.is_large():
+            raise ValueError(TOO_LARGE)
+        seen = self.seen.plus(batch.first, batch.first + batch.n)
+        waiting = sum(one.n for one in self.waiting) + batch.n
+        small = batch.n < MOST_WAITING and self.machine is not None
+        if small and not (self.waiting and self.waiting[0].epsilon != batch.epsilon):
+            new = replace(self, seen=seen, waiting=(*self.waiting, batch.copied()))
+            return new if waiting < MOST_WAITING else new.settled(threads)
+        return replace(self.settled(threads), seen=seen, waiting=(batch,)).settled(threads)
+
+    def settled(self, threads: int | None) -> Contents:
+        """With the batches that wait."""
+        if not self.waiting:
+            return self
+        rows, epsilon = self._induced(), self.waiting[0].epsilon
+        before, n = self.tally.n, len(rows.numbers)
+        tally = self.tally + tally_of(rows, self.options.n_bins, epsilon, threads)
+        new = replace(self, waiting=(), tally=tally, sample=self.sample.plus(rows))
         if new.machine is None:
             held = min(n, FIRST_ROWS - before)
             _, opened = self.opened.split(rows.taken(slice(0, held)), complete=False)
@@ -78,26 +107,38 @@ class Contents:
             new, rows = new.fixed(threads), rows.taken(slice(held, n))
             if held == n:
                 return new
-        blocks, opened = new.opened.split(rows)
-        return replace(new, opened=opened)._with_blocks(blocks)
+        whole, opened = new.opened.split(rows)
+        return replace(new, opened=opened)._with_blocks(whole)
+
+    def _induced(self) -> Rows:
+        """The batches that wait as ascending rows, seen through the lens."""
+        numbers = np.concatenate([np.arange(one.first, one.first + one.n) for one in self.waiting])
+        parts = [(one.labels, one.probabilities, one.weights) for one in self.waiting]
+        labels, p, weights = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        data = self.options.lens.induced(Classification(labels, p, None, None, self.waiting[0].epsilon))
+        p = np.ascontiguousarray(data.probabilities, dtype=np.float64)
+        return Rows.joined([Rows(numbers, p, data.labels, weights)])
 
     def merged(self, other: Contents, threads: int | None) -> Contents:
         """With all rows of another state's contents."""
         different = self.options.difference(other.options)
         if different is not None:
             raise ValueError(different)
+        self, other = self.settled(threads), other.settled(threads)
         known = self if self.machine is not None else other
         new = replace(
             self,
             options=replace(self.options, kernel=known.options.kernel),
             seen=self.seen.union(other.seen),
-            tally=_checked(self.tally + other.tally),
+            tally=self.tally + other.tally,
             opened=self.opened.union(other.opened),
             sample=self.sample.union(other.sample),
             bandwidth_rows=max(self.bandwidth_rows, other.bandwidth_rows),
             machine=known.machine,
             sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
         )
+        if new.tally.scores.is_large():
+            raise ValueError(TOO_LARGE)
         if new.machine is None:
             return new.fixed(threads) if len(new.seen) >= FIRST_ROWS else new
         blocks, opened = new.opened.closed()
@@ -117,18 +158,19 @@ class Contents:
         )
         return new._with_blocks(blocks)
 
-    def _with_blocks(self, blocks: Iterable[tuple[int, Rows]]) -> Contents:
-        if not blocks:
+    def _with_blocks(self, pieces: list[Rows]) -> Contents:
+        if not pieces:
             return self
         assert self.machine is not None and self.sums is not None
-        return replace(self, sums=reduce(add, (self.machine.block_sums(*block) for block in blocks), self.sums))
+        return replace(self, sums=self.machine.plus(self.sums, pieces))
 
     def totals(self, threads: int | None) -> Totals:
         """With the rows of open blocks."""
         if not len(self.seen):
             raise ValueError("the state has no samples; call update() first, or merge a state that has some")
-        final = self.fixed(threads)
-        final = final._with_blocks(list(final.opened.blocks()))
+        final = self.settled(threads).fixed(threads)
+        if final.opened.pieces:
+            final = final._with_blocks([final.opened.rows(final.m)])
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
         rows = final.sample.rows
@@ -147,7 +189,7 @@ class Contents:
             map=final.options.map(final.m),
             root=final.options.root(),
             sums=sums.sums.to_float() * unit,
-            own=sums.own.to_float() * unit**2,
+            own=np.bincount(machine.map.groups, sums.own.to_float(), machine.map.n_groups) * unit**2,
             null_own=float(sums.null_own.to_float()) * unit**2,
             drawn=None if sums.drawn is None or weighted else machine.drawn_totals(sums.drawn),
             sample=sample,
@@ -155,7 +197,8 @@ class Contents:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All but the options, with fixed types: equal where the states are."""
+        """All but the options, with fixed types: equal where the states are. No batch may wait."""
+        assert not self.waiting
         found = {
             "rows": np.array(self.seen.intervals, dtype=np.int64).reshape(-1, 2),
             "n_weighted": np.array(self.tally.n_weighted, dtype=np.int64),
@@ -215,12 +258,6 @@ class Contents:
 
 def _names(prefix: str, fields: Iterable[str]) -> list[str]:
     return [f"{prefix}_{field}" for field in fields]
-
-
-def _checked(tally: Tally) -> Tally:
-    if tally.scores.is_large():
-        raise ValueError(TOO_LARGE)
-    return tally
 
 
 LENGTHS = ("rows", "open_", "sample_")  # arrays with as many rows as there are

@@ -7,7 +7,7 @@ of blocks of which other rows are missing, and all of them while the kernel is n
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -112,26 +112,32 @@ class OpenRows:
     size: int
     pieces: Mapping[int, tuple[Rows, ...]]
 
-    def split(self, rows: Rows, *, complete: bool = True) -> tuple[list[tuple[int, Rows]], OpenRows]:
-        """Blocks that are complete with these rows, whose numbers are consecutive, and what is open then.
+    def split(self, rows: Rows, *, complete: bool = True) -> tuple[list[Rows], OpenRows]:
+        """Rows of blocks that are complete with these, which are ascending, and what is open then.
 
         With `complete` False all is kept open.
         """
+        blocks = rows.numbers // self.size
+        if blocks[0] == blocks[-1]:
+            ends = np.array([len(blocks)])
+        else:
+            ends = np.append(np.flatnonzero(np.diff(blocks)) + 1, len(blocks))
+        begins = np.append(0, ends[:-1])
         pieces, whole = dict(self.pieces), []
-        first, n = int(rows.numbers[0]), len(rows.numbers)
-        for block in range(first // self.size, (first + n - 1) // self.size + 1):
-            begin = max(block * self.size - first, 0)
-            end = min((block + 1) * self.size - first, n)
-            here = rows.taken(slice(begin, end))
-            if complete and end - begin == self.size:
-                whole.append((block, here))
-                continue
+        full = (ends - begins == self.size) & complete
+        # Complete blocks one behind the other are one piece.
+        for k in np.flatnonzero(full & ~np.append(False, full[:-1])).tolist():
+            beyond = np.flatnonzero(~full[k:])
+            last = int(ends[-1]) if not beyond.size else int(begins[k + int(beyond[0])])
+            whole.append(rows.taken(slice(int(begins[k]), last)))
+        for k in np.flatnonzero(~full).tolist():
+            here, block = rows.taken(slice(int(begins[k]), int(ends[k]))), int(blocks[begins[k]])
             before = pieces.get(block, ())
             if len(before) >= MOST_PIECES:
                 before = (Rows.joined(list(before)),)
             pieces[block] = (*before, here.copied())
             if complete and _count(pieces[block]) == self.size:
-                whole.append((block, Rows.joined(list(pieces.pop(block)))))
+                whole.append(Rows.joined(list(pieces.pop(block))))
         return whole, OpenRows(self.size, pieces)
 
     def union(self, other: OpenRows) -> OpenRows:
@@ -140,24 +146,19 @@ class OpenRows:
             pieces[block] = pieces.get(block, ()) + more
         return OpenRows(self.size, pieces)
 
-    def closed(self) -> tuple[list[tuple[int, Rows]], OpenRows]:
-        """Blocks that have all their rows, and the others."""
+    def closed(self) -> tuple[list[Rows], OpenRows]:
+        """Rows of blocks that have all their rows, and the others."""
         whole, pieces = [], {}
         for block, here in self.pieces.items():
             if _count(here) == self.size:
-                whole.append((block, Rows.joined(list(here))))
+                whole.append(Rows.joined(list(here)))
             else:
                 pieces[block] = here
         return whole, OpenRows(self.size, pieces)
 
-    def blocks(self) -> Iterator[tuple[int, Rows]]:
-        """Those that are open, in ascending order."""
-        for block in sorted(self.pieces):
-            yield block, Rows.joined(list(self.pieces[block]))
-
     def rows(self, m: int) -> Rows:
         """All that are open."""
-        return Rows.joined([no_rows(m), *(rows for _, rows in self.blocks())])
+        return Rows.joined([no_rows(m), *(piece for here in self.pieces.values() for piece in here)])
 
     @classmethod
     def of(cls, size: int, rows: Rows) -> OpenRows:

@@ -7,18 +7,17 @@ block depends on their numbers alone. `Machine` makes the sums of a block for a 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.random import cumulative_sums, draw_labels
-from kcalib._input.labels import Classification
-from kcalib._packing.labels import sample_side
-from kcalib._packing.variance import FiniteLaw, expected_lengths
-from kcalib._pairs.feature_sums import feature_rows, mark_sums
+from kcalib._backend.threads import sweeping
+from kcalib._pairs.feature_sums import compiled, feature_rows, mark_sums
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.problem import PairProblem, Side
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import Rows
 
@@ -58,7 +57,7 @@ class KernelSums:
     """In the units of the `Machine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
-    own: ExactSums  # sum |phi_g|^2 |a|^2 over the columns of each group, shape (n_groups,)
+    own: ExactSums  # sum |a|^2 times the squares of a frequency's two columns, shape (n_frequencies,)
     null_own: ExactSums  # sum w^2 |phi|^2 E |R^T e|^2 of labels drawn from the predictions
     drawn: DrawnSums | None
 
@@ -90,9 +89,9 @@ class Machine:
         self.feature_unit = _power_of_two(_largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
         self.mark_unit = 1.0 if root is None else _power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
-        self.root = None if root is None else root / self.mark_unit
+        self.root = None if root is None else np.ascontiguousarray(root / self.mark_unit)
         self.rank = m if root is None else root.shape[1]
-        self._terms = options.kernel.terms()
+        self._features = compiled(self.map)
 
     def zeros(self) -> KernelSums:
         options, columns = self.options, self.map.n_columns
@@ -104,20 +103,33 @@ class Machine:
                 ExactSums.zeros(options.n_resamples, columns, self.m),
                 ExactSums.zeros(options.n_resamples),
             )
-        groups = ExactSums.zeros(self.map.n_groups)
-        return KernelSums(ExactSums.zeros(columns, self.rank), groups, ExactSums.zeros(), drawn)
+        own = ExactSums.zeros(len(self.map.frequencies))
+        return KernelSums(ExactSums.zeros(columns, self.rank), own, ExactSums.zeros(), drawn)
 
-    def block_sums(self, block: int, rows: Rows) -> KernelSums:
-        """Of all or some rows of a block, ascending."""
-        data = Classification(rows.labels, rows.probabilities, rows.weights, None, 2.0**-52)
-        p = rows.probabilities
-        marks = sample_side(data, self.root, 1).marks
-        sums, own = mark_sums(self.map, p, marks, threads=self.threads)
-        law = FiniteLaw(np.where(p > 0, p, 0.0), self.root, PairProblem(Side(p, p[:, :1]), None, self._terms))
-        roots = rows.weights * np.sqrt(expected_lengths(law)[0])
-        null_own = mark_sums(self.map, p, roots[:, None], threads=self.threads)[1].sum()
-        drawn = self._drawn(block, rows) if self.options.n_resamples else None
-        return KernelSums(ExactSums.of(sums), ExactSums.of(own), ExactSums.of(null_own), drawn)
+    def plus(self, sums: KernelSums, pieces: Iterable[Rows]) -> KernelSums:
+        """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
+        new = KernelSums(sums.sums.copy(), sums.own.copy(), sums.null_own.copy(), sums.drawn)
+        for rows in pieces:
+            tiles = rows.numbers // BLOCK
+            ends = np.append(np.flatnonzero(np.diff(tiles)) + 1, len(tiles))
+            with sweeping(self.threads) as sweep:
+                _native.state_sums(
+                    self._features,
+                    rows.probabilities,
+                    rows.labels,
+                    rows.weights,
+                    self.root,
+                    ends,
+                    new.sums.flat(),
+                    new.own.flat(),
+                    new.null_own.flat(),
+                    sweep,
+                )
+            if new.drawn is not None:
+                blocks = rows.numbers // DRAWN_BLOCK
+                for block in np.unique(blocks).tolist():
+                    new = replace(new, drawn=new.drawn + self._drawn(block, rows.taken(blocks == block)))
+        return new
 
     def _drawn(self, block: int, rows: Rows) -> DrawnSums:
         p, (n, m) = rows.probabilities, rows.probabilities.shape

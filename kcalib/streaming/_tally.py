@@ -5,17 +5,17 @@ Each row's terms are cut to fixed point by themselves, so that rows may come in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._input.labels import Classification
-from kcalib.estimators.binning import bin_numbers
-from kcalib.estimators.scores import log_losses, square_residuals, top_label
+from kcalib._backend.threads import sweeping
+from kcalib.streaming._rows import Rows
 
-# All but the first two are times the row's weight.
+# In the order of src/cpu/state_scores.cpp; all but the first two are times the row's weight.
 SCORES = (
     "weight",
     "weight_squared",
@@ -27,7 +27,6 @@ SCORES = (
     "square_residual_squared",
 )
 CELLS = ("weight", "probability", "hit", "probability_squared", "probability_hit")
-ROWS_AT_ONCE, NUMBERS_AT_ONCE = 2**14, 2**20
 
 
 class Extremes(NamedTuple):
@@ -57,6 +56,11 @@ class Tally:
             Extremes(np.zeros(n_bins, np.int64), ends, -ends),
         )
 
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return int(self.extremes.counts.sum())
+
     def __add__(self, other: Tally) -> Tally:
         mine, theirs = self.extremes, other.extremes
         return Tally(
@@ -71,36 +75,21 @@ class Tally:
         )
 
 
-def tally_of(data: Classification, weights: np.ndarray, n_bins: int) -> Tally:
-    """Of checked data in host memory."""
-    total = Tally.empty(data.m, n_bins)
-    step = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // data.m))
-    for begin in range(0, data.n, step):
-        rows = np.arange(begin, min(begin + step, data.n))
-        total = total + _tally_of_some(data.take(rows) if step < data.n else data, weights[rows], n_bins)
-    return total
-
-
-def _tally_of_some(data: Classification, weights: np.ndarray, n_bins: int) -> Tally:
-    p = data.probabilities
-    confidence, correct = top_label(data)
-    losses, squares = log_losses(data), square_residuals(data)
-    of_row = (weights, correct, confidence, losses, squares, losses * losses, squares * squares)
-    scores = np.stack([weights, *(weights * one for one in of_row)], axis=1)
-    values = np.concatenate([confidence[:, None], p], axis=1)
-    hits = np.concatenate([correct[:, None], data.labels[:, None] == np.arange(data.m)], axis=1)
-    bins = bin_numbers(values, n_bins)
-    w = weights[:, None]
-    weighted, hit = w * values, w * hits
-    terms = np.stack([np.broadcast_to(w, values.shape), weighted, hit, weighted * values, hit * values], axis=2)
-    groups = bins + np.arange(1 + data.m) * n_bins
-    cells = ExactSums.by_group(terms.reshape(-1, len(CELLS)), groups.ravel(), (1 + data.m) * n_bins)
-    lowest, highest = np.full(n_bins, np.inf), np.full(n_bins, -np.inf)
-    np.minimum.at(lowest, bins[:, 0], confidence)
-    np.maximum.at(highest, bins[:, 0], confidence)
-    return Tally(
-        int(np.count_nonzero(weights != 1)),
-        ExactSums.over_rows(scores),
-        cells.reshape(1 + data.m, n_bins, len(CELLS)),
-        Extremes(np.bincount(bins[:, 0], minlength=n_bins), lowest, highest),
-    )
+def tally_of(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> Tally:
+    """Of some rows, in one compiled pass; probabilities of labels are raised to `epsilon` for the log loss."""
+    total = Tally.empty(rows.probabilities.shape[1], n_bins)
+    n_weighted = int(np.count_nonzero(rows.weights != 1))
+    weights = rows.weights if n_weighted else None
+    with sweeping(threads) as sweep:
+        _native.state_scores(
+            rows.probabilities,
+            rows.labels,
+            weights,
+            n_bins,
+            epsilon,
+            total.scores.flat(),
+            total.cells.flat(),
+            *total.extremes,
+            sweep,
+        )
+    return replace(total, n_weighted=n_weighted)

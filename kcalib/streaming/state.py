@@ -15,10 +15,9 @@ from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.streaming._contents import TOO_LARGE, Contents
-from kcalib.streaming._options import N_COLUMNS, StateOptions, replace_classes
-from kcalib.streaming._rows import PART, Rows
-from kcalib.streaming._tally import tally_of
+from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
+from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._rows import PART
 from kcalib.streaming._totals import Totals
 from kcalib.target_kernels import TargetKernel
 
@@ -184,11 +183,9 @@ class CalibrationState:
         _check_classes(data, options)
         weights = _weights(sample_weight, data)
         first = self._first_number(first_row, data.n)
-        data = options.lens.induced(replace_classes(data, None, options.lens))
         labels, p = (arrays.to_host(part) for part in (data.labels, data.probabilities))
-        rows = Rows(np.arange(first, first + data.n), np.ascontiguousarray(p, dtype=np.float64), labels, weights)
-        data = Classification(rows.labels, rows.probabilities, None, None, data.input_epsilon)
-        self._contents = contents.plus(rows, tally_of(data, weights, options.n_bins), self._threads)
+        batch = Batch(first, labels, p, weights, data.input_epsilon)
+        self._contents = contents.plus(batch, self._threads)
         return self
 
     def merge(self, other: CalibrationState) -> CalibrationState:
@@ -226,7 +223,11 @@ class CalibrationState:
         return self._contents.totals(self._threads)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        return self._contents.arrays()
+        return self._settled().arrays()
+
+    def _settled(self) -> Contents:
+        self._contents = self._contents.settled(self._threads)
+        return self._contents
 
     @classmethod
     def _from(

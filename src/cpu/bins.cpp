@@ -7,17 +7,23 @@
 #include <type_traits>
 #include <vector>
 
+#include "clones.h"
 #include "team.h"
 
-// The compiler makes a copy for each instruction set and the loader chooses; results differ in no more than the order in
-// which one row's entries are added.
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
-#define KCALIB_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define KCALIB_CLONES
-#endif
-
 namespace kcalib {
+// The edges are k / n_bins in floating point, as k * (1 / n_bins); a bin found by
+// arithmetic may be one off and is compared with them.
+KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int32_t* out) {
+  const double width = 1 / n_bins, last = n_bins - 1;
+  for (long i = 0; i < count; ++i) {
+    const double guess = double(std::int32_t(x[i] * n_bins));
+    double bin = x[i] <= guess * width ? guess - 1 : guess;
+    bin = x[i] > (guess + 1) * width ? guess + 1 : bin;
+    bin = bin < 0 ? 0 : bin;
+    out[i] = std::int32_t(bin > last ? last : bin);
+  }
+}
+
 namespace {
 
 constexpr long PART = 1 << 16;         // entries that a thread takes at a time: half a megabyte
@@ -55,19 +61,6 @@ KCALIB_CLONES double highest_of(const double* x, long count) {
 }
 
 // -- Bins of equal width ----------------------------------------------------------------------
-
-// out[i] = the bin of x[i]. The edges are k / n_bins in floating point, as k * (1 / n_bins); a bin found by
-// arithmetic may be one off and is compared with them.
-KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int32_t* out) {
-  const double width = 1 / n_bins, last = n_bins - 1;
-  for (long i = 0; i < count; ++i) {
-    const double guess = double(std::int32_t(x[i] * n_bins));
-    double bin = x[i] <= guess * width ? guess - 1 : guess;
-    bin = x[i] > (guess + 1) * width ? guess + 1 : bin;
-    bin = bin < 0 ? 0 : bin;
-    out[i] = std::int32_t(bin > last ? last : bin);
-  }
-}
 
 // Rows of which bins are found at once.
 long rows_in_strip(long m) { return std::max(1L, 2048 / m); }

@@ -25,6 +25,9 @@ void top_labels(const Predictions& data, int threads, double* confidence, double
 // label is j. Labels that are no column count nowhere. Edges are those of numpy.linspace(0, 1, n_bins + 1).
 void uniform_bins(const Predictions& data, long n_bins, int threads, double* sums);
 
+// out[i] = the bin of x[i], one of those above.
+void bins_of(const double* x, long count, double n_bins, std::int32_t* out);
+
 enum class GapNorm { CITYBLOCK, EUCLIDEAN };
 
 // group[i] = number of the product of uniform bins that row i is in, counted from 0 in the order of first rows; returns

@@ -330,10 +330,15 @@ def test_a_batch_with_a_fault_leaves_the_state_as_it_was(batch, options, error, 
 
 def test_sums_of_weights_end_where_they_are_not_exact():
     state = CalibrationState(3, kernel=KERNEL, n_columns=16, n_resamples=0)
-    state.update([0], [[1.0, 0.0, 0.0]], [2.0**18])
+    for _ in range(2):
+        state.update([0], [[1.0, 0.0, 0.0]], [2.0**18])
+        state._arrays()
+    before = state.copy()
     with pytest.raises(ValueError, match="divide all weights by one number"):
         state.update([0], [[1.0, 0.0, 0.0]], [2.0**18])
-    assert state.n_samples == 1
+    with pytest.raises(ValueError, match="divide all weights by one number"):
+        CalibrationState(3, kernel=KERNEL, n_columns=16, n_resamples=0, part=1).merge(before)
+    same(state, before)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,9 @@
+// Functions of which the compiler makes a copy for each instruction set, and the loader chooses; results differ in no more
+// than the order in which one row's entries are added.
+#pragma once
+
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define KCALIB_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define KCALIB_CLONES
+#endif

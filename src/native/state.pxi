@@ -1,0 +1,76 @@
+# Sums of states in fixed point: src/cpu/exact_sums.h, src/cpu/state_scores.h, src/cpu/state_sums.h.
+
+cdef extern from "cpu/exact_sums.h" namespace "kcalib" nogil:
+    cdef cppclass ExactSums:
+        int64_t* high
+        int64_t* low
+
+
+cdef extern from "cpu/state_scores.h" namespace "kcalib" nogil:
+    cdef cppclass StateTally:
+        ExactSums scores
+        ExactSums cells
+        int64_t* counts
+        double* lowest
+        double* highest
+    bint c_state_scores "kcalib::state_scores"(
+        const Predictions&, long, double, const Run&, const StateTally&) except +
+
+
+cdef extern from "cpu/state_sums.h" namespace "kcalib" nogil:
+    cdef cppclass StateRows:
+        const double* p
+        const int64_t* labels
+        const double* weights
+        const double* root
+        long m
+        long rank
+    cdef cppclass StateSums:
+        ExactSums sums
+        ExactSums own
+        ExactSums null_own
+    bint c_state_sums "kcalib::state_sums"(
+        const FeatureMap&, const StateRows&, const int64_t*, long, const Run&, const StateSums&) except +
+
+
+cdef ExactSums exact_sums(pair):
+    # The caller's arrays, which it keeps.
+    cdef int64_t[::1] high = pair[0]
+    cdef int64_t[::1] low = pair[1]
+    cdef ExactSums sums
+    sums.high, sums.low = &high[0], &low[0]
+    return sums
+
+
+def state_scores(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, double epsilon,
+    scores, cells, int64_t[::1] counts, double[::1] lowest, double[::1] highest, Sweep sweep not None,
+):
+    """Adds the rows to `scores` and `cells`, pairs of int64 arrays (high, low) in one dimension, and to the others."""
+    cdef Predictions data = predictions(p, labels, weight)
+    cdef StateTally tally
+    cdef bint finished
+    tally.scores, tally.cells = exact_sums(scores), exact_sums(cells)
+    tally.counts, tally.lowest, tally.highest = &counts[0], &lowest[0], &highest[0]
+    with nogil:
+        finished = c_state_scores(data, n_bins, epsilon, sweep.run, tally)
+    sweep.raise_if_stopped(finished)
+
+
+def state_sums(
+    Features features not None, const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weights,
+    const double[:, ::1] root, const int64_t[::1] ends, sums, own, null_own, Sweep sweep not None,
+):
+    """Adds the tiles of rows up to each of `ends` to sums as those above; `root` may be None."""
+    cdef StateRows rows
+    cdef StateSums out
+    cdef bint finished
+    rows.p, rows.labels, rows.weights, rows.m = &p[0, 0], &labels[0], &weights[0], p.shape[1]
+    rows.root = NULL
+    rows.rank = rows.m
+    if root is not None:
+        rows.root, rows.rank = &root[0, 0], root.shape[1]
+    out.sums, out.own, out.null_own = exact_sums(sums), exact_sums(own), exact_sums(null_own)
+    with nogil:
+        finished = c_state_sums(features.map, rows, &ends[0], ends.shape[0], sweep.run, out)
+    sweep.raise_if_stopped(finished)

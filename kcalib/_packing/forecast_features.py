@@ -96,6 +96,10 @@ class ForecastFeatures(FeatureProblem):
             found = np.mean([(marks @ marks.T) ** 2 for marks in self._drawn_marks(rows, some)], axis=0)
         return found
 
+    def drawn_marks(self, rows: np.ndarray) -> np.ndarray:
+        """Of a set of targets drawn from the predictions of these rows, shape (rows, columns)."""
+        return next(self._drawn_marks(rows, self._taken(rows)))
+
     def described(self) -> dict[str, Any]:
         found = super().described() | {"target_factor": self.target.route}
         if self.vectors.error:

@@ -24,8 +24,10 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
 from kcalib.inference import events
+from kcalib.inference.conditional_spectrum import of_some
 from kcalib.inference.events import warn_if_few
 from kcalib.inference.gamma import log_gamma_tail
+from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
@@ -36,6 +38,7 @@ FEWEST = {
     "second_moment": events.SECOND_MOMENT,
 }
 MORE_DRAWS, MOST_DRAWS = 4, 64  # of targets, for a third cumulant: times those for a variance, and of labels at most
+FAR = math.log(1e-3)  # a p-value from which on a gamma law may be too light
 EQUAL = 1e-12  # spread, relative to their mean, of block estimates that are equal but for rounding
 
 
@@ -55,7 +58,9 @@ class Block(CalibrationMethod):
     variance : {"conditional", "sample", "second_moment"}
         What the mean is divided by, and the law. "conditional" takes its variance under calibration given the
         predictions, which is exact for labels and counts (of other targets from draws), and a gamma law with it and
-        with the skewness of the biased estimates' one, or that of blocks of drawn targets if it is larger. "sample"
+        with the skewness of the biased estimates' one, or that of blocks of drawn targets if it is larger; below 0.001
+        the p-value is at least that of a sum of chi-square variables with eigenvalues as weights (see `Spectrum`), of
+        2048 samples at most. "sample"
         takes the spread of the block estimates, and refers to Student's law with a degree of freedom less than there
         are blocks. "second_moment" takes what that spread is under calibration, :math:`2\, \mathbb{E} h^2 / (B (B -
         1))` for blocks of B, from H over disjoint pairs, and refers to the normal law. The last two are of the
@@ -192,6 +197,8 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         statistic = estimate / spread
         if variance == "conditional":
             log_pvalue = log_gamma_tail(estimate, spread**2, moments.skewness)
+            if log_pvalue < FAR:
+                log_pvalue = max(log_pvalue, _log_far_tail(data, packed, block_size, n_blocks, estimate, spread))
         elif variance == "sample":
             log_pvalue = _log_student_tail(statistic, n_blocks - 1)
         else:
@@ -211,6 +218,17 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         **task.blocks(block_size),
         **describe(task.data, task.packed, operator),
     )
+
+
+def _log_far_tail(data: Data, packed: Packed, block_size: int, n_blocks: int, estimate: float, spread: float) -> float:
+    """The tail of the mean of blocks whose laws are limit laws of all pairs, as wide as `spread` at least.
+
+    A gamma law falls off by its variance and skewness, a sum of chi-square variables by the largest of its weights.
+    """
+    statistic = block_size * estimate
+    law = limit_law(of_some(data, packed), statistic, n_blocks)
+    wider = max(1.0, block_size * spread / math.sqrt(law.var))
+    return float(law.logsf(statistic / wider + law.mean))
 
 
 class BlockMoments(NamedTuple):

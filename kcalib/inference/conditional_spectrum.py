@@ -10,20 +10,27 @@ and n SKCE has about the law of sum_i l_i Z_i^2, l the eigenvalues of A = B / (n
 is never stored, and a product with it takes one with the kernel's matrix. Where R^T e_i is a number (two classes) so is
 V_i, and n rows do. Of other targets a set is drawn, and its matrix H taken. `spectrum` has the methods.
 
-Of random features `of_features` takes some of the samples for all: what an eigenvalue is a mean over.
+Of blocks and random features `of_some` and `of_features` take some of the samples for all: what an eigenvalue is a mean
+over.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
+from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, LabelFeatures, products_of
+from kcalib._packing.forecast_features import ForecastFeatures
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
+from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.feature_sums import feature_rows
+from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference.eigenvalues import BLOCK_SIZE, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
 from kcalib.inference.task import Task
 
@@ -125,30 +132,74 @@ def some_rows(n: int, m: int) -> np.ndarray:
     return np.sort(np.random.default_rng(SEED).choice(n, count, replace=False, shuffle=False))
 
 
-@singledispatch
-def of_features(problem: FeatureProblem) -> Hidden | None:
-    """A of the feature kernel between some of the samples, each in place of its share; None if targets are not labels.
+def of_some(data: Data, packed: Packed) -> Hidden:
+    """A between some of the samples, each in place of its share. On the host, O(rows^2 (m + features)) a product."""
+    law = finite_law(data.take(_beside(some_rows(data.n, 1), data)), packed)
+    rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
+    at = _beside(rows, data)
+    if law is None:
+        problem = packed.with_targets(data.draw(SEED, 0)).taken(at).problem
+        return _between(_entries(problem), len(rows), data.n)
+    law = finite_law(data.take(at), packed.taken(at))
+    assert law is not None
+    points = law.problem.left.points
+    ones = arrays.namespace(points).ones_like(points[:, :1])
+    return _of_law(law, _entries(replace(law.problem, left=Side(points, ones))), data.n)
 
-    On the host: time O(rows^2 (columns + m)) for each product.
-    """
-    return None
+
+@singledispatch
+def of_features(problem: FeatureProblem) -> Hidden:
+    """The same of a feature kernel, O(rows^2 (columns + m)) a product."""
+    raise NotImplementedError(type(problem))
+
+
+@of_features.register
+def _(problem: ForecastFeatures) -> Hidden:
+    rows = some_rows(problem.n, 1)
+    points = arrays.namespace(problem.points).take(problem.points, _beside(rows, problem.data), axis=0)
+    features, marks = arrays.to_host(feature_rows(problem.map, points)), problem.drawn_marks(rows)
+    return _between((features @ features.T) * (marks @ marks.T), len(rows), problem.n)
 
 
 @of_features.register
 def _(problem: LabelFeatures) -> Hidden:
-    n, data = problem.n, problem.data
-    rows = some_rows(n, data.m)
-    law = finite_law(data.take(arrays.like(rows, data.reference)), problem.packed)
+    rows = some_rows(problem.n, problem.data.m)
+    law = finite_law(problem.data.take(_beside(rows, problem.data)), problem.packed)
     assert law is not None
     features = arrays.to_host(feature_rows(problem.map, law.problem.left.points))
-    kernel = features @ features.T
+    return _of_law(law, features @ features.T, problem.n)
+
+
+def _beside(rows: np.ndarray, data: Data) -> Array:
+    return arrays.like(rows, data.reference)
+
+
+def _entries(problem: PairProblem) -> np.ndarray:
+    tile = operator_for(problem).tile(slice(None), slice(None))
+    return arrays.to_host(tile).astype(np.float64)
+
+
+def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
+    """With the kernel's matrix between the samples of the law, which stand for n."""
     np.fill_diagonal(kernel, 0.0)
     law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
     roots = Scalars(law) if law.narrow_root.shape[1] == 1 else Vectors(law)
-    size, scale = len(rows) * roots.size, (n - 1) * len(rows) / n
+    size, scale = len(kernel) * roots.size, _scale(len(kernel), n)
 
     def product(vectors: Array) -> Array:
         return roots.back(kernel @ roots.forth(vectors))
 
     squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
     return Hidden(size, scale, squares, product, lambda: product(np.eye(size)) / scale, kernel, BLOCK_SIZE, 1)
+
+
+def _between(entries: np.ndarray, size: int, n: int) -> Hidden:
+    """H of drawn targets between some of n samples."""
+    np.fill_diagonal(entries, 0.0)
+    scale = _scale(size, n)
+    squares = float(np.sum(entries**2)) / scale**2
+    return Hidden(size, scale, squares, entries.__matmul__, lambda: entries / scale, entries, BLOCK_SIZE, 1)
+
+
+def _scale(rows: int, n: int) -> float:
+    return (n - 1) * rows / n

@@ -46,8 +46,8 @@ class Features(CalibrationMethod):
         Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60
         times the eighth root of n, which is 256 for 100,000 samples.
     n_resamples : int
-        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R); if none is, and
-        labels are classes, that of the law of many samples (the law of "spectrum", with the kernel of the features)
+        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R); if none is, that
+        of the law of many samples (the law of "spectrum", with the kernel of the features)
         where draws do not contradict it and there are thousands of events: ``result.pvalue_from`` says which.
 
     Notes
@@ -113,7 +113,7 @@ def _law(task: Task, problem: FeatureProblem, moments: FeatureMoments, drawn: np
 
     def law() -> ChiSquareMixture | None:
         hidden = of_features(problem)
-        return None if hidden is None or hidden.squares == 0 else limit_law(hidden, statistic)
+        return None if hidden.squares == 0 else limit_law(hidden, statistic)
 
     return beyond_draws(found, statistic, drawn / (n - 1), events=lambda: task.effective_events, law=law)
 

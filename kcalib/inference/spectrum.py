@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
 from kcalib.inference import events
@@ -158,18 +160,29 @@ class Spectrum(ByEigenvalues):
         return float(law.logsf(task.n * task.estimate + law.mean))
 
 
-def limit_law(hidden: Hidden, statistic: float) -> ChiSquareMixture:
-    """The law of n SKCE for many samples, its mean not subtracted, from as many products as settle its tail there."""
+def limit_law(hidden: Hidden, statistic: float, copies: int = 1) -> ChiSquareMixture:
+    """The law of n SKCE for many samples, its mean not subtracted, from as many products as settle its tail there.
+
+    With `copies` that of the mean of so many independent ones, as blocks of n samples have it.
+    """
     if hidden.size <= STORED_UP_TO:
-        return full_spectrum(hidden).law()
+        return _of_mean(full_spectrum(hidden).law(), copies)
     values = [math.inf]
 
     def settled(found: Eigenvalues) -> bool:
-        law = found.law()
+        law = _of_mean(found.law(), copies)
         values.append(float(law.logsf(statistic + law.mean)))
         return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
 
-    return leading_spectrum(hidden, N_EIGENVALUES, settled).law()
+    return _of_mean(leading_spectrum(hidden, N_EIGENVALUES, settled).law(), copies)
+
+
+def _of_mean(law: ChiSquareMixture, copies: int) -> ChiSquareMixture:
+    if copies == 1:
+        return law
+    freedom = np.multiply(law.degrees_of_freedom, copies)
+    weights = np.divide(law.weights, copies)
+    return ChiSquareMixture(weights, degrees_of_freedom=freedom, normal_variance=law.normal_variance / copies)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ from problems import draw_labels, softmax_problem
 
 import kcalib
 from kcalib import methods
-from kcalib._input.labels import prepare
+from kcalib._input.forecasts import prepare
 from kcalib._packing.features import feature_problem
+from kcalib.distributions import Normal, Poisson
 from kcalib.inference.beyond import agree, beyond_draws, tail_agrees
 from kcalib.inference.conditional_spectrum import of_features
 from kcalib.inference.quadratic import NullLaw
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.tail import Tail
-from kcalib.kernels import Exponential
+from kcalib.kernels import Exponential, Gaussian
 from kcalib.laws import ChiSquareMixture
 
 LAW = ChiSquareMixture([0.6, 0.3, 0.2, -0.1])
@@ -100,6 +101,34 @@ def test_the_law_of_features_is_that_of_its_draws():
     for level in (0.5, 0.1, 0.01):
         beyond = int(np.sum(totals > law.isf(level) - law.mean))
         assert abs(beyond - 4000 * level) < 4.5 * math.sqrt(4000 * level)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["normal", "Poisson"])
+def test_the_law_of_features_of_distributions_is_that_of_their_draws(name):
+    rng = np.random.default_rng(5)
+    means = rng.uniform(1, 4, size=1200)
+    prediction = Poisson(means) if name == "Poisson" else Normal(means, 0.5 + means / 4)
+    data, kernel = prepare(np.ones(1200), prediction), Exponential(bandwidth=1.0)
+    problem = feature_problem(data, kernel, kernel, n_columns=32, seed=0)
+    totals = problem.drawn_totals(2500, 1) / 1199
+    law = limit_law(of_features(problem), 3 * float(np.std(totals)))
+    assert np.mean(totals**2) == pytest.approx(law.var, rel=0.15)
+    for level in (0.5, 0.1, 0.01):
+        beyond = int(np.sum(totals > law.isf(level) - law.mean))
+        assert abs(beyond - 2500 * level) < 4.5 * math.sqrt(2500 * level)
+
+
+def test_features_of_distributions_go_on_below_the_draws():
+    rng, n = np.random.default_rng(6), 3000
+    means = rng.normal(size=n)
+    y, kernel = means + rng.normal(size=n), Gaussian(bandwidth=1.0)
+    method = methods.Features(n_columns=16, n_resamples=99)
+    for deviation, source in ((1.0, "draws"), (1.3, "law")):
+        prediction = Normal(means, np.full(n, deviation))
+        found = kcalib.calibration_test(y, prediction, method=method, kernel=kernel, target_kernel=kernel, seed=0)
+        assert found.pvalue_from == source
+        assert (found.pvalue < 1e-6) == (source == "law")
 
 
 def test_features_say_where_the_number_is_from():

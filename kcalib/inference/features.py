@@ -46,9 +46,9 @@ class Features(CalibrationMethod):
         Columns of features, a multiple of 16: cosines and sines of frequencies in 8 independent groups. Default: 60
         times the eighth root of n, which is 256 for 100,000 samples.
     n_resamples : int
-        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R); if none is, that
-        of the law of many samples (the law of "spectrum", with the kernel of the features)
-        where draws do not contradict it and there are thousands of events: ``result.pvalue_from`` says which.
+        Number R of draws, at least 1. The p-value is (1 + number of draws at least as large) / (1 + R); if none is,
+        that of the law of many samples (the law of "spectrum", with the kernel of the features) where draws do not
+        contradict it and there are thousands of events: ``result.pvalue_from`` says which.
 
     Notes
     -----

@@ -12,16 +12,27 @@ import numpy as np
 
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.source import Source
+from kcalib.streaming.sources.arrow import fragment_parts, hugging_face_part, parquet_part, table_part
 from kcalib.streaming.sources.batches import BatchesPart
 from kcalib.streaming.sources.content import check_content
 from kcalib.streaming.sources.npy import npy_part, npz_part
 from kcalib.streaming.sources.part import Part, Wanted
 from kcalib.streaming.sources.parts import PartsSource
-from kcalib.streaming.sources.sliceable import FieldsPart, mapping, pair
+from kcalib.streaming.sources.sliceable import FieldsPart, mapping, named_arrays, pair
+from kcalib.streaming.sources.stores import HDF5Part, ZarrPart, is_zarr
+from kcalib.streaming.sources.text import TextPart
 
 FORMATS: dict[str, Callable[[Path, Wanted], Part]] = {
     ".npy": npy_part,
     ".npz": npz_part,
+    ".parquet": parquet_part,
+    ".csv": TextPart,
+    ".tsv": TextPart,
+    ".csv.gz": TextPart,
+    ".tsv.gz": TextPart,
+    ".h5": HDF5Part,
+    ".hdf5": HDF5Part,
+    ".zarr": ZarrPart,
 }
 
 
@@ -38,15 +49,20 @@ def source(
 
     Parameters
     ----------
-    data : path, list of paths, pair of arrays, mapping of arrays, iterable or function
+    data : path, list of paths, pair of arrays, mapping of arrays, table, iterable or function
         Files: a path, one with wildcards (``"parts/*.npz"``), a folder, or a list of these; several files are read one
-        after the other, those of a folder or wildcard in the order of their names. In a folder files whose names
-        begin with "." or "_" are left out, and all others whose suffix is known are of one format. `.npy`: predictions
-        with the labels in a file beside it (``labels.npy``, or another of the names below), or an array with fields;
-        `.npz`: members are read in pieces, also compressed ones.
+        after the other, those of a wildcard or a folder, and of folders in it, in the order of their names. In a folder
+        names that begin with "." or "_" are left out, and all files of known suffixes are of one format. `.npy`:
+        predictions with the labels in a file beside it (``labels.npy``, or another of the names below), or an array
+        with fields; `.npz`: members are read in pieces, also compressed ones. `.parquet`: a batch after the other.
+        `.csv` and `.tsv`, also `.gz`: a header, and a sample a line; labels are a column, and ``n`` is not known.
+        `.h5`, `.hdf5`: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3.
 
-        Arrays: a pair ``(y_true, y_pred)`` of arrays of any library or memory maps, a mapping of names to arrays, or
-        an array with fields.
+        Arrays: a pair ``(y_true, y_pred)`` of arrays of any library, memory maps, or arrays of h5py or Zarr; a mapping
+        of names to arrays, also an ``h5py.File`` or ``zarr.Group``; an array with fields.
+
+        Tables: a ``pyarrow.dataset.Dataset`` of Parquet files, a ``pyarrow.Table``, or a ``Dataset`` or
+        ``IterableDataset`` of Hugging Face ``datasets``.
 
         Batches: an iterable of pairs ``(y_true, y_pred)``, of batches or of single samples, or of dictionaries. An
         iterator is read once; a function that returns an iterator, called for each reading, or a list can be read
@@ -119,6 +135,8 @@ def parts_of(data: Any, wanted: Wanted) -> list[Part]:
         return file_parts([data], wanted)
     if isinstance(data, (list, tuple)) and data and all(map(_is_path, data)):
         return file_parts(data, wanted)
+    if (parts := _of_library(data, wanted)) is not None:
+        return parts
     if isinstance(data, tuple) and len(data) == 2 and not any(isinstance(entry, Mapping) for entry in data):
         return [pair(*data, wanted)]
     if isinstance(data, np.ndarray) and data.dtype.names is not None:
@@ -140,9 +158,23 @@ def parts_of(data: Any, wanted: Wanted) -> list[Part]:
     )
 
 
+def _of_library(data: Any, wanted: Wanted) -> list[Part] | None:
+    """Objects of libraries that need not be there, told by their classes' names; None for others."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__}
+    if kinds & {("datasets", "Dataset"), ("datasets", "IterableDataset")}:
+        return [hugging_face_part(data, wanted)]
+    if ("pyarrow", "Dataset") in kinds:
+        return fragment_parts(data, wanted)
+    if ("pyarrow", "Table") in kinds:
+        return [table_part(data, wanted)]
+    if ("zarr", "Group") in kinds:
+        return [named_arrays("the group", sorted(data.array_keys()), data.__getitem__, wanted, "")]
+    return None
+
+
 def file_parts(paths: Iterable[Any], wanted: Wanted) -> list[Part]:
     files = [file for path in paths for file in _files(Path(path))]
-    formats = {suffix_of(file) for file in files}
+    formats = {".zarr" if file.is_dir() else suffix_of(file) for file in files}
     if len(formats) > 1:
         raise FileError(
             f"the files are of several formats, {', '.join(sorted(formats))}; expected one, name them by a wildcard "
@@ -155,17 +187,19 @@ def _opened(file: Path, wanted: Wanted) -> Part:
     try:
         if not file.is_dir():
             check_content(file)
-        return FORMATS[suffix_of(file)](file, wanted)
+        return FORMATS[".zarr" if file.is_dir() else suffix_of(file)](file, wanted)
     except FileError as error:
         raise type(error)(f"{file}: {error}") from None
 
 
 def _files(path: Path) -> list[Path]:
     """The files that a path names: itself, those of a folder or of a wildcard, in the order of their names."""
-    if path.suffix.lower() in FORMATS and path.exists():
+    if is_zarr(path):
         return [path]
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if _is_part(file.relative_to(path)) and file.is_file())
+        stores = [folder for folder in path.rglob("*.zarr") if is_zarr(folder)]
+        files = (file for file in path.rglob("*") if _is_part(file.relative_to(path)) and file.is_file())
+        found = sorted(stores or files)
         if not found:
             raise FileError(f"{path}: the folder has no files of a known suffix ({', '.join(FORMATS)}); name others")
         return found

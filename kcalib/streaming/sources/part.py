@@ -121,7 +121,7 @@ class Slices(Cursor):
     """Rows of something of which any can be read: ``read(start, stop)``."""
 
     def __init__(self, read: Callable[[int, int], Rows], start: int, n: int, close: Callable[[], None] | None = None):
-        self._read, self._at, self._n, self._close = read, start, n, close
+        self._read, self._at, self._n, self.closing = read, start, n, close
 
     def take(self, most: int) -> Rows | None:
         stop = min(self._at + most, self._n)
@@ -132,8 +132,8 @@ class Slices(Cursor):
         return rows
 
     def close(self) -> None:
-        if self._close is not None:
-            self._close()
+        if self.closing is not None:
+            self.closing()
 
 
 class Blocks(Cursor):
@@ -231,9 +231,14 @@ def sampled(true: Any, pred: Any) -> Iterator[bytes]:
     """What identifies two arrays: dtypes, shapes and some rows, the first and the last among them."""
     for array in (true, pred):
         yield f"{array.dtype} {tuple(array.shape)}".encode()
-        n = int(array.shape[0])
-        for row in sorted({round(i * (n - 1) / _SAMPLED) for i in range(_SAMPLED + 1)}) if n else ():
-            yield np.asarray(arrays.to_host(array[row : row + 1])).tobytes()
+        for row in rows_sampled(int(array.shape[0])):
+            found = np.asarray(arrays.to_host(array[row : row + 1]))
+            yield repr(found.tolist()).encode() if found.dtype.kind == "O" else found.tobytes()
+
+
+def rows_sampled(n: int) -> list[int]:
+    """Numbers of some rows, evenly spaced."""
+    return sorted({round(i * (n - 1) / _SAMPLED) for i in range(_SAMPLED + 1)}) if n else []
 
 
 _SAMPLED = 32

@@ -31,7 +31,7 @@ class ArraysPart(Part):
         self.place, self.found = place, found
         self.n_columns = columns_of(pred)
         self.n = check_lengths(true, pred, found)
-        self._true, self._pred = true, pred
+        self.true, self.pred = true, pred
 
     def open(self, start: int) -> Slices:
         assert self.n is not None
@@ -39,14 +39,14 @@ class ArraysPart(Part):
 
     def _rows(self, start: int, stop: int) -> Rows:
         self._release()  # what was read before
-        return sliced(self._true, start, stop), sliced(self._pred, start, stop)
+        return sliced(self.true, start, stop), sliced(self.pred, start, stop)
 
     def _release(self) -> None:
-        release(self._true)
-        release(self._pred)
+        release(self.true)
+        release(self.pred)
 
     def identity(self) -> Iterator[bytes]:
-        return sampled(self._true, self._pred)
+        return sampled(self.true, self.pred)
 
 
 def pair(true: Any, pred: Any, wanted: Wanted) -> Part:
@@ -54,7 +54,7 @@ def pair(true: Any, pred: Any, wanted: Wanted) -> Part:
     return ArraysPart(_sliceable(true, "y_true"), _sliceable(pred, "y_pred"), found)
 
 
-def named_arrays(holder: str, names: list[str], get: Callable[[str], Any], wanted: Wanted, place: str) -> Part:
+def named_arrays(holder: str, names: list[str], get: Callable[[str], Any], wanted: Wanted, place: str) -> ArraysPart:
     """Two of several arrays that have names."""
     columns = wanted.columns("array", tuple(names), holder=holder)
     choice = wanted.choice(columns)

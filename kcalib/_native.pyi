@@ -239,3 +239,16 @@ def state_sums(
     null_own: tuple[np.ndarray, np.ndarray],
     sweep: Sweep,
 ) -> None: ...
+def drawn_block_sums(
+    features: Features,
+    p: np.ndarray,
+    root: np.ndarray | None,
+    seed: int,
+    n_draws: int,
+    first_rows: np.ndarray,
+    base: tuple[np.ndarray, np.ndarray],
+    base_own: tuple[np.ndarray, np.ndarray],
+    changes: tuple[np.ndarray, np.ndarray],
+    changes_own: tuple[np.ndarray, np.ndarray],
+    sweep: Sweep,
+) -> None: ...

@@ -14,15 +14,13 @@ import numpy as np
 
 from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.random import cumulative_sums, draw_labels
 from kcalib._backend.threads import sweeping
-from kcalib._pairs.feature_sums import compiled, feature_rows, mark_sums
+from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import Rows
 
 BLOCK, DRAWN_BLOCK = 2**7, 2**12  # rows of a block, without and with draws of labels
-MARKS_AT_ONCE = 320  # columns of drawn labels whose sums share one pass of features
 
 
 def block_size(options: StateOptions) -> int:
@@ -42,6 +40,9 @@ class DrawnSums:
     base_own: ExactSums  # sum |phi|^2 |R^T base|^2
     changes: ExactSums  # shape (n_resamples, n_columns, m)
     changes_own: ExactSums  # sum |phi|^2 (|R^T e|^2 - |R^T base|^2), shape (n_resamples,)
+
+    def copy(self) -> DrawnSums:
+        return DrawnSums(*(part.copy() for part in vars(self).values()))
 
     def __add__(self, other: DrawnSums) -> DrawnSums:
         return DrawnSums(
@@ -108,7 +109,8 @@ class Machine:
 
     def plus(self, sums: KernelSums, pieces: Iterable[Rows]) -> KernelSums:
         """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
-        new = KernelSums(sums.sums.copy(), sums.own.copy(), sums.null_own.copy(), sums.drawn)
+        drawn = None if sums.drawn is None else sums.drawn.copy()
+        new = KernelSums(sums.sums.copy(), sums.own.copy(), sums.null_own.copy(), drawn)
         for rows in pieces:
             tiles = rows.numbers // BLOCK
             ends = np.append(np.flatnonzero(np.diff(tiles)) + 1, len(tiles))
@@ -125,46 +127,36 @@ class Machine:
                     new.null_own.flat(),
                     sweep,
                 )
-            if new.drawn is not None:
-                blocks = rows.numbers // DRAWN_BLOCK
-                for block in np.unique(blocks).tolist():
-                    new = replace(new, drawn=new.drawn + self._drawn(block, rows.taken(blocks == block)))
+                if drawn is not None:
+                    self._add_drawn(rows, drawn, sweep)
         return new
 
-    def _drawn(self, block: int, rows: Rows) -> DrawnSums:
-        p, (n, m) = rows.probabilities, rows.probabilities.shape
-        count, columns = self.options.n_resamples, self.map.n_columns
-        norms = np.sum(feature_rows(self.map, p) ** 2, axis=1)
-        likely = np.argmax(p, axis=1)[:, None] == np.arange(m)
-        likely &= (p.max(axis=1, keepdims=True) >= 0.5) | (m == 2)
-        base = likely - p
-        base_costs = norms * self._lengths(base)
-        base_sums, _ = mark_sums(self.map, p, base, threads=self.threads)
-        cumulative = cumulative_sums(p)
-        changes, own = np.empty((count, columns, m)), np.empty(count)
-        at_once = max(1, MARKS_AT_ONCE // m)
-        for begin in range(0, count, at_once):
-            draws = range(begin, min(begin + at_once, count))
-            moved = np.empty((n, len(draws), m))
-            for k, draw in enumerate(draws):
-                labels = draw_labels(cumulative, self._uniforms(block, draw)[rows.numbers % DRAWN_BLOCK])
-                moved[:, k] = (labels[:, None] == np.arange(m)) * 1.0 - likely
-                own[draw] = float(np.sum(norms * self._lengths(base + moved[:, k]) - base_costs))
-            found, _ = mark_sums(self.map, p, moved.reshape(n, -1), threads=self.threads)
-            changes[begin : draws.stop] = found.reshape(columns, len(draws), m).transpose(1, 0, 2)
-        return DrawnSums(
-            ExactSums.of(base_sums), ExactSums.of(np.sum(base_costs)), ExactSums.of(changes), ExactSums.of(own)
+    def _add_drawn(self, rows: Rows, sums: DrawnSums, sweep: _native.Sweep) -> None:
+        """Add draws of labels; of an incomplete block rows that are not there are sure of a label, and add nothing."""
+        blocks, starts = np.unique(rows.numbers // DRAWN_BLOCK, return_index=True)
+        if len(rows.numbers) == len(blocks) * DRAWN_BLOCK:
+            self._add_drawn_blocks(blocks, rows.probabilities, sums, sweep)
+            return
+        for block, begin, end in zip(blocks, starts, [*starts[1:], len(rows.numbers)], strict=True):
+            p = np.zeros((DRAWN_BLOCK, self.m))
+            p[:, 0] = 1.0
+            p[rows.numbers[begin:end] % DRAWN_BLOCK] = rows.probabilities[begin:end]
+            self._add_drawn_blocks(np.array([block]), p, sums, sweep)
+
+    def _add_drawn_blocks(self, blocks: np.ndarray, p: np.ndarray, sums: DrawnSums, sweep: _native.Sweep) -> None:
+        _native.drawn_block_sums(
+            self._features,
+            p,
+            self.root,
+            self.options.seed,
+            self.options.n_resamples,
+            blocks * DRAWN_BLOCK,
+            sums.base.flat(),
+            sums.base_own.flat(),
+            sums.changes.flat(),
+            sums.changes_own.flat(),
+            sweep,
         )
-
-    def _lengths(self, residuals: np.ndarray) -> np.ndarray:
-        seen = residuals if self.root is None else residuals @ self.root
-        return np.asarray(np.sum(seen * seen, axis=1))
-
-    def _uniforms(self, block: int, draw: int) -> np.ndarray:
-        """The numbers of the rows of a block in the stream of the draw."""
-        key = np.array([self.options.seed, draw], dtype=np.uint64)
-        counter = np.array([block * DRAWN_BLOCK // 4, 0, 0, 0], dtype=np.uint64)  # it gives four numbers at a time
-        return np.random.Generator(np.random.Philox(key=key, counter=counter)).random(DRAWN_BLOCK)
 
     def drawn_totals(self, drawn: DrawnSums) -> np.ndarray:
         """sum_{i != j} H_ij of each draw's labels, shape (n_resamples,)."""

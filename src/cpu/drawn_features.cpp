@@ -294,7 +294,7 @@ class Additions {
   template <class T>
   double list(const FeatureTable& table, const Tile<T>& tile, const DrawnLabels& from, Word draw, long begin, long rows,
               long place) {
-    table.uniforms(from.seed, draw, begin, rounded_up(rows, ROW_STEP), uniform_.get());
+    table.uniforms(from.seed, draw, long(from.first_row) + begin, rounded_up(rows, ROW_STEP), uniform_.get());
     table.labels(tile.label_rows(rows), uniform_.get(), labels_.get());
     if (n_likely_ == 0) {
       added_.list(all_.get(), rows, labels_.get(), place);
@@ -347,15 +347,19 @@ struct Sizes {
   }
 };
 
-}  // namespace
+int threads_of(const PackedMap& map, const DrawnLabels& labels, const Run& run) {
+  const double work =
+      double(labels.n) * double(map.size() * COLUMNS) * (30.0 + double(labels.n_draws) + double(labels.m));
+  return team_size(run, std::max(labels.n_draws, map.size()), work);
+}
 
-template <class T>
-bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabels& labels, const Run& run, double* out) {
-  const PackedMap packed(map);
+// Adds all rows to the sums of all draws, a batch of draws at a time. Of each draw `finish` is called once by the thread
+// that has it, with the sums of its changes and those of the base, panel by panel of m * COLUMNS numbers, and its costs.
+template <class T, class Finish>
+bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labels, const Run& run, const Finish& finish) {
   const FeatureTable& table = *run.table->features;
   const long panels = packed.size(), m = labels.m, n = labels.n, sums_size = m * COLUMNS;
-  const double work = double(n) * double(panels * COLUMNS) * (30.0 + double(labels.n_draws) + double(m));
-  const int threads = team_size(run, std::max(labels.n_draws, panels), work);
+  const int threads = threads_of(packed, labels, run);
   const Sizes sizes(packed, labels, threads);
   const long n_tiles = (n + sizes.rows - 1) / sizes.rows, batches = (labels.n_draws + sizes.draws - 1) / sizes.draws;
   const std::vector<double> matrix = target_matrix(labels, threads);
@@ -370,11 +374,6 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
   for (auto& tile : tiles) tile = std::make_unique<Tile<T>>(packed, labels, of_labels, sizes.rows, run);
   std::vector<std::unique_ptr<Additions>> additions(static_cast<std::size_t>(threads));
   for (auto& list : additions) list = std::make_unique<Additions>(sizes.rows, m);
-  const long rank = labels.rank, n_roots = labels.root ? threads : 0;
-  const AlignedBuffer<double> packed_root(labels.root ? marks_size(m, rank, table.marks_at_once) : 0);
-  const AlignedBuffer<double> rooted(n_roots * rank * COLUMNS);
-  if (labels.root)
-    for (long k = 0; k < m; ++k) pack_row(labels.root + k * rank, k, m, rank, table.marks_at_once, packed_root.get());
 
   Watch watch(run, n_tiles * batches);
   for (long batch = 0; batch < batches; ++batch) {
@@ -422,29 +421,85 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
       }
 #pragma omp barrier
       for (long k = own.begin; k < own.end; ++k) {
-        double total = 0;
-        for (long p = 0; p < panels; ++p) {
-          double* of = sums_of(p, k);
-          if (m == 2)
+        if (m == 2)
+          for (long p = 0; p < panels; ++p) {
+            double* of = sums_of(p, k);
             for (int c = 0; c < COLUMNS; ++c) {
               const double towards = of[COLUMNS + c] - of[c];
               of[COLUMNS + c] = towards;
               of[c] = -towards;
             }
-          const double squares = table.square_of_sums(of, base_sums.get() + p * sums_size, sums_size);
-          if (!labels.root) {
-            total += squares;
-            continue;
           }
-          double* product = rooted.get() + thread * rank * COLUMNS;
-          std::fill_n(product, rank * COLUMNS, 0.0);
-          table.add_products(of, packed_root.get(), m, rank, product);
-          for (long c = 0; c < rank * COLUMNS; ++c) total += product[c] * product[c];
-        }
-        out[first + k] = total - (base_cost + costs[k]);
+        finish(first + k, [&](long p) { return sums_of(p, k); }, base_sums.get(), base_cost, costs[k]);
       }
     }
     if (watch.stopped()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+template <class T>
+bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabels& labels, const Run& run, double* out) {
+  const PackedMap packed(map);
+  const FeatureTable& table = *run.table->features;
+  const long panels = packed.size(), m = labels.m, rank = labels.rank, sums_size = m * COLUMNS;
+  const long n_roots = labels.root ? threads_of(packed, labels, run) : 0;
+  const AlignedBuffer<double> packed_root(labels.root ? marks_size(m, rank, table.marks_at_once) : 0);
+  const AlignedBuffer<double> rooted(n_roots * rank * COLUMNS);
+  if (labels.root)
+    for (long k = 0; k < m; ++k) pack_row(labels.root + k * rank, k, m, rank, table.marks_at_once, packed_root.get());
+  const auto finish = [&](long draw, const auto& changes, const double* base, double base_cost, double cost) {
+    double total = 0;
+    for (long p = 0; p < panels; ++p) {
+      double* of = changes(p);
+      const double squares = table.square_of_sums(of, base + p * sums_size, sums_size);
+      if (!labels.root) {
+        total += squares;
+        continue;
+      }
+      double* product = rooted.get() + thread_number() * rank * COLUMNS;
+      std::fill_n(product, rank * COLUMNS, 0.0);
+      table.add_products(of, packed_root.get(), m, rank, product);
+      for (long c = 0; c < rank * COLUMNS; ++c) total += product[c] * product[c];
+    }
+    out[draw] = total - (base_cost + cost);
+  };
+  return sum_draws(packed, points, labels, run, finish);
+}
+
+bool drawn_block_sums(const FeatureMap& map, DrawnLabels labels, const std::int64_t* first_rows, long n_blocks,
+                      const Run& run, const DrawnSums& out) {
+  const PackedMap packed(map);
+  const long panels = packed.size(), m = labels.m, size = 2 * map.n_frequencies * m;
+  // Of sums in panels those of the columns (2F x m).
+  const auto add = [&](const double* panel, long p, const ExactSums& to) {
+    std::uint64_t low[COLUMNS];
+    std::int64_t high[COLUMNS];
+    const long lanes = std::min(map.n_frequencies - p * FREQUENCIES, long(FREQUENCIES));
+    for (long k = 0; k < m; ++k) {
+      cut(panel + k * COLUMNS, COLUMNS, low, high);
+      for (long lane = 0; lane < lanes; ++lane) {
+        const long column = p * FREQUENCIES + lane;
+        to.add(column * m + k, Wide{low[lane], high[lane]});
+        to.add((map.n_frequencies + column) * m + k, Wide{low[FREQUENCIES + lane], high[FREQUENCIES + lane]});
+      }
+    }
+  };
+  const double* p = labels.probabilities;
+  for (long b = 0; b < n_blocks; ++b) {
+    labels.probabilities = p + b * labels.n * m;
+    labels.first_row = Word(first_rows[b]);
+    const auto finish = [&](long draw, const auto& changes, const double* base, double base_cost, double cost) {
+      for (long panel = 0; panel < panels; ++panel)
+        add(changes(panel), panel, {out.changes.high + draw * size, out.changes.low + draw * size});
+      add_exactly(&cost, 1, {out.changes_own.high + draw, out.changes_own.low + draw});
+      if (draw) return;
+      for (long panel = 0; panel < panels; ++panel) add(base + panel * m * COLUMNS, panel, out.base);
+      add_exactly(&base_cost, 1, out.base_own);
+    };
+    if (!sum_draws(packed, labels.probabilities, labels, run, finish)) return false;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 // instruction set are in feature_kernels.cpp.
 #pragma once
 
+#include "exact_sums.h"
 #include "kcalib/philox.h"
 #include "sweep.h"
 
@@ -41,10 +42,24 @@ struct DrawnLabels {
   long rank;
   Word seed, first;  // number of the first draw
   long n_draws;
+  Word first_row;  // labels are those of the rows from this number on, a multiple of 4
 };
 
 // out[b] = |S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i phi(x_i) (x) e_i and e_i = onehot(label) - p_i.
 template <class T>
 bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabels& labels, const Run& run, double* out);
+
+// Sums in fixed point: of phi (x) base and phi (x) (e - base), of |phi|^2 |R^T base|^2 and of what |phi|^2 |R^T e|^2 is
+// more, where the base of a row is what all draws share (drawn_features.cpp).
+struct DrawnSums {
+  ExactSums base;         // 2F x m
+  ExactSums base_own;     // 1
+  ExactSums changes;      // draws x 2F x m
+  ExactSums changes_own;  // draws
+};
+
+// Adds blocks of `labels.n` rows each, whose first rows have these numbers; points are the probabilities.
+bool drawn_block_sums(const FeatureMap& map, DrawnLabels labels, const std::int64_t* first_rows, long n_blocks,
+                      const Run& run, const DrawnSums& out);
 
 }  // namespace kcalib

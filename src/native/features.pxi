@@ -18,6 +18,7 @@ cdef extern from "cpu/features.h" namespace "kcalib" nogil:
         unsigned long long seed
         unsigned long long first
         long n_draws
+        unsigned long long first_row
     bint c_mark_sums "kcalib::mark_sums"[T](
         const FeatureMap&, const T*, const T*, long, long, const Run&, double*, double*) except +
     bint c_row_forms "kcalib::row_forms"[T](
@@ -95,7 +96,7 @@ cdef class Features:
         labels.rank = 0
         if root is not None:
             labels.root, labels.rank = &root[0, 0], root.shape[1]
-        labels.seed, labels.first, labels.n_draws = seed, first, n_draws
+        labels.seed, labels.first, labels.n_draws, labels.first_row = seed, first, n_draws, 0
         result = np.empty(n_draws)
         cdef double[::1] out = result
         cdef bint finished

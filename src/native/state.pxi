@@ -1,4 +1,5 @@
-# Sums of states in fixed point: src/cpu/exact_sums.h, src/cpu/state_scores.h, src/cpu/state_sums.h.
+# Sums of states in fixed point: src/cpu/exact_sums.h, src/cpu/state_scores.h, src/cpu/state_sums.h, and
+# of draws src/cpu/features.h.
 
 cdef extern from "cpu/exact_sums.h" namespace "kcalib" nogil:
     cdef cppclass ExactSums:
@@ -31,6 +32,16 @@ cdef extern from "cpu/state_sums.h" namespace "kcalib" nogil:
         ExactSums null_own
     bint c_state_sums "kcalib::state_sums"(
         const FeatureMap&, const StateRows&, const int64_t*, long, const Run&, const StateSums&) except +
+
+
+cdef extern from "cpu/features.h" namespace "kcalib" nogil:
+    cdef cppclass DrawnSums:
+        ExactSums base
+        ExactSums base_own
+        ExactSums changes
+        ExactSums changes_own
+    bint c_drawn_block_sums "kcalib::drawn_block_sums"(
+        const FeatureMap&, DrawnLabels, const int64_t*, long, const Run&, const DrawnSums&) except +
 
 
 cdef ExactSums exact_sums(pair):
@@ -73,4 +84,25 @@ def state_sums(
     out.sums, out.own, out.null_own = exact_sums(sums), exact_sums(own), exact_sums(null_own)
     with nogil:
         finished = c_state_sums(features.map, rows, &ends[0], ends.shape[0], sweep.run, out)
+    sweep.raise_if_stopped(finished)
+
+
+def drawn_block_sums(
+    Features features not None, const double[:, ::1] p, const double[:, ::1] root, unsigned long long seed,
+    long n_draws, const int64_t[::1] first_rows, base, base_own, changes, changes_own, Sweep sweep not None,
+):
+    """Adds draws of labels of blocks of rows, as many for each of `first_rows`, to sums as those above."""
+    cdef DrawnLabels labels
+    cdef DrawnSums out
+    cdef bint finished
+    labels.probabilities, labels.n, labels.m = &p[0, 0], p.shape[0] // first_rows.shape[0], p.shape[1]
+    labels.root = NULL
+    labels.rank = 0
+    if root is not None:
+        labels.root, labels.rank = &root[0, 0], root.shape[1]
+    labels.seed, labels.first, labels.n_draws, labels.first_row = seed, 0, n_draws, 0
+    out.base, out.base_own = exact_sums(base), exact_sums(base_own)
+    out.changes, out.changes_own = exact_sums(changes), exact_sums(changes_own)
+    with nogil:
+        finished = c_drawn_block_sums(features.map, labels, &first_rows[0], first_rows.shape[0], sweep.run, out)
     sweep.raise_if_stopped(finished)

@@ -1,0 +1,200 @@
+"""What a state is on disk: one small versioned file with a checksum, no pickle, written whole or not at all.
+
+    magic (8 bytes) | format version (uint32) | length of the header (uint32) | length of the file (uint64)
+    header: JSON with sorted keys, padded by blanks to a multiple of 64 bytes
+    arrays: little-endian, in the order of their names, each at a multiple of 64 bytes, zeros in between
+    BLAKE2b of all of that (32 bytes)
+
+Magic, the two lengths and the checksum stay where they are in every later version, so that whoever reads a file knows
+whether it is whole before asking for its version. Within a version entries of the header may be added; who does not
+know them skips them. The header has no time and no name in it: equal contents have equal bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._version import __version__
+from kcalib.streaming._descriptions import UnknownError, described, restored
+
+MAGIC = b"\x89KCALIB\n"
+VERSION = 1
+PROLOGUE = struct.Struct("<8sIIQ")
+ALIGNMENT, DIGEST = 64, 32
+DTYPES = ("|b1", "|u1", "<i4", "<i8", "<u8", "<f4", "<f8")
+
+
+class Content(NamedTuple):
+    """What a file holds."""
+
+    kind: str  # of state
+    options: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def packed(content: Content) -> bytes:
+    """The bytes of the file; equal contents have equal ones.
+
+    Raises
+    ------
+    TypeError
+        If an option is an object of a class that is none of kcalib's.
+    """
+    parts, entries, size = [], {}, 0
+    for name in sorted(content.arrays):
+        array = np.asarray(content.arrays[name])
+        dtype = array.dtype.newbyteorder("<").str
+        assert dtype in DTYPES, (name, dtype)
+        data = array.astype(dtype, order="C", copy=False).tobytes()
+        entries[name] = {"dtype": dtype, "shape": list(array.shape), "offset": size}
+        parts.append(data.ljust(_aligned(len(data)), b"\0"))
+        size += len(parts[-1])
+    found = {
+        "kind": content.kind,
+        "library": __version__,
+        "options": {name: described(value, f"`{name}`") for name, value in content.options.items()},
+        "arrays": entries,
+    }
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
+    header = text.ljust(_aligned(PROLOGUE.size + len(text)) - PROLOGUE.size)
+    total = PROLOGUE.size + len(header) + size + DIGEST
+    whole = b"".join((PROLOGUE.pack(MAGIC, VERSION, len(header), total), header, *parts))
+    return whole + _digest(whole)
+
+
+def unpacked(data: bytes, name: str) -> Content:
+    """What the bytes hold; `name` is what messages call them.
+
+    Raises
+    ------
+    ValueError
+        If they are none of a state, not whole, damaged, or of a later version.
+    """
+    _check_start(data[: PROLOGUE.size], len(data), name)
+    _, version, header_size, _ = PROLOGUE.unpack(data[: PROLOGUE.size])
+    if _digest(data[:-DIGEST]) != data[-DIGEST:]:
+        raise ValueError(f"{name} is damaged: its checksum is not that of its contents; take a copy, or make it again")
+    begin = PROLOGUE.size + header_size
+    try:
+        header = json.loads(data[PROLOGUE.size : begin])
+        library = str(header.get("library"))
+    except (ValueError, AttributeError, RecursionError):
+        header, library = {}, "of a later version" if version > VERSION else "of an unknown version"
+    if version != VERSION:
+        up_to = f"this version, {__version__}, reads format {VERSION}"
+        raise ValueError(f"{name} was written by kcalib {library} in format {version}, but {up_to}; update kcalib")
+    try:
+        arrays = {key: _array(data[begin:-DIGEST], entry) for key, entry in header["arrays"].items()}
+        options = {key: restored(value) for key, value in header["options"].items()}
+        return Content(str(header["kind"]), options, arrays)
+    except UnknownError as error:
+        raise ValueError(f"{name} was written by kcalib {library} and has {error}; update kcalib") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise ValueError(f"{name} is not as kcalib writes a state, although its checksum is right") from None
+
+
+def read(path: Any) -> bytes:
+    """The bytes of a file, which starts as that of a state does, and is as long as it says.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it is a folder, or no file of a state.
+    """
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        raise ValueError(f"{name} is a folder, expected a file with a state")
+    with open(name, "rb") as file:
+        start = file.read(PROLOGUE.size)
+        _check_start(start, os.fstat(file.fileno()).st_size, name)
+        return start + file.read()
+
+
+def write(path: Any, data: bytes) -> None:
+    """Put the bytes into the file, all of them or none: until then what was there stays.
+
+    They are written to a new file beside it, which takes its place when it is on the disk.
+
+    Raises
+    ------
+    OSError
+        If there is no such folder, no right to write there, or no space; the file is as it was then.
+    """
+    target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
+    if target.is_dir():
+        raise ValueError(f"{os.fspath(path)} is a folder, expected the name of a file")
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        with open(descriptor, "wb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(beside, target.stat().st_mode & 0o7777)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            fault = f"{error.strerror}, the state was not saved and the file is as it was"
+            raise type(error)(error.errno, fault, os.fspath(path)) from None
+        raise
+    _keep_name(target.parent)
+
+
+def _keep_name(folder: Path) -> None:
+    """That the folder knows the file by its name must be on the disk, too; not all file systems can be asked for it."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _check_start(start: bytes, size: int, name: str) -> None:
+    """Refuse what is empty, foreign, or of another length than it says."""
+    if not size:
+        raise ValueError(f"{name} is empty, expected a state")
+    if start[: len(MAGIC)] != MAGIC[: len(start)]:
+        raise ValueError(f"{name} is not a state of kcalib, expected what `save` has written")
+    total = PROLOGUE.unpack(start)[3] if len(start) == PROLOGUE.size else None
+    if total is None or size < total:
+        of = "" if total is None else f" of {total}"
+        raise ValueError(f"{name} is truncated: it has {size} bytes{of}; copy or make it again")
+    header_size = PROLOGUE.unpack(start)[2]
+    if size > total or PROLOGUE.size + header_size + DIGEST > total:
+        raise ValueError(f"{name} is damaged: it has {size} bytes, but says {total}; take a copy, or make it again")
+
+
+def _array(data: bytes, entry: Mapping[str, Any]) -> np.ndarray:
+    dtype, shape, offset = entry["dtype"], tuple(entry["shape"]), entry["offset"]
+    if dtype not in DTYPES or offset < 0 or any(not isinstance(length, int) or length < 0 for length in shape):
+        raise ValueError
+    count = 1
+    for length in shape:
+        count *= length
+    found = np.frombuffer(data, dtype=dtype, count=count, offset=offset) if count else np.empty(0, dtype)
+    return found.reshape(shape).astype(found.dtype.newbyteorder("="))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST, person=b"kcalib state").digest()

@@ -40,19 +40,10 @@ def biased(moments: Moments, n: int, sample_weight: Array | None = None) -> floa
 
 
 def standard_error(moments: Moments, null_squares: float | None = None) -> float | None:
-    """Standard error of the unbiased estimate; None below four samples.
-
-    Var U = (4 (n - 2) z1 + 2 z2) / (n (n - 1)), z1 = Var E[h(X, X') | X], z2 = Var h(X, X').
-    Both are estimated without bias from row sums and the sum of squares; z1 is 0 under
-    calibration, where its estimate can be negative and is set to 0: there the standard error
-    is somewhat too large. With `null_squares`, what the sum of squares is on average under calibration given the
-    predictions, z2 is at least what it is then: where errors are rare the residuals at hand may hold none.
-    """
+    """Standard error of the unbiased estimate; None below four samples. See `Spread`."""
     if moments.row_sums is None or moments.sum_of_squares is None or moments.row_sums.shape[0] < 4:
         return None
-    n = moments.row_sums.shape[0]
-    z1, z2 = _components(moments, null_squares)
-    return math.sqrt((4 * (n - 2) * z1 + 2 * z2) / (n * (n - 1)))
+    return spread_of(moments).standard_error(null_squares)
 
 
 def null_standard_error(null_squares: float, n: int) -> float:
@@ -110,46 +101,86 @@ def gamma_quantile(tail: float) -> float:
     return max(float(np.max(standardized)), -float(scipy.special.ndtri(tail)))
 
 
-def score_variance(moments: Moments, null_squares: float | None = None) -> ScoreVariance:
-    """The variance of `standard_error` with z1 proportional to t, for limits of score intervals.
+class Spread(NamedTuple):
+    """Sums over the rows of H that the variance of the unbiased estimate is made of, of at least four.
 
-    z1 = <g, S g> and t = |g|^2 for the mean embedding g of the residuals and their covariance S, so that z1 / t is a
-    mean of S's eigenvalues. It is taken at the plug-in g, where t is the biased estimate, which is positive. The
-    variance at the estimate is too small whenever the estimate is, and a limit made with it is exceeded too often.
+    Var U = (4 (n - 2) z1 + 2 z2) / (n (n - 1)), z1 = Var E[h(X, X') | X], z2 = Var h(X, X').
     """
-    assert moments.row_sums is not None and moments.diagonal is not None
-    n = moments.row_sums.shape[0]
-    plug_in = biased(moments, n)
-    scores = (moments.row_sums + moments.diagonal) / n
-    eigenvalue = max(0.0, total(scores * scores) / n / plug_in - plug_in) if plug_in > 0 else 0.0
-    constant = 2 * _components(moments, null_squares)[1] / (n * (n - 1))
-    return ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), constant)
+
+    n: int
+    total: float  # of H off the diagonal
+    plug_in: float  # the biased estimate; 0 where it is not known
+    sum_of_squares: float  # of H off the diagonal
+    square_rows: float  # of the rows' sums off the diagonal
+    square_deviations: float  # of these from their mean
+    square_scores: float  # of the rows' sums with the diagonal, over n
+
+    def standard_error(self, null_squares: float | None = None) -> float:
+        """The root of the variance.
+
+        Both terms are estimated without bias from row sums and the sum of squares; z1 is 0 under
+        calibration, where its estimate can be negative and is set to 0: there the standard error
+        is somewhat too large. With `null_squares`, what the sum of squares is on average under calibration given the
+        predictions, z2 is at least what it is then: where errors are rare the residuals at hand may hold none.
+        """
+        z1, z2 = self._components(null_squares)
+        return math.sqrt((4 * (self.n - 2) * z1 + 2 * z2) / (self.n * (self.n - 1)))
+
+    def score_variance(self, null_squares: float | None = None) -> ScoreVariance:
+        """The variance with z1 proportional to t, for limits of score intervals.
+
+        z1 = <g, S g> and t = |g|^2 for the mean embedding g of the residuals and their covariance S, so that z1 / t is
+        a mean of S's eigenvalues. It is taken at the plug-in g, where t is the biased estimate, which is positive. The
+        variance at the estimate is too small whenever the estimate is, and a limit made with it is exceeded too often.
+        """
+        n, plug_in = self.n, self.plug_in
+        eigenvalue = max(0.0, self.square_scores / n / plug_in - plug_in) if plug_in > 0 else 0.0
+        constant = 2 * self._components(null_squares)[1] / (n * (n - 1))
+        return ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), constant)
+
+    def generous_standard_error(self, null_squares: float | None = None) -> float:
+        """As `standard_error`, with z1 by the jackknife: for intervals that must hold near calibration, too.
+
+        The jackknife's z1 is too large by about z2 / (n - 2) and never negative. `standard_error` has no such excess,
+        but is too small whenever the estimate errs towards 0, as the two are correlated, and intervals miss too often.
+        """
+        n = self.n
+        jackknife = 4 * self.square_deviations / (n * (n - 1) * (n - 2) ** 2)
+        return math.sqrt(jackknife + 2 * self._components(null_squares)[1] / (n * (n - 1)))
+
+    def _components(self, null_squares: float | None = None) -> tuple[float, float]:
+        """z1 and z2, at least 0, and the latter at least what it is under calibration."""
+        n, squares = self.n, self.sum_of_squares
+        pairs = n * (n - 1)
+        # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
+        square_mean = (self.total**2 - 4 * self.square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
+        z1 = (self.square_rows - squares) / (pairs * (n - 2)) - square_mean
+        return max(0.0, z1), max(0.0, squares / pairs - square_mean, (null_squares or 0.0) / pairs)
+
+
+def spread_of(moments: Moments) -> Spread:
+    """From all rows."""
+    rows, squares = moments.row_sums, moments.sum_of_squares
+    assert rows is not None and squares is not None
+    n = int(rows.shape[0])
+    deviations = rows - total(rows) / n
+    plug_in = square_scores = 0.0
+    if moments.diagonal is not None:
+        scores = (rows + moments.diagonal) / n
+        plug_in, square_scores = biased(moments, n), total(scores * scores)
+    return Spread(
+        n, float(moments.total), plug_in, squares, total(rows * rows), total(deviations * deviations), square_scores
+    )
+
+
+def score_variance(moments: Moments, null_squares: float | None = None) -> ScoreVariance:
+    """See `Spread`."""
+    return spread_of(moments).score_variance(null_squares)
 
 
 def generous_standard_error(moments: Moments, null_squares: float | None = None) -> float:
-    """As `standard_error`, with z1 by the jackknife: for intervals that must hold near calibration, too.
-
-    The jackknife's z1 is too large by about z2 / (n - 2) and never negative. `standard_error` has no such excess,
-    but is too small whenever the estimate errs towards 0, as the two are correlated, and intervals miss too often.
-    """
-    assert moments.row_sums is not None
-    n = moments.row_sums.shape[0]
-    deviations = moments.row_sums - total(moments.row_sums) / n
-    jackknife = 4 * total(deviations * deviations) / (n * (n - 1) * (n - 2) ** 2)
-    return math.sqrt(jackknife + 2 * _components(moments, null_squares)[1] / (n * (n - 1)))
-
-
-def _components(moments: Moments, null_squares: float | None = None) -> tuple[float, float]:
-    """z1 and z2 of `standard_error`, at least 0, and the latter at least what it is under calibration."""
-    assert moments.row_sums is not None and moments.sum_of_squares is not None
-    n = moments.row_sums.shape[0]
-    squares = moments.sum_of_squares
-    square_rows = total(moments.row_sums * moments.row_sums)
-    pairs = n * (n - 1)
-    # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
-    square_mean = (float(moments.total) ** 2 - 4 * square_rows + 2 * squares) / (pairs * (n - 2) * (n - 3))
-    z1 = (square_rows - squares) / (pairs * (n - 2)) - square_mean
-    return max(0.0, z1), max(0.0, squares / pairs - square_mean, (null_squares or 0.0) / pairs)
+    """See `Spread`."""
+    return spread_of(moments).generous_standard_error(null_squares)
 
 
 def mean_and_standard_error(values: Array) -> tuple[float, float | None]:

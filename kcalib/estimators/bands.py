@@ -55,6 +55,29 @@ def exact_band(sample: Sample, index: Array, filled: np.ndarray, count: np.ndarr
     return Band(limits[:, 0], limits[:, 1])
 
 
+def binomial_band(bins: Bins, tail: float) -> Band:
+    """Limits as of `exact_band` or a little wider, from the bins' mean confidences; NaN in empty bins.
+
+    Of independent events the number is below k with a probability of at most that of the binomial law with their mean,
+    for k up to its expectation, and above by symmetry (Hoeffding 1956).
+    """
+    filled = np.flatnonzero(bins.count)
+    count, confidence = bins.count[filled].astype(np.float64), np.clip(bins.confidence[filled], 0.0, 1.0)
+    band = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
+    band.low[filled] = _binomial_low(count, confidence, tail) / count
+    band.high[filled] = 1 - _binomial_low(count, 1 - confidence, tail) / count
+    return band
+
+
+def _binomial_low(count: np.ndarray, share: np.ndarray, tail: float) -> np.ndarray:
+    """The largest number, up to the expectation, that at most `tail` of the binomial law lies below."""
+    inside = (share > 0) & (share < 1)
+    p = np.where(inside, share, 0.5)
+    found = np.maximum(np.ceil(scipy.special.bdtrik(tail, count, p)), 0.0)
+    found -= (found > 0) & (scipy.special.bdtr(np.maximum(found - 1, 0.0), count, p) > tail)
+    return np.minimum(np.where(inside, found, count * share), np.floor(count * share))
+
+
 def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
     """Lowest and highest count that at most `tail` of the law lies below and above."""
     law, xp = count_law(probabilities), arrays.namespace(probabilities)

@@ -391,7 +391,7 @@ def result_of_columns(
 ) -> ECEResult:
     check_choice("norm", norm, NORMS)
     threads = resolve_threads(threads)
-    weights = None if notion == "top_label" else _class_weights(class_weight, data.m, norm)
+    weights = None if notion == "top_label" else class_weights(class_weight, data.m, norm)
     by_risk = isinstance(n_bins, str)
     if by_risk:
         _check_risk(n_bins, data)
@@ -403,32 +403,45 @@ def result_of_columns(
         risks = tuple(n_bins_by_risk(columns, how.rule, how.min_bin_size, mixture, threads))
         how = Binning(how.rule, min(risks, key=lambda risk: risk.value).n_bins, how.min_bin_size)
     bins = column_bins(columns, how, threads)
-    square = None
+    return result_of_bins(
+        notion,
+        bins,
+        norm,
+        mixture,
+        debiased=debiased,
+        **described(how, "risk" if by_risk else "given", risks),
+        n_samples=data.n,
+        n_classes=data.m,
+        lens=str(data.lens),
+    )
+
+
+def result_of_bins(
+    notion: str, bins: tuple[ReliabilityBins, ...], norm: str, mixture: np.ndarray, *, debiased: bool, **fields: Any
+) -> ECEResult:
+    """From the bins of each column; `mixture` are the weights of these, and the fields say what was done."""
+    square, values = None, np.array([one.error(norm) for one in bins])
+    value = _mean(values, mixture, norm)
     if debiased:
         _check_sizes(bins, notion)
         squares = np.array([one.debiased_square() for one in bins])
         square = float(mixture @ squares)
         value, values = max(0.0, square) ** 0.5, np.sqrt(np.maximum(squares, 0.0))
-    else:
-        values = np.array([one.error(norm) for one in bins])
-        value = _mean(values, mixture, norm)
+    by_class = notion == "class_wise"
     return ECEResult(
         value=value,
         notion=notion,
         norm=norm,
         distance=None,
         square=square,
-        **described(how, "risk" if by_risk else "given", risks),
         n_occupied=sum(one.n_occupied for one in bins),
         bins=bins,
-        class_values=None if weights is None else tuple(values.tolist()),
-        class_weight=None if weights is None else tuple(weights.tolist()),
+        class_values=tuple(values.tolist()) if by_class else None,
+        class_weight=tuple(mixture.tolist()) if by_class else None,
         bin_number=None,
         bin_weight=None,
         bin_distance=None,
-        n_samples=data.n,
-        n_classes=data.m,
-        lens=str(data.lens),
+        **fields,
     )
 
 
@@ -468,7 +481,7 @@ def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str) -> None:
             )
 
 
-def _class_weights(class_weight: Any, m: int, norm: str) -> np.ndarray:
+def class_weights(class_weight: Any, m: int, norm: str) -> np.ndarray:
     if class_weight is None:
         return np.full(m, 1 / m)
     if norm == "max":

@@ -42,7 +42,7 @@ class ReliabilityDiagram:
     weight: np.ndarray  #: sum of their weights, shape (n_bins,)
     confidence: np.ndarray  #: their mean confidence, shape (n_bins,)
     frequency: np.ndarray  #: share of them in which the event happened, shape (n_bins,)
-    lowest: np.ndarray  #: their smallest confidence, shape (n_bins,)
+    lowest: np.ndarray  #: their smallest confidence, shape (n_bins,); of a state NaN but for the top label
     highest: np.ndarray  #: their largest confidence, shape (n_bins,)
     points: np.ndarray  #: confidences at which the bands hold: of bins the means, of isotonic regression up to 1000
     confidence_band: Band | None  #: limits of the true frequency at `points`
@@ -52,7 +52,7 @@ class ReliabilityDiagram:
     n_bins: int  #: bins there are; less than asked for where ties allow no more
     confidence_level: float  #: of the bands
     simultaneous: bool  #: whether the bands hold for all bins at once, and not for each by itself
-    consistency_method: str | None  #: "exact" or "resampling"; None without a consistency band
+    consistency_method: str | None  #: "exact", "binomial" (of states) or "resampling"; None without consistency band
     n_resamples: int | None  #: draws of all labels; None where nothing was drawn
     seed: int | None  #: of the draws; None where nothing was drawn
     lens: str  #: one of `kcalib.lenses`: what "confidence" and "event" are
@@ -237,8 +237,8 @@ def diagram_of(
 ) -> ReliabilityDiagram:
     """`reliability` of checked data."""
     n_bins = check_binning(binning, n_bins)
-    level = _check_level(confidence_level)
-    has_confidence, has_consistency = _check_bands(bands, binning, simultaneous)
+    level = check_level(confidence_level)
+    has_confidence, has_consistency = check_bands(bands, binning, simultaneous)
     sample = Sample.of(data)
     is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None)
     n_resamples, seed = _check_draws(is_drawn, n_resamples, seed)
@@ -246,7 +246,7 @@ def diagram_of(
     edges, index = cut(sample, binning, n_bins)
     bins = Bins.of(sample, index, len(edges) - 1)
     filled = np.flatnonzero(bins.count)
-    tail = float(-np.expm1(np.log(level) / len(filled)) if simultaneous else 1 - level) / 2
+    tail = tail_of(level, len(filled) if simultaneous else 1)
     points, consistency = bins.confidence, None
     if binning == "isotonic":
         points, consistency = isotonic_band(sample, Draws.checked(n_resamples, seed, tail, MAX_POINTS, index))
@@ -286,14 +286,19 @@ def diagram_of(
     )
 
 
-def _check_level(confidence_level: Any) -> float:
+def tail_of(level: float, n_bands: int) -> float:
+    """What every band leaves on either side, so that so many hold at once (by Sidak's correction)."""
+    return float(-np.expm1(np.log(level) / n_bands) if n_bands > 1 else 1 - level) / 2
+
+
+def check_level(confidence_level: Any) -> float:
     is_number = isinstance(confidence_level, (int, float, np.integer, np.floating))
     if not (is_number and 0 < confidence_level <= HIGHEST_LEVEL):
         raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and {HIGHEST_LEVEL}")
     return float(confidence_level)
 
 
-def _check_bands(bands: str | None, binning: str, simultaneous: Any) -> tuple[bool, bool]:
+def check_bands(bands: str | None, binning: str, simultaneous: Any) -> tuple[bool, bool]:
     """Whether there is a confidence band, and a consistency band."""
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")

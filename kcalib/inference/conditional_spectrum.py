@@ -163,11 +163,19 @@ def _(problem: ForecastFeatures) -> Hidden:
 
 @of_features.register
 def _(problem: LabelFeatures) -> Hidden:
+    return of_rows(problem, problem.n)
+
+
+def of_rows(problem: LabelFeatures, n: int) -> Hidden:
+    """The same from samples of n that are as good as any others; weights are theirs."""
     rows = some_rows(problem.n, problem.data.m)
-    law = finite_law(problem.data.take(_beside(rows, problem.data)), problem.packed)
+    data = problem.data.take(_beside(rows, problem.data))
+    law = finite_law(data, problem.packed)
     assert law is not None
     features = arrays.to_host(feature_rows(problem.map, law.problem.left.points))
-    return _of_law(law, features @ features.T, problem.n)
+    if data.sample_weight is not None:
+        features = features * arrays.to_host(data.sample_weight)[:, None]
+    return _of_law(law, features @ features.T, n)
 
 
 def _beside(rows: np.ndarray, data: Data) -> Array:

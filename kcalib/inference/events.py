@@ -19,12 +19,19 @@ BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 30, 80, 500
 LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 
 
+BY_DRAWS = "method='exact' holds for any, and so does method='features'"
+
+
 def warn_if_few(task: Task, test: str, needed: int) -> None:
     """Warn where the predictions leave fewer events open than the law of the test needs."""
-    events = task.effective_events
+    warn_of(task.effective_events, test, needed, BY_DRAWS)
+
+
+def warn_of(events: float, test: str, needed: int, remedy: str) -> None:
+    """Warn if the events are fewer than needed."""
     if events < needed:
         warn(
             f"{test} may reject calibrated models too often here: the predictions leave about {events:.2g} events "
-            f"open, and its law wants {needed}; method='exact' holds for any, and so does method='features'",
+            f"open, and its law wants {needed}; {remedy}",
             AntiConservativeWarning,
         )

@@ -8,6 +8,7 @@ kernel as any other, and its frequencies know no label: the level is exact whate
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -100,22 +101,43 @@ class Features(CalibrationMethod):
 
 
 def _law(task: Task, problem: FeatureProblem, moments: FeatureMoments, drawn: np.ndarray) -> NullLaw:
-    """The p-value of the observed total, from those of drawn targets, and beyond them from the law of many samples."""
-    total, trace, n = float(moments.total), float(moments.trace), problem.n
-    # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
-    as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
-    pvalue = (1 + as_large) / (1 + len(drawn))
-    description = (
-        f"{len(drawn)} draws of the {problem.targets} from the predictions, with {problem.map.n_columns} features"
-    )
-    found = NullLaw(math.log(pvalue), description, n_resamples=len(drawn), pvalue=pvalue, pvalue_from="draws")
-    statistic = total / (n - 1)
+    """The p-value of the observed total."""
 
-    def law() -> ChiSquareMixture | None:
+    def law(statistic: float) -> ChiSquareMixture | None:
         hidden = of_features(problem)
         return None if hidden.squares == 0 else limit_law(hidden, statistic)
 
-    return beyond_draws(found, statistic, drawn / (n - 1), events=lambda: task.effective_events, law=law)
+    return law_of_draws(
+        float(moments.total),
+        float(moments.trace),
+        problem.n,
+        drawn,
+        f"{len(drawn)} draws of the {problem.targets} from the predictions, with {problem.map.n_columns} features",
+        events=lambda: task.effective_events,
+        law=law,
+    )
+
+
+def law_of_draws(
+    total: float,
+    trace: float,
+    n: int,
+    drawn: np.ndarray,
+    description: str,
+    *,
+    events: Callable[[], float],
+    law: Callable[[float], ChiSquareMixture | None],
+) -> NullLaw:
+    """The p-value of a total from those of drawn targets, and beyond them from the law of many samples.
+
+    `law` gives that of the statistic, n SKCE, from the statistic, where its tail matters.
+    """
+    # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
+    as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
+    pvalue = (1 + as_large) / (1 + len(drawn))
+    found = NullLaw(math.log(pvalue), description, n_resamples=len(drawn), pvalue=pvalue, pvalue_from="draws")
+    statistic = total / (n - 1)
+    return beyond_draws(found, statistic, drawn / (n - 1), events=events, law=lambda: law(statistic))
 
 
 def _result(

@@ -16,7 +16,7 @@ from typing import Any
 from kcalib._input.data import Data
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
-from kcalib.estimators.rms_bound import RISK_SHARE, NoBoundError
+from kcalib.estimators.rms_bound import RISK_SHARE, MeanEigenvalue, NoBoundError
 from kcalib.estimators.skce import (
     FEATURES,
     PairOptions,
@@ -41,6 +41,16 @@ class ErrorBound:
     rms_error_lower: float  # holds with the probability 1 - level
     kernel_eigenvalue: float  # lambda, at most
     n_eigenvalue_samples: int  # from so many samples
+
+    @classmethod
+    def of(
+        cls, test: CalibrationTestResult, largest: MeanEigenvalue, diameter: float, level: float, of_features: bool
+    ) -> ErrorBound:
+        """From a test that has an interval; `RISK_SHARE` of the level is for the eigenvalue."""
+        risk = RISK_SHARE * level
+        low = test.limits(level - risk, of_features=of_features).low
+        eigenvalue = largest.upper_limit(risk)
+        return cls(rms_bound.rms_error_lower(low, eigenvalue, diameter), eigenvalue, largest.n_samples)
 
 
 @dataclass(frozen=True)
@@ -186,7 +196,7 @@ def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
 
 
 def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> ErrorBound:
-    """The limit that a test of the task leaves; `RISK_SHARE` of the level is for the eigenvalue.
+    """The limit that a test of the task leaves.
 
     Raises
     ------
@@ -195,7 +205,7 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
     """
     if not test.has_interval:
         raise NoBoundError(f"method={test.method!r} has no confidence interval of the SKCE for {task.n} samples")
-    risk, of_features = RISK_SHARE * level, False
+    of_features = False
     diameter = rms_bound.squared_diameter(task.data, task.packed)
     if test.n_columns is not None:
         problem = task.feature_problems[-1]
@@ -206,6 +216,4 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
         largest = rms_bound.feature_eigenvalue(problem)
     else:
         largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.operator)
-    low = test.limits(level - risk, of_features=of_features).low
-    eigenvalue = largest.upper_limit(risk)
-    return ErrorBound(rms_bound.rms_error_lower(low, eigenvalue, diameter), eigenvalue, largest.n_samples)
+    return ErrorBound.of(test, largest, diameter, level, of_features)

@@ -175,9 +175,7 @@ def test_later_version():
     with pytest.raises(ValueError, match=message):
         unpacked(written_otherwise(version=3, library="9.9"), "state.kcalib")
     options = {"kernel": {"class": "kernels.Newer", "bandwidth": 1.0}}
-    with pytest.raises(
-        ValueError, match=r"by kcalib 9\.9 and has an option of the class kernels\.Newer.*update"
-    ):
+    with pytest.raises(ValueError, match=r"by kcalib 9\.9 and has an option of the class kernels\.Newer.*update"):
         unpacked(written_otherwise(library="9.9", options=options), "state.kcalib")
 
 

@@ -74,7 +74,8 @@ def _binomial_low(count: np.ndarray, share: np.ndarray, tail: float) -> np.ndarr
     inside = (share > 0) & (share < 1)
     p = np.where(inside, share, 0.5)
     found = np.maximum(np.ceil(scipy.special.bdtrik(tail, count, p)), 0.0)
-    found -= (found > 0) & (scipy.special.bdtr(np.maximum(found - 1, 0.0), count, p) > tail)
+    below = scipy.special.bdtr(np.maximum(found - 1, 0.0), count.astype(np.int64), p)
+    found -= (found > 0) & (below > tail)
     return np.minimum(np.where(inside, found, count * share), np.floor(count * share))
 
 

@@ -41,12 +41,12 @@ class BrierDecomposition:
     uncertainty: float  #: UNC: the score of the class frequencies as a constant prediction
     within_variance: float  #: WBV: of the predictions within a group; 0 for "isotonic"
     within_covariance: float  #: WBC: twice that of predictions and labels within a group; 0 for "isotonic"
-    noise: float | None  #: estimate of what noise adds to miscalibration and to discrimination; None for "isotonic"
+    noise: float | None  #: estimate of what noise adds to miscalibration and to discrimination; None if not known
     binning: str  #: "uniform", "equal_mass" or "isotonic"
     grouping: str  #: "classwise" or "canonical"
     n_bins: int | None  #: bins asked for, of each probability; None for "isotonic"
     n_groups: int  #: groups that hold samples, of all classes together
-    n_singletons: int  #: groups of one sample, which `noise` leaves out
+    n_singletons: int | None  #: groups of one sample, which `noise` leaves out; None for weighted states
     scale_by_half: bool  #: whether the sum over classes is halved
     lens: str  #: one of `kcalib.lenses`: what the predictions were seen through
     n_samples: int  #: samples given

@@ -71,8 +71,8 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     row_sums = forms - diagonal
     if problem.data.sample_weight is not None:
         return FeatureMoments(total, row_sums, row_sums, diagonal, None, trace, *groups, None)
-    null_squares = _null_squares(problem) if drawn is None else float(np.mean(drawn**2)) / 2
-    observed = _sum_of_squares(problem, arrays.to_host(diagonal))
+    null_squares = null_squares_of(problem) if drawn is None else float(np.mean(drawn**2)) / 2
+    observed = sum_of_squares_of(problem, arrays.to_host(diagonal))
     return FeatureMoments(
         total, row_sums, row_sums, diagonal, max(observed, null_squares), trace, *groups, null_squares
     )
@@ -102,14 +102,16 @@ def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Arra
     return statistics.unbiased(Moments(moments.total_error, None, None, None, None, None), n, sample_weight)
 
 
-def _sum_of_squares(problem: FeatureProblem, diagonal: np.ndarray) -> float:
+def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
+    """sum_{i != j} H_ij^2, from some of the pairs of many samples."""
     rows, scale = _subset(diagonal, np.arange(problem.n))
     kernel = _kernel_squares(problem, rows)
     marks = _rows_of(problem.marks, rows)
     return float(np.sum(kernel * (marks @ marks.T) ** 2 * scale))
 
 
-def _null_squares(problem: FeatureProblem) -> float:
+def null_squares_of(problem: FeatureProblem) -> float:
+    """Its expectation under calibration, given the predictions, in the same way."""
     random = np.random.default_rng(SEED)
     count = min(RESERVE, max(ALL_PAIRS, RESERVE_ELEMENTS // problem.marks.shape[1]))
     reserve, share = np.arange(problem.n), 1.0

@@ -13,6 +13,8 @@ from kcalib.inference.task import Task
 
 # Of all pairs, with variances given the predictions, and with those of the residuals at hand.
 ALL_PAIRS, ALL_PAIRS_OF_RESIDUALS = 20, 50
+# Of all pairs, with a spectrum from some of the samples.
+SAMPLED = 50
 # Blocks have few events each, and the mean of few skew numbers is skew.
 BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 30, 80, 500
 # The chi-square law looks in all directions, those where locations near each other hardly vary included.

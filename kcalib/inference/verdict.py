@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,16 +136,25 @@ def measure(
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
     task = Task(data, PairOptions(kernel, threads=threads))
     test = run(task, method, seed)
+    bound = bound_or_none(
+        lambda: _error_bound(task, test, level),
+        tolerance,
+        "leave it out, or use the default method and a bounded kernel",
+    )
+    return Measured(_estimated(task, test, estimator, block_size, seed), test, bound, level, tolerance)
+
+
+def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remedy: str) -> ErrorBound | None:
+    """The bound, None where there is none; a tolerance wants one."""
     try:
-        bound = _error_bound(task, test, level)
+        return find()
     except NoBoundError as error:
         if tolerance is not None:
             raise ValueError(
-                f"`tolerance` is {tolerance:g}, but there is no bound of the error to compare with it: {error}; leave "
-                "it out, or use the default method and a bounded kernel"
+                f"`tolerance` is {tolerance:g}, but there is no bound of the error to compare with it: {error}; "
+                f"{remedy}"
             ) from None
-        bound = None
-    return Measured(_estimated(task, test, estimator, block_size, seed), test, bound, level, tolerance)
+        return None
 
 
 def _estimated(

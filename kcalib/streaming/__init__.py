@@ -1,15 +1,19 @@
 """States that add up: what is known of predictions that come in batches, from many processes, or from large files.
 
     CalibrationState   of class probabilities: update, merge, results               state.py
+    load               a state of whatever kind from a file                              opening.py
     source             samples in files, arrays and batches, read in pieces               sources/
 
 A state holds sums, not samples. `state` is what users see; it holds `Contents` (`_contents`): rows that were seen and
 rows of open blocks (`_rows`), scores and cells (`_tally`), sums of features block by block (`_sums`), and a sample of
-rows (`_sample`). What comes out is `Totals`.
+rows (`_sample`). What comes out is `Totals`. `_results` makes of these what `kcalib.evaluate` and its kind return: of
+features `_kernel_results`, of bins `_binned_results`. `_saved` and `_file` have files, `_descriptions` options in them.
 """
 
 from kcalib._input.source import Source
+from kcalib.streaming._binned_results import Score, Scores
+from kcalib.streaming.opening import load
 from kcalib.streaming.sources import source
 from kcalib.streaming.state import CalibrationState
 
-__all__ = ["CalibrationState", "Source", "source"]
+__all__ = ["CalibrationState", "Score", "Scores", "Source", "load", "source"]

@@ -64,7 +64,7 @@ class Saved(ABC):
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"`data` is a {type(data).__name__}, expected bytes")
-        return cls._of(_file.unpacked(bytes(data), "`data`"), "`data`")
+        return cls.of_content(_file.unpacked(bytes(data), "`data`"), "`data`")
 
     def save(self, path: Any) -> None:
         """Write the state to a file, whole or not at all.
@@ -109,16 +109,21 @@ class Saved(ABC):
             or if it is a folder.
         """
         name = os.fspath(path)
-        return cls._of(_file.unpacked(_file.read(path), name), name)
+        return cls.of_content(_file.unpacked(_file.read(path), name), name)
 
     @classmethod
-    def _of(cls, content: Content, name: str) -> Self:
+    def of_content(cls, content: Content, name: str) -> Self:
+        """From what was read of what messages call `name`."""
         if content.kind != cls.kind:
             raise ValueError(
                 f"{name} holds a state of the kind {content.kind!r}, expected {cls.kind!r}; kcalib.streaming.load "
                 "reads every kind"
             )
-        return cls._restored(content.options, content.arrays)
+        try:
+            return cls._restored(content.options, content.arrays)
+        except (KeyError, TypeError, ValueError) as error:
+            fault = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{name} is not as kcalib writes a state: {fault}") from None
 
     def __reduce__(self) -> Any:
         return type(self).from_bytes, (self.to_bytes(),)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
 from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._results import Results
 from kcalib.streaming._rows import PART
+from kcalib.streaming._saved import Saved
 from kcalib.streaming._totals import Totals
 from kcalib.target_kernels import TargetKernel
 
@@ -26,7 +29,7 @@ __all__ = ["CalibrationState"]
 LARGEST_WEIGHT = 2.0**18
 
 
-class CalibrationState:
+class CalibrationState(Results, Saved):
     r"""What is known of the calibration of a model from all batches so far.
 
     A state holds sums over samples, not the samples: of scores, of bins, and of random features :math:`\varphi` of the
@@ -95,6 +98,8 @@ class CalibrationState:
     >>> both.n_samples, both.rows == ((0, 700), (2**40, 2**40 + 300))
     (1000, True)
     """
+
+    kind: ClassVar[str] = "calibration"
 
     def __init__(
         self,
@@ -228,6 +233,14 @@ class CalibrationState:
     def _settled(self) -> Contents:
         self._contents = self._contents.settled(self._threads)
         return self._contents
+
+    def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return dict(vars(self.options)), self._arrays()
+
+    @classmethod
+    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> CalibrationState:
+        known = {field.name: options[field.name] for field in fields(StateOptions)}
+        return cls._from(StateOptions(**known), arrays)
 
     @classmethod
     def _from(

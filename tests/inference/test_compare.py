@@ -348,7 +348,7 @@ def test_spread_of_losses_under_the_laws_of_the_models(metric):
 def test_ece_intervals_by_hand(monkeypatch):
     """Bin by bin and replicate by replicate; several batches of replicates."""
     n, n_bins, replicates = 150, 5, 199
-    monkeypatch.setattr(metrics.ece, "EVENTS", 0)  # bins of rare events have draws of their own
+    monkeypatch.setattr(metrics.binned_gaps, "EVENTS", 0)  # bins of rare events have draws of their own
     monkeypatch.setattr(metrics.ece, "WEIGHTS_AT_ONCE", 8 * n * 50)
     y, models = three_models(n)
     result = kcalib.compare(y, models, metric="ece", n_bins=n_bins, n_resamples=replicates, seed=3)

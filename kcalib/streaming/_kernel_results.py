@@ -1,0 +1,297 @@
+r"""What the totals of a state say of the SKCE: estimate, test, bound of the error, as in memory by random features.
+
+Estimates are exact for the kernel of the features, and so is the law of drawn labels. What needs rows comes from the
+sample of rows that the state keeps: spread of the rows' sums, limit law, eigenvalue. Of these the sums over all rows
+are known, :math:`\sum_i |\varphi_i|^2 |e_i|^2` and its expectation under calibration: they scale what the sample says,
+and what the sample lacks (`_lacking`) counts as if it were of one row, or in one direction, which is the worst. While
+all rows are in the sample everything is as in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kcalib._packing import pack
+from kcalib._packing.features import LabelFeatures
+from kcalib._packing.variance import expected_lengths, finite_law
+from kcalib._pairs import statistics
+from kcalib._pairs.feature_sums import feature_rows, row_forms
+from kcalib._pairs.statistics import Spread
+from kcalib.estimators import rms_bound
+from kcalib.estimators.feature_moments import FeatureMoments, null_squares_of, sum_of_squares_of
+from kcalib.estimators.rms_bound import NoBoundError
+from kcalib.inference import events
+from kcalib.inference.conditional_spectrum import of_rows
+from kcalib.inference.features import Features, law_of_draws
+from kcalib.inference.quadratic import NullLaw, degenerate
+from kcalib.inference.spectrum import limit_law
+from kcalib.inference.verdict import ErrorBound, Measured, bound_or_none
+from kcalib.laws import ChiSquareMixture
+from kcalib.results import CalibrationTestResult, SKCEResult
+from kcalib.streaming._options import StateOptions
+from kcalib.streaming._totals import Totals
+
+ERRORS = 2.0  # standard errors of a sample's sum that are not taken for what it lacks
+REMEDY = "make the state with n_resamples=199: its draws of labels hold for any"
+METHOD = Features.name
+
+
+@dataclass(frozen=True, eq=False)
+class KernelResults:
+    """Of a state with these totals."""
+
+    totals: Totals
+    options: StateOptions
+    threads: int | None
+
+    @classmethod
+    def of(cls, totals: Totals, options: StateOptions, threads: int | None) -> KernelResults:
+        """For two samples of positive weight at least."""
+        found = cls(totals, options, threads)
+        if totals.n < 2 or not found.pairs > 0:
+            have = "has 1 sample" if totals.n < 2 else "has 1 sample of positive weight"
+            raise ValueError(f"the SKCE needs at least 2 samples, the state {have}; call update() with more")
+        return found
+
+    @property
+    def n(self) -> int:
+        return self.totals.n
+
+    @property
+    def is_weighted(self) -> bool:
+        return self.totals.n_weighted > 0
+
+    @cached_property
+    def pairs(self) -> float:
+        """sum_{i != j} w_i w_j."""
+        scores = self.totals.scores
+        return scores["weight"] ** 2 - scores["weight_squared"] if self.is_weighted else float(self.n * (self.n - 1))
+
+    @cached_property
+    def problem(self) -> LabelFeatures:
+        """Of the sample of rows, with the map of all."""
+        totals, target = self.totals, self.options.target_kernel
+        matrix = np.array(target) if isinstance(target, tuple) else target
+        packed = pack(totals.sample, totals.kernel, matrix, threads=self.threads)
+        return LabelFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads)
+
+    @property
+    def scale(self) -> float:
+        """How many rows one of the sample stands for."""
+        return self.n / self.totals.sample.n
+
+    @cached_property
+    def moments(self) -> FeatureMoments:
+        """Total, trace, and totals of the groups of features."""
+        totals = self.totals
+        squares = np.zeros(totals.map.n_groups)
+        np.add.at(squares, np.tile(totals.map.groups, 2), np.sum(totals.sums**2, axis=1))
+        per_group = squares - totals.own
+        total, trace = float(np.sum(per_group)), float(np.sum(totals.own))
+        groups = totals.map.n_groups * per_group
+        return FeatureMoments(total, None, None, None, None, trace, groups, np.array([total]), None)
+
+    @property
+    def estimate(self) -> float:
+        return float(self.moments.total) / self.pairs
+
+    @property
+    def features_error(self) -> float:
+        return self.moments.total_error / self.pairs
+
+    @cached_property
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the sample: sums of H over the other rows, and H_ii; shape (rows,)."""
+        problem = self.problem
+        forms, own = row_forms(problem.map, problem.points, problem.marks, self.totals.sums, threads=self.threads)
+        return forms - own, own
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Of all rows, as far as the sample says it; of unweighted ones, at least four."""
+        rows, own = self.rows
+        n, total, trace = self.n, float(self.moments.total), float(self.moments.trace or 0.0)
+        plug_in = (total + trace) / n**2
+        lacking = _lacking(own, trace, n) * trace
+        # No row has a larger square of its sum than |S|^2 H_ii.
+        unseen = max(0.0, total + trace) * lacking
+        deviations = _sum_about_mean(rows, n)
+        scores = _sum_about_mean((rows + own) / n, n) + n * plug_in**2 + unseen / n**2
+        count = len(rows)
+        observed = sum_of_squares_of(self.problem, own) * n * (n - 1) / (count * (count - 1)) + lacking**2
+        squares = max(observed, self.null_squares)
+        return Spread(n, total, plug_in, squares, deviations + total**2 / n + unseen, deviations + unseen, scores)
+
+    @cached_property
+    def null_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the sample under calibration, given the predictions: E H_ii, and E |a_i|^2 and E |a_i|^4, with weights."""
+        law = finite_law(self.totals.sample, self.problem.packed)
+        assert law is not None
+        weight = self.totals.sample.sample_weight
+        squares, fourths = expected_lengths(law)
+        if weight is not None:
+            squares, fourths = weight**2 * squares, weight**4 * fourths
+        norms = np.sum(feature_rows(self.problem.map, self.problem.points) ** 2, axis=1)
+        return norms * squares, np.stack([squares, fourths])
+
+    @property
+    def null_ratio(self) -> float:
+        """E sum H_ii of all rows, over what the sample says; 1 while it has all of them, infinite if it says 0."""
+        sampled = self.scale * float(np.sum(self.null_rows[0]))
+        if self.scale == 1.0:
+            return 1.0
+        return self.totals.null_own / sampled if sampled > 0 else math.inf
+
+    @property
+    def effective_events(self) -> float:
+        """About how many events the law under calibration rests on, see `null_moments.effective_events`."""
+        own, (squares, fourths) = self.null_rows
+        lacking = _lacking(own, self.totals.null_own, self.n)
+        sampled = self.scale * float(np.sum(squares)) ** 2 / float(np.sum(fourths)) if np.any(fourths > 0) else 0.0
+        share = (1 - lacking) ** 2 / sampled if sampled > 0 else 0.0
+        return 1 / (share + lacking**2) if share + lacking > 0 else 0.0
+
+    @cached_property
+    def null_squares(self) -> float:
+        """E sum_{i != j} H_ij^2 under calibration, given the predictions."""
+        if self.totals.drawn is not None:
+            return float(np.mean(self.totals.drawn**2)) / 2
+        ratio, count = self.null_ratio, self.totals.sample.n
+        if not math.isfinite(ratio) or self.is_weighted:
+            return self.totals.null_own**2  # no law has a larger one
+        return null_squares_of(self.problem) * ratio**2 * self.n * (self.n - 1) / (count * (count - 1))
+
+    def law(self, statistic: float) -> ChiSquareMixture:
+        """The limit law of n SKCE, its mean not subtracted: shape by the sample, sum of eigenvalues by all rows."""
+        ratio = self.null_ratio
+        hidden = of_rows(self.problem, self.n)
+        if not math.isfinite(ratio) or hidden.squares == 0:
+            return ChiSquareMixture(np.array([self.totals.null_own / (self.n - 1)]))
+        return limit_law(
+            replace(
+                hidden,
+                scale=hidden.scale / ratio,
+                squares=hidden.squares * ratio**2,
+                stored=lambda: ratio * hidden.stored(),
+            ),
+            statistic,
+        )
+
+    def null_law(self) -> NullLaw:
+        """The p-value of the total."""
+        total, n, drawn = float(self.moments.total), self.n, self.totals.drawn
+        if drawn is not None:
+            said = f"{len(drawn)} draws of the labels from the predictions, with {self.totals.map.n_columns} features"
+            return law_of_draws(
+                total,
+                float(self.moments.trace or 0.0),
+                n,
+                drawn,
+                said,
+                events=lambda: self.effective_events,
+                law=lambda statistic: self.law(statistic) if self.totals.null_own > 0 else None,
+            )
+        if not self.totals.null_own > 0:
+            return degenerate(total)
+        of = "weighted samples" if self.is_weighted else "a state without draws"
+        events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, REMEDY)
+        statistic = total / (n - 1)
+        law = self.law(statistic)
+        said = f"the limit law of many samples given the predictions, from {self.totals.sample.n} of them"
+        return NullLaw(float(law.logsf(statistic + law.mean)), said, pvalue_from="law")
+
+    def described(self) -> dict[str, Any]:
+        """What both results say about how they were computed."""
+        rows, fields = self.totals.bandwidth_rows, self.problem.described()
+        if rows is not None:
+            metrics = " and ".join(dict.fromkeys(str(factor.metric) for factor in self.totals.kernel.factors()))
+            fields["bandwidth_source"] = f"median {metrics} distance of the first {rows} samples"
+        return fields | {
+            "operator_reason": f"sums of {self.totals.map.n_columns} features of the kernel, which a state adds up",
+            "dtype": "float64",
+            "n_samples": self.n,
+            "n_samples_used": self.n,
+            "seed": self.options.seed,
+        }
+
+    def errors(self) -> dict[str, Any]:
+        """Standard errors of the estimate; those of samples are None below four, and with weights."""
+        spread = self.spread if self.n >= 4 and not self.is_weighted else None
+        of_samples = None if spread is None else spread.standard_error(self.null_squares)
+        null_error = None if self.is_weighted else statistics.null_standard_error(self.null_squares, self.n)
+        return {
+            "standard_error": None if of_samples is None else math.hypot(of_samples, self.features_error),
+            "null_standard_error": null_error,
+            "features_standard_error": self.features_error,
+        }
+
+    def skce(self) -> SKCEResult:
+        start = time.perf_counter()
+        return SKCEResult(
+            value=self.estimate,
+            **self.errors(),
+            draws_standard_error=None,
+            estimator="features",
+            block_size=None,
+            **self.described(),
+            seconds=time.perf_counter() - start,
+        )
+
+    def test(self) -> CalibrationTestResult:
+        start, law = time.perf_counter(), self.null_law()
+        variance = None
+        if self.n >= 4 and not self.is_weighted:
+            variance = self.spread.score_variance(self.null_squares)
+        return CalibrationTestResult(
+            method=METHOD,
+            method_reason="a state has sums of random features of the kernel",
+            statistic=float(self.moments.total) / (self.n - 1),
+            log_pvalue=law.log_pvalue,
+            pvalue=math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue,
+            estimate=self.estimate,
+            **self.errors(),
+            variance_slope=None if variance is None else variance.slope,
+            variance_constant=None if variance is None else variance.constant,
+            null_law=law.description,
+            pvalue_from=law.pvalue_from,
+            estimator="unbiased SKCE of random features",
+            n_resamples=law.n_resamples,
+            **self.described(),
+            seconds=time.perf_counter() - start,
+        )
+
+    def measured(self, level: float, tolerance: float | None) -> Measured:
+        """Estimate, test, and what they say of the size of the error."""
+        test = self.test()
+        bound = bound_or_none(lambda: self._bound(test, level), tolerance, "leave it out")
+        return Measured(self.skce(), test, bound, level, tolerance)
+
+    def _bound(self, test: CalibrationTestResult, level: float) -> ErrorBound:
+        if not test.has_interval:
+            what = "weighted samples have" if self.is_weighted else f"{self.n} samples have"
+            raise NoBoundError(f"{what} no confidence interval of the SKCE")
+        diameter = rms_bound.squared_diameter(self.totals.sample, self.problem.packed)
+        largest = rms_bound.feature_eigenvalue(self.problem)
+        return ErrorBound.of(test, largest, diameter, level, of_features=True)
+
+
+def _sum_about_mean(values: np.ndarray, n: int) -> float:
+    """The sum of squares of the deviations from the mean of n numbers, without bias, of which these are drawn."""
+    count = len(values)
+    return float(np.var(values, ddof=1)) * (n - 1) if count > 1 else 0.0
+
+
+def _lacking(values: np.ndarray, total: float, n: int) -> float:
+    """The share of the total that the rows of the sample do not stand for, beyond what chance explains; in [0, 1]."""
+    count = len(values)
+    if count == n or not total > 0:
+        return 0.0
+    sampled = n / count * float(np.sum(values))
+    error = n * float(np.std(values, ddof=1)) / math.sqrt(count)
+    return min(1.0, max(0.0, 1 - (sampled + ERRORS * error) / total))

@@ -1,0 +1,50 @@
+"""A state of whatever kind from a file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kcalib.streaming import _file
+from kcalib.streaming._saved import Saved
+from kcalib.streaming.state import CalibrationState
+
+KINDS: dict[str, type[Saved]] = {kind.kind: kind for kind in (CalibrationState,)}
+
+
+def load(path: Any) -> Any:
+    """Read a state of any kind.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that `save` of a state has written.
+
+    Returns
+    -------
+    state
+        Of the class that was saved.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is a folder, empty, truncated, damaged, none of kcalib's, or of a later version.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, kcalib
+    >>> state = kcalib.streaming.CalibrationState(2).update([0, 1, 1, 0], [0.2, 0.3, 0.8, 0.6])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     state.save(pathlib.Path(folder) / "state.kcalib")
+    ...     kcalib.streaming.load(pathlib.Path(folder) / "state.kcalib") == state
+    True
+    """
+    name = os.fspath(path)
+    content = _file.unpacked(_file.read(path), name)
+    if content.kind not in KINDS:
+        raise ValueError(
+            f"{name} holds a state of the kind {content.kind!r}, which this version does not know; update kcalib"
+        )
+    return KINDS[content.kind].of_content(content, name)

@@ -7,6 +7,7 @@ result then has `kcalib.results.FewErrors`, of which it takes the upper limit wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 
 import numpy as np
@@ -34,8 +35,25 @@ def few_errors(data: Data, packed: Packed) -> FewErrors | None:
     Time O(n m) of labels and counts. Other targets are no more or less probable than each other.
     """
     seen = targets_beside_the_likely(data, packed)
-    enough = min(ENOUGH_OPEN, OPEN_SHARE * data.n)
-    if seen is None or seen >= ENOUGH_SEEN or effective_events(data, packed) >= enough:
+
+    def expected() -> float:
+        law = finite_law(data, packed)
+        assert law is not None
+        return float(np.mean(arrays.to_host(arrays.where_computed(law.parts[2], np.float64))))
+
+    return few_of(seen, data.n, lambda: effective_events(data, packed), expected, data, packed)
+
+
+def few_of(
+    seen: int | None,
+    n: int,
+    events: Callable[[], float],
+    expected: Callable[[], float],
+    data: Data,
+    packed: Packed,
+) -> FewErrors | None:
+    """The same of n samples, for which some data, packed with their kernels, may stand."""
+    if seen is None or seen >= ENOUGH_SEEN or events() >= min(ENOUGH_OPEN, OPEN_SHARE * n):
         return None
     supremum = kernel_supremum(packed.problem, has_bounded_points=points_are_bounded(data))
     try:
@@ -44,10 +62,7 @@ def few_errors(data: Data, packed: Packed) -> FewErrors | None:
         return None
     if supremum is None:
         return None
-    law = finite_law(data, packed)
-    assert law is not None
-    expected = float(np.mean(arrays.to_host(arrays.where_computed(law.parts[2], np.float64))))
-    return FewErrors(seen, expected, data.n, supremum * diameter)
+    return FewErrors(seen, expected(), n, supremum * diameter)
 
 
 @singledispatch

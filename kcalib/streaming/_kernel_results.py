@@ -25,6 +25,7 @@ from kcalib._pairs.feature_sums import feature_rows, row_forms
 from kcalib._pairs.statistics import Spread
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import FeatureMoments, null_squares_of, sum_of_squares_of
+from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.rms_bound import NoBoundError
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import of_rows
@@ -33,7 +34,7 @@ from kcalib.inference.quadratic import NullLaw, degenerate
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.verdict import ErrorBound, Measured, bound_or_none
 from kcalib.laws import ChiSquareMixture
-from kcalib.results import CalibrationTestResult, SKCEResult
+from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._totals import Totals
 
@@ -231,6 +232,18 @@ class KernelResults:
             "features_standard_error": self.features_error,
         }
 
+    def few_errors(self) -> FewErrors | None:
+        """What upper limits rest on where errors are rare."""
+        scores = self.totals.scores
+        return few_of(
+            round(self.n - scores["correct"]),
+            self.n,
+            lambda: self.effective_events,
+            lambda: max(0.0, self.n - scores["confidence"]) / self.n,
+            self.problem.data,
+            self.problem.packed,
+        )
+
     def skce(self) -> SKCEResult:
         start = time.perf_counter()
         return SKCEResult(
@@ -258,6 +271,7 @@ class KernelResults:
             **self.errors(),
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
+            few_errors=self.few_errors() if self.n >= 4 and not self.is_weighted else None,
             null_law=law.description,
             pvalue_from=law.pvalue_from,
             estimator="unbiased SKCE of random features",

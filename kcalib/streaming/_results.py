@@ -12,8 +12,14 @@ from kcalib.evaluation_results import Evaluation
 from kcalib.inference.verdict import check_level, check_tolerance, direction
 from kcalib.lenses import Lens
 from kcalib.results import CalibrationTestResult, ConfidenceInterval, SKCEResult
-from kcalib.streaming import _binned_results as binned
-from kcalib.streaming._binned_results import Scores
+from kcalib.streaming._binned_results import (
+    Scores,
+    decomposition_of,
+    diagram_of,
+    ece_interval_of,
+    ece_of,
+    scores_of,
+)
 from kcalib.streaming._kernel_results import KernelResults
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._totals import Totals
@@ -82,7 +88,7 @@ class Results(ABC):
         check_tolerance(tolerance)
         totals = self._totals()
         measured = KernelResults.of(totals, self.options, self._threads).measured(level, tolerance)
-        scores = binned.scores_of(totals)
+        scores = scores_of(totals)
         accuracy, confidence = scores.accuracy.value, scores.mean_confidence.value
         return Evaluation(
             n_samples=totals.n,
@@ -92,7 +98,7 @@ class Results(ABC):
             mean_confidence=confidence,
             log_loss=scores.log_loss.value,
             brier_score=scores.brier_score.value,
-            top_label_ece=binned.ece_of(totals, "top_label", "l1").value,
+            top_label_ece=ece_of(totals, "top_label", "l1").value,
             **measured.fields(),
             verdict=measured.verdict(direction(totals.n, accuracy, confidence)),
         )
@@ -179,7 +185,7 @@ class Results(ABC):
         ValueError
             If the state has no samples, or for another `norm`.
         """
-        return binned.ece_of(self._totals(), "top_label", norm)
+        return ece_of(self._totals(), "top_label", norm)
 
     def class_wise_ece(self, *, norm: str = "l1", class_weight: Any = None) -> ECEResult:
         """Expected calibration error of each class, in the bins of the state: `kcalib.class_wise_ece`.
@@ -199,7 +205,7 @@ class Results(ABC):
         TypeError, ValueError
             If the state has no samples, or for an argument that is out of range.
         """
-        return binned.ece_of(self._totals(), "class_wise", norm, class_weight)
+        return ece_of(self._totals(), "class_wise", norm, class_weight)
 
     def debiased_ece(self, *, notion: str = "top_label", class_weight: Any = None) -> ECEResult:
         """The "l2" error without the part of noise in the labels: `kcalib.debiased_ece` with ``binning="uniform"``.
@@ -220,7 +226,7 @@ class Results(ABC):
             If the state has no samples, or weighted ones, if a bin holds a single sample, or for an argument that is
             out of range.
         """
-        return binned.ece_of(self._totals(), notion, "l2", class_weight, debiased=True)
+        return ece_of(self._totals(), notion, "l2", class_weight, debiased=True)
 
     def ece_interval(self, *, notion: str = "top_label", confidence_level: float = 0.95) -> ConfidenceInterval:
         r"""Confidence interval of the expected calibration error ("l1") with the bins of the state.
@@ -261,7 +267,7 @@ class Results(ABC):
         >>> low, low < state.top_label_ece().value < high < 0.05
         (0.0, True)
         """
-        return binned.ece_interval_of(self._totals(), notion, confidence_level, self.options.seed)
+        return ece_interval_of(self._totals(), notion, confidence_level, self.options.seed)
 
     def reliability(
         self,
@@ -307,7 +313,7 @@ class Results(ABC):
         >>> diagram.confidence.round(6), diagram.frequency.round(6)
         (array([0.3 , 0.75]), array([0.666667, 0.5     ]))
         """
-        return binned.diagram_of(self._totals(), lens, confidence_level, bands, simultaneous)
+        return diagram_of(self._totals(), lens, confidence_level, bands, simultaneous)
 
     def brier_decomposition(self) -> BrierDecomposition:
         """The Brier score taken apart, by classes in the bins of the state: `kcalib.brier_decomposition`.
@@ -330,7 +336,7 @@ class Results(ABC):
         >>> round(parts.score, 6), round(parts.miscalibration, 6), round(parts.discrimination, 6), parts.uncertainty
         (0.34, 0.09, 0.0, 0.25)
         """
-        return binned.decomposition_of(self._totals())
+        return decomposition_of(self._totals())
 
     def scores(self) -> Scores:
         """Accuracy, mean confidence, log loss and Brier score, with standard errors.
@@ -353,4 +359,4 @@ class Results(ABC):
         >>> scores.accuracy.value, round(scores.accuracy.standard_error, 6)
         (0.5, 0.288675)
         """
-        return binned.scores_of(self._totals())
+        return scores_of(self._totals())

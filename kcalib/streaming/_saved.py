@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from kcalib.streaming import _file
-from kcalib.streaming._file import Content
+from kcalib.streaming._file import Content, packed, read, unpacked, write
 
 
 class Saved(ABC):
@@ -39,7 +38,7 @@ class Saved(ABC):
         TypeError
             If the kernel or the lens is of a class of your own: what it is cannot be written.
         """
-        return _file.packed(Content(self.kind, *self._content()))
+        return packed(Content(self.kind, *self._content()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -64,7 +63,7 @@ class Saved(ABC):
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"`data` is a {type(data).__name__}, expected bytes")
-        return cls.of_content(_file.unpacked(bytes(data), "`data`"), "`data`")
+        return cls.of_content(unpacked(bytes(data), "`data`"), "`data`")
 
     def save(self, path: Any) -> None:
         """Write the state to a file, whole or not at all.
@@ -84,7 +83,7 @@ class Saved(ABC):
         ValueError
             If `path` is a folder.
         """
-        _file.write(path, self.to_bytes())
+        write(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Any) -> Self:
@@ -109,7 +108,7 @@ class Saved(ABC):
             or if it is a folder.
         """
         name = os.fspath(path)
-        return cls.of_content(_file.unpacked(_file.read(path), name), name)
+        return cls.of_content(unpacked(read(path), name), name)
 
     @classmethod
     def of_content(cls, content: Content, name: str) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kcalib.streaming import _file
+from kcalib.streaming._file import read, unpacked
 from kcalib.streaming._saved import Saved
 from kcalib.streaming.state import CalibrationState
 
@@ -42,7 +42,7 @@ def load(path: Any) -> Any:
     True
     """
     name = os.fspath(path)
-    content = _file.unpacked(_file.read(path), name)
+    content = unpacked(read(path), name)
     if content.kind not in KINDS:
         raise ValueError(
             f"{name} holds a state of the kind {content.kind!r}, which this version does not know; update kcalib"

@@ -49,9 +49,12 @@ class RowSample:
 
     def plus(self, rows: Rows) -> RowSample:
         """With those of some more rows that belong to it."""
-        below = np.flatnonzero(hashes(rows.numbers, self.seed) < np.uint64(self.highest))
+        found = hashes(rows.numbers, self.seed)
+        below = np.flatnonzero(found < np.uint64(self.highest))
         if not below.size:
             return self
+        if below.size > self.size:
+            below = np.sort(below[np.argpartition(found[below], self.size - 1)[: self.size]])
         # Hashes of different numbers differ: the map is one to one.
         return RowSample.of(self.size, self.seed, Rows.joined([self.rows, rows.taken(below)]))
 

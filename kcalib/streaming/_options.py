@@ -61,7 +61,7 @@ class StateOptions:
         part: Any,
     ) -> StateOptions:
         """As the constructor of `CalibrationState` takes them."""
-        n_classes = check_integer("n_classes", n_classes, SMALLEST_CLASSES, LARGEST_CLASSES)
+        n_classes = check_columns_of(n_classes)
         if not isinstance(from_logits, (bool, np.bool_)):
             raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
         if not (lens is None or isinstance(lens, Lens)):
@@ -70,7 +70,7 @@ class StateOptions:
         if n_columns is None:
             raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
         lens = Canonical() if lens is None else lens
-        m = _seen_row(n_classes, lens).m
+        m = induced_row(n_classes, lens).m
         options = cls(
             n_classes=n_classes,
             classes=None if classes is None else _class_names(classes, n_classes),
@@ -92,7 +92,7 @@ class StateOptions:
 
     def seen_row(self) -> Classification:
         """One row of the problem that the lens induces, for what depends on its size and classes alone."""
-        return replace_classes(_seen_row(self.n_classes, self.lens), self.classes, self.lens)
+        return replace_classes(induced_row(self.n_classes, self.lens), self.classes, self.lens)
 
     def root(self) -> np.ndarray | None:
         """R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta."""
@@ -124,7 +124,12 @@ def replace_classes(data: Classification, classes: tuple[Any, ...] | None, lens:
     return replace(data, classes=classes) if isinstance(lens, Canonical) else data
 
 
-def _seen_row(n_classes: int, lens: Lens) -> Classification:
+def check_columns_of(n_classes: Any) -> int:
+    return check_integer("n_classes", n_classes, SMALLEST_CLASSES, LARGEST_CLASSES)
+
+
+def induced_row(n_classes: int, lens: Lens) -> Classification:
+    """One row of predictions seen through the lens."""
     row = np.full((1, n_classes), 1.0 / n_classes)
     return lens.induced(Classification(np.zeros(1, np.int64), row, None, None, 2.0**-52))
 

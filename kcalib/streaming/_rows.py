@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from kcalib._backend.options import check_integer
 
 PART = 2**40  # rows of a part
 PARTS = 2**23
@@ -97,10 +99,25 @@ class RowSet:
         return RowSet(tuple(starts), tuple(stops))
 
 
+def first_number(seen: RowSet, part: int, first_row: Any, n: int) -> int:
+    """The number of the first of n rows: of `first_row` of the part, or behind the last row of the part so far."""
+    begin = part * PART
+    if first_row is None:
+        last = seen.stop_below(begin + PART)
+        first = begin if last is None else max(last, begin)
+    else:
+        first = begin + check_integer("first_row", first_row, 0, PART - 1, ": a row of the part")
+    if first + n > begin + PART:
+        raise ValueError(
+            f"the batch of {n} rows goes beyond the last number of its part, 2**40 - 1; use another `part=`"
+        )
+    return first
+
+
 def _seen(start: int, stop: int) -> str:
-    which = f"row {shown(start)} is" if stop == start + 1 else f"rows {shown(start)} to {shown(stop - 1)} are"
+    which = f"row {shown(start)} was" if stop == start + 1 else f"rows {shown(start)} to {shown(stop - 1)} were"
     return (
-        f"{which} in the state already; give every process a `part=` of its own, pass `first_row=` where batches are "
+        f"{which} added already; give every process a `part=` of its own, pass `first_row=` where batches are "
         "numbered, and do not add the same batch or state twice"
     )
 

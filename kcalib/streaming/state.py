@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.options import SEED, check_integer
+from kcalib._backend.options import SEED
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
 from kcalib._input.labels import Classification, prepare
@@ -19,7 +19,7 @@ from kcalib.lenses import Lens
 from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
 from kcalib.streaming._options import N_COLUMNS, StateOptions
 from kcalib.streaming._results import Results
-from kcalib.streaming._rows import PART
+from kcalib.streaming._rows import first_number
 from kcalib.streaming._saved import Saved
 from kcalib.streaming._totals import Totals
 from kcalib.target_kernels import TargetKernel
@@ -187,7 +187,7 @@ class CalibrationState(Results, Saved):
         data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=self._threads)
         _check_classes(data, options)
         weights = _weights(sample_weight, data)
-        first = self._first_number(first_row, data.n)
+        first = first_number(contents.seen, options.part, first_row, data.n)
         labels, p = (arrays.to_host(part) for part in (data.labels, data.probabilities))
         batch = Batch(first, labels, p, weights, data.input_epsilon)
         self._contents = contents.plus(batch, self._threads)
@@ -253,21 +253,6 @@ class CalibrationState(Results, Saved):
         state = cls.__new__(cls)
         state._contents, state._threads = contents, threads
         return state
-
-    def _first_number(self, first_row: Any, n: int) -> int:
-        begin = self.options.part * PART
-        if first_row is None:
-            last = self._contents.seen.stop_below(begin + PART)
-            return begin if last is None or last < begin else self._checked_end(last, n)
-        row = check_integer("first_row", first_row, 0, PART - 1, ": a row of the state's part")
-        return self._checked_end(begin + row, n)
-
-    def _checked_end(self, first: int, n: int) -> int:
-        if first % PART + n > PART or (first % PART == 0 and first > self.options.part * PART):
-            raise ValueError(
-                f"the batch of {n} rows goes beyond the last number of its part, 2**40 - 1; use another `part=`"
-            )
-        return first
 
 
 def _check_classes(data: Classification, options: StateOptions) -> None:

@@ -285,11 +285,11 @@ def test_a_row_that_comes_twice_is_refused():
     y, p = problem(100, 3)
     state = CalibrationState(3, kernel=KERNEL, part=2).update(y, p)
     before = state.copy()
-    with pytest.raises(ValueError, match=r"rows 90 of part 2 to 99 of part 2 are in the state already.*`part=`"):
+    with pytest.raises(ValueError, match=r"rows 90 of part 2 to 99 of part 2 were added already.*`part=`"):
         state.update(y, p, first_row=90)
-    with pytest.raises(ValueError, match=r"row 5 of part 2 is in the state"):
+    with pytest.raises(ValueError, match=r"row 5 of part 2 was added already"):
         state.update(y[:1], p[:1], first_row=5)
-    with pytest.raises(ValueError, match="rows 0 of part 2 to 99 of part 2 are in the state already"):
+    with pytest.raises(ValueError, match="rows 0 of part 2 to 99 of part 2 were added already"):
         state.merge(state)
     same(state, before)
     assert state.update(y, p, first_row=200).update(y, p).rows == (

@@ -1,0 +1,172 @@
+"""`PredictionSample`: a kernel for states that know nothing of each other, from a sample of all their predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.devices import methods_on_their_gpu
+from kcalib._backend.options import LARGEST_SEED, SEED, check_integer
+from kcalib._input.labels import prepare
+from kcalib._packing.labels import check_kernel, resolve
+from kcalib.bandwidth import MAX_SAMPLES
+from kcalib.kernels import Kernel
+from kcalib.lenses import Canonical, Lens
+from kcalib.streaming._options import check_columns_of, induced_row
+from kcalib.streaming._rows import PARTS, Rows, RowSet, first_number
+from kcalib.streaming._sample import RowSample
+
+__all__ = ["PredictionSample"]
+
+
+@methods_on_their_gpu
+class PredictionSample:
+    """A random sample of predictions that come in batches, for the median heuristic over all of them.
+
+    The rows whose numbers have the smallest hashes are kept, so that samples of parts of the data add up to the sample
+    of all, in any order. Rows are numbered as those of a `CalibrationState`.
+
+    Parameters
+    ----------
+    n_classes : int
+        Columns of `y_pred`, from 2 to 2**20.
+    size : int
+        Rows that are kept, at least 2.
+    lens : Lens, optional
+        That of the states.
+    from_logits : bool
+        Apply a softmax to `y_pred`.
+    seed : int
+        Of the hashes.
+    part : int
+        Where row numbers start, from 0 to 2**23 - 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an option is not as above.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.streaming import PredictionSample
+    >>> p = np.random.default_rng(0).dirichlet(np.ones(3), size=1000)
+    >>> both = PredictionSample(3).update(p[:400]) + PredictionSample(3, part=1).update(p[400:])
+    >>> from kcalib.bandwidth import median_distance
+    >>> both.kernel().bandwidth == median_distance(p).value
+    True
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        size: int = MAX_SAMPLES,
+        lens: Lens | None = None,
+        from_logits: bool = False,
+        seed: int = SEED,
+        part: int = 0,
+    ) -> None:
+        if not (lens is None or isinstance(lens, Lens)):
+            raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+        self._lens = Canonical() if lens is None else lens
+        self._n_classes = check_columns_of(n_classes)
+        self._from_logits = from_logits
+        self._part = check_integer("part", part, 0, PARTS - 1)
+        seed, size = check_integer("seed", seed, 0, LARGEST_SEED), check_integer("size", size, 2, 2**20)
+        self._seen = RowSet()
+        self._sample = RowSample.empty(size, seed, induced_row(self._n_classes, self._lens).m)
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows so far."""
+        return len(self._seen)
+
+    def update(self, y_pred: Any, *, first_row: int | None = None) -> PredictionSample:
+        """Add a batch of predictions; an error leaves the sample as it was.
+
+        Parameters
+        ----------
+        y_pred : array_like, shape (n, n_classes)
+            As in `kcalib.skce`.
+        first_row : int, optional
+            As of `CalibrationState.update`.
+
+        Returns
+        -------
+        PredictionSample
+            The sample itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `kcalib.skce` for predictions; if a row is in the sample's rows already.
+        """
+        given = arrays.as_array(y_pred, "y_pred")
+        labels = np.zeros(given.shape[0] if given.ndim else 1, dtype=np.int64)
+        data = prepare(labels, y_pred, from_logits=self._from_logits)
+        if data.m != self._n_classes:
+            raise ValueError(f"`y_pred` has {data.m} classes, but the sample is of n_classes={self._n_classes}")
+        first = first_number(self._seen, self._part, first_row, data.n)
+        seen = self._seen.plus(first, first + data.n)
+        p = np.asarray(arrays.to_host(self._lens.induced(data).probabilities), dtype=np.float64)
+        rows = Rows(np.arange(first, first + data.n), p, labels, np.ones(data.n))
+        self._seen, self._sample = seen, self._sample.plus(rows)
+        return self
+
+    def merge(self, other: PredictionSample) -> PredictionSample:
+        """Add the rows of another sample with the same options, but for `part`; an error leaves both as they were.
+
+        Raises
+        ------
+        TypeError
+            If `other` is no `PredictionSample`.
+        ValueError
+            If an option differs, or if a row is in both.
+        """
+        if not isinstance(other, PredictionSample):
+            raise TypeError(f"`other` is {type(other).__name__}, expected a PredictionSample")
+        options = (
+            ("n_classes", self._n_classes, other._n_classes),
+            ("size", self._sample.size, other._sample.size),
+            ("lens", self._lens, other._lens),
+            ("from_logits", self._from_logits, other._from_logits),
+            ("seed", self._sample.seed, other._sample.seed),
+        )
+        for name, mine, theirs in options:
+            if mine != theirs:
+                raise ValueError(
+                    f"`{name}` is {mine} in one sample and {theirs} in the other; make them with the same options"
+                )
+        self._seen, self._sample = self._seen.union(other._seen), self._sample.union(other._sample)
+        return self
+
+    def __add__(self, other: PredictionSample) -> PredictionSample:
+        if not isinstance(other, PredictionSample):
+            return NotImplemented
+        new = PredictionSample.__new__(PredictionSample)
+        vars(new).update(vars(self))
+        return new.merge(other)
+
+    def kernel(self, kernel: Kernel | None = None) -> Kernel:
+        """A kernel with the median distance of the sampled predictions for bandwidths that it has not.
+
+        Parameters
+        ----------
+        kernel : Kernel, optional
+            As in `kcalib.skce`; default exponential.
+
+        Returns
+        -------
+        Kernel
+            What states are made with. Time O(size^2).
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `kcalib.skce` for its kernel; if there are fewer than two predictions, or identical ones only.
+        """
+        rows = self._sample.rows
+        return resolve([rows.probabilities], check_kernel(kernel, rows.probabilities.shape[1]), None)[0]

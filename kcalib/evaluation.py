@@ -15,10 +15,18 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import SEED, check_integer, check_seed
+from kcalib._backend.options import SEED, OptionError, check_integer, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
+from kcalib._input.source import (
+    AT_ONCE,
+    REMEDY,
+    check_left_to_source,
+    check_not_for_sums,
+    is_source,
+    state_options,
+)
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
 from kcalib.estimators.crps import crps_values
@@ -26,7 +34,9 @@ from kcalib.estimators.forecast_quantities import LEVELS, has_density, mean_of, 
 from kcalib.estimators.forecast_scores import log_score_values, pinball_values
 from kcalib.estimators.quantile_calibration import curve_of, is_continuous, pit_of
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
+from kcalib.estimators.skce import FEATURES
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
+from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import check_level, check_tolerance, direction, measure
 from kcalib.kernels import Kernel
@@ -71,7 +81,7 @@ def evaluate(
 @overload
 def evaluate(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = ...,
     *,
     level: float = ...,
     tolerance: float | None = ...,
@@ -91,7 +101,7 @@ def evaluate(
 @on_their_gpu
 def evaluate(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = None,
     *,
     level: float = 0.05,
     tolerance: float | None = None,
@@ -114,7 +124,8 @@ def evaluate(
     Parameters
     ----------
     y_true, y_pred, kernel, classes, from_logits, threads
-        As in `kcalib.skce`.
+        As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `estimator` and
+        `method` are "auto" or "features".
     estimator : {"auto", "unbiased", "biased", "block", "linear", "features"}
         Of the SKCE, as in `kcalib.skce`. "auto", the default, is what the test rests on: "unbiased" where that sums
         all pairs, or if that takes about a second, else "features".
@@ -199,6 +210,14 @@ def evaluate(
     """
     check_level(level)
     check_tolerance(tolerance)
+    if is_source(y_true, y_pred):
+        check_left_to_source(classes, from_logits)
+        check_not_for_sums(block_size=block_size)
+        if estimator not in ("auto", FEATURES):
+            raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
+        given = {**state_options(n_bins=n_bins), **sums_of(method)}
+        state = y_true.summed(kernel=kernel, lens=lens, seed=check_seed(seed), threads=threads, **given)
+        return state.result(level=level, tolerance=tolerance)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     options: dict[str, Any] = {
         "level": level,

@@ -6,8 +6,9 @@ import pytest
 import way
 
 # Lower rooms are handed objects and ask these for what they are: marks that are made when first asked for, the array
-# that stands for a kind of data, methods that are made by their class, changes made to every part of a kernel, and the
-# sums of pair problems that are made one after the other.
+# that stands for a kind of data, methods that are made by their class, changes made to every part of a kernel, the
+# sums of pair problems that are made one after the other; and sources for pieces of the samples, for sums over all of
+# them, and these for results.
 ALLOWED = {
     ("_pairs.problem", "points_and_residuals"),
     ("_input.data", "Forecasts.reference"),
@@ -15,6 +16,11 @@ ALLOWED = {
     ("_input.methods", "ConjugateGradient.__post_init__"),
     ("_packing.variance", "null_moments.<locals>.total_of"),
     ("kernels", "_as_vectors"),
+    ("estimators.skce_pieces", "PartsSource._chunks"),
+    ("estimators.skce_pieces", "PartsSource.chunks"),
+    ("estimators.skce_pieces", "PartsSource.n"),
+    ("inference.calibration_test", "PartsSource.summed"),
+    ("inference.calibration_test", "Results.calibration_test"),
 }
 
 

@@ -1,10 +1,34 @@
-"""What all rooms must know of samples that are read in pieces: `Source`. The formats are in `streaming.sources`."""
+"""What all rooms must know of samples that are read in pieces: `Source`. The formats are in `streaming.sources`.
+
+Public functions of lower rooms take a source in place of `y_true`. Sums over it are those of
+`streaming.CalibrationState`, of which these rooms know nothing: they ask the source for them (`Source.summed`), and the
+sums for results (`Summed`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from kcalib._backend.options import OptionError
+from kcalib.results import CalibrationTestResult, SKCEResult
+
+if TYPE_CHECKING:  # of it the results of few calls are made
+    from kcalib.evaluation_results import Evaluation
+
+AT_ONCE = "reads all samples at once"
+REMEDY = "or pass the samples themselves: y, p = source.read(0, n)"
+
+
+class Summed(Protocol):
+    """Sums over all samples of a source, as `kcalib.streaming.CalibrationState` has them."""
+
+    def result(self, *, level: float, tolerance: float | None) -> Evaluation: ...
+
+    def skce(self) -> SKCEResult: ...
+
+    def calibration_test(self) -> CalibrationTestResult: ...
 
 
 class Source(ABC):
@@ -79,3 +103,37 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> str:
         """What is read, in words."""
+
+    @abstractmethod
+    def summed(self, **options: Any) -> Summed:
+        """Sums over all samples, in pieces; options are those of `kcalib.streaming.CalibrationState`."""
+
+
+def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:
+    """Whether a public function was given a source; its predictions, called `name`, are then left out."""
+    if isinstance(y_true, Source):
+        if y_pred is not None:
+            raise TypeError(f"`{name}` is given beside a source, which has the predictions; leave it out")
+        return True
+    if y_pred is None:
+        raise TypeError(f"`{name}` is missing; pass labels and predictions, or a source of both")
+    return False
+
+
+def check_left_to_source(classes: Any, from_logits: Any) -> None:
+    """What a source knows is not said again."""
+    for name, value in {"classes": classes, "from_logits": from_logits or None}.items():
+        if value is not None:
+            raise OptionError(name, f"is {value!r}, but a source has its own; pass it to kcalib.streaming.source")
+
+
+def check_not_for_sums(**options: Any) -> None:
+    """Refuse options that sums over a source do not have."""
+    for name, value in options.items():
+        if value is not None:
+            raise OptionError(name, f"is {value!r}, but sums over a source have no such option; leave it out")
+
+
+def state_options(**options: Any) -> dict[str, Any]:
+    """Those that are given."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -19,8 +19,18 @@ from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer
+from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
+from kcalib._input.source import (
+    AT_ONCE,
+    REMEDY,
+    Source,
+    check_left_to_source,
+    check_not_for_sums,
+    is_source,
+    state_options,
+)
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
@@ -28,6 +38,7 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.problem import Moments
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.null_moments import NullMoments, null_moments
+from kcalib.estimators.skce_pieces import blocks_of_source
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import SKCEResult
@@ -43,7 +54,7 @@ FEATURES = "features"
 @overload
 def skce(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = ...,
     *,
     kernel: Kernel | None = ...,
     target_kernel: TargetKernel = ...,
@@ -65,7 +76,7 @@ def skce(
 @overload
 def skce(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = ...,
     *,
     kernel: Kernel | None = ...,
     target_kernel: TargetKernel = ...,
@@ -87,7 +98,7 @@ def skce(
 @overload
 def skce(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = ...,
     *,
     kernel: Kernel | None = ...,
     target_kernel: TargetKernel = ...,
@@ -109,7 +120,7 @@ def skce(
 @on_their_gpu
 def skce(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = None,
     *,
     kernel: Kernel | None = None,
     target_kernel: TargetKernel = None,
@@ -135,7 +146,8 @@ def skce(
     ----------
     y_true : array_like, shape (n,) or (n, m)
         Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets: numbers, shape (n,), or
-        vectors, shape (n, d).
+        vectors, shape (n, d). Or a `kcalib.streaming.Source` of labels and predictions, for the estimators "block",
+        "linear" and "features", which read it in pieces; `y_pred` is then left out.
     y_pred : array_like, shape (n, m) or (n,), or Distribution
         Predicted probabilities; rows sum to 1. For a binary problem also the probability of
         the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists. Gradients
@@ -287,6 +299,13 @@ def skce(
     >>> result.n_columns, abs(result.value - kcalib.skce(y, p)) < 3 * result.features_standard_error
     (176, True)
 
+    Samples that are read in pieces, in memory O(piece):
+
+    >>> samples = kcalib.streaming.source((y, p))
+    >>> blocks = kcalib.skce(samples, estimator="block", kernel=Exponential(0.3))
+    >>> abs(blocks - kcalib.skce(y, p, estimator="block", kernel=Exponential(0.3))) < 1e-12
+    True
+
     Two normal distributions N(0, 1) and targets 0 and 2: k = 1, and the estimate is the inner product of residuals,
     exp(-2) - (1 + exp(-1)) / sqrt(2) + 1 / sqrt(3).
 
@@ -297,6 +316,12 @@ def skce(
     >>> round(result.value, 6), result.target_factor
     (-0.254551, 'closed form (normal)')
     """
+    options = PairOptions(kernel, target_kernel, operator, threads)
+    if is_source(y_true, y_pred):
+        check_left_to_source(classes, from_logits)
+        check_not_for_sums(sample_weight=sample_weight)
+        result = _of_source(y_true, options, estimator, block_size, n_columns, seed, lens, dtype)
+        return result if full_output else result.value
     data = prepare(
         y_true,
         y_pred,
@@ -307,7 +332,6 @@ def skce(
         dtype=dtype,
         threads=threads,
     )
-    options = PairOptions(kernel, target_kernel, operator, threads)
     check_choice("estimator", estimator, (*ESTIMATORS, FEATURES))
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
@@ -329,6 +353,42 @@ class PairOptions:
 
 
 N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standard error that is due to draws
+
+
+def _of_source(
+    source: Source,
+    options: PairOptions,
+    estimator: str,
+    block_size: int | None,
+    n_columns: int | None,
+    seed: int | None,
+    lens: Lens | None,
+    dtype: Any,
+) -> SKCEResult:
+    """The SKCE of samples that are read in pieces: from sums of features, or block by block."""
+    check_choice("estimator", estimator, (*ESTIMATORS, FEATURES))
+    check_has_blocks(estimator, block_size)
+    if estimator == FEATURES:
+        check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype)
+        checked = feature_options(options, n_columns, seed)
+        kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
+        return source.summed(lens=lens, n_resamples=0, **kernels, **state_options(**checked)).skce()
+    _check_has_no_features(estimator, n_columns=n_columns, seed=seed)
+    if estimator not in ("block", "linear"):
+        raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
+
+    def prepared(true: Any, pred: Any) -> Data:
+        return prepare(true, pred, lens=lens, dtype=dtype, threads=options.threads)
+
+    def packed(data: Data, kernel: Kernel | None) -> Packed:
+        return _packing.pack(data, kernel, options.target_kernel, threads=options.threads)
+
+    def estimated(data: Data, packed: Packed, size: int) -> SKCEResult:
+        operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+        return estimate_of(data, packed, operator, estimator, size)
+
+    size = 2 if estimator == "linear" else block_size
+    return blocks_of_source(source, size, options.kernel, prepared, packed, estimated)
 
 
 def estimate(data: Data, options: PairOptions, estimator: str, block_size: int | None) -> SKCEResult:

@@ -23,11 +23,20 @@ from typing import Any, ClassVar
 
 from kcalib import _native
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_SEED, check_integer
+from kcalib._backend.options import LARGEST_SEED, OptionError, check_integer
+from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._input.methods import resolved
+from kcalib._input.source import (
+    AT_ONCE,
+    REMEDY,
+    check_left_to_source,
+    check_not_for_sums,
+    is_source,
+    state_options,
+)
 from kcalib._packing.features import features_of
 from kcalib._pairs.problem import PairProblem
 from kcalib.estimators.skce import PairOptions
@@ -63,7 +72,7 @@ EXPONENTIAL_COST = 12
 @on_their_gpu
 def calibration_test(
     y_true: Any,
-    y_pred: Any,
+    y_pred: Any = None,
     *,
     method: str | CalibrationMethod = "auto",
     kernel: Kernel | None = None,
@@ -84,7 +93,8 @@ def calibration_test(
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator
-        As in `kcalib.skce`, distributions included: what is said of labels is then said of targets.
+        As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
+        "features" alone, which is "auto" then.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
         ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
@@ -97,7 +107,8 @@ def calibration_test(
         Decides whatever is random. None draws one, which the result reports; but "block" and "linear" keep the order
         of the samples then. They form blocks of consecutive samples: unless their order is already random, permute
         them by a seed. With samples sorted by label, say, blocks are not alike, and calibrated models
-        are rejected. "spectrum", "pearson" and "gamma" have nothing random, and no bandwidth depends on a seed.
+        are rejected. "spectrum", "pearson" and "gamma" have nothing random, and no bandwidth depends on a seed. Of a
+        source None is 0, as it is of a `kcalib.streaming.CalibrationState`.
 
     Returns
     -------
@@ -212,6 +223,11 @@ def calibration_test(
     >>> kcalib.calibration_test(y, Normal(mean, np.full(200, 0.5)), method="spectrum").pvalue < 1e-4
     True
     """
+    if is_source(y_true, y_pred):
+        check_left_to_source(classes, from_logits)
+        check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, operator=operator)
+        options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
+        return y_true.summed(**options, **state_options(seed=seed), **sums_of(method)).calibration_test()
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     return run(Task(data, PairOptions(kernel, target_kernel, operator, threads)), method, seed)
 
@@ -223,6 +239,17 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
     if seed is not None:
         seed = check_integer("seed", seed, 0, LARGEST_SEED)
     return dataclasses.replace(chosen.test(task, seed), seconds=time.perf_counter() - start)
+
+
+def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
+    """The options that sums over a source take from a method; a method that makes no such sums is refused."""
+    chosen = resolved(method, METHODS)
+    if isinstance(chosen, Auto):
+        return {}
+    if not isinstance(chosen, Features):
+        raise OptionError("method", f"is {chosen.name!r}, which {AT_ONCE}; use method='features', {REMEDY}")
+    draws = None if chosen.n_resamples == Features().n_resamples else chosen.n_resamples
+    return state_options(n_columns=chosen.n_columns, n_resamples=draws)
 
 
 @dataclass(frozen=True)

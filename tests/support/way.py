@@ -98,9 +98,17 @@ def _cupy() -> None:
     kcalib.skce(emulated_cupy.asarray(y), emulated_cupy.asarray(p))
 
 
+def _source() -> None:
+    y, p = softmax_problem(300, 5)
+    samples = kcalib.streaming.source((y, p))
+    kcalib.skce(samples, estimator="block", block_size=10)
+    kcalib.calibration_test(samples)
+
+
 WAYS: dict[str, Callable[[], None]] = {
     "skce": _skce, "ckce by conjugate gradients": _ckce, "spectrum test": _spectrum,
     "normal predictions": _normal, "CuPy arrays": _cupy,
+    "a source": _source,
 }  # fmt: skip
 
 

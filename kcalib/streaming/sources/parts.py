@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
 from kcalib._input.source import Source
 from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, joined
+from kcalib.streaming.state import CalibrationState
+
+CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most probabilities of a chunk
 
 
 class PartsSource(Source):
@@ -99,6 +103,12 @@ class PartsSource(Source):
         n = "unknown number of" if self.n is None else str(self.n)
         return f"{places}{n} samples, {self.n_classes} classes; {first.found.describe()}"
 
+    def summed(self, **options: Any) -> CalibrationState:
+        state = CalibrationState(self.n_classes, **options)
+        for true, pred in self.chunks(rows_of_chunks(self.n_classes)):
+            state.update(true, pred)
+        return state
+
     def _place(self, row: int) -> tuple[int, int]:
         """The part that has a row, and the number of the row in it."""
         for number, part in enumerate(self._parts):
@@ -114,6 +124,11 @@ class PartsSource(Source):
         if row == 0:
             return len(self._parts), 0
         raise FileError(f"`start` is {row} rows beyond the {self.n} samples there are")
+
+
+def rows_of_chunks(n_classes: int) -> int:
+    """Rows that are read at a time: enough for the work on them to be most of the time."""
+    return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_classes))
 
 
 def _taken(part: Part, cursor: Cursor, most: int, at: int) -> Rows | None:

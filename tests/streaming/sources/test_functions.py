@@ -1,0 +1,206 @@
+"""`evaluate`, `skce`, `calibration_test` and `compare` of sources: what states say, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib.kernels import Exponential, Gaussian
+from kcalib.streaming import CalibrationState, source
+
+RNG = np.random.default_rng(3)
+N = 3001
+P = RNG.dirichlet(np.ones(3), size=N)
+Y = (np.cumsum(P, axis=1) < RNG.uniform(size=(N, 1))).sum(axis=1)
+Q = P**1.5 / (P**1.5).sum(axis=1, keepdims=True)
+KERNEL = Exponential(0.4)
+
+
+def batches(p, size=301):
+    """A function that gives the samples in batches: their number is not known before they are read."""
+    return lambda: ((Y[i : i + size], p[i : i + size]) for i in range(0, N, size))
+
+
+# -- blocks
+
+
+@pytest.mark.parametrize("lens", [None, kcalib.lenses.TopLabel()])
+@pytest.mark.parametrize("size", [2, 7, 54, 3001])
+def test_blocks_are_those_of_all_samples(monkeypatch, lens, size):
+    """In pieces of whole blocks, whatever their number."""
+    whole = kcalib.skce(Y, Q, estimator="block", block_size=size, kernel=KERNEL, lens=lens, full_output=True)
+    for piece in (100, 65_536):
+        monkeypatch.setattr("kcalib.estimators.skce_pieces.PIECE", piece)
+        for data in ((Y, Q), batches(Q)):
+            found = kcalib.skce(
+                source(data), estimator="block", block_size=size, kernel=KERNEL, lens=lens, full_output=True
+            )
+            assert found.value == pytest.approx(whole.value, rel=1e-12)
+            if size == 3001:
+                assert found.standard_error is whole.standard_error is None
+            else:
+                assert found.standard_error == pytest.approx(whole.standard_error, rel=1e-9)
+            same = ("n_samples", "n_samples_used", "block_size", "kernel", "bandwidth_source", "n_classes", "lens")
+            assert [getattr(found, name) for name in same] == [getattr(whole, name) for name in same]
+
+
+def test_pairs_of_samples_and_the_default_size():
+    for estimator in ("linear", "block"):
+        whole = kcalib.skce(Y, Q, estimator=estimator, kernel=KERNEL)
+        assert kcalib.skce(source((Y, Q)), estimator=estimator, kernel=KERNEL) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        np.repeat(np.eye(3), 40, axis=0) * (1 - 3e-6) + 1e-6,
+        np.round(P[:100], 1) + [0, 0, 1] * (1 - np.round(P[:100], 1).sum(axis=1, keepdims=True)),
+        P[:4],
+    ],
+)
+def test_blocks_of_hard_predictions(p):
+    p = p[(p >= 0).all(axis=1)]
+    y = np.arange(len(p)) % 3
+    whole = kcalib.skce(y, p, estimator="block", kernel=KERNEL)
+    assert kcalib.skce(source((y, p)), estimator="block", kernel=KERNEL) == pytest.approx(whole, rel=1e-12, abs=1e-18)
+
+
+def test_a_bandwidth_that_is_not_given_is_that_of_the_first_samples():
+    found = kcalib.skce(source((Y, Q)), estimator="block", full_output=True)
+    first = kcalib.skce(Y[:2000], Q[:2000], full_output=True)
+    assert (found.kernel, found.bandwidth) == (first.kernel, first.bandwidth)
+    assert found.bandwidth_source == "median euclidean distance of the first 2000 samples"
+    whole = kcalib.skce(Y, Q, estimator="block", kernel=Exponential(found.bandwidth))
+    assert found.value == pytest.approx(whole, rel=1e-12)
+
+
+def test_blocks_need_a_size_where_the_number_of_samples_is_not_known():
+    with pytest.raises(ValueError, match="`block_size` is None, but how many samples there are is not known .*give it"):
+        kcalib.skce(source(batches(Q)), estimator="block")
+    with pytest.raises(ValueError, match="there are 3001 samples, expected at least the 5000 of a block"):
+        kcalib.skce(source(batches(Q)), estimator="block", block_size=5000)
+    with pytest.raises(ValueError, match="`block_size` is 5000, expected an integer between 2 and 3001"):
+        kcalib.skce(source((Y, Q)), estimator="block", block_size=5000)
+
+
+# -- sums
+
+
+def state_of(p=Q, size=77, **options):
+    state = CalibrationState(3, **options)
+    for start in range(0, N, size):
+        state.update(Y[start : start + size], p[start : start + size])
+    return state
+
+
+def plain(result):
+    """A result without what differs between two runs of the same."""
+    return {name: value for name, value in vars(result).items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("rows", [1000, 65_536])
+def test_the_bits_are_those_of_a_state(monkeypatch, rows):
+    monkeypatch.setattr("kcalib.streaming.sources.parts.CHUNK_ROWS", rows)
+    state = state_of()
+    for data in ((Y, Q), batches(Q)):
+        found, expected = kcalib.evaluate(source(data)), state.result()
+        assert plain(found.skce) == plain(expected.skce) and plain(found.test) == plain(expected.test)
+        left_out = ("skce", "test")
+        assert {k: v for k, v in vars(found).items() if k not in left_out} == {
+            k: v for k, v in vars(expected).items() if k not in left_out
+        }
+        assert plain(kcalib.calibration_test(source(data))) == plain(state.calibration_test())
+
+
+def test_features():
+    found = kcalib.skce(source((Y, Q)), estimator="features", full_output=True)
+    assert plain(found) == plain(state_of(n_resamples=0).skce())
+    assert kcalib.skce(source((Y, Q)), estimator="features") == found.value
+
+
+def test_options_reach_the_state():
+    options = {"kernel": Gaussian(0.3), "lens": kcalib.lenses.TopLabel(), "seed": 5}
+    samples = source((Y, Q))
+    found = kcalib.skce(samples, estimator="features", n_columns=64, full_output=True, **options)
+    assert plain(found) == plain(state_of(n_columns=64, n_resamples=0, **options).skce())
+    method = kcalib.methods.Features(n_columns=64, n_resamples=99)
+    state = state_of(n_columns=64, n_resamples=99, **options)
+    assert plain(kcalib.calibration_test(samples, method=method, **options)) == plain(state.calibration_test())
+    state = state_of(n_bins=7, **options)
+    found = kcalib.evaluate(samples, level=0.01, tolerance=0.1, n_bins=7, method="features", **options)
+    expected = state.result(level=0.01, tolerance=0.1)
+    assert (found.top_label_ece, found.verdict) == (expected.top_label_ece, expected.verdict)
+    assert (found.level, found.tolerance, found.skce.value) == (0.01, 0.1, expected.skce.value)
+    assert kcalib.evaluate(samples, seed=None).test.seed != kcalib.evaluate(samples, seed=None).test.seed
+
+
+def test_a_state_agrees_with_all_samples_at_once():
+    found = kcalib.evaluate(source((Y, Q)), kernel=KERNEL)
+    whole = kcalib.evaluate(Y, Q, kernel=KERNEL, method="features", estimator="features")
+    for name in ("accuracy", "log_loss", "brier_score", "top_label_ece", "mean_confidence"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-12)
+    features = kcalib.skce(Y, Q, estimator="features", n_columns=256, kernel=KERNEL)
+    assert found.skce.value == pytest.approx(features, rel=1e-12)
+
+
+def test_logits_and_classes_are_those_of_the_source():
+    names = ["a", "b", "c"]
+    samples = source((np.array(names)[Y], np.log(Q)), from_logits=True, classes=names)
+    assert kcalib.evaluate(samples).skce.value == pytest.approx(kcalib.evaluate(source((Y, Q))).skce.value, rel=1e-9)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
+def test_estimators_that_read_all_samples(estimator):
+    match = (
+        f"`estimator` is '{estimator}', which reads all samples at once; use estimator='features', or pass the samples "
+        r"themselves: y, p = source.read\(0, n\)"
+    )
+    with pytest.raises(ValueError, match=match):
+        kcalib.skce(source((Y, Q)), estimator=estimator)
+    with pytest.raises(ValueError, match=match):
+        kcalib.evaluate(source((Y, Q)), estimator=estimator)
+
+
+def test_methods_that_read_all_samples():
+    for method in ("exact", "spectrum", kcalib.methods.CME()):
+        for function in (kcalib.calibration_test, kcalib.evaluate):
+            match = "`method` is '.*', which reads all samples at once; use method='features', or pass"
+            with pytest.raises(ValueError, match=match):
+                function(source((Y, Q)), method=method)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: kcalib.skce(s, Q), "`y_pred` is given beside a source"),
+        (lambda s: kcalib.skce(Y), "`y_pred` is missing; pass labels and predictions, or a source"),
+        (lambda s: kcalib.evaluate(Y), "`y_pred` is missing"),
+        (lambda s: kcalib.calibration_test(Y), "`y_pred` is missing"),
+    ],
+)  # fmt: skip
+def test_what_is_no_pair_and_no_source(call, match):
+    with pytest.raises(TypeError, match=match):
+        call(source((Y, Q)))
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: kcalib.skce(s, classes=[1, 2, 3]), "`classes` is .*, but a source has its own; pass it to"),
+        (lambda s: kcalib.evaluate(s, from_logits=True), "`from_logits` is True, but a source has its own"),
+        (lambda s: kcalib.skce(s, sample_weight=np.ones(N)), "`sample_weight` is .* have no such option"),
+        (lambda s: kcalib.skce(s, estimator="features", dtype="float32"), "`dtype` is 'float32', but sums over"),
+        (lambda s: kcalib.skce(s, estimator="features", operator="openmp"), "`operator` is 'openmp', but features"),
+        (lambda s: kcalib.skce(s, estimator="features", block_size=5), "`block_size` is 5, but estimator='features'"),
+        (lambda s: kcalib.skce(s, estimator="block", n_columns=64), "`n_columns` is 64, but estimator='block'"),
+        (lambda s: kcalib.calibration_test(s, operator="openmp"), "`operator` is 'openmp', but sums over a source"),
+        (lambda s: kcalib.evaluate(s, block_size=7), "`block_size` is 7, but sums over a source have no such option"),
+    ],
+)  # fmt: skip
+def test_options_that_sums_do_not_have(call, match):
+    with pytest.raises(ValueError, match=match):
+        call(source((Y, Q)))

@@ -292,17 +292,17 @@ def test_sigterm_ends_the_process_within_a_second():
 
 
 def test_memory_is_linear_in_n():
-    """40,000 x 10: H would take 12.8 GB; packed copies of 3.2 MB inputs, parts and Python must fit in 100 MB."""
+    """20,000 x 10: H would take 3.2 GB; packed copies of 1.6 MB inputs, parts and Python must fit in 100 MB."""
     code = """
         import resource, numpy as np, kcalib
         rng = np.random.default_rng(0)
-        p = rng.dirichlet(np.ones(10), size=40_000)
+        p = rng.dirichlet(np.ones(10), size=20_000)
         y = p.argmax(axis=1)
         kernel = kcalib.kernels.Exponential(bandwidth=0.5)
         kcalib.skce(y[:100], p[:100], kernel=kernel)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         kcalib.skce(y, p, kernel=kernel, full_output=True)
-        kcalib.skce(y, p, kernel=kernel, estimator="block", block_size=20_000)
+        kcalib.skce(y, p, kernel=kernel, estimator="block", block_size=10_000)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """
     grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
@@ -310,12 +310,12 @@ def test_memory_is_linear_in_n():
 
 
 def test_memory_of_the_tests_is_linear_in_n():
-    """20,000 x 10: H would take 3.2 GB; batches of weights and Krylov vectors (2.6 MB a product) much less."""
+    """10,000 x 10: H would take 800 MB; batches of weights and Krylov vectors (1.3 MB a product) much less."""
     code = """
         import resource, numpy as np, kcalib
         rng = np.random.default_rng(0)
-        p = rng.dirichlet(np.ones(10), size=20_000)
-        y = (p.cumsum(axis=1) < rng.uniform(size=(20_000, 1))).sum(axis=1)
+        p = rng.dirichlet(np.ones(10), size=10_000)
+        y = (p.cumsum(axis=1) < rng.uniform(size=(10_000, 1))).sum(axis=1)
         kernel = kcalib.kernels.Exponential(bandwidth=0.5)
         kcalib.calibration_test(y[:300], p[:300], kernel=kernel, method="spectrum")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

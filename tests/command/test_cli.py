@@ -18,6 +18,7 @@ from kcalib._command.cli import main
 
 CALIBRATED = {"forest_temperature", "logistic", "mlp"}
 MISCALIBRATED = {"forest", "gaussian_nb", "multinomial_nb"}
+FAST = ["--method", "exact", "--resamples", "99"]  # tests/test_readme.py has the demo with all defaults
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +225,7 @@ def test_narrow_terminal(capsys, monkeypatch, good, poor):
 
 def test_narrow_terminal_with_more_models_than_fit(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["demo"]) == 0
+    assert main(["demo", *FAST]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     names = [name for line in out.splitlines() if line.startswith("model") for name in line.split()[1:]]
@@ -247,7 +248,7 @@ def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
 
 
 def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
-    assert main(["demo", "--level", "0.0083", "--json"]) == 0  # 0.05 over all six
+    assert main(["demo", "--level", "0.0083", "--json", *FAST]) == 0  # 0.05 over all six
     result = load_json(capsys.readouterr().out)
     verdicts = {entry["model"]: entry["verdict"] for entry in result["models"]}
     assert {name for name, verdict in verdicts.items() if verdict.startswith("no evidence")} == CALIBRATED
@@ -259,7 +260,7 @@ def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
 
 
 def test_demo_table_and_options(capsys):
-    assert main(["demo", "--level", "1e-35", "--fail-if-miscalibrated"]) == 3
+    assert main(["demo", "--level", "1e-35", *FAST, "--fail-if-miscalibrated"]) == 3
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out[1:7]] == sorted(CALIBRATED | MISCALIBRATED)
     assert sum("miscalibrated" in line for line in out[1:7]) == 2
@@ -692,7 +693,7 @@ def test_file_names_that_are_no_text(tmp_path, good):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-@pytest.mark.parametrize("arguments", [["demo"], ["evaluate", "--help"]])
+@pytest.mark.parametrize("arguments", [["demo", *FAST], ["evaluate", "--help"]])
 def test_broken_pipe(arguments):
     read, write = os.pipe()
     os.close(read)

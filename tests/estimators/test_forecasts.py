@@ -52,7 +52,11 @@ class TestByHand:
 
     def test_normal_by_quadrature(self):
         y, mean, std = [0.3, -1.2], [0.1, 0.5], [0.7, 1.9]
-        first, second = (stats.norm(m, s) for m, s in zip(mean, std, strict=True))
+
+        def density(m, s):  # not scipy.stats's, which takes a tenth of a millisecond
+            return lambda z: math.exp(-(((z - m) / s) ** 2) / 2) / (math.sqrt(2 * math.pi) * s)
+
+        first, second = map(density, mean, std)
 
         def of(f):
             return integrate.quad(f, -15, 15, epsabs=1e-13, epsrel=1e-13, limit=200)[0]
@@ -60,9 +64,9 @@ class TestByHand:
         def ell(a, b):
             return math.exp(-((a - b) ** 2) / (2 * 0.8**2))
 
-        cross = of(lambda z: first.pdf(z) * of(lambda w: second.pdf(w) * ell(z, w)))
-        one = of(lambda z: first.pdf(z) * ell(z, y[1]))
-        other = of(lambda w: second.pdf(w) * ell(y[0], w))
+        cross = of(lambda z: first(z) * of(lambda w: second(w) * ell(z, w)))
+        one = of(lambda z: first(z) * ell(z, y[1]))
+        other = of(lambda w: second(w) * ell(y[0], w))
         k = math.exp(-math.hypot(0.4, 1.2) / 1.5)
         options = {"kernel": Exponential(bandwidth=1.5), "target_kernel": Gaussian(bandwidth=0.8)}
         value = kcalib.skce(y, Normal(mean, std), **options)
@@ -322,8 +326,9 @@ class TestDraws:
 
     def test_kernels_without_closed_form(self):
         """Normal predictions and the exponential kernel: draws by themselves, right within their error."""
-        y, (prediction, nodes, _) = targets("normal"), FAMILIES["normal"]
-        g = residual_products(y, [nodes[i] for i in range(N)], exponential(1.0))
+        y, (prediction, nodes, _) = targets("normal")[:3], FAMILIES["normal"]
+        g = residual_products(y, [nodes[i] for i in range(3)], exponential(1.0))
+        prediction = prediction.take(slice(3))
         result = kcalib.skce(
             y,
             prediction,

@@ -413,8 +413,8 @@ def test_top_label_test_keeps_its_level(draw):
 def test_two_classes_whose_errors_cancel_in_the_top_label():
     """Right in 90 % of the cases at 0.8 for the second class, and in 70 % at 0.8 for the first."""
     rng = np.random.default_rng(7)
-    second = np.where(np.arange(4000) % 2 == 0, 0.8, 0.2)
-    y = rng.uniform(size=4000) < np.where(second > 0.5, 0.9, 0.3)
+    second = np.where(np.arange(2000) % 2 == 0, 0.8, 0.2)
+    y = rng.uniform(size=2000) < np.where(second > 0.5, 0.9, 0.3)
     assert (
         kcalib.calibration_test(y, second, lens=TopLabel(), kernel=kcalib.kernels.Gaussian(0.1), seed=0).pvalue > 0.05
     )
@@ -423,7 +423,7 @@ def test_two_classes_whose_errors_cancel_in_the_top_label():
 
 
 def test_calibrated_in_the_top_label_but_not_canonically():
-    y, p = confused(1000, np.random.default_rng(5))
+    y, p = confused(500, np.random.default_rng(5))
     assert kcalib.calibration_test(y, p, seed=0).pvalue < 1e-6
     assert kcalib.calibration_test(y, p, lens=TopLabel(), seed=0).pvalue > 0.05
     assert kcalib.calibration_test(y, p, lens=TopK(2), seed=0).pvalue < 1e-6
@@ -431,8 +431,8 @@ def test_calibrated_in_the_top_label_but_not_canonically():
 
 def test_every_lens_lets_a_calibrated_model_pass_and_no_over_confident_one():
     rng = np.random.default_rng(6)
-    p = rng.dirichlet(np.ones(5), size=1000)
-    y = (rng.uniform(size=(1000, 1)) > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
+    p = rng.dirichlet(np.ones(5), size=300)
+    y = (rng.uniform(size=(300, 1)) > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
     sharp = p**4 / np.sum(p**4, axis=1, keepdims=True)
     for lens in LENSES:
         assert kcalib.calibration_test(y, p, lens=lens, seed=0).pvalue > 0.01, lens

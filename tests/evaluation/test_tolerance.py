@@ -82,13 +82,14 @@ def test_larger_errors_than_the_tolerance_are_found():
     rng = np.random.default_rng(3)
     y, p = shifted(4000, 0.1, rng)
     for tolerance in (0.0, 0.02, 0.07):
-        e = kcalib.evaluate(y, p, tolerance=tolerance, threads=1)
+        e = kcalib.evaluate(y, p, tolerance=tolerance, method="gamma", threads=1)
         assert e.miscalibrated and e.tolerance == tolerance and "off by at least 0.0" in e.verdict
     e = kcalib.evaluate(y, p, tolerance=0.12, threads=1)
     assert not e.miscalibrated and e.verdict == "not shown to be off by more than 0.12" and e.test.pvalue < 1e-3
-    assert kcalib.evaluate(y, p, threads=1).tolerance is None
+    assert kcalib.evaluate(y, p, method="gamma", threads=1).tolerance is None
     # With a lower level less is certified.
-    bounds = [kcalib.evaluate(y, p, level=level, threads=1).rms_error_lower for level in (0.2, 0.05, 1e-3, 1e-30)]
+    levels = (0.2, 0.05, 1e-3, 1e-30)
+    bounds = [kcalib.evaluate(y, p, level=level, method="gamma", threads=1).rms_error_lower for level in levels]
     assert bounds == sorted(bounds, reverse=True) and bounds[0] > bounds[-1]
 
 

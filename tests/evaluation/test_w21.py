@@ -23,6 +23,7 @@ from kcalib.distributions import Ensemble, Normal
 DOCS = Path(__file__).parents[2] / "docs"
 RISK = 1e-4
 FAR = scipy.stats.norm.isf(RISK / 2)  # standard errors
+COUNT = 100  # data sets
 FIRST_SEED = 10**5  # those of the tables are below
 
 
@@ -62,7 +63,7 @@ def least_squares_pvalues() -> dict[str, np.ndarray]:
         "SKCE, bootstrap": kcalib.methods.Bootstrap(n_resamples=999),
         "SKCE, spectrum": kcalib.methods.Spectrum(reference="residuals"),
     }
-    rows = [least_squares.pvalues(FIRST_SEED + seed, tests) for seed in range(200)]
+    rows = [least_squares.pvalues(FIRST_SEED + seed, tests) for seed in range(COUNT)]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -71,9 +72,9 @@ def test_least_squares_is_rejected_though_its_quantiles_look_calibrated(least_sq
     for name, values in least_squares_pvalues.items():
         share = np.mean(values < 0.05)
         if name == least_squares.CURVE:
-            assert share <= binomial_bounds(200, 0.35, RISK)[1]
+            assert share <= binomial_bounds(COUNT, 0.35, RISK)[1]
         else:
-            assert share >= binomial_bounds(200, 0.8, RISK)[0], name
+            assert share >= binomial_bounds(COUNT, 0.8, RISK)[0], name
 
 
 def test_least_squares_table(least_squares_pvalues):
@@ -81,18 +82,18 @@ def test_least_squares_table(least_squares_pvalues):
     count = int(lines[0].split()[0])
     published = {line[:32].strip(): float(line[32:42]) for line in lines[1 : lines.index("")]}
     for name, values in least_squares_pvalues.items():
-        assert_same_share(200, float(np.mean(values < 0.05)), count, published[name])
+        assert_same_share(COUNT, float(np.mean(values < 0.05)), count, published[name])
 
 
 def test_least_squares_of_drawn_targets_is_not_rejected():
     """The same predictions, with targets drawn from them."""
     rejected = []
-    for seed in range(200):
+    for seed in range(COUNT):
         _, prediction = least_squares.problem(FIRST_SEED + seed)
         y = np.random.default_rng(seed).normal(prediction.mean, prediction.std)
         test = kcalib.calibration_test(y, prediction, **least_squares.KERNELS, method="spectrum")
         rejected.append(test.pvalue < 0.05)
-    assert np.mean(rejected) <= binomial_bounds(200, 0.05, RISK)[1]
+    assert np.mean(rejected) <= binomial_bounds(COUNT, 0.05, RISK)[1]
 
 
 # -- A.2: estimators and tests where the truth is known ------------------------------------------------
@@ -157,11 +158,11 @@ QUICK_TESTS = ("B = 2", "B = sqrt(n)", "bootstrap", "spectrum")
 @pytest.mark.parametrize("d", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_levels(d):
     rows = {name: [] for name in QUICK_TESTS}
-    for seed in range(200):
+    for seed in range(COUNT):
         y, prediction = estimators.data_set("calibrated", 64, d, FIRST_SEED + seed)
         for name, row in rows.items():
             row.append(estimators.pvalue(name, y, prediction, seed) <= 0.05)
-    high = binomial_bounds(200, 0.05, RISK)[1]
+    high = binomial_bounds(COUNT, 0.05, RISK)[1]
     for name, row in rows.items():
         assert np.mean(row) <= high, name
 
@@ -171,12 +172,12 @@ def test_powers_rise(d):
     """From 16 samples to 64 to 256, where nearly all uncalibrated data sets are rejected."""
     powers = {name: [] for name in QUICK_TESTS}
     for n in (16, 64, 256):
-        data = [estimators.data_set("uncalibrated", n, d, FIRST_SEED + seed) for seed in range(60)]
+        data = [estimators.data_set("uncalibrated", n, d, FIRST_SEED + seed) for seed in range(40)]
         for name, row in powers.items():
             row.append(np.mean([estimators.pvalue(name, *one, seed) <= 0.05 for seed, one in enumerate(data)]))
     for name, row in powers.items():
         assert row == sorted(row), name
-        assert row[-1] >= binomial_bounds(60, 0.99, RISK)[0], name
+        assert row[-1] >= binomial_bounds(40, 0.99, RISK)[0], name
     assert powers["B = 2"][0] < powers["bootstrap"][0]
 
 

@@ -192,14 +192,14 @@ def test_spectrum_where_float32_would_round_distances_away(width, kernel):
 
 
 def test_spectrum_against_its_multipliers():
-    """The law of Gaussian multipliers is the spectrum's: 20,000 draws."""
+    """The law of Gaussian multipliers is the spectrum's: 10,000 draws."""
     y, p = softmax_problem(300, 5, seed=4)
     spectrum = kcalib.calibration_test(y, p, method=methods.Spectrum(reference="residuals"), kernel=KERNEL).pvalue
     draws = kcalib.calibration_test(
-        y, p, method=methods.Multiplier(multipliers="gaussian", n_resamples=20_000), seed=0, kernel=KERNEL
+        y, p, method=methods.Multiplier(multipliers="gaussian", n_resamples=10_000), seed=0, kernel=KERNEL
     )
-    low, high = scipy.stats.binom(20_000, spectrum).interval(1 - 1e-5)
-    assert low <= draws.pvalue * 20_001 - 1 <= high
+    low, high = scipy.stats.binom(10_000, spectrum).interval(1 - 1e-5)
+    assert low <= draws.pvalue * 10_001 - 1 <= high
 
 
 def test_spectrum_reaches_the_far_tail():

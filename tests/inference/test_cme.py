@@ -230,9 +230,9 @@ def rejections(model, predictions, kernel, n_locations, reference, repetitions, 
     ids=["W19", "three classes", "binary"],
 )
 def test_conditional_keeps_its_level(predictions, bandwidth, n_locations):
-    shares = rejections("M1", predictions, Exponential(bandwidth=bandwidth), n_locations, "conditional", 2000)
+    shares = rejections("M1", predictions, Exponential(bandwidth=bandwidth), n_locations, "conditional", 1000)
     for alpha, share in shares.items():
-        low, high = binomial_bounds(2000, alpha)
+        low, high = binomial_bounds(1000, alpha)
         assert low <= share <= high, f"type I error {share} at level {alpha}"
 
 
@@ -243,11 +243,11 @@ def test_small_samples_reject_too_often_as_documented():
         return rng.dirichlet(np.ones(2), size=16)
 
     kernel = Exponential(bandwidth=0.3)
-    shares = {r: rejections("M1", predictions, kernel, 10, r, 1000)[0.05] for r in cme.REFERENCES}
-    assert shares["chi2"] > binomial_bounds(600, 0.85)[0]
-    assert binomial_bounds(600, 0.05)[1] < shares["F"] < binomial_bounds(600, 0.3)[1]
+    shares = {r: rejections("M1", predictions, kernel, 10, r, 400)[0.05] for r in cme.REFERENCES}
+    assert shares["chi2"] > binomial_bounds(400, 0.85)[0]
+    assert binomial_bounds(400, 0.05)[1] < shares["F"] < binomial_bounds(400, 0.3)[1]
     # Measured: 0.08; not derived.
-    assert shares["conditional"] < binomial_bounds(600, 0.1)[1]
+    assert shares["conditional"] < binomial_bounds(400, 0.1)[1]
 
 
 @pytest.mark.parametrize("reference", ["F", "conditional"])

@@ -763,14 +763,14 @@ def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
 
 def test_features_of_distributions_add_the_errors_of_both_kernels(monkeypatch):
     rng = np.random.default_rng(6)
-    mean, std = rng.normal(size=300), np.exp(rng.normal(scale=0.5, size=300))
-    y = mean + std * rng.normal(size=300)
+    mean, std = rng.normal(size=200), np.exp(rng.normal(scale=0.5, size=200))
+    y = mean + std * rng.normal(size=200)
     models = {"wide": Normal(mean, 1.5 * std), "narrow": Normal(mean, 0.5 * std)}
     exact = kcalib.compare(y, models).differences[0]
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
-    found = [kcalib.compare(y, models, seed=seed).differences[0] for seed in range(30)]
+    found = [kcalib.compare(y, models, seed=seed).differences[0] for seed in range(16)]
     errors = np.array([d.difference for d in found]) - exact.difference
-    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(30)
+    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(16)
     added = np.mean([d.standard_error**2 for d in found]) - exact.standard_error**2
     # The spread of groups has the noise of the samples in it, which is too much rather than too little.
     assert 0.5 * errors.var() < added < 8 * errors.var()
@@ -1008,9 +1008,9 @@ def test_brier_coverage(name):
 
 @pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ckce", 300), ("ece", 1000)])
 def test_power(metric, n):
-    pvalues = check_world("general", metric, n, 100)
+    pvalues = check_world("general", metric, n, 50)
     for pair in (("true", "sharp"), ("coarse", "sharp")):
-        assert np.mean(pvalues[pair] <= 0.05) > binomial_bounds(100, 0.4)[0]
+        assert np.mean(pvalues[pair] <= 0.05) > binomial_bounds(50, 0.4)[0]
 
 
 @pytest.mark.slow

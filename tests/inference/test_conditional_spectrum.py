@@ -154,7 +154,7 @@ def test_levels(name):
     rng = np.random.default_rng(1)
     m, n = (2, 200) if name == "rare" else (5, 100)
     rejected = {"conditional": 0, "residuals": 0}
-    for _ in range(80):
+    for _ in range(50):
         if name == "rare":
             p = rng.beta(0.1, 100, size=n)
             p = np.stack([1 - p, p], axis=1)
@@ -166,7 +166,7 @@ def test_levels(name):
         for reference in rejected:
             result = kcalib.calibration_test(y, p, method=Spectrum(reference=reference, n_eigenvalues=10))
             rejected[reference] += result.pvalue <= 0.05
-    assert rejected["conditional"] <= 80 * binomial_bounds(80, 0.08)[1]
+    assert rejected["conditional"] <= 50 * binomial_bounds(50, 0.08)[1]
     assert rejected["residuals"] > 2 * rejected["conditional"]
 
 

@@ -224,7 +224,7 @@ def level(n_bins, resample, repetitions, estimator="ece"):
 
 def test_resampled_predictions_reject_too_often():
     """As documented, and as W19 (section 7.2) found: the more, the fewer samples a bin has."""
-    repetitions = 150
+    repetitions = 100
     shares = {n_bins: level(n_bins, True, repetitions) for n_bins in (200, 1000)}
     for alpha in (0.05, 0.1):
         assert shares[200][alpha] > binomial_bounds(repetitions, alpha)[1]
@@ -234,7 +234,7 @@ def test_resampled_predictions_reject_too_often():
 @pytest.mark.parametrize("n_bins", [pytest.param(15, marks=pytest.mark.slow), 1000])
 def test_kept_predictions_keep_the_level(n_bins):
     """Exact for every n and estimator: with R = 99 a level of k/100 is attained, ties apart."""
-    repetitions = 500
+    repetitions = 300
     shares = level(n_bins, False, repetitions)
     for alpha, share in shares.items():
         low, high = binomial_bounds(repetitions, alpha)

@@ -996,7 +996,10 @@ def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)
 
 
-@pytest.mark.parametrize("name", CKCE_WORLDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.grid] if n in ("certain", "ten classes") else []) for n in CKCE_WORLDS],
+)
 def test_ckce_coverage_and_type_one_error(name):
     check_world(name, "ckce", 100, 100)
 

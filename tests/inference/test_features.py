@@ -85,7 +85,7 @@ DISTRIBUTIONS = ("normal", "nearly certain", "rare counts", "tied", "few", "mixt
 
 @pytest.mark.parametrize("name", [*DISTRIBUTIONS, pytest.param("draws", marks=pytest.mark.slow)])
 def test_level_of_distributions_is_kept(name):
-    pvalues, sets = [], 80
+    pvalues, sets = [], 50
     kernel = Exponential(0.4, metric="mmd" if name in ("mixture", "draws") else "wasserstein")
     target_kernel = Exponential(0.5) if name == "few" else Gaussian(0.5)
     for seed in range(sets):

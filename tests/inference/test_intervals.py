@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.stats
+from grid import cells
 from hard_laws import LAWS, drawn_labels
 from intervals import TRUTHS, misses
 from problems import binomial_bounds, softmax_problem
@@ -136,12 +137,15 @@ def test_intervals_hold_zero_unless_the_test_rejects(name, method):
                     assert result.pvalue < level / 2
 
 
-@pytest.mark.parametrize("truth", TRUTHS)
+RARE = ("rare, Beta(.1, 100)", "saturated, 1e-8..1e-6")
+COVERED = ("Dir(1), m = 2", "Dir(.1), m = 10", "saturated, 1e-6..1e-3", *RARE)
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["Dir(1), m = 2", "rare, Beta(.1, 100)", "Dir(.1), m = 10", "saturated, 1e-8..1e-6", "saturated, 1e-6..1e-3"],
+    ("truth", "name"),
+    cells(TRUTHS, [pytest.param(name, id=name) for name in COVERED], in_full=("calibrated", "drifted"), few=RARE),
 )
-def test_intervals_and_bounds_cover(name, truth):
+def test_intervals_and_bounds_cover(truth, name):
     found = misses(LAWS[name], TRUTHS[truth], count=60, level=0.1)
     tail, level = (binomial_bounds(60, share, RISK)[1] for share in (0.05, 0.1))
     assert found.low <= tail and found.high <= tail and found.bound <= level and found.disagree == 0

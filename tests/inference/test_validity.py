@@ -126,14 +126,14 @@ def assert_uniform(pvalues: np.ndarray) -> None:
 
 
 def test_levels_of_small_samples():
-    for name, pvalues in measured(LEVEL_TESTS, "M1", 60, 3, 150, 19).items():
+    for name, pvalues in measured(LEVEL_TESTS, "M1", 60, 3, 100, 19).items():
         if name != "CME, F law":
             assert_level(pvalues, exact=name == "exact")
 
 
 def test_powers_of_small_samples():
-    for name, pvalues in measured(LEVEL_TESTS, "M2", 60, 10, 100, 99).items():
-        assert rejected(pvalues, 0.05) > binomial_bounds(100, 0.5, RISK)[1], name
+    for name, pvalues in measured(LEVEL_TESTS, "M2", 60, 10, 50, 99).items():
+        assert rejected(pvalues, 0.05) > binomial_bounds(50, 0.5, RISK)[1], name
 
 
 # -- W19 section 7 ----------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ ALL = slice(None)
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 EMULATED = "cuda-emulated"
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-LEVELS = [*instruction_sets(), pytest.param(EMULATED, marks=pytest.mark.slow), ON_GPU]
+FIRST, *FURTHER = instruction_sets()
+DEVICES = [pytest.param(EMULATED, marks=pytest.mark.slow), ON_GPU]
+LEVELS = [FIRST, *FURTHER, *DEVICES]
 
 
 class OnDevice:
@@ -161,6 +163,7 @@ def diagonal_product(m: np.ndarray, n: np.ndarray, variance: np.ndarray) -> np.n
     return np.prod(np.exp(-((m[:, None] - n[None]) ** 2) / a) / np.sqrt(a), axis=2)
 
 
+@functools.cache
 @mpmath.workdps(140)
 def laplace_product(delta: float, b: float, c: float) -> mpmath.mpf:
     """Twice the density at delta of the sum of Laplace variables of scales 1, b and c, by partial fractions.
@@ -415,7 +418,9 @@ def squared_distances(mixtures: Mixtures, parts: list[Part]) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", [FIRST, *(pytest.param(level, marks=pytest.mark.grid) for level in FURTHER), *DEVICES]
+)
 def test_mmd_distances(level, name, dtype):
     mixtures, n = MIXTURES[name][0], 19
     rng = np.random.default_rng(n)

@@ -335,7 +335,7 @@ class TestOnALineOnADevice(Contract):
 
 @pytest.mark.parametrize(
     "kernel",
-    [pytest.param(k, marks=[] if k in ("exponential", "matern_2.5") else pytest.mark.grid) for k in LINE_KERNELS],
+    [pytest.param(k, marks=[] if k == "matern_2.5" else pytest.mark.grid) for k in LINE_KERNELS],
 )
 def test_sorted_scan_carries_sums_across_chunks(kernel):
     """Several chunks of the recurrence against the sweep over all pairs."""

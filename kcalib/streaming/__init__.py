@@ -1,6 +1,7 @@
 """States that add up: what is known of predictions that come in batches, from many processes, or from large files.
 
     CalibrationState   of class probabilities: update, merge, results               state.py
+    GroupedState       one for each group of samples, and for all of them                groups.py
     PredictionSample   a bandwidth from predictions that come so                predictions.py
     load               a state of whatever kind from a file                              opening.py
     source             samples in files, arrays and batches, read in pieces               sources/
@@ -13,9 +14,10 @@ features `_kernel_results`, of bins `_binned_results`. `_saved` and `_file` have
 
 from kcalib._input.source import Source
 from kcalib.streaming._binned_results import Score, Scores
+from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.opening import load
 from kcalib.streaming.predictions import PredictionSample
 from kcalib.streaming.sources import source
 from kcalib.streaming.state import CalibrationState
 
-__all__ = ["CalibrationState", "PredictionSample", "Score", "Scores", "Source", "load", "source"]
+__all__ = ["CalibrationState", "GroupedState", "PredictionSample", "Score", "Scores", "Source", "load", "source"]

@@ -11,6 +11,7 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
+from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import OpenRows, Rows, RowSet
@@ -148,13 +149,22 @@ class Contents:
         """With the median heuristic for the bandwidths, on the first of the rows, which are all open."""
         if self.machine is not None:
             return self
-        points = self.opened.rows(self.m).probabilities[:FIRST_ROWS]
-        kernel, _ = resolve([points], self.options.kernel, threads)
+        points = self.first_points()
+        return self.with_kernel(resolve([points], self.options.kernel, threads)[0], len(points), threads)
+
+    def first_points(self) -> np.ndarray:
+        """Those that the bandwidths come from."""
+        return self.settled(None).opened.rows(self.m).probabilities[:FIRST_ROWS]
+
+    def with_kernel(self, kernel: Kernel, bandwidth_rows: int, threads: int | None) -> Contents:
+        """With these bandwidths, which are medians of so many rows, where they are not known yet."""
+        if self.machine is not None:
+            return self
         options = replace(self.options, kernel=kernel)
         machine = Machine(options, self.m, threads)
         blocks, opened = self.opened.closed()
         new = replace(
-            self, options=options, opened=opened, bandwidth_rows=len(points), machine=machine, sums=machine.zeros()
+            self, options=options, opened=opened, bandwidth_rows=bandwidth_rows, machine=machine, sums=machine.zeros()
         )
         return new._with_blocks(blocks)
 

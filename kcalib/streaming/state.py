@@ -182,16 +182,39 @@ class CalibrationState(Results, Saved):
             As `kcalib.skce` for its arguments; if a row is in the state already; if the first 2000 predictions
             are identical and no bandwidth is given; if weights are too large for exact sums.
         """
-        contents = self._contents
-        options = contents.options
+        return self._add(self._batch(y_true, y_pred, sample_weight, first_row))
+
+    def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
+        """The samples, checked."""
+        options = self.options
         data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=self._threads)
         _check_classes(data, options)
         weights = _weights(sample_weight, data)
-        first = first_number(contents.seen, options.part, first_row, data.n)
+        first = first_number(self._contents.seen, options.part, first_row, data.n)
         labels, p = (arrays.to_host(part) for part in (data.labels, data.probabilities))
-        batch = Batch(first, labels, p, weights, data.input_epsilon)
-        self._contents = contents.plus(batch, self._threads)
+        return Batch(first, labels, p, weights, data.input_epsilon)
+
+    def _settled_kernel(self) -> CalibrationState:
+        """A copy whose bandwidths are those of the rows so far, where none are known yet."""
+        return self._with(self._contents.settled(self._threads).fixed(self._threads), self._threads)
+
+    def _with_kernel_of(self, other: CalibrationState) -> CalibrationState:
+        """A copy with the bandwidths of another state, where that knows them and this one does not."""
+        theirs = other._contents
+        if other.kernel is None:
+            return self.copy()
+        mine = self._contents.settled(self._threads)
+        return self._with(mine.with_kernel(other.kernel, theirs.bandwidth_rows, self._threads), self._threads)
+
+    def _add(self, batch: Batch) -> CalibrationState:
+        self._contents = self._contents.plus(batch, self._threads)
         return self
+
+    def _add_some(self, batch: Batch, rows: np.ndarray) -> CalibrationState:
+        """Some of the samples, with numbers of this state."""
+        first = first_number(self._contents.seen, self.options.part, None, len(rows))
+        labels, p, weights = (part[rows] for part in (batch.labels, batch.probabilities, batch.weights))
+        return self._add(Batch(first, labels, p, weights, batch.epsilon))
 
     def merge(self, other: CalibrationState) -> CalibrationState:
         """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.

@@ -1,0 +1,253 @@
+"""`GroupedState`: the calibration of a model in each group of samples, and in all of them, from sums."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.memory import check_memory
+from kcalib._backend.options import SEED, check_integer
+from kcalib.estimators.binning import N_BINS
+from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
+from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._saved import Saved
+from kcalib.streaming.state import CalibrationState
+from kcalib.target_kernels import TargetKernel
+
+__all__ = ["GroupedState"]
+
+MAX_GROUPS = 1000
+Name = int | str
+
+
+class GroupedState(Saved):
+    """A `CalibrationState` of all samples, and one of each group of them: hospitals, languages, months.
+
+    Parameters
+    ----------
+    n_classes, kernel, target_kernel, n_columns, n_bins, lens, n_resamples, classes, from_logits, seed, part, threads
+        As of `CalibrationState`. Draws of labels take memory in each group: 8 MB of 10 classes with 199 draws.
+    max_groups : int
+        More groups than these are refused: names are those of groups, not one for each sample.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `CalibrationState`.
+
+    Notes
+    -----
+    A row is counted once in the total, and once in its group, where rows are numbered as they come. All groups have the
+    kernel of the total; while its bandwidth is not known, `groups` shows it as it would be of the rows so far. Time and
+    memory are those of one state more than there are groups.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=3000)
+    >>> language = rng.choice(["de", "en"], size=3000)
+    >>> y = rng.uniform(size=3000) < np.where(language == "de", p, 0.7 * p + 0.3)
+    >>> state = kcalib.streaming.GroupedState(2, n_columns=64).update(y, p, group=language)
+    >>> {name: one.result().miscalibrated for name, one in state.groups.items()}
+    {'de': False, 'en': True}
+    >>> state.total.n_samples == sum(one.n_samples for one in state.groups.values())
+    True
+    """
+
+    kind: ClassVar[str] = "grouped"
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        kernel: Kernel | None = None,
+        target_kernel: TargetKernel = None,
+        n_columns: int = N_COLUMNS,
+        n_bins: int = N_BINS,
+        lens: Lens | None = None,
+        n_resamples: int | None = None,
+        classes: Any = None,
+        from_logits: bool = False,
+        seed: int = SEED,
+        part: int = 0,
+        max_groups: int = MAX_GROUPS,
+        threads: int | None = None,
+    ) -> None:
+        self.max_groups = check_integer("max_groups", max_groups, 1)
+        self._total = CalibrationState(
+            n_classes,
+            kernel=kernel,
+            target_kernel=target_kernel,
+            n_columns=n_columns,
+            n_bins=n_bins,
+            lens=lens,
+            n_resamples=n_resamples,
+            classes=classes,
+            from_logits=from_logits,
+            seed=seed,
+            part=part,
+            threads=threads,
+        )
+        self._groups: dict[Name, CalibrationState] = {}
+        self._empty = self._total.copy()
+
+    @property
+    def options(self) -> StateOptions:
+        """The options of all states."""
+        return self._total.options
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows so far."""
+        return self._total.n_samples
+
+    @property
+    def total(self) -> CalibrationState:
+        """The state of all samples: a copy."""
+        return self._total.copy()
+
+    @property
+    def groups(self) -> dict[Name, CalibrationState]:
+        """The state of each group by its name, in ascending order, numbers first: copies, with the total's kernel."""
+        whole = self._total
+        if not whole.n_samples:
+            return {}
+        whole = whole._settled_kernel()
+        return {name: self._groups[name]._with_kernel_of(whole) for name in sorted(self._groups, key=_order)}
+
+    def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any) -> GroupedState:
+        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+
+        Parameters
+        ----------
+        y_true, y_pred, sample_weight
+            As of `CalibrationState.update`.
+        group : array_like of int or str, shape (n,), or int or str
+            The group of each sample, or of all of them.
+
+        Returns
+        -------
+        GroupedState
+            The state itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `CalibrationState.update`; if `group` has another shape or holds something else; if there are more groups
+            than `max_groups`.
+        MemoryError
+            If there is no memory for the sums of further groups.
+        """
+        batch = self._total._batch(y_true, y_pred, sample_weight)
+        names, number = _names(group, batch.n)
+        self._check_room({*self._groups, *names})
+        total = self._total.copy()._add(batch)
+        order = np.argsort(number, kind="stable")
+        ends = np.cumsum(np.bincount(number, minlength=len(names)))
+        groups = dict(self._groups)
+        for name, rows in zip(names, np.split(order, ends[:-1]), strict=True):
+            groups[name] = groups.get(name, self._empty)._with_kernel_of(total)._add_some(batch, rows)
+        self._total, self._groups = total, groups
+        return self
+
+    def merge(self, other: GroupedState) -> GroupedState:
+        """Add the groups of another state; those of the same name are merged. An error leaves both as they were.
+
+        Parameters
+        ----------
+        other : GroupedState
+            With the same options, but for `part` and `max_groups`.
+
+        Returns
+        -------
+        GroupedState
+            The state itself.
+
+        Raises
+        ------
+        TypeError
+            If `other` is something else.
+        ValueError
+            As `CalibrationState.merge`, or if there are more groups than `max_groups`.
+        MemoryError
+            If there is no memory for the sums of further groups.
+        """
+        if not isinstance(other, GroupedState):
+            raise TypeError(f"`other` is {type(other).__name__}, expected a GroupedState")
+        self._check_room({*self._groups, *other._groups})
+        total = self._total + other._total
+        groups = {name: one._with_kernel_of(total) for name, one in self._groups.items()}
+        for name, one in other._groups.items():
+            theirs = one._with_kernel_of(total)
+            # Of the part of this state: an empty one is the first.
+            groups[name] = groups.get(name, self._empty._with_kernel_of(total)) + theirs
+        self._total, self._groups = total, groups
+        return self
+
+    def __add__(self, other: GroupedState) -> GroupedState:
+        if not isinstance(other, GroupedState):
+            return NotImplemented
+        return self.copy().merge(other)
+
+    def copy(self) -> GroupedState:
+        """Another state with the same rows."""
+        state = type(self).__new__(type(self))
+        state.max_groups, state._total, state._empty = self.max_groups, self._total.copy(), self._empty
+        state._groups = {name: one.copy() for name, one in self._groups.items()}
+        return state
+
+    def __repr__(self) -> str:
+        return f"GroupedState of {len(self._groups)} groups: {self._total!r}"
+
+    def _check_room(self, names: set[Name]) -> None:
+        """Refuse too many groups."""
+        new = sorted(names - self._groups.keys(), key=_order)
+        if len(names) > self.max_groups:
+            raise ValueError(
+                f"with {new[0]!r} there are {len(names)} groups, and max_groups={self.max_groups}; pass names that "
+                "many samples share, or make the state with more `max_groups`"
+            )
+        options = self.options
+        needed = len(new) * 16 * options.n_columns * options.n_classes * (1 + options.n_resamples)
+        remedy = "make the state with n_resamples=0, fewer columns or fewer groups"
+        check_memory(needed, None, f"the sums of {len(new)} further groups", remedy)
+
+    def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        names = sorted(self._groups, key=_order)
+        states = {"total": self._total, "empty": self._empty}
+        states |= {f"group {place}": self._groups[name] for place, name in enumerate(names)}
+        parts = {name: np.frombuffer(one.to_bytes(), dtype=np.uint8) for name, one in states.items()}
+        return {"names": tuple(names), "max_groups": self.max_groups}, parts
+
+    @classmethod
+    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> GroupedState:
+        state = cls.__new__(cls)
+        state.max_groups = options["max_groups"]
+        total, empty = (CalibrationState.from_bytes(arrays[name].tobytes()) for name in ("total", "empty"))
+        state._total, state._empty = total, empty
+        state._groups = {
+            name: CalibrationState.from_bytes(arrays[f"group {place}"].tobytes())
+            for place, name in enumerate(options["names"])
+        }
+        return state
+
+
+def _order(name: Name) -> tuple[bool, Name]:
+    return isinstance(name, str), name
+
+
+def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
+    """The names in a batch, and which of them each sample has."""
+    if isinstance(group, (int, str)) and not isinstance(group, bool):
+        return [group], np.zeros(n, dtype=np.int64)
+    found = arrays.to_host(arrays.as_array(group, "group"))
+    if found.dtype.kind not in "iuU":
+        raise TypeError(f"`group` has dtype {found.dtype}, expected integers or strings")
+    if found.shape != (n,):
+        raise ValueError(f"`group` has shape {found.shape}, expected ({n},): the group of each sample")
+    names, number = np.unique(found, return_inverse=True)
+    return names.tolist(), number

@@ -1,0 +1,142 @@
+"""A state for each group, against states of the groups' samples alone."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib.kernels import Exponential
+from kcalib.streaming import CalibrationState, GroupedState, groups
+
+KERNEL = Exponential(0.3)
+OPTIONS = {"n_columns": 32, "n_resamples": 9}
+
+
+def problem(n=900, m=3, seed=0):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(m), size=n)
+    return rng.integers(m, size=n), p, rng.choice(["b", "a", "c d"], size=n).astype("U9")
+
+
+def of_batches(y, p, group, pieces, **options):
+    state = GroupedState(3, **OPTIONS | options)
+    for rows in np.array_split(np.arange(len(y)), pieces):
+        state.update(y[rows], p[rows], group=group[rows])
+    return state
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 450])
+def test_groups_are_states_of_their_samples(pieces):
+    y, p, group = problem()
+    state = of_batches(y, p, group, pieces, kernel=KERNEL)
+    assert state.total == CalibrationState(3, kernel=KERNEL, **OPTIONS).update(y, p)
+    assert list(state.groups) == ["a", "b", "c d"]
+    for name, one in state.groups.items():
+        assert one == CalibrationState(3, kernel=KERNEL, **OPTIONS).update(y[group == name], p[group == name])
+
+
+@pytest.mark.parametrize("n", [900, 2500])
+def test_all_groups_have_the_bandwidth_of_the_total(n):
+    y, p, group = problem(n)
+    state = of_batches(y, p, group, 11)
+    assert state == of_batches(y, p, group, 2)
+    expected = kcalib.bandwidth.median_distance(p[:2000]).value
+    for one in (state.total, *state.groups.values()):
+        result = one.skce()
+        assert result.bandwidth == pytest.approx(expected, rel=1e-12)
+        assert result.bandwidth_source == f"median euclidean distance of the first {min(n, 2000)} samples"
+    kernel = Exponential(state.total.skce().bandwidth)
+    alone = CalibrationState(3, kernel=kernel, **OPTIONS).update(y[group == "a"], p[group == "a"])
+    assert state.groups["a"].skce().value == pytest.approx(alone.skce().value, rel=1e-12)
+
+
+def test_merged_groups():
+    y, p, group = problem()
+    first = of_batches(y[:500], p[:500], group[:500], 3, kernel=KERNEL)
+    group[600:] = "only here"
+    second = of_batches(y[500:], p[500:], group[500:], 2, kernel=KERNEL, part=1)
+    both = first + second
+    assert both.n_samples == 900 and list(both.groups) == ["a", "b", "c d", "only here"]
+    assert both.total == first.total + second.total
+    assert both.groups["a"] == first.groups["a"] + second.groups["a"]
+    assert both.groups["only here"].rows == second.groups["only here"].rows
+    assert first.n_samples == 500
+    assert GroupedState.from_bytes(both.to_bytes()).update(y[:1], p[:1], group="new").n_samples == 901
+
+
+def test_states_that_do_not_know_their_bandwidth_are_merged():
+    y, p, group = problem(2400)
+    both = of_batches(y[:1200], p[:1200], group[:1200], 1) + of_batches(y[1200:], p[1200:], group[1200:], 1, part=1)
+    assert both.total.kernel is not None
+    assert {one.kernel for one in both.groups.values()} == {both.total.kernel}
+
+
+def test_files(tmp_path):
+    y, p, group = problem(100)
+    state = of_batches(y, p, group, 3).update(y, p, group=np.arange(100) % 2)
+    assert list(state.groups) == [0, 1, "a", "b", "c d"]
+    state.save(tmp_path / "a.kcalib")
+    for found in (
+        GroupedState.load(tmp_path / "a.kcalib"),
+        kcalib.streaming.load(tmp_path / "a.kcalib"),
+        pickle.loads(pickle.dumps(state)),
+        state.copy(),
+    ):
+        assert isinstance(found, GroupedState) and found == state and list(found.groups) == list(state.groups)
+        assert found.update(y, p, group="a") == state.copy().update(y, p, group="a")
+    with pytest.raises(ValueError, match="holds a state of the kind 'grouped', expected 'calibration'"):
+        CalibrationState.load(tmp_path / "a.kcalib")
+
+
+def test_what_is_shown_is_a_copy():
+    y, p, group = problem(50)
+    state = of_batches(y, p, group, 1)
+    state.groups["a"].update(y, p)
+    state.total.update(y, p)
+    assert state == of_batches(y, p, group, 1)
+    assert GroupedState(3).groups == {} and "3 groups" in repr(state)
+
+
+def test_weights_and_single_names():
+    y, p, _ = problem(50)
+    w = np.linspace(0, 1, 50)
+    state = GroupedState(3, kernel=KERNEL, **OPTIONS).update(y, p, w, group=7)
+    assert state.groups[7] == state.total == CalibrationState(3, kernel=KERNEL, **OPTIONS).update(y, p, w)
+
+
+@pytest.mark.parametrize(
+    "group, error, message",
+    [
+        (np.zeros(49, int), ValueError, r"`group` has shape \(49,\), expected \(50,\): the group of each sample"),
+        (np.zeros(50), TypeError, "`group` has dtype float64, expected integers or strings"),
+        (np.zeros(50, bool), TypeError, "`group` has dtype bool, expected integers or strings"),
+        (
+            np.arange(50),
+            ValueError,
+            r"with 4 there are 50 groups, and max_groups=4; pass names that many samples share",
+        ),
+    ],
+)
+def test_faults_leave_the_state_as_it_was(group, error, message):
+    y, p, _ = problem(50)
+    state = GroupedState(3, kernel=KERNEL, max_groups=4, **OPTIONS).update(y, p, group=np.arange(50) % 4)
+    before = state.to_bytes()
+    with pytest.raises(error, match=message):
+        state.update(y, p, group=group)
+    with pytest.raises(ValueError, match="expected a finite probability"):
+        state.update(y, p * np.nan, group=0)
+    with pytest.raises(TypeError, match="`other` is int, expected a GroupedState"):
+        state.merge(1)
+    with pytest.raises(ValueError, match="rows 0 to 49 were added already"):
+        state.merge(state)
+    assert state.to_bytes() == before
+
+
+def test_no_memory_for_further_groups(monkeypatch):
+    y, p, group = problem(50)
+    monkeypatch.setattr(groups, "check_memory", lambda needed, *a: exec("raise MemoryError(str(needed))"))
+    with pytest.raises(MemoryError, match=str(3 * 16 * 32 * 3 * 10)):
+        GroupedState(3, **OPTIONS).update(y, p, group=group)

@@ -43,7 +43,12 @@ class Batch(NamedTuple):
         return len(self.labels)
 
     def copied(self) -> Batch:
-        return self._replace(labels=self.labels.copy(), probabilities=self.probabilities.copy())
+        return Batch(self.first, self.labels.copy(), self.probabilities.copy(), self.weights.copy(), self.epsilon)
+
+    def taken(self, begin: int, end: int) -> Batch:
+        """Rows [begin, end) of the batch, as many as there are."""
+        labels, p, weights = (part[begin:end] for part in (self.labels, self.probabilities, self.weights))
+        return Batch(self.first + begin, labels, p, weights, self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +122,7 @@ class Contents:
         parts = [(one.labels, one.probabilities, one.weights) for one in self.waiting]
         labels, p, weights = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         data = self.options.lens.induced(Classification(labels, p, None, None, self.waiting[0].epsilon))
-        p = np.ascontiguousarray(data.probabilities, dtype=np.float64)
+        p = np.ascontiguousarray(data.probabilities)
         return Rows.joined([Rows(numbers, p, data.labels, weights)])
 
     def merged(self, other: Contents, threads: int | None) -> Contents:

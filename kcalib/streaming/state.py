@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
@@ -27,6 +28,7 @@ from kcalib.target_kernels import TargetKernel
 __all__ = ["CalibrationState"]
 
 LARGEST_WEIGHT = 2.0**18
+ROWS_AT_ONCE = 2**18  # of a batch; what is made of them takes less memory than a large batch
 
 
 class CalibrationState(Results, Saved):
@@ -156,6 +158,7 @@ class CalibrationState(Results, Saved):
         kernel = self.options.kernel
         return None if kernel.open_metrics() else kernel
 
+    @on_their_gpu
     def update(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, first_row: int | None = None
     ) -> CalibrationState:
@@ -187,12 +190,15 @@ class CalibrationState(Results, Saved):
     def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
         """The samples, checked."""
         options = self.options
-        data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=self._threads)
+        threads = self._threads
+        if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
+            threads = None  # those are for what is done on the host
+        data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=threads)
         _check_classes(data, options)
         weights = _weights(sample_weight, data)
         first = first_number(self._contents.seen, options.part, first_row, data.n)
         labels, p = (arrays.to_host(part) for part in (data.labels, data.probabilities))
-        return Batch(first, labels, p, weights, data.input_epsilon)
+        return Batch(first, labels, p.astype(np.float64, copy=False), weights, data.input_epsilon)
 
     def _settled_kernel(self) -> CalibrationState:
         """A copy whose bandwidths are those of the rows so far, where none are known yet."""
@@ -207,7 +213,10 @@ class CalibrationState(Results, Saved):
         return self._with(mine.with_kernel(other.kernel, theirs.bandwidth_rows, self._threads), self._threads)
 
     def _add(self, batch: Batch) -> CalibrationState:
-        self._contents = self._contents.plus(batch, self._threads)
+        contents = self._contents
+        for begin in range(0, batch.n, ROWS_AT_ONCE):
+            contents = contents.plus(batch.taken(begin, begin + ROWS_AT_ONCE), self._threads)
+        self._contents = contents
         return self
 
     def _add_some(self, batch: Batch, rows: np.ndarray) -> CalibrationState:

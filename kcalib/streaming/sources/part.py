@@ -7,6 +7,7 @@ A `Cursor` gives the next rows, as many as are asked for or fewer; `Slices` has 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -49,7 +50,12 @@ class Wanted:
         )
 
     def label_name(self, columns: Columns) -> str:
-        return label_name(columns, self.labels)
+        if not (self.labels is None or isinstance(self.labels, (str, os.PathLike))):
+            raise TypeError(
+                f"`labels` is a {type(self.labels).__name__}, expected the name of one of the {columns.noun}s; an "
+                "array goes with an array of predictions"
+            )
+        return label_name(columns, None if self.labels is None else os.fspath(self.labels))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ class PartsSource(Source):
     def __init__(self, parts: Sequence[Part]):
         self._parts = tuple(parts)
         self._counts: dict[int, int] = {}  # rows of parts that had to be counted
-        first = self._parts[0]
-        for part in self._parts[1:]:
+        # Of an empty file the number of columns need not be known.
+        first = next((part for part in self._parts if part.n_columns is not None), self._parts[0])
+        for part in self._parts:
             _check_same(part, first)
         self._n_classes = None if first.n_columns is None else max(2, first.n_columns)
 
@@ -35,7 +36,7 @@ class PartsSource(Source):
     @property
     def n_classes(self) -> int:
         if self._n_classes is None:
-            pred = next(self.chunks(1))[1]
+            pred = self.read(0, 1)[1]
             self._n_classes = 2 if pred.ndim == 1 else max(2, int(pred.shape[1]))
         return self._n_classes
 
@@ -90,7 +91,8 @@ class PartsSource(Source):
         digest = hashlib.sha256()
         for part in self._parts:
             with _named(part):
-                for text in (part.found.describe().encode("utf-8", "surrogateescape"), *part.identity()):
+                what = f"{part.found.describe()} {part.found.classes}"
+                for text in (what.encode("utf-8", "surrogateescape"), *part.identity()):
                     digest.update(len(text).to_bytes(8, "little"))
                     digest.update(text)
         return digest.hexdigest()
@@ -147,7 +149,7 @@ def _check_same(part: Part, first: Part) -> None:
         ("classes", part.found.classes, first.found.classes),
         ("logits" if part.found.from_logits else "probabilities", part.found.from_logits, first.found.from_logits),
     ):
-        if one != other:
+        if one != other and one is not None:
             shown = (
                 f"{one} {what}, {first.place} {other}" if not isinstance(one, bool) else f"{what}, {first.place} not"
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._input.columns import CLASSES_NAME, FileError
-from kcalib.streaming.sources.content import as_text, stacked
+from kcalib.streaming.sources.content import as_text, damaged, stacked
 from kcalib.streaming.sources.part import (
     Found,
     Part,
@@ -39,7 +39,12 @@ class ArraysPart(Part):
 
     def _rows(self, start: int, stop: int) -> Rows:
         self._release()  # what was read before
-        return sliced(self.true, start, stop), sliced(self.pred, start, stop)
+        try:
+            return sliced(self.true, start, stop), sliced(self.pred, start, stop)
+        except Exception as error:  # of the library that reads them
+            if not self.place or isinstance(error, FileError):
+                raise
+            raise damaged(f"what there is between the rows {start} and {stop}", error) from None
 
     def _release(self) -> None:
         release(self.true)

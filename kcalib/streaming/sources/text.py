@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import operator
 import re
 import zlib
 from array import array as CArray
@@ -93,6 +94,7 @@ def check_unique(header: list[str], names: tuple[str, ...]) -> None:
 def parsed(lines: Lines, header: list[str], names: tuple[str, ...], labels: str | None, most: int | None) -> Parsed:
     """The next rows, at most so many; None: all."""
     columns = [header.index(name) for name in names]
+    cells_of = operator.itemgetter(*columns) if len(columns) > 1 else lambda row: (row[columns[0]],)
     label_column = None if labels is None else header.index(labels)
     numbers = CArray("d")
     label_cells: list[str] = []
@@ -108,7 +110,7 @@ def parsed(lines: Lines, header: list[str], names: tuple[str, ...], labels: str 
                 f"line {line} has {len(row)} cells, expected {len(header)} as in the header; repair the line"
             )
         try:
-            numbers.extend([float(row[i]) for i in columns])
+            numbers.extend(map(float, cells_of(row)))
         except ValueError:
             bad = next(i for i in columns if not is_float(row[i]))
             raise FileError(
@@ -126,15 +128,20 @@ def parsed(lines: Lines, header: list[str], names: tuple[str, ...], labels: str 
 
 
 def typed_labels(cells: list[str], as_text: bool) -> np.ndarray:
-    if as_text:
+    """Booleans, integers, other numbers or text; the few different cells are looked at once."""
+    different = set() if as_text else set(cells)
+    values: dict[str, bool | int | float]
+    if as_text or not different:
         return np.asarray(cells)
-    if all(cell.lower() in _BOOLEANS for cell in cells):
-        return np.asarray([_BOOLEANS[cell.lower()] for cell in cells])
-    if all(is_float(cell) for cell in cells):
-        if all(_INTEGER.fullmatch(cell) and len(cell) < 19 for cell in cells):
-            return np.asarray([int(cell) for cell in cells], dtype=np.int64)
-        return np.asarray([float(cell) for cell in cells])
-    return np.asarray(cells)
+    if all(cell.lower() in _BOOLEANS for cell in different):
+        values = {cell: _BOOLEANS[cell.lower()] for cell in different}
+    elif not all(map(is_float, different)):
+        return np.asarray(cells)
+    elif all(_INTEGER.fullmatch(cell) and len(cell) < 19 for cell in different):
+        values = {cell: int(cell) for cell in different}
+    else:
+        values = {cell: float(cell) for cell in different}
+    return np.asarray([values[cell] for cell in cells])
 
 
 def is_float(cell: str) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.files import names
-from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, USAGE
+from kcalib._command.state_arguments import STREAMED_FROM, add_running, add_state_options
+from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
 from kcalib._input import columns
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
@@ -24,13 +25,15 @@ from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
 
 MOST_BINS = 10_000
+CANONICAL = Canonical()
 
 EPILOG = f"""\
 formats:
   .npz       arrays by name (best for regression); with `classes`, the label of each column, labels may be strings
   .npy       structured: fields are columns; plain: the predictions (logits if the file's
              name says so), with labels in a file beside it, such as labels.npy
-  .csv       a header, then one sample a line; commas, UTF-8
+  .csv       a header, then one sample a line; commas, UTF-8; - is standard input
+  .tsv       the same with tabs; .csv.gz, .tsv.gz compressed
   .parquet   needs pyarrow: pip install 'kcalib[parquet]'
 Predictions are an array (n, m), or (n,) for the probability of the second of two classes.
 Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
@@ -54,6 +57,7 @@ exit codes:
   {BAD_INPUT}    bad input: a file could not be read, evaluated or compared, or an output not written
   {USAGE}    usage: an unknown option or an option value out of range
   {MISCALIBRATED}    with --fail-if-miscalibrated (not of compare): done, and some model is miscalibrated
+  {SAVED}   stopped by SIGTERM or SIGINT and saved: run it again with --resume
   {INTERRUPTED}  interrupted
 """
 
@@ -80,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
     _add_reading(evaluate)
     _add_common(evaluate)
+    _add_streaming(evaluate)
     evaluate.set_defaults(usage_error=evaluate.error)
 
     compare = commands.add_parser(
@@ -95,6 +100,46 @@ def parser() -> argparse.ArgumentParser:
     _add_comparing(compare)
     compare.set_defaults(usage_error=compare.error)
 
+    update = commands.add_parser(
+        "update",
+        help="add the predictions of a file to a state",
+        description="Add the predictions of a file to a state: a small file of sums, which takes part after part, and\n"
+        "is merged with others. It is made if it is not there, and is its own checkpoint: a run that is interrupted\n"
+        "goes on from there by the same command with --resume.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    update.add_argument("state", metavar="STATE", help="file of the state, such as all.kcalib")
+    update.add_argument("file", metavar="FILE", help="predictions and labels; a file, a folder, or a pattern of files")
+    _add_updating(update)
+    update.set_defaults(usage_error=update.error)
+
+    merge = commands.add_parser(
+        "merge",
+        help="make one state of several",
+        description="Add up states of different rows with the same options. The result is the same, bit for bit, in\n"
+        "any order, and that of one run over all rows.",
+        epilog=EPILOG[EPILOG.index("exit codes:") :],
+        formatter_class=formatter,
+    )
+    merge.add_argument("files", nargs="+", metavar="STATE", help="files of states")
+    merge.add_argument(
+        "-o", "--output", metavar="OUT", type=Path, required=True, help="file for all; replaced if it exists"
+    )
+    merge.set_defaults(usage_error=merge.error)
+
+    show = commands.add_parser(
+        "show",
+        help="evaluate states",
+        description="Print what `kcalib evaluate` prints, from states.",
+        epilog=EPILOG[EPILOG.index("exit codes:") :],
+        formatter_class=formatter,
+    )
+    show.add_argument("files", nargs="+", metavar="STATE", help="files of states")
+    _add_output(show)
+    _add_verdict(show.add_argument_group("what to compute"))
+    show.set_defaults(usage_error=show.error)
+
     demo = commands.add_parser(
         "demo",
         help="evaluate the predictions of six classifiers that come with kcalib",
@@ -103,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=formatter,
     )
     _add_common(demo)
-    demo.set_defaults(usage_error=demo.error)
+    demo.set_defaults(usage_error=demo.error, stream=False)
     return parser
 
 
@@ -156,7 +201,45 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_updating(parser: argparse.ArgumentParser) -> None:
+    reading = parser.add_argument_group("what to read")
+    which = reading.add_mutually_exclusive_group()
+    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
+    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    reading.add_argument("--labels", metavar="NAME", help="array or column with the labels, or a file NAME.npy")
+    reading.add_argument(
+        "--from-logits", action="store_true", help="the predictions are logits, however they are named"
+    )
+    add_running(reading)
+    numbers = parser.add_argument_group("numbers of the rows, of which none may come twice")
+    numbers.add_argument(
+        "--part", metavar="INT", type=integer(0, 2**23 - 1),
+        help="count the rows of this file apart from those of other parts; states that are merged have different ones",
+    )  # fmt: skip
+    numbers.add_argument(
+        "--first-row", metavar="INT", type=integer(0, 2**40 - 1),
+        help="number of the file's first row (default: after those of the state; with --part or --rows 0)",
+    )  # fmt: skip
+    options = parser.add_argument_group("options of a new state; states that are merged have the same")
+    _add_lens(options, None)
+    add_state_options(options)
+    options.add_argument("--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU)")
+
+
+def _add_streaming(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("class probabilities in pieces")
+    group.add_argument(
+        "--stream", action=argparse.BooleanOptionalAction,
+        help=f"read the file in pieces, in little memory (default: from {STREAMED_FROM >> 30} GiB on)",
+    )  # fmt: skip
+    group.add_argument(
+        "--checkpoint", metavar="FILE", type=Path,
+        help=f"save the state there now and then, and when SIGTERM or SIGINT come, which then exit with {SAVED}",
+    )  # fmt: skip
+    add_running(group)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     machine = output.add_mutually_exclusive_group()
     machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -173,8 +256,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
     )
-    computed = parser.add_argument_group("what to compute")
-    _add_lens(computed)
+
+
+def _add_verdict(computed: Any) -> None:
     computed.add_argument(
         "--level", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
     )
@@ -183,6 +267,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="root mean square error of probabilities that does not matter: the verdict is whether a model is off by "
         "more (default: whether it is calibrated)",
     )  # fmt: skip
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    _add_output(parser)
+    computed = parser.add_argument_group("what to compute")
+    _add_lens(computed)
+    _add_verdict(computed)
     computed.add_argument(
         "--seed", metavar="INT", type=integer(0), default=0,
         help="seed of what the test draws or permutes (default: %(default)s)",
@@ -208,9 +299,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     method_options.add_options(parser)
 
 
-def _add_lens(group: Any) -> None:
+def _add_lens(group: Any, default: Lens | None = CANONICAL) -> None:
     group.add_argument(
-        "--lens", metavar="LENS", type=_lens, default=Canonical(),
+        "--lens", metavar="LENS", type=_lens, default=default,
         help="notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or "
         "groups:0,1/2,3,4 (columns, counted from 0)",
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The command `kcalib`: files in (`files`), one table, JSON or CSV out (`tables`, `machine`), and a picture (`kinds`).
 
-`main` reads the arguments (`arguments`) and calls `evaluate` or `compare`. Whatever a user can do wrong ends in one
-line on standard error, never in a traceback. The exit codes are those of `arguments.EPILOG`.
+`main` reads the arguments (`arguments`) and calls `evaluate`, `compare` or `states`. Whatever a user can do wrong ends
+in one line on standard error, never in a traceback. The exit codes are those of `arguments.EPILOG`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from kcalib._command.arguments import parser
 from kcalib._command.compare import run_compare
 from kcalib._command.evaluate import run_demo, run_evaluate
-from kcalib._command.streams import BAD_INPUT, INTERRUPTED, USAGE, report, write
+from kcalib._command.states import run_merge, run_show, run_update
+from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report, write
+from kcalib.streaming import RunStopped
 
 COMMANDS = {"evaluate": run_evaluate, "compare": run_compare, "demo": run_demo}
+COMMANDS |= {"update": run_update, "merge": run_merge, "show": run_show}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = COMMANDS[arguments.command](arguments)
     except SystemExit as stop:  # --help, --version and usage errors
         code = stop.code if isinstance(stop.code, int) else USAGE
+    except RunStopped as stop:
+        report(f"{stop}: --resume")
+        code = SAVED
     except KeyboardInterrupt:
         report("interrupted")
         code = INTERRUPTED

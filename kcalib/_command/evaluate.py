@@ -13,6 +13,7 @@ from kcalib._command.jobs import Failure, Job, Model, collected, named, prepared
 from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
+from kcalib._command.streamed import check_streaming, streamed, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
 from kcalib.evaluation import evaluation_of
@@ -21,6 +22,7 @@ from kcalib.report import figures
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
+    check_streaming(arguments)
     return _run(arguments, list(named(arguments.files)), reading_of(arguments))
 
 
@@ -40,16 +42,25 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
-    options = _options(arguments)
+    streams = [wants_stream(job, arguments) for job in jobs]
+    options = {} if all(streams) else _options(arguments)
     models: list[Model] = []
     failures: list[Failure] = []
 
     if arguments.plot is not None:  # a missing library shows before the work, not after it
         with collected(failures, str(arguments.plot)):
             figures.require_matplotlib()
-    for job in jobs if not failures else ():
+    for job, in_pieces in zip(jobs, streams, strict=True) if not failures else ():
         with collected(failures, job.file):
+            if in_pieces:
+                models.append(streamed(job, arguments))
+                continue
             models.append(_evaluated(job, arguments, reading, options, models[0] if arguments.csv and models else None))
+    return reported(models, failures, arguments)
+
+
+def reported(models: Sequence[Model], failures: list[Failure], arguments: argparse.Namespace) -> int:
+    """Pictures and numbers of models are written; the exit code."""
     if arguments.plot is not None and models:
         with collected(failures, str(arguments.plot)):
             figures.plot_reliability([_panel(model) for model in models], arguments.plot)

@@ -18,6 +18,7 @@ from kcalib._command.streams import message_of, printable, report
 from kcalib._input.data import Data
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.report import figures
+from kcalib.streaming.sources.opening import suffix_of
 
 # What the command calls options of lenses; it calls those of methods as `flag` does.
 OF_LENSES = {
@@ -69,10 +70,16 @@ def reading_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def named(files: Sequence[str]) -> Iterator[Job]:
     """Models are called by the stems of their files, or by their paths where stems are equal."""
-    stems = Counter(Path(file).stem for file in files)
+    stems = Counter(_stem(file) for file in files)
     for file in files:
-        stem = Path(file).stem
+        stem = _stem(file)
         yield Job(printable(stem if stems[stem] == 1 else file), file, Path(file))
+
+
+def _stem(file: str) -> str:
+    """Without the suffix, which has two parts where the content is compressed."""
+    path = Path(file)
+    return path.name.removesuffix(suffix_of(path)) if path.suffix.lower() == ".gz" else path.stem
 
 
 @contextmanager
@@ -81,7 +88,7 @@ def collected(failures: list[Failure], file: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError) as error:
-        failures.append(Failure(printable(file), message_of(error)))
+        failures.append(Failure(printable(file), message_of(error).removeprefix(f"{printable(file)}: ")))
         report(f"error: {failures[-1].file}: {failures[-1].message}")
 
 

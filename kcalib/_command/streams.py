@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-DONE, BAD_INPUT, USAGE, MISCALIBRATED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130  # 75: EX_TEMPFAIL
 
 
 def message_of(error: BaseException) -> str:

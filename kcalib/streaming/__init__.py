@@ -5,6 +5,7 @@
     PredictionSample   a bandwidth from predictions that come so                predictions.py
     load               a state of whatever kind from a file                              opening.py
     source             samples in files, arrays and batches, read in pieces               sources/
+    run                a source into a state, with checkpoints and signals                running.py
 
 A state holds sums, not samples. `state` is what users see; it holds `Contents` (`_contents`): rows that were seen and
 rows of open blocks (`_rows`), scores and cells (`_tally`), sums of features block by block (`_sums`), and a sample of
@@ -17,7 +18,19 @@ from kcalib.streaming._binned_results import Score, Scores
 from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.opening import load
 from kcalib.streaming.predictions import PredictionSample
+from kcalib.streaming.running import RunStopped, run
 from kcalib.streaming.sources import source
 from kcalib.streaming.state import CalibrationState
 
-__all__ = ["CalibrationState", "GroupedState", "PredictionSample", "Score", "Scores", "Source", "load", "source"]
+__all__ = [
+    "CalibrationState",
+    "GroupedState",
+    "PredictionSample",
+    "RunStopped",
+    "Score",
+    "Scores",
+    "Source",
+    "load",
+    "run",
+    "source",
+]

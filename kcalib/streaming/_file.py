@@ -13,6 +13,7 @@ know them skips them. The header has no time and no name in it: equal contents h
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ MAGIC = b"\x89KCALIB\n"
 VERSION = 1
 PROLOGUE = struct.Struct("<8sIIQ")
 ALIGNMENT, DIGEST = 64, 32
+UNFINISHED = ".part"  # suffix of a file that is being written
 DTYPES = ("|b1", "|u1", "<i4", "<i8", "<u8", "<f4", "<f8")
 
 
@@ -40,6 +42,7 @@ class Content(NamedTuple):
     kind: str  # of state
     options: dict[str, Any]
     arrays: dict[str, np.ndarray]
+    run: dict[str, Any] | None = None  # plain values about the run that wrote it, which are no part of the state
 
 
 def packed(content: Content) -> bytes:
@@ -65,6 +68,8 @@ def packed(content: Content) -> bytes:
         "options": {name: described(value, f"`{name}`") for name, value in content.options.items()},
         "arrays": entries,
     }
+    if content.run is not None:
+        found["run"] = content.run
     text = json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
     header = text.ljust(_aligned(PROLOGUE.size + len(text)) - PROLOGUE.size)
     total = PROLOGUE.size + len(header) + size + DIGEST
@@ -96,7 +101,7 @@ def unpacked(data: bytes, name: str) -> Content:
     try:
         arrays = {key: _array(data[begin:-DIGEST], entry) for key, entry in header["arrays"].items()}
         options = {key: restored(value) for key, value in header["options"].items()}
-        return Content(str(header["kind"]), options, arrays)
+        return Content(str(header["kind"]), options, arrays, header.get("run"))
     except UnknownError as error:
         raise ValueError(f"{name} was written by kcalib {library} and has {error}; update kcalib") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
@@ -135,7 +140,7 @@ def write(path: Any, data: bytes) -> None:
     target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
     if target.is_dir():
         raise ValueError(f"{os.fspath(path)} is a folder, expected the name of a file")
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with open(descriptor, "wb") as file:
@@ -153,6 +158,14 @@ def write(path: Any, data: bytes) -> None:
             raise type(error)(error.errno, fault, os.fspath(path)) from None
         raise
     _keep_name(target.parent)
+
+
+def remove_unfinished(path: Any) -> None:
+    """Remove what killed processes have left beside a file that nobody else is writing now."""
+    target = Path(os.path.realpath(os.fspath(path)))
+    for beside in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            beside.unlink()
 
 
 def _keep_name(folder: Path) -> None:

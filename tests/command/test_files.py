@@ -419,7 +419,9 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     assert "is a folder" in error_of(tmp_path / "folder.csv")
     (tmp_path / "m.json").write_text("{}")
-    assert "the suffix is '.json', expected one of .npz, .npy, .csv, .parquet" in error_of(tmp_path / "m.json")
+    assert "the suffix is '.json', expected one of .npz, .npy, .csv, .tsv, .csv.gz, .tsv.gz, .parquet" in error_of(
+        tmp_path / "m.json"
+    )
     assert "the suffix is ''" in error_of(tmp_path / "plain")
     for suffix in (".npz", ".npy", ".csv", ".parquet"):
         (tmp_path / f"empty{suffix}").touch()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kcalib import distributions
-from kcalib._command.files.csv import csv_source
+from kcalib._command.files.csv import STDIN, csv_source
 from kcalib._command.files.names import FamilyChoice, choose_forecasts, target_names
 from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
 from kcalib._command.files.parquet import parquet_source
@@ -22,8 +22,10 @@ from kcalib._input.labels import Names
 from kcalib.distributions import Distribution
 from kcalib.streaming.sources.content import as_text, check_content
 from kcalib.streaming.sources.npy import label_file
+from kcalib.streaming.sources.opening import suffix_of
 
-SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+SUFFIXES = (".npz", ".npy", *TEXTS, ".parquet")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def read_predictions(
     Parameters
     ----------
     path : path-like
-        A .npz, .npy, .csv or .parquet file.
+        A .npz, .npy, .csv, .tsv, .csv.gz, .tsv.gz or .parquet file; "-" for standard input, which is CSV.
     probs, logits : str, optional
         Name of the array or column with probabilities or logits, or the prefix of a family of
         columns (``probs_0``, ``probs_1``, ...); at most one of them. Default: the first
@@ -116,10 +118,11 @@ def read_predictions(
     """
     path = Path(path)
     given = {"mean": mean, "std": std, "samples": samples, "rate": rate}
-    suffix = path.suffix.lower()
+    suffix = ".csv" if path == STDIN else suffix_of(path)
     if suffix not in SUFFIXES:
-        raise FileError(f"the suffix is {path.suffix!r}, expected one of {', '.join(SUFFIXES)}; convert the file")
-    check_content(path)
+        raise FileError(f"the suffix is {suffix!r}, expected one of {', '.join(SUFFIXES)}; convert the file")
+    if path != STDIN:
+        check_content(path)
     if suffix == ".npy":
         whole = npy_array(path)
         if whole.dtype.names is None:
@@ -127,7 +130,7 @@ def read_predictions(
             return _plain_npy(path, whole, labels, from_logits)
         source = field_source(whole)
     else:
-        source = {".npz": npz_source, ".csv": csv_source, ".parquet": parquet_source}[suffix](path)
+        source = {".npz": npz_source, ".parquet": parquet_source}.get(suffix, csv_source)(path)
 
     forecasts = None
     if probs is None and logits is None and not from_logits:

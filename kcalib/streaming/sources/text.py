@@ -41,9 +41,14 @@ def delimiter_of(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Lines:
+    """The lines of a file, see `lines_in`."""
+    return lines_in(_opened(path), delimiter_of(path))
+
+
+def lines_in(text: IO[str], delimiter: str) -> Lines:
     """The lines that are not blank, with their numbers; names in the first are stripped."""
-    with _opened(path) as file:
-        reader = csv.reader(file, delimiter=delimiter_of(path), strict=True, skipinitialspace=True)
+    with text as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=True)
         first = True
         try:
             for row in reader:
@@ -70,12 +75,17 @@ def header_of(path: Path) -> list[str]:
     """The names of the columns."""
     lines = lines_of(path)
     try:
-        _, header = next(lines, (0, []))
+        return header_in(lines, delimiter_of(path))
     finally:
         lines.close()  # type: ignore[attr-defined]
+
+
+def header_in(lines: Lines, delimiter: str) -> list[str]:
+    """The first of the lines, checked."""
+    _, header = next(lines, (0, []))
     if not header:
         raise FileError("there is no header, expected column names in the first line")
-    delimiter, word = {",": (",", "commas"), "\t": ("\t", "tabs")}[delimiter_of(path)]
+    word = {",": "commas", "\t": "tabs"}[delimiter]
     if all(is_float(cell) for cell in header):
         raise FileError(
             f"the first line, {shown(delimiter.join(header))}, holds numbers, expected column names; add a header"

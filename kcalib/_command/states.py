@@ -1,0 +1,173 @@
+"""`kcalib update`, `kcalib merge` and `kcalib show`: files that hold states."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from kcalib import streaming
+from kcalib._command.evaluate import reported
+from kcalib._command.files import FileError
+from kcalib._command.jobs import Failure, Model, collected, named
+from kcalib._command.method_options import flag
+from kcalib._command.state_arguments import given_options
+from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened
+from kcalib._command.streams import BAD_INPUT, DONE, write
+from kcalib._input.source import Source
+from kcalib.kernels import Exponential, Kernel
+from kcalib.report import figures
+from kcalib.streaming import CalibrationState
+from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
+
+FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidth
+STATE = ".kcalib"
+
+
+def run_update(arguments: argparse.Namespace) -> int:
+    failures: list[Failure] = []
+    with collected(failures, arguments.file):
+        samples = opened(arguments.file, arguments)
+        with collected(failures, arguments.state):
+            state, note = _begun(samples, arguments)
+        if not failures:
+            rows = state.n_samples
+            with _spelled(arguments.state):
+                feed(
+                    state, samples, note, Path(arguments.state),
+                    resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
+                )  # fmt: skip
+            added = state.n_samples - rows
+            written = write(f"{arguments.state}: {added} rows of {arguments.file} added, {state.n_samples} in all\n")
+            return DONE if written else BAD_INPUT
+    return BAD_INPUT
+
+
+@contextmanager
+def _spelled(state: str) -> Iterator[None]:
+    """Errors of a run as the command says them: which file it is, and the remedy for rows that come twice."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename != state:
+            raise
+        raise FileError(f"{state}: {error.strerror}") from None
+    except ValueError as error:
+        which, found, _ = str(error).partition(" in the state already")
+        if not found:
+            raise
+        raise FileError(
+            f"{which}{found}; --resume skips them if they are the same, --part or --first-row number others apart"
+        ) from None
+
+
+def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[CalibrationState, Note]:
+    """The state to update, and the note of this update."""
+    before: Note | None = None
+    path = Path(arguments.state)
+    if path.exists():
+        state, before = loaded(path)
+        _check_options(state, samples, arguments)
+        if arguments.part is not None:
+            state = with_part(state, arguments.part)
+    else:
+        kernel = _kernel(arguments)
+        state = made(samples, arguments, kernel=kernel, part=arguments.part or 0)
+    begin, end = checked_rows(arguments.rows, samples.n)
+    # A part, or a share of a file, is numbered as the file is, so that the same rows are noticed if they come again.
+    numbered = arguments.part is not None or arguments.rows is not None
+    first_row = arguments.first_row if arguments.first_row is not None else 0 if numbered else next_row(state)
+    note = Note(samples.describe(), samples.fingerprint(), begin, end, state.options.part, first_row, finished=False)
+    if before is None:
+        return state, note
+    again = replace(note, first_row=before.first_row) if arguments.first_row is None else note
+    same = before.difference(again) is None
+    if same and not arguments.resume:
+        raise FileError(
+            f"holds the rows of {arguments.file} already; --resume skips them"
+            if before.finished
+            else f"an update with {arguments.file} was interrupted; --resume goes on from there"
+        )
+    if not same and not before.finished:
+        raise FileError(
+            f"an update with {before.source} was interrupted; finish it first, by the same command and --resume"
+        )
+    return state, again if same else note
+
+
+def _check_options(state: CalibrationState, samples: Source, arguments: argparse.Namespace) -> None:
+    """That a state which exists is of what was asked for."""
+    options = state.options
+    if samples.n_classes != options.n_classes:
+        raise FileError(
+            f"is a state of {options.n_classes} classes, but {arguments.file} holds predictions of {samples.n_classes}"
+        )
+    for name, value in given_options(arguments).items():
+        if getattr(options, name) != value:
+            raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")
+    kernel = _kernel(arguments)
+    if kernel is not None and kernel != state.kernel:
+        raise FileError(f"has the kernel {options.kernel}, not {kernel}; leave the bandwidth out")
+
+
+def _kernel(arguments: argparse.Namespace) -> Kernel | None:
+    """The kernel whose bandwidth was given, as a number or by what has it."""
+    if arguments.bandwidth is not None:
+        return Exponential(bandwidth=arguments.bandwidth)
+    if arguments.bandwidth_of is None:
+        return None
+    try:
+        if arguments.bandwidth_of.endswith(STATE):
+            state, _ = loaded(Path(arguments.bandwidth_of))
+        else:
+            samples = opened(arguments.bandwidth_of, arguments)
+            state = CalibrationState(samples.n_classes, lens=arguments.lens, n_columns=16, n_resamples=0)
+            y_true, y_pred = next(samples.chunks(FIRST_ROWS))
+            state.update(y_true, y_pred)
+        return state._totals().kernel
+    except (OSError, ValueError, TypeError) as error:
+        raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {error}") from None
+
+
+def run_merge(arguments: argparse.Namespace) -> int:
+    failures: list[Failure] = []
+    merged: CalibrationState | None = None
+    out = arguments.output
+    if out.exists() and any(os.path.exists(file) and os.path.samefile(out, file) for file in arguments.files):
+        arguments.usage_error(f"-o {out} is one of the files to merge; name another one")
+    for file in arguments.files:
+        with collected(failures, file):
+            state = streaming.load(file)
+            if merged is None:
+                merged = state
+            else:
+                merged.merge(state)
+    if failures or merged is None:
+        return BAD_INPUT
+    with collected(failures, str(out)):
+        merged.save(out)
+    if failures:
+        return BAD_INPUT
+    n = f"{len(arguments.files)} state{'s' if len(arguments.files) > 1 else ''}"
+    return DONE if write(f"{out}: {n} merged, {merged.n_samples} rows\n") else BAD_INPUT
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    models: list[Model] = []
+    failures: list[Failure] = []
+    seeds = set()
+    if arguments.plot is not None:
+        with collected(failures, str(arguments.plot)):
+            figures.require_matplotlib()
+    for job in named(arguments.files) if not failures else ():
+        with collected(failures, job.file):
+            state = streaming.load(job.path)
+            if not isinstance(state, CalibrationState):
+                raise FileError(f"holds a {type(state).__name__}; kcalib.streaming.load reads it in Python")
+            models.append(model_of(state, job, arguments))
+            seeds.add(state.options.seed)
+    arguments.seed = seeds.pop() if len(seeds) == 1 else None
+    return reported(models, failures, arguments)

@@ -1,0 +1,110 @@
+"""Files into states, in pieces: what `kcalib update` and `kcalib evaluate --stream` have in common."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from kcalib._backend.faults import shown_size
+from kcalib._command.files import FileError
+from kcalib._command.files.csv import STDIN, stdin_part
+from kcalib._command.files.source import FileColumns
+from kcalib._command.jobs import Job, Model
+from kcalib._command.kinds import Picture
+from kcalib._command.method_options import flag
+from kcalib._command.state_arguments import GIVEN, STREAMED_FROM, given_options
+from kcalib._command.streams import report
+from kcalib._input.source import Source
+from kcalib.report import figures
+from kcalib.streaming import CalibrationState, run
+from kcalib.streaming.sources.opening import file_parts
+from kcalib.streaming.sources.part import Wanted
+from kcalib.streaming.sources.parts import PartsSource
+
+LOG_SECONDS = 60.0
+NOUN = "class probabilities"
+
+
+def opened(file: str, arguments: argparse.Namespace) -> Source:
+    """The samples of a file, a folder, files that a pattern names, or standard input."""
+    wanted = Wanted(arguments.probs, arguments.logits, arguments.labels, arguments.from_logits, columns=FileColumns)
+    return PartsSource([stdin_part(wanted)] if file == str(STDIN) else file_parts([file], wanted))
+
+
+def made(samples: Source, arguments: argparse.Namespace, **more: Any) -> CalibrationState:
+    """An empty state for the samples, with the options that were given."""
+    try:
+        return CalibrationState(samples.n_classes, **given_options(arguments), **more, threads=arguments.threads)
+    except ValueError as error:
+        message = str(error)
+        for name in GIVEN:
+            message = message.replace(f"`{name}`", flag(name))
+        arguments.usage_error(message)
+        raise AssertionError("unreachable: a usage error ends the command") from None
+
+
+def wants_stream(job: Job, arguments: argparse.Namespace) -> bool:
+    """Whether a file is read in pieces: on request, or if it is large and nothing is asked for that this cannot do."""
+    if arguments.stream is not None:
+        return bool(arguments.stream)
+    size = os.path.getsize(job.path) if job.path.is_file() else 0
+    if size <= STREAMED_FROM or unstreamable(arguments) is not None:
+        return False
+    report(f"{job.file}: {shown_size(size)} are read in pieces, as --stream says; --no-stream reads them at once")
+    return True
+
+
+def check_streaming(arguments: argparse.Namespace) -> None:
+    """Usage errors of options that do not go together; what needs a stream asks for one."""
+    for name in ("checkpoint", "rows"):
+        if getattr(arguments, name) is not None:
+            if arguments.stream is False:
+                arguments.usage_error(f"--{name} is for samples that are read in pieces, not for --no-stream")
+            arguments.stream = True
+    if arguments.checkpoint is None:
+        if arguments.resume or arguments.checkpoint_every:
+            given = "--resume" if arguments.resume else "--checkpoint-every"
+            arguments.usage_error(f"{given} needs --checkpoint FILE")
+    elif len(arguments.files) > 1:
+        arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
+    option = unstreamable(arguments)
+    if arguments.stream and option is not None:
+        arguments.usage_error(f"{option} needs all samples at once; leave it out, or --stream")
+
+
+def unstreamable(arguments: argparse.Namespace) -> str | None:
+    """An option that takes all samples at once; None if there is none."""
+    if arguments.method not in ("auto", "features"):
+        return f"--method {arguments.method}"
+    if arguments.estimator not in (None, "features"):
+        return f"--estimator {arguments.estimator}"
+    of_forecasts = (name for name in ("mean", "std", "samples", "rate") if getattr(arguments, name) is not None)
+    return next((f"--{name}" for name in of_forecasts), None)
+
+
+def streamed(job: Job, arguments: argparse.Namespace) -> Model:
+    """An evaluation of the samples of a file."""
+    samples = opened(job.file, arguments)
+    state = made(samples, arguments)
+    checkpoint = arguments.checkpoint
+    if job.path == STDIN and checkpoint is not None:
+        raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
+    if checkpoint is not None and checkpoint.exists() and not arguments.resume:
+        raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
+    state = run(
+        state,
+        samples,
+        checkpoint=checkpoint,
+        resume=arguments.resume,
+        rows=arguments.rows,
+        checkpoint_seconds=arguments.checkpoint_every,
+        log_seconds=LOG_SECONDS,
+    )
+    return model_of(state, job, arguments)
+
+
+def model_of(state: CalibrationState, job: Job, arguments: argparse.Namespace) -> Model:
+    evaluation = state.result(level=arguments.level, tolerance=arguments.tolerance)
+    picture = None if arguments.plot is None else Picture(state.reliability(), figures.RELIABILITY)
+    return Model(job.model, job.file, NOUN, evaluation, picture)

@@ -1,0 +1,329 @@
+"""`run`: a source into a state, chunk by chunk, with checkpoints, signals and progress.
+
+A state knows which rows it has, so its own file is the checkpoint, and a run goes on at the first row that is missing.
+Beside the state the file has a note of the run (`Note`): a run of another source or of other rows is refused by it.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from kcalib._backend.options import OptionError, check_integer
+from kcalib._input.source import Source
+from kcalib.streaming._file import Content, packed, read, remove_unfinished, unpacked, write
+from kcalib.streaming._progress import row_progress
+from kcalib.streaming._rows import PART
+from kcalib.streaming._signals import StopRequest, noted_signals
+from kcalib.streaming.state import CalibrationState
+
+CHUNK_ROWS = 65536
+CHUNK_VALUES = 2**22  # most probabilities of a chunk
+FIRST_SLICE = 1024  # rows of a chunk that are added at a time, before it is known how long they take
+SLICE_SECONDS = 0.25  # that they should take: signals wait for them
+SHARE_OF_SAVING = 0.05  # of the time of a run
+
+
+class RunStopped(Exception):
+    """A signal asked a run to stop, and its state is saved; the same run with ``resume=True`` goes on from there.
+
+    Attributes
+    ----------
+    signal : signal.Signals
+        What asked: SIGTERM or SIGINT.
+    checkpoint : pathlib.Path
+        The file with the state.
+    row : int
+        Rows of the source before this one are in the state.
+    """
+
+    def __init__(self, number: signal.Signals, checkpoint: Path, row: int) -> None:
+        super().__init__(number, checkpoint, row)
+        self.signal, self.checkpoint, self.row = number, checkpoint, row
+
+    def __str__(self) -> str:
+        return (
+            f"stopped by {self.signal.name} before row {self.row} of the source; the state is in "
+            f"{str(self.checkpoint)!r}, and the same run goes on from there if it is asked to resume"
+        )
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a checkpoint says about the run that wrote it."""
+
+    source: str  # in words
+    fingerprint: str
+    begin: int  # rows of the source
+    end: int | None
+    part: int
+    first_row: int  # number of the source's row 0
+    finished: bool
+
+    def difference(self, other: Note) -> str | None:
+        """In what another run is not this one, in words; None if it is the same."""
+        if self.fingerprint != other.fingerprint:
+            same = self.source == other.source
+            return f"its source is {self.source}, {'as it was before a change' if same else f'not {other.source}'}"
+        if (self.begin, self.end) != (other.begin, other.end):
+            return f"its rows are {self._rows()}, not {other._rows()}"
+        if self.part != other.part:
+            return f"its part is {self.part}, not {other.part}"
+        if self.first_row != other.first_row:
+            return f"its row 0 has the number {self.first_row}, not {other.first_row}"
+        return None
+
+    def _rows(self) -> str:
+        return f"{self.begin}:{'' if self.end is None else self.end}"
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Note:
+        """From a file; entries that later versions have added are left out."""
+        return cls(**{field.name: found[field.name] for field in fields(cls)})
+
+
+def run(
+    state: CalibrationState,
+    source: Source,
+    *,
+    checkpoint: str | PathLike[str] | None = None,
+    resume: bool = False,
+    rows: tuple[int, int | None] | None = None,
+    first_row: int = 0,
+    chunk_rows: int = CHUNK_ROWS,
+    checkpoint_seconds: float = 0.0,
+    log_seconds: float | None = None,
+) -> CalibrationState:
+    """Update a state with the rows of a source, in O(chunk) memory, so that an interrupted run can go on.
+
+    With a `checkpoint` the state is saved there after a chunk whenever saving costs at most 5 % of the time, and at the
+    end; a process that is killed loses what came after. SIGTERM and SIGINT are noted, and after the chunk at hand,
+    which takes about a quarter of a second, the state is saved and `RunStopped` raised. A second SIGINT stops at once.
+    A run that was stopped or killed and resumed, however often, gives the state of the undisturbed one, bit for bit.
+
+    Parameters
+    ----------
+    state : CalibrationState
+        What to update, in place.
+    source : Source
+        See `kcalib.streaming.source`.
+    checkpoint : path-like, optional
+        A file for the state; it is what `CalibrationState.save` writes, and can be loaded, merged and shown as such.
+    resume : bool
+        Go on from the checkpoint where it exists; the state returned is then the one from the file. Without `resume` an
+        existing file is refused.
+    rows : tuple of int, optional
+        A share of the source, from a row up to but not including another (None: to the end). Default: all.
+    first_row : int
+        The number of the source's row 0, relative to the part of the state, see `CalibrationState.update`. Rows are
+        numbered as they are in the source, so shares of one source can be merged; a second source into one state needs
+        another number.
+    chunk_rows : int
+        Most rows of a chunk. The result is the same bit for bit whatever it is.
+    checkpoint_seconds : float
+        Least time between two saves.
+    log_seconds : float, optional
+        Where standard error is no terminal, write a line there each so many seconds, with rate and time left. On a
+        terminal such a line is shown from two seconds on.
+
+    Returns
+    -------
+    CalibrationState
+        `state`, or the one from the checkpoint.
+
+    Raises
+    ------
+    RunStopped
+        By SIGTERM or SIGINT, if there is a checkpoint.
+    ValueError
+        If a value is wrong, with its row; if the checkpoint is of another run, with the difference; if rows are
+        outside of the source; if the state has some of the rows.
+    FileExistsError
+        If there is a checkpoint and no `resume`.
+    OSError
+        If the checkpoint cannot be written; one that was there before is kept.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.streaming import CalibrationState, run, source
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet(np.ones(3), size=1000)
+    >>> y = (rng.uniform(size=(1000, 1)) > np.cumsum(p, axis=1)).sum(axis=1)
+    >>> batches = [(y[:600], p[:600]), (y[600:], p[600:])]
+    >>> run(CalibrationState(3, n_resamples=0), source(batches)).n_samples
+    1000
+    """
+    begin, end = checked_rows(rows, source.n)
+    first_row = check_integer("first_row", first_row, 0)
+    note = Note(source.describe(), source.fingerprint(), begin, end, state.options.part, first_row, finished=False)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        if not resume:
+            raise FileExistsError(
+                f"the checkpoint {str(path)!r} exists; pass resume=True to go on from it, or remove it"
+            )
+        state = _resumed(state, path, note)
+    return feed(
+        state, source, note, path,
+        resume=resume, chunk_rows=chunk_rows, checkpoint_seconds=checkpoint_seconds, log_seconds=log_seconds,
+    )  # fmt: skip
+
+
+def loaded(path: Path) -> tuple[CalibrationState, Note | None]:
+    """The state of a file, and the note of the run that left it."""
+    content = unpacked(read(path), str(path))
+    return CalibrationState.of_content(content, str(path)), None if content.run is None else Note.of(content.run)
+
+
+def _save(state: CalibrationState, path: Path, note: Note) -> None:
+    write(path, packed(Content(state.kind, *state._content(), asdict(note))))
+
+
+def next_row(state: CalibrationState) -> int:
+    """The number after those of the state's part, counted from its start."""
+    begin = state.options.part * PART
+    return max((stop - begin for _, stop in state.rows if begin < stop <= begin + PART), default=0)
+
+
+def with_part(state: CalibrationState, part: int) -> CalibrationState:
+    """The same rows, and more to come in another part."""
+    return CalibrationState._from(replace(state.options, part=part), state._arrays())
+
+
+def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
+    """A share of a source of `n` rows, or of unknown length."""
+    if rows is None:
+        return 0, n
+    try:
+        begin, end = rows
+    except (TypeError, ValueError):
+        raise TypeError(f"`rows` is {rows!r}, expected a pair of row numbers such as (0, 1000)") from None
+    begin = check_integer("rows", begin, 0)
+    end = n if end is None else check_integer("rows", end, begin, hint=": the end, which is not included")
+    if n is not None and (begin > n or (end is not None and end > n)):
+        raise OptionError("rows", f"is {begin}:{end}, expected rows among the {n} of the source")
+    return begin, end
+
+
+def _resumed(state: CalibrationState, path: Path, note: Note) -> CalibrationState:
+    """The state of a checkpoint that this very run has left."""
+    found, before = loaded(path)
+    what = f"the checkpoint {str(path)!r} is of another run"
+    remedy = "name another checkpoint, or remove this one to start again"
+    if type(found) is not type(state):
+        raise ValueError(f"{what}: it holds a {type(found).__name__}; {remedy}")
+    reason = found.options.difference(state.options)
+    if reason is not None:
+        raise ValueError(f"{what}: {reason.partition(';')[0]}; {remedy}")
+    reason = "its file names no run" if before is None else before.difference(note)
+    if reason is not None:
+        raise ValueError(f"{what}: {reason}; {remedy}")
+    missing = next((rows for rows in state.rows if not _holds(found.rows, rows)), None)
+    if missing is not None:
+        raise ValueError(
+            f"{what}: it has no rows {missing[0]} to {missing[1] - 1}, which the given state has; {remedy}"
+        )
+    return found
+
+
+def _holds(intervals: tuple[tuple[int, int], ...], rows: tuple[int, int]) -> bool:
+    return any(start <= rows[0] and rows[1] <= stop for start, stop in intervals)
+
+
+def feed(
+    state: CalibrationState,
+    source: Source,
+    note: Note,
+    path: Path | None,
+    *,
+    resume: bool,
+    chunk_rows: int = CHUNK_ROWS,
+    checkpoint_seconds: float = 0.0,
+    log_seconds: float | None = None,
+) -> CalibrationState:
+    """Update `state` with the rows of `note` that follow those it has; save to `path`. See `run`."""
+    if path is not None:
+        remove_unfinished(path)
+    chunk_rows = check_integer("chunk_rows", chunk_rows, 1)
+    chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_classes))
+    begin = row = _place(state, note) if resume else note.begin
+    finished = note.end is not None and begin >= note.end
+    with ExitStack() as stack:
+        stop = stack.enter_context(noted_signals()) if path is not None else StopRequest()
+        total = None if note.end is None else note.end - note.begin
+        progress = stack.enter_context(row_progress(total, log_seconds))
+        saver = _Saver(state, note, path, checkpoint_seconds)
+        for y_true, y_pred in () if finished else _slices(source, begin, note.end, chunk_rows):
+            state.update(y_true, y_pred, first_row=note.first_row + row)
+            row += len(y_true)
+            if progress is not None:
+                progress(row - begin, begin - note.begin)
+            if stop.signal is not None:
+                break
+            saver.after_chunk()
+        else:
+            finished = True
+        saver.save(finished or row == note.end)
+        if stop.signal is not None:
+            assert path is not None  # signals are noted only where there is a checkpoint
+            raise RunStopped(stop.signal, path, row)
+    return state
+
+
+def _place(state: CalibrationState, note: Note) -> int:
+    """The first row of the run that the state does not have."""
+    number = state.options.part * PART + note.first_row
+    for start, stop in state.rows:
+        if start <= number + note.begin < stop:
+            return int(stop - number if note.end is None else min(stop - number, note.end))
+    return note.begin
+
+
+def _slices(source: Source, begin: int, end: int | None, chunk_rows: int) -> Iterator[tuple[Any, Any]]:
+    """The rows of a source, so many at a time that whoever takes them has a moment's work.
+
+    Slices end at multiples of their length, as blocks of a state do.
+    """
+    row, size = begin, min(FIRST_SLICE, chunk_rows)
+    for y_true, y_pred in source.chunks(chunk_rows, begin):
+        at, length = 0, len(y_true) if end is None else min(len(y_true), end - row)
+        while at < length:
+            stop = min(length, at + size - row % size)
+            before = time.perf_counter()
+            yield y_true[at:stop], y_pred[at:stop]
+            seconds = time.perf_counter() - before
+            fitting = SLICE_SECONDS * (stop - at) / max(seconds, 1e-6)
+            size = max(1, min(2 * size, chunk_rows, 2 ** int(math.log2(max(1.0, fitting)))))
+            row, at = row + stop - at, stop
+        if row == end:
+            return
+
+
+class _Saver:
+    """Saves the state now and then."""
+
+    def __init__(self, state: CalibrationState, note: Note, path: Path | None, least_seconds: float):
+        self._state, self._note, self._path, self._least = state, note, path, least_seconds
+        self._cost = 0.0  # seconds of the last save
+        self._last = time.perf_counter()
+
+    def after_chunk(self) -> None:
+        since = time.perf_counter() - self._last
+        if self._path is not None and since >= max(self._least, self._cost / SHARE_OF_SAVING):
+            self.save(finished=False)
+
+    def save(self, finished: bool) -> None:
+        if self._path is None:
+            return
+        before = time.perf_counter()
+        _save(self._state, self._path, replace(self._note, finished=finished))
+        self._last = time.perf_counter()
+        self._cost = self._last - before

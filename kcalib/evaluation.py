@@ -202,6 +202,15 @@ def evaluate(
     (True, True)
     >>> kcalib.evaluate(y, p, tolerance=0.2).verdict
     'not shown to be off by more than 0.2'
+
+    Samples that are read in pieces, from a file larger than memory, say:
+
+    >>> result = kcalib.evaluate(kcalib.streaming.source((y, p)))
+    >>> result.n_samples, result.test.method, result.miscalibrated
+    (500, 'features', True)
+
+    Predicted distributions:
+
     >>> from kcalib.distributions import Normal
     >>> mean = rng.normal(size=500)
     >>> result = kcalib.evaluate(mean + rng.normal(size=500), Normal(mean, np.full(500, 0.6)))

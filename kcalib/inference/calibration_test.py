@@ -213,6 +213,12 @@ def calibration_test(
     >>> kcalib.calibration_test(y, p, method=Exact(n_resamples=199), seed=0).n_resamples
     199
 
+    Samples that are read in pieces:
+
+    >>> result = kcalib.calibration_test(kcalib.streaming.source((y, p)))
+    >>> result.method, result.n_samples == len(y)
+    ('features', True)
+
     Normal distributions whose standard deviations are half of what they should be:
 
     >>> from kcalib.distributions import Normal

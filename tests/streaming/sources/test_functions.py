@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -204,3 +208,35 @@ def test_what_is_no_pair_and_no_source(call, match):
 def test_options_that_sums_do_not_have(call, match):
     with pytest.raises(ValueError, match=match):
         call(source((Y, Q)))
+
+
+def test_arrays_on_a_gpu(cupy):
+    """They stay there until the state has them."""
+    samples = source((cupy.asarray(Y), cupy.asarray(Q)))
+    y, p = next(samples.chunks(20))
+    assert isinstance(p, cupy.ndarray) and isinstance(y, cupy.ndarray)
+    found, expected = (kcalib.skce(one, estimator="features") for one in (samples, source((Y, Q))))
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("estimator", ["features", "block"])
+def test_memory_is_that_of_a_chunk(tmp_path, estimator):
+    """Of 88 MB on disk a process holds no more than of a chunk of 65,536 rows."""
+    n, m = 1_000_000, 10
+    np.savez(tmp_path / "m.npz", probs=np.full((n, m), 1 / m) + np.linspace(-0.01, 0.01, m), labels=np.arange(n) % m)
+    code = f"""
+import numpy as np, kcalib
+from kcalib.streaming import source
+s, k = source({str(tmp_path / "m.npz")!r}), kcalib.kernels.Exponential(0.3)
+small = source((np.arange(70_000) % 10, s.read(0, 70_000)[1]))
+def peak(): return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1])
+kcalib.skce(small, estimator={estimator!r}, kernel=k)
+before = peak()
+kcalib.skce(s, estimator={estimator!r}, kernel=k)
+print(peak() - before)
+"""
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("no peak of the resident memory")
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20_000, f"{done.stdout} KB"

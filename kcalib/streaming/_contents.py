@@ -86,10 +86,10 @@ class Contents:
 
     def plus(self, batch: Batch, threads: int | None) -> Contents:
         """With a batch; a small one waits for others, with which it takes less time."""
-        if self.tally.scores.is_large():
+        if self.tally.is_full:
             raise ValueError(TOO_LARGE)
         seen = self.seen.plus(batch.first, batch.first + batch.n)
-        waiting = sum(one.n for one in self.waiting) + batch.n
+        waiting = len(seen) - self.tally.n
         small = batch.n < MOST_WAITING and self.machine is not None
         if small and not (self.waiting and self.waiting[0].epsilon != batch.epsilon):
             new = replace(self, seen=seen, waiting=(*self.waiting, batch.copied()))
@@ -143,7 +143,7 @@ class Contents:
             machine=known.machine,
             sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
         )
-        if new.tally.scores.is_large():
+        if new.tally.is_full:
             raise ValueError(TOO_LARGE)
         if new.machine is None:
             return new.fixed(threads) if len(new.seen) >= FIRST_ROWS else new

@@ -72,6 +72,8 @@ class RowSet:
 
     def plus(self, start: int, stop: int) -> RowSet:
         """With the rows of one more interval, of which none is there."""
+        if self.stops and self.stops[-1] == start:  # the usual case
+            return RowSet(self.starts, (*self.stops[:-1], stop))
         first, last = bisect_left(self.stops, start), bisect_right(self.starts, stop)
         inside = slice(first, last)
         begin = min(start, *self.starts[first : first + 1]) if first < last else start

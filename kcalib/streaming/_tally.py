@@ -6,6 +6,7 @@ Each row's terms are cut to fixed point by themselves, so that rows may come in 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -56,10 +57,15 @@ class Tally:
             Extremes(np.zeros(n_bins, np.int64), ends, -ends),
         )
 
-    @property
+    @cached_property
     def n(self) -> int:
         """The number of rows."""
         return int(self.extremes.counts.sum())
+
+    @cached_property
+    def is_full(self) -> bool:
+        """Whether sums are so large that no more can be added."""
+        return self.scores.is_large()
 
     def __add__(self, other: Tally) -> Tally:
         mine, theirs = self.extremes, other.extremes

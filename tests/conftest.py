@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import emulated_cupy
@@ -23,12 +24,46 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 MOST_PROCESSES = 8  # of `pytest -n auto`: each takes some 1 GB
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("runs one after the other")
+    group.addoption("--note-passed", metavar="FILE", help="write the names of tests that pass to this file")
+    group.addoption(
+        "--but-passed", metavar="FILE", help="leave out the tests in this file, but for those of what is imported when"
+    )
+
+
+class PassedTests:
+    """Notes the names of tests that pass, in the process that the others report to."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.names = Path(path), []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed and report.when == "call":
+            self.names.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text("".join(f"{name}\n" for name in self.names))
+
+
+# What these claim depends on the libraries that are installed.
+OF_IMPORTS = ("tests/test_", "tests/backend/")
+
+
+def without_passed(items: list[pytest.Item], path: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Items that are left, and those that are not."""
+    passed = {name for name in Path(path).read_text().splitlines() if not name.startswith(OF_IMPORTS)}
+    return [item for item in items if item.nodeid not in passed], [item for item in items if item.nodeid in passed]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # JAX, once any test has imported it, warns at every later fork of the process.
     config.addinivalue_line("filterwarnings", r"ignore:os\.fork\(\) was called.*JAX is multithreaded:RuntimeWarning")
     if getattr(config.option, "numprocesses", None):  # this process starts others by pytest-xdist
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         config.add_cleanup(share_emulated_kernels().cleanup)
+    if (path := config.getoption("note_passed")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(PassedTests(path))
 
 
 def share_emulated_kernels() -> tempfile.TemporaryDirectory:
@@ -46,12 +81,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of operators "cuda" and "...-cuda", with the real CuPy, need a GPU like those that are marked."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if any(str(parameters.get(name)).rpartition("-")[2] == "cuda" for name in ("operator", "level")):
             item.add_marker(pytest.mark.gpu)
+    if path := config.getoption("but_passed"):
+        items[:], others = without_passed(items, path)
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

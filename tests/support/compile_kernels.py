@@ -168,12 +168,11 @@ def main() -> None:
     arguments = parser.parse_args()
     found = named(arguments.part)
     start = time.perf_counter()
+    architectures = ARCHITECTURES if arguments.all else ()
     with ThreadPoolExecutor(arguments.jobs) as pool:  # NVRTC does not hold Python's lock
-        for name, program in found.items():
-            seconds = []
-            if arguments.all:
-                seconds = list(pool.map(lambda a, p=program: compile_for(p, a), ARCHITECTURES))
-            print(f"{name:75s}", *(f"{a} {s:5.1f} s" for a, s in zip(ARCHITECTURES, seconds, strict=False)), flush=True)
+        compiled = pool.map(lambda one: compile_for(*one), itertools.product(found.values(), architectures))
+        for name in found:
+            print(f"{name:75s}", *(f"{a} {next(compiled):5.1f} s" for a in architectures), flush=True)
     of = f" x {len(ARCHITECTURES)} architectures, {time.perf_counter() - start:.0f} s" if arguments.all else ""
     print(f"{len(found)} programs{of}")
 

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import oracle
 import pytest
+from exact_tails import KNOWN_LAWS, DrawnLaw, KnownLaw
 from problems import draw_labels, softmax_problem
 
 import kcalib
@@ -242,3 +243,44 @@ def test_confident_models_are_not_rejected():
         y = draw_labels(p, rng)
         rejected += kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=19), seed=seed).pvalue <= 0.05
     assert rejected <= 3  # of 12; one more has a probability of 0.0002
+
+
+def test_known_laws_are_those_of_all_labels():
+    p = predictions("diffuse", 4, 3)
+    law = KnownLaw.of(p, np.array([2, 2, 2, 1]))
+    every = Enumerated(law.p)
+    drawn = DrawnLaw.of(law.p, 100_000)
+    for level in (0.5, 0.03, 1e-3):
+        for known, error in ((law, 1e-9), (drawn, 4 / np.sqrt(1e5 * level))):
+            labels, tail = known.at(level)
+            e = np.eye(3)[labels] - law.p
+            k = oracle.kernel_matrix(KERNEL, law.p, law.p).astype(np.float64)
+            total = float(np.sum(k * (e @ e.T)) - np.sum(e * e))
+            assert tail == pytest.approx(every.tail(total - 1e-5), rel=error)
+
+
+def over_truth(law: KnownLaw, level: float, seeds: int) -> tuple[np.ndarray, list[str]]:
+    labels, truth = law.at(level)
+    kernel = Exponential(bandwidth=law.bandwidth)
+    found = [
+        kcalib.calibration_test(labels, law.p, method="exact", kernel=kernel, seed=s, threads=1) for s in range(seeds)
+    ]
+    return np.array([one.pvalue for one in found]) / truth, [str(one.pvalue_from) for one in found]
+
+
+def test_pvalues_of_one_in_a_hundred_thousand_are_those_of_all_outcomes():
+    law = KnownLaw.of(np.array([[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]), np.array([60, 70, 70]))
+    ratios, sources = over_truth(law, 1e-5, 5)
+    assert 1 / 1.2 <= np.median(ratios) <= 1.2 and ratios.min() > 1 / 1.5
+    assert set(sources) <= {"tilted draws", "draws"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("name", KNOWN_LAWS)
+def test_pvalues_of_the_far_tail_are_those_of_all_outcomes(name, level):
+    """Up to noise; where labels are rare, and where a few of the draws are as large by chance, they may be larger."""
+    ratios, sources = over_truth(KnownLaw.of(*KNOWN_LAWS[name]), level, 20)
+    assert np.median(ratios) >= 1 / 1.2 and ratios.min() >= 1 / 1.6
+    if level == 1e-5 and name.split()[0] not in ("2000", "3000"):
+        assert np.median(ratios) <= 1.2 and sources.count("tilted draws") >= 18

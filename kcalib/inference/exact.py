@@ -3,7 +3,7 @@
 Given the predictions of a calibrated model its labels are independent draws from them, so that the law of the
 statistic is known at any n. With marks 1 the matrix of the pair problem is the kernel's, K, and the statistic of drawn
 labels is a sum of quadratic forms of K, one for each column of their marks: one product serves many draws
-(`_by_forms`). Where the marks are no vectors each draw takes a sweep over the pairs (`_by_sweeps`).
+(`forms.by_forms`). Where the marks are no vectors each draw takes a sweep over the pairs (`_by_sweeps`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
+from kcalib.inference.forms import by_forms, draws_at_once
 from kcalib.inference.quadratic import (
     MAX_RESAMPLES,
     N_RESAMPLES,
@@ -31,13 +32,11 @@ from kcalib.inference.quadratic import (
     NullLaw,
     from_draws,
     least_as_large,
-    quadratic_forms,
 )
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.tail import Tail, tilted_tail
 from kcalib.inference.task import Task
 
-BATCH_BYTES = 2**26
 # Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
 NEGLIGIBLE = 1e-30
 MOST_TILTED = 4
@@ -152,7 +151,7 @@ def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarr
 def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
     """Many draws of labels at a time: rows of a table are their marks."""
     p = arrays.where_computed(data.probabilities)
-    at_once = _at_once(task.n, _root(task, data.m).shape[1])
+    at_once = draws_at_once(task.n, _root(task, data.m).shape[1])
     return "labels", _totals_of_labels(task, data, drawn_labels(_without_subnormal(p), count, seed, at_once=at_once))
 
 
@@ -169,7 +168,7 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
             drawn -= means[:, None, :]
             yield drawn.reshape(n, -1)
 
-    return _by_forms(task, marks(), rank)
+    return by_forms(task, marks(), rank)
 
 
 def _without_subnormal(p: Array) -> Array:
@@ -179,7 +178,7 @@ def _without_subnormal(p: Array) -> Array:
 def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     """Statistics of drawn targets whose marks are vectors, as of classes."""
     rank = task.packed.problem.left.marks.shape[1]
-    at_once = _at_once(task.n, rank)
+    at_once = draws_at_once(task.n, rank)
 
     def marks() -> Iterator[Array]:
         for begin in range(0, count, at_once):
@@ -189,7 +188,7 @@ def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
             xp = arrays.namespace(found[0])
             yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in found], axis=1)
 
-    return _by_forms(task, marks(), rank)
+    return by_forms(task, marks(), rank)
 
 
 def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
@@ -201,19 +200,6 @@ def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     return draws
 
 
-def _by_forms(task: Task, marks: Iterable[Array], rank: int) -> np.ndarray:
-    """sum_{i != j} K_ij <a_i, a_j> for each draw of marks a; each batch has `rank` columns for a draw."""
-    draws = []
-    for batch in marks:
-        totals = quadratic_forms(task.kernel_operator, batch) - _own_forms(task.kernel_diagonal, batch)
-        draws.append(arrays.to_host(totals.reshape(-1, rank).sum(axis=1)))
-    return np.concatenate(draws)
-
-
-def _at_once(n: int, rank: int) -> int:
-    return max(1, BATCH_BYTES // (8 * n * rank))
-
-
 def _root(task: Task, m: int) -> np.ndarray:
     """R, shape (m, rank), with <a_i, a_j> = <R^T e_i, R^T e_j> for the residuals e."""
     if task.packed.target.root is not None:
@@ -221,10 +207,3 @@ def _root(task: Task, m: int) -> np.ndarray:
     if task.operator.on_a_line and m == 2:
         return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]  # on a line e is (-r, r), to rounding
     return np.eye(m)
-
-
-def _own_forms(kernel_diagonal: Array, marks: Array) -> Array:
-    """sum_i K_ii w_i^2 for each column w of the marks."""
-    if arrays.is_host(marks):
-        return np.einsum("i,ij,ij->j", kernel_diagonal, marks, marks)
-    return (kernel_diagonal[:, None] * marks * marks).sum(axis=0)

@@ -20,7 +20,7 @@ from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib.inference import events
-from kcalib.inference.exact import _at_once, _by_forms
+from kcalib.inference.forms import by_forms, draws_at_once
 from kcalib.inference.quadratic import (
     MAX_RESAMPLES,
     N_RESAMPLES,
@@ -176,8 +176,10 @@ class Multiplier(AllPairs):
             return from_draws(task, self._of_drawn_targets(task, seed), f"{described}, given the predictions")
         rank = finite.narrow_root.shape[1]
         weights = Weights(self.multipliers, finite.probabilities.shape[0] * finite.probabilities.shape[1], count, seed)
-        marks = _multiplied_roots(finite, weights, _at_once(task.n, max(rank, finite.probabilities.shape[1])), task)
-        return from_draws(task, _by_forms(task, marks, rank), f"{described}, given the predictions")
+        marks = _multiplied_roots(
+            finite, weights, draws_at_once(task.n, max(rank, finite.probabilities.shape[1])), task
+        )
+        return from_draws(task, by_forms(task, marks, rank), f"{described}, given the predictions")
 
     def _of_drawn_targets(self, task: Task, seed: int) -> np.ndarray:
         """Draws with multipliers of the residuals of some sets of drawn targets."""

@@ -127,6 +127,7 @@ class CalibrationTestResult:
     n_eigenvalues: int | None = None  #: eigenvalues computed
     n_columns: int | None = None  #: columns of random features
     features_standard_error: float | None = None  #: the part of the standard error that is due to random features
+    features_freedom: float = N_GROUPS - 1.0  #: degrees of freedom of its estimate, by groups of features
     n_locations: int | None = None  #: test locations
     bound: float | None = None  #: largest possible size of an entry H_ij (distribution_free)
     kernel: str | None = None  #: the kernel with its bandwidths as numbers
@@ -215,7 +216,7 @@ class CalibrationTestResult:
             constant = self.variance_constant
             if self.features_standard_error is not None and not of_features:
                 # The spread of few groups: Student's law in place of the normal one.
-                wider = float(scipy.special.stdtrit(N_GROUPS - 1, tail)) / -quantile if quantile else 1.0
+                wider = float(scipy.special.stdtrit(self.features_freedom, tail)) / -quantile if quantile else 1.0
                 constant += (wider * self.features_standard_error) ** 2
             variance = ScoreVariance(self.variance_slope, constant)
             return variance.lower_limit(self.estimate, tail), variance.upper_limit(self.estimate, quantile)

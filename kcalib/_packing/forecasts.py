@@ -110,7 +110,8 @@ def resolve(
     def target_bandwidth(metric: str) -> float:
         if not draws:
             draws.extend(_one_draw(model) for model in models)
-        return medians_of(draws, lambda one: median_of_points(one, metric), target_medians, metric)
+        counts = all(model.prediction.support == "count" for model in models)
+        return medians_of(draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric)
 
     target = _checked_target(models, target_kernel)
     target = _resolved(target, {metric: target_bandwidth(metric) for metric in _open_metrics(target)})
@@ -138,6 +139,13 @@ def _is_open(factor: RadialKernel) -> bool:
 def _one_draw(model: Forecasts) -> Array:
     draws = model.prediction.sample(1, seed=TARGET_SEED)
     return model.xp.reshape(draws, (model.n, model.n_dims))
+
+
+def _median_of_targets(drawn: Array, metric: str, are_counts: bool) -> MedianDistance:
+    if are_counts and float(drawn.max()) == float(drawn.min()):
+        # Of rates near 0 all are 0; the first that are not are 1.
+        return MedianDistance(1.0, metric, int(drawn.shape[0]), True, None)
+    return median_of_points(drawn, metric)
 
 
 def _default_kernel(models: Sequence[Forecasts]) -> Kernel:

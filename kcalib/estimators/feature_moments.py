@@ -40,12 +40,23 @@ class FeatureMoments(Moments):
 
         What a group of one kernel does with a group of the other is in both spreads, so that it counts twice.
         """
-        spreads = (
-            float(np.var(totals, ddof=1)) / len(totals)
+        return math.sqrt(sum(variance for variance, _ in self._error_parts))
+
+    @property
+    def error_freedom(self) -> float:
+        """Degrees of freedom of that error's estimate, by Welch and Satterthwaite."""
+        parts = self._error_parts
+        squares = sum(variance**2 / freedom for variance, freedom in parts)
+        return sum(variance for variance, _ in parts) ** 2 / squares if squares > 0 else len(self.group_totals) - 1.0
+
+    @property
+    def _error_parts(self) -> list[tuple[float, float]]:
+        """Variance of the mean of the groups of either kernel, and its degrees of freedom."""
+        return [
+            (float(np.var(totals, ddof=1)) / len(totals), len(totals) - 1.0)
             for totals in (self.group_totals, self.mark_group_totals)
             if len(totals) > 1
-        )
-        return math.sqrt(sum(spreads))
+        ]
 
 
 def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.ndarray | None = None) -> FeatureMoments:

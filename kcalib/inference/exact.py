@@ -39,7 +39,7 @@ from kcalib.inference.task import Task
 
 # Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
 NEGLIGIBLE = 1e-30
-MOST_TILTED = 4
+MOST_TILTED = 8
 TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
 
 

@@ -156,6 +156,7 @@ def _result(
         standard_error=None if of_samples is None else math.hypot(of_samples, of_features),
         null_standard_error=statistics.null_standard_error(squares, n),
         features_standard_error=of_features,
+        features_freedom=moments.error_freedom,
         variance_slope=None if variance is None else variance.slope,
         variance_constant=None if variance is None else variance.constant,
         few_errors=task.few_errors if n >= 4 else None,

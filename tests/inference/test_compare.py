@@ -768,7 +768,9 @@ def test_features_of_distributions_add_the_errors_of_both_kernels(monkeypatch):
     models = {"wide": Normal(mean, 1.5 * std), "narrow": Normal(mean, 0.5 * std)}
     exact = kcalib.compare(y, models).differences[0]
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
-    found = [kcalib.compare(y, models, seed=seed).differences[0] for seed in range(16)]
+    compared = [kcalib.compare(y, models, seed=seed) for seed in range(16)]
+    assert compared[0].estimator.endswith("random features of the kernel, the same for all models")
+    found = [one.differences[0] for one in compared]
     errors = np.array([d.difference for d in found]) - exact.difference
     assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(16)
     added = np.mean([d.standard_error**2 for d in found]) - exact.standard_error**2
@@ -1132,3 +1134,13 @@ def test_levels_of_losses_with_rare_events(n):
     assert np.mean(covered) >= binomial_bounds(200, 0.95)[0]
     for alpha in (0.01, 0.05, 0.1):
         assert np.mean([d.pvalue <= alpha for d in found]) <= binomial_bounds(200, alpha)[1]
+
+
+def test_with_mmd_distances_features_are_not_shared(monkeypatch):
+    """Embeddings have coordinates of their own."""
+    rng = np.random.default_rng(6)
+    mean = rng.normal(size=60)
+    models = {"wide": Normal(mean, np.full(60, 1.5)), "narrow": Normal(mean, np.full(60, 0.5))}
+    monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
+    found = kcalib.compare(mean + rng.normal(size=60), models, kernel=Exponential(metric="mmd"), seed=0)
+    assert found.estimator.endswith("random features of the kernel, drawn for each model")

@@ -17,6 +17,7 @@ from kcalib import lenses
 from kcalib._input.forecasts import prepare
 from kcalib._packing.features import feature_problem
 from kcalib.distributions import Beta, Laplace, Mixture, Normal, Poisson, Samples
+from kcalib.estimators.feature_moments import feature_moments
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import Exact, Features
 
@@ -110,6 +111,26 @@ def test_distributions_that_are_too_narrow_are_found():
     assert result.target_factor == "64 random features, expectations by characteristic functions (normal)"
     assert result.null_law == f"199 draws of the targets from the predictions, with {result.n_columns} features"
     assert result.features_standard_error > 0 and result.confidence_interval().low > 0
+
+
+def test_errors_of_features_have_the_freedom_of_both_kernels_groups():
+    """By Welch and Satterthwaite; features of labels alone have eight groups."""
+    rng = np.random.default_rng(4)
+    mean = rng.normal(size=400)
+    y, prediction = mean + rng.normal(size=400), Normal(mean, np.full(400, 1.3))
+    result = kcalib.calibration_test(y, prediction, method="features", seed=0)
+    problem = feature_problem(prepare(y, prediction), None, None, result.n_columns, 0)
+    moments = feature_moments(problem)
+    parts = [(np.var(totals, ddof=1) / len(totals), len(totals) - 1) for totals in
+             (moments.group_totals, moments.mark_group_totals)]  # fmt: skip
+    squares = sum(variance**2 / freedom for variance, freedom in parts)
+    assert result.features_freedom == pytest.approx(sum(variance for variance, _ in parts) ** 2 / squares)
+    assert min(freedom for _, freedom in parts) < result.features_freedom
+    few = dataclasses.replace(result, features_freedom=3.0)
+    assert few.confidence_interval().high > result.confidence_interval().high
+    p = rng.dirichlet(np.ones(3), size=100)
+    labels = kcalib.calibration_test(drawn_labels(p, rng), p, method="features", seed=0)
+    assert labels.features_freedom == pytest.approx(7)
 
 
 def test_power_is_near_that_of_all_pairs():

@@ -213,3 +213,12 @@ def test_a_kind_of_data_that_is_not_packed_says_so():
         _packing.pack(object(), None, None)
     with pytest.raises(NotImplementedError, match="class 'object'"):
         _packing.pack_locations(object(), object(), None, None)
+
+
+def test_counts_of_rates_near_zero_have_the_smallest_distance_as_a_bandwidth():
+    """One draw of each is 0, and the first draws that differ are 1."""
+    data = prepare(np.zeros(40), Poisson(np.geomspace(1e-8, 1e-6, 40)))
+    packed = _packing.pack(data, K.Exponential(bandwidth=1.0), K.Gaussian())
+    assert packed.target.kernel == K.Gaussian(bandwidth=1.0)
+    with pytest.raises(ValueError, match="identical rows only"):  # no counts
+        _packing.pack(prepare(np.zeros(4), Samples(np.zeros((4, 3)))), K.Exponential(bandwidth=1.0), K.Gaussian())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,13 @@ from kcalib._input.labels import Classification
 from kcalib.estimators.binning import N_BINS, bin_numbers
 from kcalib.estimators.scores import top_label
 from kcalib.inference.metrics.binned_gaps import ERROR_LIMITS, BinnedGaps, bounded
+from kcalib.inference.metrics.kinds import Kinds
 from kcalib.inference.metrics.measured import Measured, MetricOptions
 from kcalib.results import ConfidenceInterval
 
 N_RESAMPLES = 2000  # unless another number is given
 WEIGHTS_AT_ONCE = 2**26  # bytes of resampling weights in memory
+BY_KINDS = 100_000  # samples from which on kinds of them are drawn
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,9 @@ def _replicates(
     out = np.empty((len(models) + len(pairs), 2, weights.n_replicates))
     differing = [(a.differing(b), b.differing(a)) for a, b in pairs]
     drawn = [model.binned.drawn(weights.n_replicates, weights.seed) for model in models]
-    for begin, end, counts in batches(models[0].gaps, weights, WEIGHTS_AT_ONCE, threads=threads):
+    for begin, end, every in _deviations(models, weights, threads):
         bounds = {}
-        for k, model in enumerate(models):
-            deviations = model.sums(counts)
-            deviations -= arrays.like(model.binned.means, deviations)[:, None]
+        for k, (model, deviations) in enumerate(zip(models, every, strict=True)):
             deviations[arrays.like(np.flatnonzero(model.binned.rare), deviations)] = arrays.like(
                 drawn[k][:, begin:end], deviations
             )
@@ -139,3 +139,18 @@ def _replicates(
             out[k, 0, begin:end] = arrays.to_host(in_a @ low_a - in_b @ high_b)
             out[k, 1, begin:end] = arrays.to_host(in_a @ high_a - in_b @ low_b)
     return out
+
+
+def _deviations(
+    models: Sequence[_Gaps], weights: Weights, threads: int | None
+) -> Iterator[tuple[int, int, list[Array]]]:
+    """Replicates from, to, and what they add to the sums over each model's bins, shape (bins, replicates)."""
+    if weights.n >= BY_KINDS:
+        places = [np.searchsorted(arrays.to_host(model.occupied), arrays.to_host(model.bins)) for model in models]
+        kinds = Kinds.of(places, [arrays.to_host(model.gaps) for model in models])
+        if kinds is not None:
+            for begin, end, every in kinds.drawn(weights.n_replicates, weights.seed):
+                yield begin, end, [arrays.like(own, models[0].gaps) for own in every]
+            return
+    for begin, end, counts in batches(models[0].gaps, weights, WEIGHTS_AT_ONCE, threads=threads):
+        yield begin, end, [model.sums(counts) - arrays.like(model.binned.means, counts)[:, None] for model in models]

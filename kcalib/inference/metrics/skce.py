@@ -1,7 +1,7 @@
 """The SKCE of several models with one kernel, and the paired variance of differences.
 
 Over all pairs, or, where these would take more than about a second for a model, by random features of the kernel: the
-same features for all models, so that differences are paired in them, too.
+same features for all models, so that differences are paired in them, too, but with MMD distances of predictions.
 """
 
 from __future__ import annotations
@@ -141,6 +141,9 @@ def _by_features(
     except (ValueError, NotImplementedError):
         return None
     n_columns = problems[0].map.n_columns
+    is_shared = all(problem.map is problems[0].map for problem in problems)
+    # Embeddings of distributions have coordinates of their own.
+    whose = "the same for all models" if is_shared else "drawn for each model"
     found = [feature_moments(problem) for problem in problems]
     tiles = [_FeatureTiles.of(problem, rows) for problem in problems]
     return _Summed(
@@ -149,7 +152,7 @@ def _by_features(
         entries=[one.entries for one in tiles],
         weights=[one.values for one in tiles],
         group_totals=[(one.group_totals, one.mark_group_totals) for one in found],
-        estimator=f"unbiased estimator by {n_columns} random features of the kernel, the same for all models",
+        estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
         described=together.described(operator) | {"operator": "features", "n_columns": n_columns},
     )
 

@@ -56,7 +56,7 @@ def _spelled(state: str) -> Iterator[None]:
             raise
         raise FileError(f"{state}: {error.strerror}") from None
     except ValueError as error:
-        which, found, _ = str(error).partition(" in the state already")
+        which, found, _ = str(error).partition(" added already")
         if not found:
             raise
         raise FileError(

@@ -184,7 +184,7 @@ def test_rows_are_checked(data):
         run(state(), source(data), rows=(4, 3))
     with pytest.raises(ValueError, match="`chunk_rows` is 0"):
         run(state(), source(data), chunk_rows=0)
-    with pytest.raises(ValueError, match="are in the state already"):
+    with pytest.raises(ValueError, match="were added already"):
         run(run(state(), source(data)), source(data))
     assert run(state(), source(data), rows=(4, 4)).n_samples == 0
 

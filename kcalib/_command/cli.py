@@ -12,7 +12,7 @@ from kcalib._command.arguments import parser
 from kcalib._command.compare import run_compare
 from kcalib._command.evaluate import run_demo, run_evaluate
 from kcalib._command.states import run_merge, run_show, run_update
-from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report, write
+from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, printable, report, write
 from kcalib.streaming import RunStopped
 
 COMMANDS = {"evaluate": run_evaluate, "compare": run_compare, "demo": run_demo}
@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # --help, --version and usage errors
         code = stop.code if isinstance(stop.code, int) else USAGE
     except RunStopped as stop:
-        report(f"{stop}: --resume")
+        what = f"stopped by {stop.signal.name}: the rows before {stop.row} are in {printable(str(stop.checkpoint))}"
+        report(f"{what}; the same command with --resume goes on from there")
         code = SAVED
     except KeyboardInterrupt:
         report("interrupted")

@@ -127,9 +127,7 @@ def test_the_same_rows_twice_are_refused(folder, capsys):
     ran("update", "s.kcalib", "parts/0.npz", code=1)
     assert error_line(capsys) == "s.kcalib: holds the rows of parts/0.npz already; --resume skips them"
     ran("update", "s.kcalib", "parts/1.npz", "--part", "3", code=1)
-    assert re.match(
-        "parts/1.npz: rows 0 of part 3 to 99 of part 3 were added already; .*--part", error_line(capsys)
-    )
+    assert re.match("parts/1.npz: rows 0 of part 3 to 99 of part 3 were added already; .*--part", error_line(capsys))
     ran("merge", "s.kcalib", "s.kcalib", "-o", "two.kcalib", code=1)
     assert "were added already" in error_line(capsys)
     assert not os.path.exists("two.kcalib")
@@ -353,8 +351,8 @@ def test_signals_end_the_command_with_75_and_it_goes_on_from_there(folder, capsy
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (75, "")
     assert re.fullmatch(
-        r"kcalib: stopped by SIGTERM before row \d+ of the source; the state is in 's.kcalib', and the same run goes "
-        r"on from there if it is asked to resume: --resume\n", err
+        r"kcalib: stopped by SIGTERM: the rows before \d+ are in s.kcalib; the same command with --resume goes on from "
+        r"there\n", err
     )  # fmt: skip
     assert 0 < CalibrationState.load("s.kcalib").n_samples < N
 

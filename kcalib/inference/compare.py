@@ -280,7 +280,19 @@ def comparison_of(
         others = ", ".join(repr(name) for name, other in METRICS.items() if type(data[0]) in other.kinds)
         raise ValueError(f"metric={metric!r} is for {kind.noun}, but `y_preds` are {data[0].noun}; use one of {others}")
     measured = row.measure(data, confidence_level, options)
-    names = tuple(models)
+    return compared(tuple(models), metric, confidence_level, measured, data[0], data[0].n, start)
+
+
+def compared(
+    names: tuple[str, ...],
+    metric: str,
+    confidence_level: float,
+    measured: Measured,
+    data: Data,
+    n: int,
+    start: float,
+) -> Comparison:
+    """The result for models that were measured on n samples, with data of the first; timed from `start` on."""
     differences = _adjusted(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
@@ -295,8 +307,8 @@ def comparison_of(
         ranking=ranking,
         models=tuple(_ranked(names, measured.values, ranking, differences)),
         differences=differences,
-        n_samples=data[0].n,
-        **{**undescribed, **data[0].describe(), **measured.described},
+        n_samples=n,
+        **{**undescribed, **data.describe(), **measured.described},
         seconds=time.perf_counter() - start,
     )
 

@@ -1,6 +1,7 @@
 """States that add up: what is known of predictions that come in batches, from many processes, or from large files.
 
     CalibrationState   of class probabilities: update, merge, results               state.py
+    ComparisonState    several models on the same rows                                    comparison.py
     GroupedState       one for each group of samples, and for all of them                groups.py
     PredictionSample   a bandwidth from predictions that come so                predictions.py
     load               a state of whatever kind from a file                              opening.py
@@ -15,6 +16,7 @@ features `_kernel_results`, of bins `_binned_results`. `_saved` and `_file` have
 
 from kcalib._input.source import Source
 from kcalib.streaming._binned_results import Score, Scores
+from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.opening import load
 from kcalib.streaming.predictions import PredictionSample
@@ -24,6 +26,7 @@ from kcalib.streaming.state import CalibrationState
 
 __all__ = [
     "CalibrationState",
+    "ComparisonState",
     "GroupedState",
     "PredictionSample",
     "RunStopped",

@@ -12,7 +12,7 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
-from kcalib.lenses import Canonical
+from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import OpenRows, Rows, RowSet
 from kcalib.streaming._sample import RowSample
@@ -49,6 +49,15 @@ class Batch(NamedTuple):
         """Rows [begin, end) of the batch, as many as there are."""
         labels, p, weights = (part[begin:end] for part in (self.labels, self.probabilities, self.weights))
         return Batch(self.first + begin, labels, p, weights, self.epsilon)
+
+    def rows(self, begin: int, end: int) -> Batch:
+        """Some of them that follow each other."""
+        labels, p, weights = (part[begin:end] for part in (self.labels, self.probabilities, self.weights))
+        return Batch(self.first + begin, labels, p, weights, self.epsilon)
+
+    def induced(self, lens: Lens) -> Classification:
+        """Seen through the lens, without weights."""
+        return lens.induced(Classification(self.labels, self.probabilities, None, None, self.epsilon))
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +169,10 @@ class Contents:
     def first_points(self) -> np.ndarray:
         """Those that the bandwidths come from."""
         return self.settled(None).opened.rows(self.m).probabilities[:FIRST_ROWS]
+
+    def open_with(self, other: Contents) -> Rows:
+        """Those of both that are open, ascending."""
+        return self.settled(None).opened.union(other.settled(None).opened).rows(self.m)
 
     def with_kernel(self, kernel: Kernel, bandwidth_rows: int, threads: int | None) -> Contents:
         """With these bandwidths, which are medians of so many rows, where they are not known yet."""

@@ -28,6 +28,7 @@ from kcalib.estimators.feature_moments import FeatureMoments, null_squares_of, s
 from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.rms_bound import NoBoundError
 from kcalib.inference import events
+from kcalib.inference.beyond import FEWEST_DRAWS
 from kcalib.inference.conditional_spectrum import of_rows
 from kcalib.inference.features import Features, law_of_draws
 from kcalib.inference.quadratic import NullLaw, degenerate
@@ -114,18 +115,26 @@ class KernelResults:
         return forms - own, own
 
     @cached_property
+    def lacking(self) -> float:
+        """The part of sum_i H_ii that the sample does not stand for."""
+        trace = float(self.moments.trace or 0.0)
+        return trace * _lacking(self.rows[1], trace, self.n)
+
+    @property
+    def unseen(self) -> float:
+        """What these add to the sum of squares of the rows' sums, at most: none has a larger one than |S|^2 H_ii."""
+        return max(0.0, float(self.moments.total) + float(self.moments.trace or 0.0)) * self.lacking
+
+    @cached_property
     def spread(self) -> Spread:
         """Of all rows, as far as the sample says it; of unweighted ones, at least four."""
         rows, own = self.rows
         n, total, trace = self.n, float(self.moments.total), float(self.moments.trace or 0.0)
-        plug_in = (total + trace) / n**2
-        lacking = _lacking(own, trace, n) * trace
-        # No row has a larger square of its sum than |S|^2 H_ii.
-        unseen = max(0.0, total + trace) * lacking
-        deviations = _sum_about_mean(rows, n)
-        scores = _sum_about_mean((rows + own) / n, n) + n * plug_in**2 + unseen / n**2
+        plug_in, unseen = (total + trace) / n**2, self.unseen
+        deviations = sum_about_mean(rows, n)
+        scores = sum_about_mean((rows + own) / n, n) + n * plug_in**2 + unseen / n**2
         count = len(rows)
-        observed = sum_of_squares_of(self.problem, own) * n * (n - 1) / (count * (count - 1)) + lacking**2
+        observed = sum_of_squares_of(self.problem, own) * n * (n - 1) / (count * (count - 1)) + self.lacking**2
         squares = max(observed, self.null_squares)
         return Spread(n, total, plug_in, squares, deviations + total**2 / n + unseen, deviations + unseen, scores)
 
@@ -161,7 +170,7 @@ class KernelResults:
     @cached_property
     def null_squares(self) -> float:
         """E sum_{i != j} H_ij^2 under calibration, given the predictions."""
-        if self.totals.drawn is not None:
+        if self.totals.drawn is not None and len(self.totals.drawn) >= FEWEST_DRAWS:
             return float(np.mean(self.totals.drawn**2)) / 2
         ratio, count = self.null_ratio, self.totals.sample.n
         if not math.isfinite(ratio) or self.is_weighted:
@@ -295,7 +304,7 @@ class KernelResults:
         return ErrorBound.of(test, largest, diameter, level, of_features=True)
 
 
-def _sum_about_mean(values: np.ndarray, n: int) -> float:
+def sum_about_mean(values: np.ndarray, n: int) -> float:
     """The sum of squares of the deviations from the mean of n numbers, without bias, of which these are drawn."""
     count = len(values)
     return float(np.var(values, ddof=1)) * (n - 1) if count > 1 else 0.0

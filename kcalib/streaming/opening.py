@@ -7,10 +7,11 @@ from typing import Any
 
 from kcalib.streaming._file import read, unpacked
 from kcalib.streaming._saved import Saved
+from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.state import CalibrationState
 
-KINDS: dict[str, type[Saved]] = {kind.kind: kind for kind in (CalibrationState, GroupedState)}
+KINDS: dict[str, type[Saved]] = {kind.kind: kind for kind in (CalibrationState, ComparisonState, GroupedState)}
 
 
 def load(path: Any) -> Any:

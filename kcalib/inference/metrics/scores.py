@@ -42,21 +42,32 @@ MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
 def brier(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
     losses = [scale * arrays.where_computed(square_residuals(one)) for one in data]
-
-    def by_label(one: Classification, p: Array) -> Array:
-        return -2 * scale * p
-
-    return _means(losses, confidence_level, ConfidenceInterval(0.0, 2 * scale), _of_labels(data, by_label))
+    return _means(losses, confidence_level, *brier_law(data))
 
 
 def log_loss(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     losses = [arrays.where_computed(log_losses(one)) for one in data]
+    return _means(losses, confidence_level, *log_loss_law(data))
+
+
+def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
+    """What the Brier score of a sample is between, and what other labels would have made of it."""
+    scale = 0.5 if data[0].m == 2 else 1.0
+
+    def by_label(one: Classification, p: Array) -> Array:
+        return -2 * scale * p
+
+    return ConfidenceInterval(0.0, 2 * scale), _of_labels(data, by_label)
+
+
+def log_loss_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
+    """The same of the log loss."""
     largest = max(-math.log(one.input_epsilon) for one in data)
 
     def by_label(one: Classification, p: Array) -> Array:
         return -arrays.namespace(p).log(p.clip(one.input_epsilon, 1.0))
 
-    return _means(losses, confidence_level, ConfidenceInterval(0.0, largest), _of_labels(data, by_label))
+    return ConfidenceInterval(0.0, largest), _of_labels(data, by_label)
 
 
 def crps(data: Sequence[Forecasts], confidence_level: float, options: MetricOptions) -> Measured:
@@ -145,14 +156,31 @@ def _mean(
     values: Array, confidence_level: float, limits: ConfidenceInterval, possible: Possible | None, resolution: float
 ) -> Estimate:
     """The mean of losses, or of their differences, which is between `limits`."""
-    n = len(values)
     mean, error = statistics.mean_and_standard_error(values)
     assert error is not None  # there are four samples
+    few = arrays.to_host(values) if len(values) <= certainty.FEW else None
+    return mean_estimate(mean, error, len(values), few, confidence_level, limits, possible, resolution)
+
+
+def mean_estimate(
+    mean: float,
+    error: float,
+    n: int,
+    few: np.ndarray | None,
+    confidence_level: float,
+    limits: ConfidenceInterval,
+    possible: Possible | None,
+    resolution: float,
+) -> Estimate:
+    """The same from mean and standard error of n losses, which are given if they are few.
+
+    `possible` may be of some of the samples, which then stand for all.
+    """
     spread = error > max(resolution, ROUNDINGS * EPSILON * abs(mean))
     if possible is not None:
         error = max(error, math.sqrt(possible.variance / n))
-    if n <= certainty.FEW:
-        found = certainty.by_signs(arrays.to_host(values), confidence_level, resolution)
+    if few is not None:
+        found = certainty.by_signs(few, confidence_level, resolution)
     else:
         found = certainty.by_student(mean, error, n - 1, confidence_level)
     other = None
@@ -173,11 +201,12 @@ def _unseen(mean: float, n: int, confidence_level: float, possible: Possible) ->
     Given the predictions, n labels show no event with the probability `tail` or more only if their probabilities add
     up to at most n `unseen_share`, and at worst these are of the samples whose loss it changes most.
     """
-    number = n * certainty.unseen_share(n, (1 - confidence_level) / 2)
     most, least = (_Descending.of(changes) for changes in (possible.most, possible.least))
-    needed = (most if mean < 0 else least).number_of(n * abs(mean))
-    pvalue = certainty.unseen_pvalue(n, needed / n)
-    return mean - least.sum_of(number) / n, mean + most.sum_of(number) / n, pvalue
+    count = len(most.values)  # n, unless these stand for all
+    number = count * certainty.unseen_share(n, (1 - confidence_level) / 2)
+    needed = (most if mean < 0 else least).number_of(count * abs(mean))
+    pvalue = certainty.unseen_pvalue(n, needed / count)
+    return mean - least.sum_of(number) / count, mean + most.sum_of(number) / count, pvalue
 
 
 @dataclass(frozen=True)

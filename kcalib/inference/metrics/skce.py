@@ -23,6 +23,7 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import Moments
+from kcalib._pairs.statistics import Spread
 from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.few_errors import few_errors
@@ -54,7 +55,7 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     rows, drawn = subset(n, MAX_SAMPLES, seed)
     summed = _by_features(data, together, rows, options, seed) or _by_pairs(together, options)
     moments = summed.moments
-    squares = _square_differences(summed.entries, rows) * n * (n - 1)
+    squares = square_differences(summed.entries, rows) * n * (n - 1)
     laws = pair_variances(data, together.packed, rows, summed.weights) * n * (n - 1)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
     resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
@@ -62,11 +63,15 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
 
     def value(i: int) -> Estimate:
         few = few_errors(data[i], together.packed[i])
-        return _value(moments[i], laws[i, i], summed.added(i), few, confidence_level, most)
+        return value_estimate(
+            statistics.spread_of(moments[i]), laws[i, i], summed.added(i), few, confidence_level, most
+        )
 
     def difference(i: int, j: int) -> Estimate:
         both = _minus(moments[i], moments[j], squares[i, j])
-        return _difference(both, laws[i, j], summed.added(i, j), confidence_level, most, resolution)
+        return difference_estimate(
+            statistics.spread_of(both), laws[i, j], summed.added(i, j), confidence_level, most, resolution
+        )
 
     return Measured(
         values=[value(i) for i in range(len(data))],
@@ -93,18 +98,20 @@ class _Summed:
         """What random features add to the error of a value, or of a difference: they are the same for both models."""
         if self.group_totals is None:
             return None
-        parts = []
-        for k, totals in enumerate(self.group_totals[i]):  # of groups for either kernel
-            values = totals if j is None else totals - self.group_totals[j][k]
-            if len(values) > 1:
-                error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / (self.n * (self.n - 1))
-                parts.append(Added(error, len(values) - 1))
-        if not parts:
-            return None
-        found = parts[0]
-        for other in parts[1:]:
-            found = Added(*other.to(found.error, found.df))
-        return found
+        others = None if j is None else self.group_totals[j]
+        return added_by_groups(self.group_totals[i], others, self.n)
+
+
+def added_by_groups(mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | None, n: int) -> Added | None:
+    """From totals of the groups for either kernel, of a model, or of two; None where no features were drawn."""
+    found = None
+    for k, totals in enumerate(mine):
+        values = totals if others is None else totals - others[k]
+        if len(values) > 1:
+            error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / (n * (n - 1))
+            one = Added(error, len(values) - 1)
+            found = one if found is None else Added(*one.to(found.error, found.df))
+    return found
 
 
 def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
@@ -145,7 +152,7 @@ def _by_features(
     # Embeddings of distributions have coordinates of their own.
     whose = "the same for all models" if is_shared else "drawn for each model"
     found = [feature_moments(problem) for problem in problems]
-    tiles = [_FeatureTiles.of(problem, rows) for problem in problems]
+    tiles = [FeatureTiles.of(problem, rows) for problem in problems]
     return _Summed(
         n=data[0].n,
         moments=[_on_host_or_device(one) for one in found],
@@ -162,7 +169,7 @@ def _operators(together: Together, options: MetricOptions) -> list[Operator]:
 
 
 @dataclass(frozen=True)
-class _FeatureTiles:
+class FeatureTiles:
     """Entries of the H of features between some samples."""
 
     rows: np.ndarray  # ascending
@@ -170,7 +177,7 @@ class _FeatureTiles:
     marks: Array
 
     @classmethod
-    def of(cls, problem: FeatureProblem, rows: np.ndarray) -> _FeatureTiles:
+    def of(cls, problem: FeatureProblem, rows: np.ndarray) -> FeatureTiles:
         points, marks = (arrays.where_computed(a) for a in (problem.points, problem.marks))
         at = arrays.like(rows, points)
         features = arrays.where_computed(feature_rows(problem.map, points[at]))
@@ -196,52 +203,58 @@ def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
     return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
 
 
-def _value(
-    moments: Moments,
+def value_estimate(
+    spread: Spread,
     null_squares: float,
     added: Added | None,
     few: FewErrors | None,
     confidence_level: float,
     most: float,
 ) -> Estimate:
-    assert moments.row_sums is not None
-    error = statistics.standard_error(moments, null_squares)
-    assert error is not None  # there are four samples
-    n = moments.row_sums.shape[0]
-    value = statistics.unbiased(moments, n)
-    variance = statistics.score_variance(moments, null_squares)
-    equal = _are_equal(moments)
+    """The SKCE of a model, which is at most `most`."""
+    n = spread.n
     return certainty.of_value(
-        value, error, variance, n, confidence_level, most, equal=equal, added=added, few_errors=few
+        spread.total / (n * (n - 1)),
+        spread.standard_error(null_squares),
+        spread.score_variance(null_squares),
+        n,
+        confidence_level,
+        most,
+        equal=_are_equal(spread),
+        added=added,
+        few_errors=few,
     )
 
 
-def _difference(
-    moments: Moments,
+def difference_estimate(
+    spread: Spread,
     null_squares: float,
     added: Added | None,
     confidence_level: float,
     most: float,
     resolution: float,
 ) -> Estimate:
-    assert moments.row_sums is not None
-    n = moments.row_sums.shape[0]
-    error = statistics.generous_standard_error(moments, null_squares)
-    value = statistics.unbiased(moments, n)
-    limits, equal = ConfidenceInterval(-most, most), _are_equal(moments)
+    """The difference of two models, from sums over H^A - H^B."""
+    n = spread.n
     return certainty.of_pairs(
-        value, error, n, confidence_level, limits, resolution=resolution, equal=equal, added=added
+        spread.total / (n * (n - 1)),
+        spread.generous_standard_error(null_squares),
+        n,
+        confidence_level,
+        ConfidenceInterval(-most, most),
+        resolution=resolution,
+        equal=_are_equal(spread),
+        added=added,
     )
 
 
-def _are_equal(moments: Moments) -> bool:
+def _are_equal(spread: Spread) -> bool:
     """Whether all entries off the diagonal are the same, but for what rounding leaves of a difference of squares."""
-    assert moments.row_sums is not None and moments.sum_of_squares is not None
-    n = moments.row_sums.shape[0]
-    return moments.sum_of_squares - moments.total**2 / (n * (n - 1)) <= ROUNDINGS * EPSILON * moments.sum_of_squares
+    squares, pairs = spread.sum_of_squares, spread.n * (spread.n - 1)
+    return squares - spread.total**2 / pairs <= ROUNDINGS * EPSILON * squares
 
 
-def _square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarray:
+def square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarray:
     """Mean of (H^A_ij - H^B_ij)^2 over the pairs i != j of `rows`, for each two models."""
     sums = np.zeros((len(models), len(models)))
     for begin in range(0, len(rows), STRIP):

@@ -1,0 +1,208 @@
+"""Metrics of models on the same rows, from the totals of their states and the sums of their pairs.
+
+As `inference.metrics` has them for samples in memory, to which the losses and bins of few samples, all of which the
+states keep, are handed. Of more the paired spread of scores is exact, that of the SKCE comes from the rows that all
+states keep, the same of all models; limits of an ECE have normal deviations in place of a bootstrap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib._input.labels import Classification
+from kcalib._pairs.statistics import Spread
+from kcalib.bandwidth import MAX_SAMPLES
+from kcalib.estimators.binning import reliability_bins
+from kcalib.estimators.scores import log_loss_of
+from kcalib.inference.metrics import scores
+from kcalib.inference.metrics.binned_gaps import estimate_of
+from kcalib.inference.metrics.ece import ece
+from kcalib.inference.metrics.measured import (
+    EPSILON,
+    ROUNDINGS,
+    Estimate,
+    Measured,
+    MetricOptions,
+    largest_entry,
+    subset,
+)
+from kcalib.inference.metrics.pair_laws import pair_variances
+from kcalib.inference.metrics.possible import EVENTS, Possible
+from kcalib.inference.metrics.skce import (
+    FeatureTiles,
+    added_by_groups,
+    difference_estimate,
+    square_differences,
+    value_estimate,
+)
+from kcalib.results import ConfidenceInterval
+from kcalib.streaming._binned_results import N_REPLICATES, gaps_of, scores_of
+from kcalib.streaming._kernel_results import KernelResults, sum_about_mean
+from kcalib.streaming._options import StateOptions
+from kcalib.streaming._paired import LOSSES, PairSums, ece_difference
+from kcalib.streaming._totals import Totals
+
+SHARED = ("kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor", "n_columns", "operator")
+SAME = 1e-12  # relative; the values of samples that are all at hand
+
+
+@dataclass(frozen=True)
+class Compared:
+    """States of some models with their sums."""
+
+    totals: Sequence[Totals]  # of each model
+    pairs: Sequence[PairSums]  # in the order of itertools.combinations
+    options: StateOptions
+    threads: int | None
+
+    @property
+    def n(self) -> int:
+        return self.totals[0].n
+
+    @property
+    def samples(self) -> list[Classification]:
+        return [one.sample for one in self.totals]
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        return list(itertools.combinations(range(len(self.totals)), 2))
+
+    def has_all(self, values: Sequence[float], of: Callable[[Classification], float]) -> bool:
+        """Whether the states keep all rows, and these have the exact values of the models."""
+        if self.n > self.totals[0].sample.n:
+            return False
+        return all(
+            math.isclose(value, of(one), rel_tol=SAME, abs_tol=SAME)
+            for value, one in zip(values, self.samples, strict=True)
+        )
+
+
+def skce(compared: Compared, confidence_level: float) -> Measured:
+    models = [KernelResults.of(one, compared.options, compared.threads) for one in compared.totals]
+    n, problems = compared.n, [one.problem for one in models]
+    rows, _ = subset(compared.totals[0].sample.n, MAX_SAMPLES, compared.options.seed)
+    tiles = [FeatureTiles.of(problem, rows) for problem in problems]
+    squares = square_differences([one.entries for one in tiles], rows) * n * (n - 1)
+    packed = [problem.packed for problem in problems]
+    laws = pair_variances(compared.samples, packed, rows, [one.values for one in tiles]) * n * (n - 1)
+    most = largest_entry(packed[0])
+    largest = math.sqrt(max(one.spread.sum_of_squares for one in models) / (n * (n - 1)))
+    groups = [[one.moments.group_totals, one.moments.mark_group_totals] for one in models]
+
+    def value(i: int) -> Estimate:
+        one = models[i]
+        null, added = max(one.null_squares, laws[i, i]), added_by_groups(groups[i], None, n)
+        return value_estimate(one.spread, null, added, one.few_errors(), confidence_level, most)
+
+    def difference(i: int, j: int) -> Estimate:
+        spread = _difference(models[i], models[j], squares[i, j])
+        added = added_by_groups(groups[i], groups[j], n)
+        return difference_estimate(spread, laws[i, j], added, confidence_level, most, ROUNDINGS * EPSILON * largest)
+
+    described = models[0].described()
+    return Measured(
+        values=[value(i) for i in range(len(models))],
+        differences=[difference(i, j) for i, j in compared.numbers],
+        estimator=f"unbiased estimator by {described['n_columns']} random features, the same for all models",
+        intervals="t, differences paired, upper limits of values from a score interval",
+        described={name: described[name] for name in (*SHARED, "seed", "dtype", "threads")},
+    )
+
+
+def _difference(a: KernelResults, b: KernelResults, squares: float) -> Spread:
+    """Sums over H^A - H^B, from the rows that both keep."""
+    n, total = a.n, float(a.moments.total) - float(b.moments.total)
+    unseen = (math.sqrt(a.unseen) + math.sqrt(b.unseen)) ** 2
+    deviations = sum_about_mean(a.rows[0] - b.rows[0], n) + unseen
+    squares += (a.lacking + b.lacking) ** 2
+    return Spread(n, total, 0.0, squares, deviations + total**2 / n, deviations, 0.0)
+
+
+def top_label_ece(compared: Compared, confidence_level: float) -> Measured:
+    options, n = compared.options, compared.n
+    found = [gaps_of(one.cells[0], n) for one in compared.totals]
+    values = [gaps.ece for gaps in found]
+    if compared.has_all(values, lambda one: reliability_bins(one, options.n_bins).ece):
+        return ece(compared.samples, confidence_level, MetricOptions(n_bins=options.n_bins, seed=options.seed))
+    used = [np.flatnonzero(one.cells[0, :, 0] > 0) for one in compared.totals]
+    n_replicates = max(N_REPLICATES, math.ceil(4 * len(compared.pairs) / (1 - confidence_level)))
+
+    def value(i: int) -> Estimate:
+        random = np.random.default_rng((options.seed, i))
+        return estimate_of(found[i], confidence_level, n_replicates, random, options.seed)
+
+    def difference(i: int, j: int, sums: PairSums) -> Estimate:
+        bins = used[i], used[j]
+        return ece_difference(found[i], found[j], bins, sums, confidence_level, n_replicates, options.seed)
+
+    return Measured(
+        values=[value(i) for i in range(len(found))],
+        differences=[difference(i, j, sums) for (i, j), sums in zip(compared.numbers, compared.pairs, strict=True)],
+        estimator=f"top-label ECE with {options.n_bins} bins",
+        intervals=f"bounds on the error of the ECE, paired, by {n_replicates} normal deviations, seed {options.seed}",
+        described={"n_bins": options.n_bins, "n_resamples": n_replicates, "seed": options.seed},
+    )
+
+
+def brier(compared: Compared, confidence_level: float) -> Measured:
+    half = 0.5 if compared.samples[0].m == 2 else 1.0
+    limits, possible = scores.brier_law(compared.samples)
+    if compared.n <= compared.totals[0].sample.n:
+        return scores.brier(compared.samples, confidence_level, MetricOptions())
+    return _means(compared, "brier", half, confidence_level, limits, possible)
+
+
+def log_loss(compared: Compared, confidence_level: float) -> Measured:
+    limits, possible = scores.log_loss_law(compared.samples)
+    values = [scores_of(one).log_loss.value for one in compared.totals]
+    if compared.has_all(values, log_loss_of):
+        return scores.log_loss(compared.samples, confidence_level, MetricOptions())
+    return _means(compared, "log_loss", 1.0, confidence_level, limits, possible)
+
+
+def _means(
+    compared: Compared,
+    metric: str,
+    scale: float,
+    confidence_level: float,
+    limits: ConfidenceInterval,
+    possible: dict[tuple[int, ...], Possible],
+) -> Measured:
+    n, kept = compared.n, compared.totals[0].sample.n
+    means = [getattr(scores_of(one), f"{metric}_score" if metric == "brier" else metric) for one in compared.totals]
+    rare = {which: one for which, one in possible.items() if one.events * n / kept < EVENTS}
+    width = limits.high - limits.low
+
+    def value(i: int) -> Estimate:
+        mean, error = means[i].value, means[i].standard_error
+        return scores.mean_estimate(mean, error, n, None, confidence_level, limits, rare.get((i,)), 0.0)
+
+    def difference(i: int, j: int, sums: PairSums) -> Estimate:
+        mean = means[i].value - means[j].value
+        square = scale**2 * float(sums.squares.to_float()[LOSSES.index(metric)])
+        error = math.sqrt(max(0.0, square / n - mean**2) / (n - 1))
+        resolution = ROUNDINGS * EPSILON * (means[i].value + means[j].value)
+        if square == 0:
+            return Estimate(mean, 0.0, ConfidenceInterval(mean, mean), 1.0)  # the same losses
+        both = ConfidenceInterval(-width, width)
+        return scores.mean_estimate(mean, error, n, None, confidence_level, both, rare.get((i, j)), resolution)
+
+    return Measured(
+        values=[value(i) for i in range(len(means))],
+        differences=[difference(i, j, sums) for (i, j), sums in zip(compared.numbers, compared.pairs, strict=True)],
+        estimator="mean",
+        intervals="t, paired" + (", allowing for targets too rare to be seen" if rare else ""),
+    )
+
+
+METRICS: dict[str, Callable[[Compared, float], Measured]] = {
+    "skce": skce,
+    "ece": top_label_ece,
+    "brier": brier,
+    "log_loss": log_loss,
+}

@@ -1,0 +1,329 @@
+"""`ComparisonState`: several models on the same rows, from sums."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kcalib._backend.options import SEED, check_choice
+from kcalib._packing.labels import resolve
+from kcalib.estimators.binning import N_BINS
+from kcalib.inference.compare import compared
+from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
+from kcalib.results import Comparison
+from kcalib.streaming._contents import FIRST_ROWS, Batch, Contents
+from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._paired import PairSums, RowTerms
+from kcalib.streaming._paired_metrics import METRICS, Compared
+from kcalib.streaming._saved import Saved
+from kcalib.streaming.state import CalibrationState
+from kcalib.target_kernels import TargetKernel
+
+__all__ = ["ComparisonState"]
+
+HELD = FIRST_ROWS - 1  # rows of each model, of which the common bandwidth is; with one more it would be its own
+
+
+class ComparisonState(Saved):
+    """States of several models that see the same rows, and what they have in common: for paired comparisons.
+
+    Parameters
+    ----------
+    n_classes : int
+        Of all models.
+    models : sequence of str
+        Two or more names.
+    kernel : Kernel, optional
+        The one kernel of all models. A bandwidth that is not given is the median over the models of the median distance
+        of the first 1999 rows.
+    target_kernel, n_columns, n_bins, lens, n_resamples, classes, from_logits, seed, part, threads
+        As of `CalibrationState`. No comparison needs draws of labels, but a state's own test does: default 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `CalibrationState`, and if `models` are no distinct names.
+
+    Notes
+    -----
+    Memory that of a state for each model, and 16 n_bins^2 bytes for each pair.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=3000)
+    >>> y = rng.uniform(size=3000) < p
+    >>> state = kcalib.streaming.ComparisonState(2, models=["right", "sharp"], n_columns=64)
+    >>> for rows in np.split(np.arange(3000), 10):
+    ...     sharp = p[rows] ** 3 / (p[rows] ** 3 + (1 - p[rows]) ** 3)
+    ...     state = state.update(y[rows], {"right": p[rows], "sharp": sharp})
+    >>> result = state.result()
+    >>> result.ranking, result.difference("right", "sharp").distinguishable
+    (('right', 'sharp'), True)
+    """
+
+    kind: ClassVar[str] = "comparison"
+
+    def __init__(
+        self,
+        n_classes: int,
+        models: Sequence[str] = ("a", "b"),
+        *,
+        kernel: Kernel | None = None,
+        target_kernel: TargetKernel = None,
+        n_columns: int = N_COLUMNS,
+        n_bins: int = N_BINS,
+        lens: Lens | None = None,
+        n_resamples: int = 0,
+        classes: Any = None,
+        from_logits: bool = False,
+        seed: int = SEED,
+        part: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        empty = CalibrationState(
+            n_classes,
+            kernel=kernel,
+            target_kernel=target_kernel,
+            n_columns=n_columns,
+            n_bins=n_bins,
+            lens=lens,
+            n_resamples=n_resamples,
+            classes=classes,
+            from_logits=from_logits,
+            seed=seed,
+            part=part,
+            threads=threads,
+        )
+        self._states = {name: empty.copy() for name in _checked(models)}
+        self._pairs = {pair: PairSums.empty(n_bins) for pair in itertools.combinations(self._states, 2)}
+        self._threads = threads
+
+    @property
+    def options(self) -> StateOptions:
+        """The options of all states."""
+        return next(iter(self._states.values())).options
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows so far."""
+        return next(iter(self._states.values())).n_samples
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models."""
+        return tuple(self._states)
+
+    @property
+    def states(self) -> dict[str, CalibrationState]:
+        """The state of each model: copies, with the kernel that all have."""
+        if not self.n_samples:
+            return {name: state.copy() for name, state in self._states.items()}
+        return self._with_common(self._states, self.n_samples)
+
+    def update(self, y_true: Any, y_preds: Mapping[str, Any], *, first_row: int | None = None) -> ComparisonState:
+        """Add a batch of samples; an error or an interrupt leaves the state as it was.
+
+        Parameters
+        ----------
+        y_true : array_like
+            Labels, the same for all models, as of `CalibrationState.update`.
+        y_preds : mapping of str to array_like
+            The predictions of each model for the same samples in the same order.
+        first_row : int, optional
+            As of `CalibrationState.update`.
+
+        Returns
+        -------
+        ComparisonState
+            The state itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `CalibrationState.update`, the message naming the model; if `y_preds` has not all models of the state, or
+            others.
+        """
+        if not isinstance(y_preds, Mapping):
+            raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
+        if y_preds.keys() != self._states.keys():
+            raise ValueError(
+                f"`y_preds` has the models {list(y_preds)}, expected {list(self._states)}; every batch has all models"
+            )
+        batches: dict[str, Batch] = {}
+        for name, state in self._states.items():
+            try:
+                batches[name] = state._batch(y_true, y_preds[name], None, first_row)
+            except (TypeError, ValueError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"`y_preds[{name!r}]`: {error}") from None
+        terms = {name: self._terms(batch) for name, batch in batches.items()}
+        n_bins = self.options.n_bins
+        pairs = {(a, b): sums + PairSums.of(terms[a], terms[b], n_bins) for (a, b), sums in self._pairs.items()}
+        self._states, self._pairs = self._added(batches), pairs
+        return self
+
+    def _terms(self, batch: Batch) -> RowTerms:
+        return RowTerms.of(batch.induced(self.options.lens), self.options.n_bins)
+
+    def _added(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
+        """The states with their batches; the rows that the common bandwidth comes from are added before others."""
+        states = {name: state.copy() for name, state in self._states.items()}
+        n = next(iter(batches.values())).n
+        held = HELD - self.n_samples
+        if self.options.kernel.open_metrics() and n >= held:
+            if held > 0:
+                states = {name: state._add(batches[name].rows(0, held)) for name, state in states.items()}
+            states = self._with_common(states, HELD)
+            batches = {name: batch.rows(max(held, 0), n) for name, batch in batches.items()}
+        return {name: state._add(batches[name]) if batches[name].n else state for name, state in states.items()}
+
+    def _with_common(self, states: Mapping[str, CalibrationState], rows: int) -> dict[str, CalibrationState]:
+        """With the median over the models of the median distances for the bandwidths, where these are not known."""
+        kernel = next(iter(states.values())).options.kernel
+        if not kernel.open_metrics():
+            return {name: state.copy() for name, state in states.items()}
+        points = [state._contents.first_points()[:HELD] for state in states.values()]
+        common, _ = resolve(points, kernel, self._threads)
+
+        def known(contents: Contents) -> Contents:
+            return contents.settled(self._threads).with_kernel(common, min(rows, HELD), self._threads)
+
+        return {name: state._with(known(state._contents), self._threads) for name, state in states.items()}
+
+    def merge(self, other: ComparisonState) -> ComparisonState:
+        """Add all rows of another state of the same models; an error leaves both as they were.
+
+        Parameters
+        ----------
+        other : ComparisonState
+            With the same models and options, but for `part`.
+
+        Returns
+        -------
+        ComparisonState
+            The state itself.
+
+        Raises
+        ------
+        TypeError
+            If `other` is something else.
+        ValueError
+            If it has other models; as `CalibrationState.merge`.
+        """
+        if not isinstance(other, ComparisonState):
+            raise TypeError(f"`other` is {type(other).__name__}, expected a ComparisonState")
+        if self.models != other.models:
+            raise ValueError(
+                f"`models` are {self.models} in one state and {other.models} in the other; make them alike"
+            )
+        mine, theirs = dict(self._states), dict(other._states)
+        n = self.n_samples + other.n_samples
+        if self.options.kernel.open_metrics() and other.options.kernel.open_metrics() and n >= HELD:
+            # Each model's rows of both states, as if they had come in the order of their numbers.
+            points = [
+                mine[name]._contents.open_with(theirs[name]._contents).probabilities[:HELD] for name in self.models
+            ]
+            common, _ = resolve(points, self.options.kernel, self._threads)
+            for states in (mine, theirs):
+                for name, state in states.items():
+                    contents = state._contents.settled(self._threads).with_kernel(common, HELD, self._threads)
+                    states[name] = state._with(contents, self._threads)
+        states = {name: state + theirs[name] for name, state in mine.items()}
+        pairs = {pair: sums + other._pairs[pair] for pair, sums in self._pairs.items()}
+        self._states, self._pairs = states, pairs
+        return self
+
+    def __add__(self, other: ComparisonState) -> ComparisonState:
+        if not isinstance(other, ComparisonState):
+            return NotImplemented
+        return self.copy().merge(other)
+
+    def copy(self) -> ComparisonState:
+        """Another state with the same rows."""
+        return self._made(
+            {name: state.copy() for name, state in self._states.items()}, dict(self._pairs), self._threads
+        )
+
+    def result(self, metric: str = "skce", *, confidence_level: float = 0.95) -> Comparison:
+        """Compare the models: values, paired differences, and a ranking, as `kcalib.compare`.
+
+        Parameters
+        ----------
+        metric : {"skce", "ece", "brier", "log_loss"}
+            What is compared; lower is better. "skce" by random features, the same for all models.
+        confidence_level : float
+            Of the intervals, in (0, 1); models are told apart at 1 minus this, over all pairs (Holm).
+
+        Returns
+        -------
+        Comparison
+            Values and differences of all rows. Paired standard errors of scores are exact; that of the SKCE comes from
+            the rows that the states keep, the same of all models; limits of the ECE from normal deviations of the bins'
+            gaps, with the covariance between the models.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, or below four samples.
+        """
+        start = time.perf_counter()
+        check_choice("metric", metric, tuple(METRICS))
+        if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
+            raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+        if self.n_samples < 4:
+            raise ValueError(f"a comparison needs at least 4 samples, the state has {self.n_samples}")
+        totals = [state._totals() for state in self.states.values()]
+        known = Compared(totals, list(self._pairs.values()), self.options, self._threads)
+        measured = METRICS[metric](known, confidence_level)
+        return compared(self.models, metric, confidence_level, measured, totals[0].sample, totals[0].n, start)
+
+    def __repr__(self) -> str:
+        return f"ComparisonState of {list(self.models)}: {self.n_samples} samples"
+
+    @classmethod
+    def _made(
+        cls, states: dict[str, CalibrationState], pairs: dict[tuple[str, str], PairSums], threads: int | None
+    ) -> ComparisonState:
+        state = cls.__new__(cls)
+        state._states, state._pairs, state._threads = states, pairs, threads
+        return state
+
+    def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        parts = {
+            f"model {place}": np.frombuffer(state.to_bytes(), dtype=np.uint8)
+            for place, state in enumerate(self._states.values())
+        }
+        for place, sums in enumerate(self._pairs.values()):
+            parts |= {f"pair {place} {name}": array for name, array in sums.arrays().items()}
+        return {"models": self.models}, parts
+
+    @classmethod
+    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> ComparisonState:
+        models = options["models"]
+        states = {
+            name: CalibrationState.from_bytes(arrays[f"model {place}"].tobytes()) for place, name in enumerate(models)
+        }
+        pairs = {}
+        for place, pair in enumerate(itertools.combinations(models, 2)):
+            start = f"pair {place} "
+            of_pair = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+            pairs[pair] = PairSums.from_arrays(of_pair)
+        return cls._made(states, pairs, None)
+
+
+def _checked(models: Any) -> tuple[str, ...]:
+    if isinstance(models, str) or not isinstance(models, Sequence):
+        raise TypeError(f"`models` is {models!r}, expected a sequence of names")
+    for name in models:
+        if not isinstance(name, str):
+            raise TypeError(f"`models` has {name!r}, expected names that are strings")
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise ValueError(f"`models` is {list(models)}, expected at least 2 names that differ")
+    return tuple(models)

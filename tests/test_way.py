@@ -21,6 +21,8 @@ ALLOWED = {
     ("estimators.skce_pieces", "PartsSource.n"),
     ("inference.calibration_test", "PartsSource.summed"),
     ("inference.calibration_test", "Results.calibration_test"),
+    ("inference.compare", "ComparisonState.result"),
+    ("inference.compare", "PartsSource.summed_together"),
 }
 
 

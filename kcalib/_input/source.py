@@ -8,11 +8,11 @@ sums for results (`Summed`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from kcalib._backend.options import OptionError
-from kcalib.results import CalibrationTestResult, SKCEResult
+from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
 if TYPE_CHECKING:  # of it the results of few calls are made
     from kcalib.evaluation_results import Evaluation
@@ -29,6 +29,12 @@ class Summed(Protocol):
     def skce(self) -> SKCEResult: ...
 
     def calibration_test(self) -> CalibrationTestResult: ...
+
+
+class SummedTogether(Protocol):
+    """The same for several models, as `kcalib.streaming.ComparisonState` has them."""
+
+    def result(self, metric: str, *, confidence_level: float) -> Comparison: ...
 
 
 class Source(ABC):
@@ -107,6 +113,10 @@ class Source(ABC):
     @abstractmethod
     def summed(self, **options: Any) -> Summed:
         """Sums over all samples, in pieces; options are those of `kcalib.streaming.CalibrationState`."""
+
+    @abstractmethod
+    def summed_together(self, models: Mapping[str, Source], **options: Any) -> SummedTogether:
+        """The same of several models, by name, with the same labels; this source is one of them."""
 
 
 def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:

@@ -22,10 +22,19 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_KEY, SEED, OptionError, check_choice, check_integer
+from kcalib._backend.options import LARGEST_KEY, SEED, OptionError, check_choice, check_integer, check_seed
+from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
+from kcalib._input.source import (
+    AT_ONCE,
+    REMEDY,
+    Source,
+    check_left_to_source,
+    check_not_for_sums,
+    state_options,
+)
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.inference.metrics import scores
 from kcalib.inference.metrics.ckce import ckce
@@ -43,7 +52,7 @@ __all__ = ["compare"]
 @on_their_gpu
 def compare(
     y_true: Any,
-    y_preds: Mapping[str, Any],
+    y_preds: Mapping[str, Any] | None = None,
     *,
     metric: str = "skce",
     confidence_level: float = 0.95,
@@ -65,7 +74,9 @@ def compare(
     Parameters
     ----------
     y_true : array_like, shape (n,) or (n, m)
-        Labels, the same for all models, as in `kcalib.skce`; for distributions targets. n is at least 4.
+        Labels, the same for all models, as in `kcalib.skce`; for distributions targets. n is at least 4. Or a mapping
+        of names to sources (`kcalib.streaming.Source`) with the same labels, which are read in pieces, for the metrics
+        "skce", "ece", "brier" and "log_loss"; `y_preds` is then left out.
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
         Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
         distributions, whose families may differ.
@@ -243,6 +254,12 @@ def compare(
     ('sharp', ('right too',))
     >>> result.difference("right", "sharp").confidence_interval.high < 0
     True
+
+    Samples that are read in pieces, from a file of each model, say:
+
+    >>> sources = {"right": kcalib.streaming.source((y, p)), "less": kcalib.streaming.source((y, 0.8 * p))}
+    >>> kcalib.compare(sources, metric="brier").ranking
+    ('right', 'less')
     """
     check_choice("metric", metric, tuple(METRICS))
     given = {
@@ -251,6 +268,9 @@ def compare(
     }  # fmt: skip
     options = MetricOptions(**given)
     check_options(options, metric, confidence_level)
+    if y_preds is None:
+        check_left_to_source(classes, from_logits)
+        return _of_sources(_sources(y_true), metric, confidence_level, options, lens)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
     models: dict[str, Data] = {}
@@ -265,6 +285,46 @@ def compare(
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None
     return comparison_of(models, metric, confidence_level, options)
+
+
+def _sources(models: Any) -> dict[str, Source]:
+    if not isinstance(models, Mapping):
+        what = "is missing beside one source" if isinstance(models, Source) else "is missing"
+        raise TypeError(
+            f"`y_preds` {what}; pass labels and a mapping of names to predictions, or one of names to sources"
+        )
+    for name, model in models.items():
+        if not isinstance(name, str):
+            raise TypeError(f"`y_true` has the key {name!r}, expected names that are strings")
+        if not isinstance(model, Source):
+            raise TypeError(
+                f"`y_true[{name!r}]` is a {type(model).__name__}, expected a kcalib.streaming.Source; predictions go "
+                "into `y_preds`, beside the labels"
+            )
+    return dict(models)
+
+
+def _of_sources(
+    sources: dict[str, Source], metric: str, confidence_level: float, options: MetricOptions, lens: Lens | None
+) -> Comparison:
+    """`compare` of samples that are read in pieces."""
+    if len(sources) < 2:
+        raise ValueError(f"`y_true` has {len(sources)} sources, expected two or more to compare")
+    if metric not in IN_PIECES:
+        raise OptionError("metric", f"is {metric!r}, which {AT_ONCE}; use one of {', '.join(IN_PIECES)}, {REMEDY}")
+    check_not_for_sums(
+        n_resamples=options.n_resamples,
+        dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,
+        operator=options.operator,
+    )
+    given = state_options(n_bins=options.n_bins, seed=check_seed(options.seed))
+    kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
+    first = next(iter(sources.values()))
+    state = first.summed_together(sources, lens=lens, n_resamples=0, threads=options.threads, **kernels, **given)
+    return state.result(metric, confidence_level=confidence_level)
+
+
+IN_PIECES = ("skce", "ece", "brier", "log_loss")  # metrics that sums over samples have
 
 
 def comparison_of(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
 from kcalib._input.source import Source
+from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, joined
 from kcalib.streaming.state import CalibrationState
 
@@ -111,6 +116,12 @@ class PartsSource(Source):
             state.update(true, pred)
         return state
 
+    def summed_together(self, models: Mapping[str, Source], **options: Any) -> ComparisonState:
+        state = ComparisonState(self.n_classes, tuple(models), **options)
+        for true, preds in together(models, rows_of_chunks(self.n_classes)):
+            state.update(true, preds)
+        return state
+
     def _place(self, row: int) -> tuple[int, int]:
         """The part that has a row, and the number of the row in it."""
         for number, part in enumerate(self._parts):
@@ -126,6 +137,29 @@ class PartsSource(Source):
         if row == 0:
             return len(self._parts), 0
         raise FileError(f"`start` is {row} rows beyond the {self.n} samples there are")
+
+
+def together(models: Mapping[str, Source], rows: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Chunks of several models' samples, side by side; labels that differ are refused."""
+    names, at = list(models), 0
+    for chunks in itertools.zip_longest(*(source.chunks(rows) for source in models.values())):
+        counts = [0 if chunk is None else len(chunk[1]) for chunk in chunks]
+        if len(set(counts)) > 1:
+            short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
+            raise ValueError(
+                f"{short!r} has {at + min(counts)} samples, {long!r} has more; models are compared on the same samples"
+            )
+        true = arrays.to_host(chunks[0][0])
+        for name, chunk in zip(names[1:], chunks[1:], strict=True):
+            other = arrays.to_host(chunk[0])
+            if not np.array_equal(true, other):
+                row = int(np.argmax(true != other))
+                raise ValueError(
+                    f"the label of sample {at + row} is {true[row]} for {names[0]!r} and {other[row]} for {name!r}; "
+                    "models are compared on the same samples in the same order"
+                )
+        at += counts[0]
+        yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}
 
 
 def rows_of_chunks(n_classes: int) -> int:

@@ -140,8 +140,7 @@ def test_options_reach_the_state():
 
 
 def test_a_state_agrees_with_all_samples_at_once():
-    found = kcalib.evaluate(source((Y, Q)), kernel=KERNEL)
-    whole = kcalib.evaluate(Y, Q, kernel=KERNEL, method="features", estimator="features")
+    found, whole = kcalib.evaluate(source((Y, Q)), kernel=KERNEL), kcalib.evaluate(Y, Q, kernel=KERNEL)
     for name in ("accuracy", "log_loss", "brier_score", "top_label_ece", "mean_confidence"):
         assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-12)
     features = kcalib.skce(Y, Q, estimator="features", n_columns=256, kernel=KERNEL)
@@ -152,6 +151,34 @@ def test_logits_and_classes_are_those_of_the_source():
     names = ["a", "b", "c"]
     samples = source((np.array(names)[Y], np.log(Q)), from_logits=True, classes=names)
     assert kcalib.evaluate(samples).skce.value == pytest.approx(kcalib.evaluate(source((Y, Q))).skce.value, rel=1e-9)
+
+
+# -- comparison
+
+
+@pytest.mark.parametrize("metric", ["skce", "ece", "brier", "log_loss"])
+def test_models_are_compared_as_their_states_are(metric):
+    from kcalib.streaming import ComparisonState
+
+    state = ComparisonState(3, ("sharp", "right"), n_resamples=0)
+    for start in range(0, N, 500):
+        rows = slice(start, start + 500)
+        state.update(Y[rows], {"sharp": Q[rows], "right": P[rows]})
+    found = kcalib.compare({"sharp": source((Y, Q)), "right": source(batches(P))}, metric=metric)
+    assert plain(found) == plain(state.result(metric))
+    assert found.ranking == ("right", "sharp")
+
+
+def test_models_of_other_samples():
+    other = Y.copy()
+    other[2500] = (other[2500] + 1) % 3
+    for match, data in (
+        (r"the label of sample 2500 is \d for 'a' and \d for 'b'; models are compared on the same", (other, Q)),
+        ("'b' has 2000 samples, 'a' has more; models are compared on the same samples", (Y[:2000], Q[:2000])),
+        ("'a' has 3001 samples, 'b' has more", (np.append(Y, 0), np.vstack([Q, Q[:1]]))),
+    ):
+        with pytest.raises(ValueError, match=match):
+            kcalib.compare({"a": source((Y, P)), "b": source(data)})
 
 
 # -- what is refused
@@ -175,6 +202,8 @@ def test_methods_that_read_all_samples():
             match = "`method` is '.*', which reads all samples at once; use method='features', or pass"
             with pytest.raises(ValueError, match=match):
                 function(source((Y, Q)), method=method)
+    with pytest.raises(ValueError, match="`metric` is 'ckce', which reads all samples at once; use one of skce, ece"):
+        kcalib.compare({"a": source((Y, Q)), "b": source((Y, P))}, metric="ckce")
 
 
 @pytest.mark.parametrize(
@@ -184,6 +213,10 @@ def test_methods_that_read_all_samples():
         (lambda s: kcalib.skce(Y), "`y_pred` is missing; pass labels and predictions, or a source"),
         (lambda s: kcalib.evaluate(Y), "`y_pred` is missing"),
         (lambda s: kcalib.calibration_test(Y), "`y_pred` is missing"),
+        (lambda s: kcalib.compare(Y), "`y_preds` is missing; pass labels"),
+        (lambda s: kcalib.compare(s), "`y_preds` is missing beside one source; pass labels"),
+        (lambda s: kcalib.compare({"a": s, "b": Q}), r"`y_true\['b'\]` is a ndarray, expected a kcalib.*Source"),
+        (lambda s: kcalib.compare({1: s}), "`y_true` has the key 1, expected names that are strings"),
     ],
 )  # fmt: skip
 def test_what_is_no_pair_and_no_source(call, match):
@@ -203,6 +236,8 @@ def test_what_is_no_pair_and_no_source(call, match):
         (lambda s: kcalib.skce(s, estimator="block", n_columns=64), "`n_columns` is 64, but estimator='block'"),
         (lambda s: kcalib.calibration_test(s, operator="openmp"), "`operator` is 'openmp', but sums over a source"),
         (lambda s: kcalib.evaluate(s, block_size=7), "`block_size` is 7, but sums over a source have no such option"),
+        (lambda s: kcalib.compare({"a": s}), "`y_true` has 1 sources, expected two or more"),
+        (lambda s: kcalib.compare({"a": s, "b": s}, metric="ece", n_resamples=3000), "`n_resamples` is 3000, but sums"),
     ],
 )  # fmt: skip
 def test_options_that_sums_do_not_have(call, match):

@@ -142,6 +142,14 @@ def test_everything_is_installed():
             assert installed.joinpath(*path.relative_to(ROOT / "kcalib").parts).is_file(), path
 
 
+def test_everything_is_listed():
+    """What `test_everything_is_installed` cannot see where kcalib is imported from its sources."""
+    listed = set()
+    for folder, names in re.findall(r"'([\w/]*)': \[(.*?)\]", (ROOT / "kcalib" / "meson.build").read_text(), re.DOTALL):
+        listed |= {Path(folder, name) for name in re.findall(r"'(\w+\.py)'", names)}
+    assert listed == {path.relative_to(ROOT / "kcalib") for path in (ROOT / "kcalib").rglob("*.py")}
+
+
 def test_metrics_have_the_numbers_of_the_header():
     from kcalib._pairs.operators import openmp
 

@@ -8,9 +8,13 @@ in C. `streaming` adds with it what batches, processes and machines have found.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import add
 
 import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 
 LOW_BITS = 56
 LOW_MASK = (1 << LOW_BITS) - 1
@@ -21,55 +25,61 @@ AT_ONCE = 2**16  # numbers whose pieces are added in one go: 2**34 each at most,
 
 @dataclass(frozen=True, eq=False)
 class ExactSums:
-    """An array of sums."""
+    """An array of sums, on the host or on a device."""
 
-    high: np.ndarray  # int64
-    low: np.ndarray  # int64, 0 <= low < 2**56, the same shape
+    high: Array  # int64
+    low: Array  # int64, 0 <= low < 2**56, the same shape
 
     @classmethod
     def zeros(cls, *shape: int) -> ExactSums:
+        """On the host."""
         return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
 
     @classmethod
-    def of(cls, values: Any) -> ExactSums:
+    def of(cls, values: Array) -> ExactSums:
         """Float64 numbers below 2**38 in size, each by itself."""
         return cls._carried(*_cut(values))
 
     @classmethod
-    def over_rows(cls, values: np.ndarray) -> ExactSums:
+    def over_rows(cls, values: Array) -> ExactSums:
         """The sums over the first axis."""
-        total = cls.zeros(*values.shape[1:])
-        for begin in range(0, len(values), AT_ONCE):
-            high, low = _cut(values[begin : begin + AT_ONCE])
-            total = total + cls._joined(high.sum(axis=0), (low >> HALF).sum(axis=0), (low & _mask(HALF)).sum(axis=0))
-        return total
+        xp, parts = arrays.namespace(values), []
+        for begin in range(0, max(1, values.shape[0]), AT_ONCE):
+            high, low = _cut(values[begin : begin + AT_ONCE, ...])
+            halves = xp.sum(low >> HALF, axis=0), xp.sum(low & _mask(HALF), axis=0)
+            parts.append(cls._joined(xp.sum(high, axis=0), *halves))
+        return reduce(add, parts)
 
     @classmethod
-    def by_group(cls, values: np.ndarray, groups: np.ndarray, n_groups: int) -> ExactSums:
-        """The sums over the rows of each group, shape (n_groups, ...); `groups` are 0..n_groups-1, shape (n,)."""
-        columns = values.reshape(len(values), -1)
-        total = cls.zeros(n_groups, columns.shape[1])
-        places = (groups[:, None] * columns.shape[1] + np.arange(columns.shape[1])).astype(np.intp)
-        for begin in range(0, len(values), AT_ONCE):
-            rows = slice(begin, begin + AT_ONCE)
-            high, low = _cut(columns[rows])
+    def by_group(cls, values: Array, groups: Array, n_groups: int) -> ExactSums:
+        """The sums over the rows of each group, shape (n_groups, c); `groups` are 0..n_groups-1, shape (n,)."""
+        xp, parts, width = arrays.namespace(values), [], values.shape[1]
+        columns = xp.arange(width, device=arrays.device(values))
+        for begin in range(0, max(1, values.shape[0]), AT_ONCE):
+            rows = slice(begin, min(begin + AT_ONCE, values.shape[0]))
+            places = xp.reshape(groups[rows, None] * width + columns[None, :], (-1,))
+            high, low = _cut(values[rows, :])
             sums = [
-                np.bincount(places[rows].ravel(), piece.ravel(), total.high.size).astype(np.int64)
+                # Sums of integers below 2**53 are exact in any order.
+                xp.astype(
+                    xp.bincount(places, xp.astype(xp.reshape(piece, (-1,)), xp.float64), n_groups * width), xp.int64
+                )
                 for piece in (high >> HALF, high & _mask(HALF), low >> HALF, low & _mask(HALF))
             ]
-            top, bottom, upper, lower = (one.reshape(total.high.shape) for one in sums)
-            total = total + cls._joined((top << HALF) + bottom, upper, lower)
-        return total.reshape(n_groups, *values.shape[1:])
+            top, bottom, upper, lower = (xp.reshape(one, (n_groups, width)) for one in sums)
+            parts.append(cls._joined((top << HALF) + bottom, upper, lower))
+        return reduce(add, parts)
 
     @classmethod
-    def _joined(cls, high: Any, upper: Any, lower: Any) -> ExactSums:
+    def _joined(cls, high: Array, upper: Array, lower: Array) -> ExactSums:
         """From sums of the two halves of what is low."""
         upper = upper + (lower >> HALF)
         return cls._carried(high + (upper >> HALF), ((upper & _mask(HALF)) << HALF) + (lower & _mask(HALF)))
 
     @classmethod
-    def _carried(cls, high: Any, low: Any) -> ExactSums:
-        return cls(np.asarray(high + (low >> LOW_BITS)), np.asarray(low & LOW_MASK))
+    def _carried(cls, high: Array, low: Array) -> ExactSums:
+        found = cls(high + (low >> LOW_BITS), low & LOW_MASK)
+        return found if not isinstance(found.high, np.generic) else cls(np.asarray(found.high), np.asarray(found.low))
 
     def __add__(self, other: ExactSums) -> ExactSums:
         return self._carried(self.high + other.high, self.low + other.low)
@@ -77,29 +87,35 @@ class ExactSums:
     def copy(self) -> ExactSums:
         return ExactSums(self.high.copy(), self.low.copy())
 
+    def to_host(self) -> ExactSums:
+        return ExactSums(arrays.to_host(self.high), arrays.to_host(self.low))
+
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
         """High and low in one dimension, the same memory: what compiled code adds to."""
         return self.high.reshape(-1), self.low.reshape(-1)
 
     def reshape(self, *shape: int) -> ExactSums:
-        return ExactSums(self.high.reshape(shape), self.low.reshape(shape))
+        xp = arrays.namespace(self.high)
+        return ExactSums(xp.reshape(self.high, shape), xp.reshape(self.low, shape))
 
     def to_float(self) -> np.ndarray:
-        """The nearest float64 numbers, up to one unit in the last place."""
+        """The nearest float64 numbers, up to one unit in the last place; of sums on the host."""
         up = self.low >> (LOW_BITS - 1)  # so that a small negative sum is not the difference of two large ones
         high, low = self.high + up, self.low - (up << LOW_BITS)
         return np.asarray(high.astype(np.float64) * 2.0**-24 + low.astype(np.float64) * 2.0**-80)
 
     def is_large(self) -> bool:
         """Whether a sum is beyond 2**37: the next addition could be beyond what is represented."""
-        return bool(np.any(np.abs(self.high) >= 2**61))
+        xp = arrays.namespace(self.high)
+        return bool(xp.any(xp.abs(self.high) >= 2**61))
 
 
-def _cut(values: Any) -> tuple[np.ndarray, np.ndarray]:
+def _cut(values: Array) -> tuple[Array, Array]:
     """High and low, towards zero: |low| < 2**56."""
-    scaled = np.asarray(values, dtype=np.float64) * 2.0**24
-    whole = np.trunc(scaled)
-    return whole.astype(np.int64), ((scaled - whole) * 2.0**LOW_BITS).astype(np.int64)
+    xp = arrays.namespace(values)
+    scaled = values * 2.0**24
+    whole = xp.trunc(scaled)
+    return xp.astype(whole, xp.int64), xp.astype((scaled - whole) * 2.0**LOW_BITS, xp.int64)
 
 
 def _mask(bits: int) -> int:

@@ -179,10 +179,10 @@ class RandomNumbers:
         _launch(name, count, (*(np.uint64(k) for k in self._key), np.int64(self._position), *arguments))
 
 
-def replicate_numbers(seed: int, replicate: int, reference: Array) -> RandomNumbers:
-    """Numbers that depend on seed and replicate alone."""
+def replicate_numbers(seed: int, replicate: int, reference: Array, first: int = 0) -> RandomNumbers:
+    """Numbers that depend on seed and replicate alone, from number `first` on, a multiple of 4."""
     key = np.array([seed, replicate], dtype=np.uint64)
-    return RandomNumbers(np.random.Generator(np.random.Philox(key=key)), reference)
+    return RandomNumbers(np.random.Generator(np.random.Philox(key=key).advance(first // 4)), reference)
 
 
 def cumulative_sums(probabilities: Array) -> Array:

@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
+from kcalib.streaming._device import DeviceSums, sums_beside, tally_beside
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import OpenRows, Rows, RowSet
 from kcalib.streaming._sample import RowSample
@@ -33,27 +36,28 @@ class Batch(NamedTuple):
     """Checked samples of consecutive numbers, before any lens."""
 
     first: int
-    labels: np.ndarray  # int64, shape (n,)
-    probabilities: np.ndarray  # float64, shape (n, n_classes)
-    weights: np.ndarray  # float64, shape (n,)
+    labels: Array  # int64, shape (n,)
+    probabilities: Array  # float64, shape (n, n_classes)
+    weights: Array  # float64, shape (n,)
     epsilon: float  # machine epsilon of the dtype that the predictions came in
 
     @property
     def n(self) -> int:
-        return len(self.labels)
+        return int(self.labels.shape[0])
 
     def copied(self) -> Batch:
         return Batch(self.first, self.labels.copy(), self.probabilities.copy(), self.weights.copy(), self.epsilon)
 
+    def to_host(self) -> Batch:
+        labels, p, weights = map(arrays.to_host, (self.labels, self.probabilities, self.weights))
+        return Batch(self.first, labels, p, weights, self.epsilon)
+
     def taken(self, begin: int, end: int) -> Batch:
         """Rows [begin, end) of the batch, as many as there are."""
-        labels, p, weights = (part[begin:end] for part in (self.labels, self.probabilities, self.weights))
-        return Batch(self.first + begin, labels, p, weights, self.epsilon)
-
-    def rows(self, begin: int, end: int) -> Batch:
-        """Some of them that follow each other."""
-        labels, p, weights = (part[begin:end] for part in (self.labels, self.probabilities, self.weights))
-        return Batch(self.first + begin, labels, p, weights, self.epsilon)
+        rows = slice(begin, min(end, self.n))
+        return Batch(
+            self.first + begin, self.labels[rows], self.probabilities[rows, :], self.weights[rows], self.epsilon
+        )
 
     def induced(self, lens: Lens) -> Classification:
         """Seen through the lens, without weights."""
@@ -72,6 +76,7 @@ class Contents:
     opened: OpenRows
     sample: RowSample
     bandwidth_rows: int  # whose median distance the bandwidth is; 0 where it was given, or is not known
+    beside: DeviceSums | None  # of rows on a GPU, beside them
     machine: Machine | None  # None while the kernel is not known: all rows are open
     sums: KernelSums | None
 
@@ -89,24 +94,38 @@ class Contents:
             OpenRows(block_size(options), {}),
             RowSample.empty(DRAWN_SAMPLE if options.n_resamples else SAMPLE, options.seed, m),
             0,
+            None,
             machine,
             None if machine is None else machine.zeros(),
         )
 
     def plus(self, batch: Batch, threads: int | None) -> Contents:
         """With a batch; a small one waits for others, with which it takes less time."""
-        if self.tally.is_full:
+        if self.tally.is_full or (self.beside is not None and self.beside.tally.is_full):
             raise ValueError(TOO_LARGE)
         seen = self.seen.plus(batch.first, batch.first + batch.n)
-        waiting = len(seen) - self.tally.n
+        if not arrays.is_host(batch.probabilities):
+            if batch.n >= MOST_WAITING and self.machine is not None:
+                return replace(self, seen=seen)._plus_beside(batch)
+            batch = batch.to_host()  # small, or to be held
+        waiting = sum(one.n for one in self.waiting) + batch.n
         small = batch.n < MOST_WAITING and self.machine is not None
         if small and not (self.waiting and self.waiting[0].epsilon != batch.epsilon):
             new = replace(self, seen=seen, waiting=(*self.waiting, batch.copied()))
-            return new if waiting < MOST_WAITING else new.settled(threads)
-        return replace(self.settled(threads), seen=seen, waiting=(batch,)).settled(threads)
+            return new if waiting < MOST_WAITING else new._without_waiting(threads)
+        return replace(self._without_waiting(threads), seen=seen, waiting=(batch,))._without_waiting(threads)
 
     def settled(self, threads: int | None) -> Contents:
-        """With the batches that wait."""
+        """With the batches that wait, and the sums that are on a GPU."""
+        new = self._without_waiting(threads)
+        if new.beside is None:
+            return new
+        tally, sums = new.tally + new.beside.tally.to_host(), new.sums
+        if new.beside.sums is not None and sums is not None:
+            sums = sums + new.beside.sums.to_host()
+        return replace(new, beside=None, tally=tally, sums=sums)
+
+    def _without_waiting(self, threads: int | None) -> Contents:
         if not self.waiting:
             return self
         rows, epsilon = self._induced(), self.waiting[0].epsilon
@@ -124,6 +143,34 @@ class Contents:
                 return new
         whole, opened = new.opened.split(rows)
         return replace(new, opened=opened)._with_blocks(whole)
+
+    def _plus_beside(self, batch: Batch) -> Contents:
+        """With a batch on a GPU, whose whole blocks are added up there; `seen` has it already."""
+        assert self.machine is not None
+        data = batch.induced(self.options.lens)
+        numbers = np.arange(batch.first, batch.first + batch.n)
+
+        def brought(places: np.ndarray) -> Rows:
+            at = arrays.like(places, batch.labels)
+            parts = (data.probabilities, data.labels, batch.weights)
+            return Rows(numbers[places], *(arrays.to_host(data.xp.take(part, at, axis=0)) for part in parts))
+
+        size = self.opened.size
+        begin = min(-batch.first % size, batch.n)
+        end = begin + (batch.n - begin) // size * size
+        whole = None
+        if end > begin:
+            blocks = replace(data, labels=data.labels[begin:end], probabilities=data.probabilities[begin:end, :])
+            whole = sums_beside(self.machine, blocks, batch.weights[begin:end], batch.first + begin)
+        found = DeviceSums(tally_beside(data, batch.weights, self.options.n_bins), whole)
+        wanted = self.sample.wanted(numbers)
+        sample = self.sample.plus(brought(wanted)) if wanted.size else self.sample
+        new = replace(self, beside=found if self.beside is None else self.beside + found, sample=sample)
+        for places in (np.arange(begin), np.arange(end, batch.n)):
+            if places.size:
+                complete, opened = new.opened.split(brought(places))
+                new = replace(new, opened=opened)._with_blocks(complete)
+        return new
 
     def _induced(self) -> Rows:
         """The batches that wait as ascending rows, seen through the lens."""
@@ -226,7 +273,7 @@ class Contents:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All but the options, with fixed types: equal where the states are. No batch may wait."""
-        assert not self.waiting
+        assert not self.waiting and self.beside is None
         found = {
             "rows": np.array(self.seen.intervals, dtype=np.int64).reshape(-1, 2),
             "n_weighted": np.array(self.tally.n_weighted, dtype=np.int64),

@@ -47,16 +47,21 @@ class RowSample:
         order = np.argsort(rows.numbers, kind="stable")
         return cls(size, seed, rows.taken(order), highest)
 
-    def plus(self, rows: Rows) -> RowSample:
-        """With those of some more rows that belong to it."""
-        found = hashes(rows.numbers, self.seed)
+    def wanted(self, numbers: np.ndarray) -> np.ndarray:
+        """Which of these rows may belong to it: their places."""
+        found = hashes(numbers, self.seed)
         below = np.flatnonzero(found < np.uint64(self.highest))
-        if not below.size:
-            return self
         if below.size > self.size:
             below = np.sort(below[np.argpartition(found[below], self.size - 1)[: self.size]])
+        return below
+
+    def plus(self, rows: Rows) -> RowSample:
+        """With those of some more rows that belong to it."""
+        wanted = self.wanted(rows.numbers)
+        if not wanted.size:
+            return self
         # Hashes of different numbers differ: the map is one to one.
-        return RowSample.of(self.size, self.seed, Rows.joined([self.rows, rows.taken(below)]))
+        return RowSample.of(self.size, self.seed, Rows.joined([self.rows, rows.taken(wanted)]))
 
     def union(self, other: RowSample) -> RowSample:
         return self.plus(other.rows)

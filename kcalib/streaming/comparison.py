@@ -170,7 +170,7 @@ class ComparisonState(Saved):
         return self
 
     def _terms(self, batch: Batch) -> RowTerms:
-        return RowTerms.of(batch.induced(self.options.lens), self.options.n_bins)
+        return RowTerms.of(batch.to_host().induced(self.options.lens), self.options.n_bins)
 
     def _added(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
         """The states with their batches; the rows that the common bandwidth comes from are added before others."""
@@ -179,9 +179,9 @@ class ComparisonState(Saved):
         held = HELD - self.n_samples
         if self.options.kernel.open_metrics() and n >= held:
             if held > 0:
-                states = {name: state._add(batches[name].rows(0, held)) for name, state in states.items()}
+                states = {name: state._add(batches[name].taken(0, held)) for name, state in states.items()}
             states = self._with_common(states, HELD)
-            batches = {name: batch.rows(max(held, 0), n) for name, batch in batches.items()}
+            batches = {name: batch.taken(max(held, 0), n) for name, batch in batches.items()}
         return {name: state._add(batches[name]) if batches[name].n else state for name, state in states.items()}
 
     def _with_common(self, states: Mapping[str, CalibrationState], rows: int) -> dict[str, CalibrationState]:

@@ -36,7 +36,7 @@ def test_sums_are_those_of_rational_numbers(n):
     (found,) = as_fraction(ExactSums.over_rows(values))
     assert abs(found - exact) <= n * UNIT
     groups = np.arange(n) % 3
-    by_group = ExactSums.by_group(values, groups, 3)
+    by_group = ExactSums.by_group(values[:, None], groups, 3)
     assert sum(as_fraction(by_group)) == found
     for g, one in enumerate(as_fraction(by_group)):
         assert as_fraction(ExactSums.over_rows(values[groups == g]))[0] == one

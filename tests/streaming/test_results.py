@@ -317,7 +317,7 @@ def test_json_and_csv():
 def test_a_state_of_more_rows_than_it_keeps():
     """Estimates are exact; standard errors and limits come from some rows, and are near those of all."""
     rng = np.random.default_rng(5)
-    p = rng.dirichlet(np.ones(3), size=6000)
+    p = rng.dirichlet(np.ones(3), size=4500)
     y = drawn_labels(p**0.7 / (p**0.7).sum(axis=1, keepdims=True), rng)
     expected = kcalib.skce(y, p, kernel=KERNEL, estimator="features", n_columns=64, full_output=True)
     method = kcalib.methods.Features(n_columns=64, n_resamples=99)
@@ -414,3 +414,29 @@ def test_level_without_draws(name):
         rejected += test.pvalue < 0.05 and not caught
     allowed = scipy.stats.binom.ppf(1 - 1e-3, max(1, count - warned), 0.05)
     assert rejected <= allowed, (rejected, warned, allowed)
+
+
+def true_skce(p, q):
+    """Of predictions p with true probabilities q of the labels, over all pairs."""
+    squares = (p * p).sum(axis=1)
+    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * p @ p.T, 0.0))
+    products = np.exp(-distances / KERNEL.bandwidth) * ((q - p) @ (q - p).T)
+    np.fill_diagonal(products, 0.0)
+    return products.sum() / (len(p) * (len(p) - 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, off", [("Dir(1), m = 2", 0.8), ("Dir(1), m = 10", 0.8), ("Dir(.1), m = 10", 0.5)])
+def test_intervals_of_the_skce_hold_it(name, off):
+    """Of more rows than the state keeps, from which their spread comes."""
+    rng, level, count = np.random.default_rng(9), 0.9, 150
+    many = LAWS[name].draw(5000, rng)
+    truth = true_skce(many, many**off / (many**off).sum(axis=1, keepdims=True))
+    held = 0
+    for seed in range(count):
+        p = LAWS[name].draw(2000, rng)
+        y = drawn_labels(p**off / (p**off).sum(axis=1, keepdims=True), rng)
+        state = state_of(y, p, pieces=1, n_columns=128, n_resamples=0, seed=seed)
+        low, high = state.calibration_test().confidence_interval(level)
+        held += low <= truth <= high
+    assert held >= scipy.stats.binom.ppf(1e-3, count, level)

@@ -16,12 +16,11 @@ from kcalib.streaming.sources.part import Part, Wanted
 from kcalib.streaming.sources.text import (
     Lines,
     check_unique,
+    columns_in,
     header_in,
     header_of,
     lines_in,
     lines_of,
-    parsed,
-    typed_labels,
 )
 
 STDIN = Path("-")
@@ -42,7 +41,10 @@ def csv_source(path: Path) -> Source:
         else:
             rows = lines_of(path)
             next(rows)  # the header
-        pred, true = _columns(rows, header, choice, labels, None)
+        try:
+            pred, true = columns_in(rows, header, choice.names, labels, None, as_text=choice.classes is not None)
+        finally:
+            rows.close()  # type: ignore[attr-defined]
         if not len(pred):
             raise FileError("there are no rows below the header, expected one for each sample")
         return pred, true
@@ -58,27 +60,16 @@ def stdin_part(wanted: Wanted) -> Part:
     choice, labels = wanted.choice(columns), wanted.label_name(columns)
     check_unique(header, (*choice.names, labels))
     found = wanted.found(columns, choice, labels)
+    logits, as_text = found.from_logits, choice.classes is not None
 
     def batches() -> Iterator[tuple[np.ndarray | None, np.ndarray]]:
         while True:
-            pred, true = _columns(lines, header, choice, labels, LINES)
+            pred, true = columns_in(lines, header, choice.names, labels, LINES, logits=logits, as_text=as_text)
             if not len(pred):
                 return
             yield true, pred
 
     return BatchesPart(batches, Wanted(from_logits=found.from_logits, classes=found.classes), once=True, place="-")
-
-
-def _columns(
-    lines: Lines, header: list[str], choice: Choice, labels: str | None, most: int | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Predictions and labels of the next lines, at most so many; None: all."""
-    pred, cells, whole = parsed(lines, header, choice.names, labels, most)
-    if len(choice.names) == 1:
-        pred = pred[:, 0]
-        if whole and np.all(np.abs(pred) < 2**53):
-            pred = pred.astype(np.int64)
-    return pred, None if labels is None else typed_labels(cells, as_text=choice.classes is not None)
 
 
 def _standard_input() -> Lines:

@@ -53,6 +53,8 @@ def read_header(file: IO[bytes], what: str) -> Header:
         shape, fortran, dtype = read(file, max_header_size=MAX_HEADER)
     except Exception as error:
         raise damaged(what, error) from None
+    if version == (3, 0) and dtype.names is not None:  # NumPy's public reader takes UTF-8 for Latin-1
+        dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
     if dtype.hasobject:
         raise damaged(what, ValueError("allow_pickle"))
     if not shape:

@@ -1,6 +1,6 @@
 """Columns of text files: a header, then one sample a line, `.csv` and `.tsv`, also compressed (`.gz`).
 
-`header_of` and `parsed` are also what the command reads whole files by.
+`header_of` and `columns_in` are also what the command reads whole files by.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from array import array as CArray
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 
@@ -26,14 +26,6 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _BOOLEANS = {"true": True, "false": False}
 
 Lines = Iterator[tuple[int, list[str]]]
-
-
-class Parsed(NamedTuple):
-    """Some rows of the columns that were asked for."""
-
-    numbers: np.ndarray  # shape (n, columns)
-    labels: list[str]  # cells, empty if there is no such column
-    whole: bool  # a single column of whole numbers
 
 
 def delimiter_of(path: Path) -> str:
@@ -101,14 +93,26 @@ def check_unique(header: list[str], names: tuple[str, ...]) -> None:
             raise FileError(f"{header.count(name)} columns have the name {name!r}; rename all but one")
 
 
-def parsed(lines: Lines, header: list[str], names: tuple[str, ...], labels: str | None, most: int | None) -> Parsed:
-    """The next rows, at most so many; None: all."""
+def columns_in(
+    lines: Lines,
+    header: list[str],
+    names: tuple[str, ...],
+    labels: str | None,
+    most: int | None,
+    *,
+    logits: bool = False,
+    as_text: bool = False,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Predictions and labels of the next rows, at most so many, or all of them (None); no labels without a name.
+
+    A single column of whole numbers that are no logits looks like labels, and is given as integers for the checks.
+    """
     columns = [header.index(name) for name in names]
     cells_of = operator.itemgetter(*columns) if len(columns) > 1 else lambda row: (row[columns[0]],)
     label_column = None if labels is None else header.index(labels)
     numbers = CArray("d")
     label_cells: list[str] = []
-    whole = len(columns) == 1  # a single column of whole numbers looks like labels
+    whole = len(columns) == 1
     count = 0
     while most is None or count < most:
         line, row = next(lines, (0, None))
@@ -134,7 +138,12 @@ def parsed(lines: Lines, header: list[str], names: tuple[str, ...], labels: str 
                     f"line {line}, column {labels!r} is empty, expected a class label; repair or drop the line"
                 )
             label_cells.append(label)
-    return Parsed(np.frombuffer(numbers).reshape(-1, len(columns)), label_cells, whole)
+    pred = np.frombuffer(numbers).reshape(-1, len(columns))
+    if len(columns) == 1:
+        pred = pred[:, 0]
+        if whole and not logits and np.all(np.abs(pred) < 2**53):
+            pred = pred.astype(np.int64)
+    return pred, None if labels is None else typed_labels(label_cells, as_text)
 
 
 def typed_labels(cells: list[str], as_text: bool) -> np.ndarray:
@@ -186,10 +195,14 @@ class TextPart(Part):
 
     def open(self, start: int) -> Cursor:
         lines = lines_of(self._path)
-        next(lines)  # the header
-        for _ in range(start):
-            if next(lines, None) is None:
-                break
+        try:
+            next(lines)  # the header
+            for _ in range(start):
+                if next(lines, None) is None:
+                    break
+        except BaseException:
+            lines.close()  # type: ignore[attr-defined]
+            raise
         return _TextRows(self, lines)
 
     def identity(self) -> Iterator[bytes]:
@@ -203,17 +216,18 @@ class _TextRows(Cursor):
         self._as_text = classes is not None and isinstance(classes[0], str)
 
     def take(self, most: int) -> Rows | None:
-        part = self._part
-        numbers, labels, whole = parsed(self._lines, part.header, part.found.y_pred, part.labels, most)
-        if not len(numbers):
-            return None
-        if len(part.found.y_pred) > 1:
-            return typed_labels(labels, self._as_text), numbers
-        pred = numbers[:, 0]
-        # Whole numbers that are no logits are refused where values are checked: they look like labels.
-        if whole and not part.found.from_logits and np.all(np.abs(pred) < 2**53):
-            pred = pred.astype(np.int64)
-        return typed_labels(labels, self._as_text), pred
+        part, found = self._part, self._part.found
+        pred, true = columns_in(
+            self._lines,
+            part.header,
+            found.y_pred,
+            part.labels,
+            most,
+            logits=found.from_logits,
+            as_text=self._as_text,
+        )
+        assert true is not None
+        return (true, pred) if len(pred) else None
 
     def close(self) -> None:
         self._lines.close()  # type: ignore[attr-defined]

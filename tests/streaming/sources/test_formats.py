@@ -71,6 +71,12 @@ def test_text_of_two_classes(tmp_path):
     message_of(text(tmp_path / "m.csv", rows, ["p", "y"]), match, TypeError)
 
 
+def test_whole_numbers_may_be_logits(tmp_path):
+    z = RNG.integers(-3, 4, size=N)
+    path = text(tmp_path / "m.csv", [[x, int(y > 0)] for x, y in zip(z, Y)], ["logits", "y"])
+    np.testing.assert_allclose(source(path).read(0, N)[1][:, 1], 1 / (1 + np.exp(-z)), rtol=1e-14)
+
+
 def test_text_that_is_wrong(tmp_path):
     path = tmp_path / "m.csv"
     rows = [[*p.tolist(), y] for y, p in zip(Y, P)]

@@ -144,7 +144,7 @@ def test_sums_agree_with_all_samples_at_once():
     found = kcalib.evaluate(source((Y, Q)), kernel=KERNEL)
     assert found.log_loss == pytest.approx(kcalib.log_loss(Y, Q), rel=1e-12)
     assert found.brier_score == pytest.approx(kcalib.brier_score(Y, Q), rel=1e-12)
-    assert found.top_label_ece == pytest.approx(kcalib.top_label_ece(Y, Q).value, rel=1e-12)
+    assert found.top_label_ece == pytest.approx(kcalib.top_label_ece(Y, Q), rel=1e-12)
     assert found.accuracy == np.mean(Q.argmax(axis=1) == Y)
     features = kcalib.skce(Y, Q, estimator="features", n_columns=256, kernel=KERNEL)
     assert found.skce.value == pytest.approx(features, rel=1e-12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 import zipfile
 
 import numpy as np
@@ -20,7 +21,9 @@ Y = RNG.integers(3, size=N)
 
 def assert_rows(samples, true=Y, pred=P, *, n=N):
     """The rows, whole, from any row on, and in chunks of any size."""
-    assert isinstance(samples, Source) and samples.n == n and samples.n_classes == max(2, pred.ndim and P.shape[1])
+    assert (
+        isinstance(samples, Source) and samples.n == n and samples.n_classes == (2 if pred.ndim == 1 else pred.shape[1])
+    )
     for rows in (1, 7, 20, 57, 100):
         sizes = []
         found = list(samples.chunks(rows))
@@ -125,6 +128,15 @@ def _batches():
 
 def _dictionaries():
     return ({"labels": y, "probs": p, "id": i} for i, (y, p) in enumerate(_batches()))
+
+
+def test_names_of_fields_that_are_not_ascii(tmp_path):
+    rows = np.zeros(N, [("größe", "f8"), ("été", "?")])
+    rows["größe"], rows["été"] = P[:, 0], Y > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # only newer versions of NumPy read such names
+        np.save(tmp_path / "m.npy", rows)
+    assert_rows(source(tmp_path / "m.npy", probs="größe", labels="été"), Y > 0, P[:, 0])
 
 
 ITERABLES = {

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.forecasts import Forecasts
@@ -149,8 +151,13 @@ def _median_of_targets(drawn: Array, metric: str, are_counts: bool) -> MedianDis
 
 
 def _default_kernel(models: Sequence[Forecasts]) -> Kernel:
-    pointed = all(model.prediction.wasserstein_points() is not None for model in models)
+    pointed = all(_first(model).wasserstein_points() is not None for model in models)
     return Exponential(metric="wasserstein" if pointed else "mmd")
+
+
+def _first(model: Forecasts) -> Distribution:
+    """One of the predictions, which says what all can."""
+    return model.prediction.take(arrays.like(np.arange(min(1, model.n)), model.reference))
 
 
 def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:

@@ -30,6 +30,7 @@ from kcalib.distributions import NegativeBinomial, Poisson
 
 RANK_WITH_COLUMNS = 16  # up to here a sweep with all r (r + 1) / 2 entries of U takes less time than three with r
 COLUMNS_AT_ONCE = 256
+ROWS_AT_ONCE = 2**16  # of which there is a table of probabilities
 DOT = Factor("identity", "dot")
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 DIGITS = 1e-6  # relative error of the variance from a difference of sums
@@ -102,6 +103,23 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
     atoms = arrays.namespace(table).arange(table.shape[1], dtype=table.dtype, device=arrays.device(table))
     root = arrays.to_host(target.features.points(atoms[:, None])[0])
     return FiniteLaw(arrays.beside(table, packed.problem.left.points), root, packed.problem)
+
+
+def finite_parts(data: Data, packed: Packed) -> Iterator[tuple[Data, FiniteLaw]] | None:
+    """The data and their law, some samples at a time: tables of many counts are never whole; None as `finite_law`."""
+    if finite_law(data.take(arrays.like(np.arange(min(1, data.n)), data.reference)), packed) is None:
+        return None
+    return _parts(data, packed)
+
+
+def _parts(data: Data, packed: Packed) -> Iterator[tuple[Data, FiniteLaw]]:
+    for begin in range(0, data.n, ROWS_AT_ONCE):
+        part = data
+        if data.n > ROWS_AT_ONCE:
+            part = data.take(arrays.like(np.arange(begin, min(data.n, begin + ROWS_AT_ONCE)), data.reference))
+        law = finite_law(part, packed)
+        assert law is not None
+        yield part, law
 
 
 def squared(terms: tuple[Term, ...]) -> tuple[Term, ...]:

@@ -18,7 +18,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._packing.variance import finite_law
+from kcalib._packing.variance import finite_parts
 from kcalib.estimators.null_moments import effective_events
 from kcalib.estimators.rms_bound import NoBoundError, kernel_supremum, points_are_bounded, squared_diameter
 from kcalib.results import FewErrors
@@ -37,9 +37,10 @@ def few_errors(data: Data, packed: Packed) -> FewErrors | None:
     seen = targets_beside_the_likely(data, packed)
 
     def expected() -> float:
-        law = finite_law(data, packed)
-        assert law is not None
-        return float(np.mean(arrays.to_host(arrays.where_computed(law.parts[2], np.float64))))
+        parts = finite_parts(data, packed)
+        assert parts is not None
+        sums = [arrays.where_computed(law.parts[2], np.float64).sum() for _, law in parts]
+        return float(sum(sums)) / data.n
 
     return few_of(seen, data.n, lambda: effective_events(data, packed), expected, data, packed)
 
@@ -67,7 +68,7 @@ def few_of(
 
 @singledispatch
 def targets_beside_the_likely(data: Data, packed: Packed) -> int | None:
-    """How many targets are not the most probable one; None where that says nothing."""
+    """How many targets are not the most probable one, at least, where they are enough; None: that says nothing."""
     raise TypeError(f"{type(data).__name__} are no data")
 
 
@@ -78,8 +79,16 @@ def _(data: Classification, packed: Packed) -> int:
 
 @targets_beside_the_likely.register
 def _(data: Forecasts, packed: Packed) -> int | None:
-    law = finite_law(data, packed)
-    return None if law is None else _differing(data.y.reshape(-1), law.probabilities)
+    parts = finite_parts(data, packed)
+    if parts is None:
+        return None
+    seen = 0
+    for part, law in parts:
+        assert isinstance(part, Forecasts)
+        seen += _differing(part.y.reshape(-1), law.probabilities)
+        if seen >= ENOUGH_SEEN:  # no more are asked for
+            break
+    return seen
 
 
 def _differing(targets: Array, probabilities: Array) -> int:

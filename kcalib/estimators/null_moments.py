@@ -15,7 +15,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._packing import Packed
-from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
+from kcalib._packing.variance import expected_lengths, expected_squares, finite_law, finite_parts
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import PairProblem, Side
@@ -62,14 +62,17 @@ def effective_events(data: Data, packed: Packed) -> float:
     Of n samples whose residuals e are all alike it is n; of n rare events, each of probability q, about n q. From 0
     (predictions that leave nothing open) to n. Time O(n m), of targets other than labels and counts some draws.
     """
-    law = finite_law(data, packed)
-    if law is None:
+    parts = finite_parts(data, packed)
+    if parts is None:
         drawn = [_with_drawn(data, packed, replicate) for replicate in range(n_draws(data.n))]
         lengths = [diagonal(one.problem) for one in drawn]
         second, fourth = sum(total(own) for own in lengths), sum(total(own * own) for own in lengths)
         return second**2 / (len(drawn) * fourth) if fourth > 0 else 0.0
-    squares, fourths = expected_lengths(law)
-    return total(squares) ** 2 / total(fourths) if total(fourths) > 0 else 0.0
+    second = fourth = 0.0
+    for _, law in parts:
+        squares, fourths = expected_lengths(law)
+        second, fourth = second + total(squares), fourth + total(fourths)
+    return second**2 / fourth if fourth > 0 else 0.0
 
 
 def _drawn(data: Data, packed: Packed, operator: Operator) -> Iterator[tuple[float, float]]:

@@ -13,7 +13,11 @@ from intervals import TRUTHS, misses
 from problems import binomial_bounds, softmax_problem
 
 import kcalib
+from kcalib._input.forecasts import prepare
+from kcalib._packing import pack, variance
 from kcalib._pairs.statistics import ScoreVariance, gamma_quantile
+from kcalib.estimators.few_errors import few_errors
+from kcalib.estimators.null_moments import effective_events
 from kcalib.kernels import Exponential
 
 RISK = 1e-5
@@ -232,3 +236,27 @@ def test_few_errors_of_counts():
     assert result.few_errors.seen == 0 and result.few_errors.expected == pytest.approx(1e-6, rel=1e-3)
     normal = kcalib.distributions.Normal(np.zeros(50), np.ones(50))
     assert test_of(normal).few_errors is None
+
+
+@pytest.mark.parametrize("kind", ["labels", "counts"])
+def test_laws_of_some_samples_at_a_time_are_those_of_all(kind, monkeypatch):
+    """No table of all samples is made where they are many."""
+    rng = np.random.default_rng(3)
+    kernel = Exponential(bandwidth=1.0)
+    if kind == "labels":
+        y, p = confident(50, 1)
+    else:
+        rates = 10.0 ** rng.uniform(-3, -2, size=50)
+        y, p = np.where(np.arange(50) == 40, 2, 0), kcalib.distributions.Poisson(rates)
+
+    def found():
+        data = prepare(y, p)
+        packed = pack(data, kernel, kernel if kind == "counts" else None)
+        return effective_events(data, packed), few_errors(data, packed)
+
+    events, few = found()
+    assert few.seen == 1
+    monkeypatch.setattr(variance, "ROWS_AT_ONCE", 7)
+    events_by_parts, by_parts = found()
+    assert events_by_parts == pytest.approx(events, rel=1e-12)
+    assert (by_parts.seen, by_parts.expected) == (few.seen, pytest.approx(few.expected, rel=1e-12))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from kcalib._backend.memory import check_memory
 from kcalib._backend.options import SEED, check_choice
 from kcalib._packing.labels import resolve
 from kcalib.estimators.binning import N_BINS
@@ -48,6 +49,8 @@ class ComparisonState(Saved):
     ------
     TypeError, ValueError
         As `CalibrationState`, and if `models` are no distinct names.
+    MemoryError
+        If there is no memory for the sums of pairs.
 
     Notes
     -----
@@ -102,6 +105,8 @@ class ComparisonState(Saved):
             threads=threads,
         )
         self._states = {name: empty.copy() for name in _checked(models)}
+        n_pairs = len(self._states) * (len(self._states) - 1) // 2
+        check_memory(16 * n_bins**2 * n_pairs, None, f"sums of {n_pairs} pairs of models by bins", "use fewer `n_bins`")
         self._pairs = {pair: PairSums.empty(n_bins) for pair in itertools.combinations(self._states, 2)}
         self._threads = threads
 

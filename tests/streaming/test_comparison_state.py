@@ -200,6 +200,11 @@ def test_names_are_checked(models, error, message):
         ComparisonState(3, models)
 
 
+def test_pairs_of_many_bins_are_refused():
+    with pytest.raises(MemoryError, match=r"sums of 3 pairs of models by bins take .*; use fewer `n_bins`"):
+        ComparisonState(3, MODELS, n_bins=1_000_000)
+
+
 def test_faults_leave_the_state_as_it_was():
     y, models = problem(50)
     state = state_of(y, models)

@@ -15,6 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import kcalib
 from kcalib._command.files import names as file_names
+from kcalib._input import columns
 from kcalib._pairs import dispatch
 
 project = "kcalib"
@@ -73,9 +74,9 @@ def names(values: tuple[str, ...]) -> str:
 
 # The names that `kcalib evaluate` recognises in files, for user_guide/inputs.rst and scores.rst.
 rst_epilog = f"""
-.. |probability_names| replace:: {names(file_names.PROBABILITY_NAMES)}
-.. |logit_names| replace:: {names(file_names.LOGIT_NAMES)}
-.. |label_names| replace:: {names(file_names.LABEL_NAMES)}
+.. |probability_names| replace:: {names(columns.PROBABILITY_NAMES)}
+.. |logit_names| replace:: {names(columns.LOGIT_NAMES)}
+.. |label_names| replace:: {names(columns.LABEL_NAMES)}
 .. |mean_names| replace:: {names(file_names.MEAN_NAMES)}
 .. |std_names| replace:: {names(file_names.STD_NAMES)}
 .. |samples_names| replace:: {names(file_names.SAMPLES_NAMES)}

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import singledispatch
 from pathlib import Path
 
 from kcalib import streaming
@@ -16,11 +17,11 @@ from kcalib._command.jobs import Failure, Model, collected, named
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import given_options
 from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened
-from kcalib._command.streams import BAD_INPUT, DONE, write
+from kcalib._command.streams import BAD_INPUT, DONE, printable, write
 from kcalib._input.source import Source
 from kcalib.kernels import Exponential, Kernel
 from kcalib.report import figures
-from kcalib.streaming import CalibrationState
+from kcalib.streaming import CalibrationState, ComparisonState, GroupedState
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
 
 FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidth
@@ -164,10 +165,30 @@ def run_show(arguments: argparse.Namespace) -> int:
             figures.require_matplotlib()
     for job in named(arguments.files) if not failures else ():
         with collected(failures, job.file):
-            state = streaming.load(job.path)
-            if not isinstance(state, CalibrationState):
-                raise FileError(f"holds a {type(state).__name__}; kcalib.streaming.load reads it in Python")
-            models.append(model_of(state, job, arguments))
-            seeds.add(state.options.seed)
+            for name, state in _states(streaming.load(job.path)).items():
+                model = f"{job.model}: {name}" if name else job.model
+                models.append(model_of(state, replace(job, model=printable(model)), arguments))
+                seeds.add(state.options.seed)
     arguments.seed = seeds.pop() if len(seeds) == 1 else None
     return reported(models, failures, arguments)
+
+
+@singledispatch
+def _states(state: object) -> dict[str, CalibrationState]:
+    """What a file shows, by names beside the file's."""
+    raise NotImplementedError
+
+
+@_states.register
+def _(state: CalibrationState) -> dict[str, CalibrationState]:
+    return {"": state}
+
+
+@_states.register
+def _(state: GroupedState) -> dict[str, CalibrationState]:
+    return {"": state.total, **{str(group): one for group, one in state.groups.items()}}
+
+
+@_states.register
+def _(state: ComparisonState) -> dict[str, CalibrationState]:
+    return dict(state.states)

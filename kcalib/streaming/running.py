@@ -115,7 +115,7 @@ def run(
     source : Source
         See `kcalib.streaming.source`.
     checkpoint : path-like, optional
-        A file for the state; it is what `CalibrationState.save` writes, and can be loaded, merged and shown as such.
+        A file for the state; it can be loaded, merged and shown like any other.
     resume : bool
         Go on from the checkpoint where it exists; the state returned is then the one from the file. Without `resume` an
         existing file is refused.

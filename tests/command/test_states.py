@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kcalib
 from kcalib._command import streamed
 from kcalib._command.cli import main
-from kcalib.streaming import CalibrationState
+from kcalib.streaming import CalibrationState, ComparisonState, GroupedState
 
 N = 5000
 SLOW = Path(__file__).parents[1] / "support" / "slow_command.py"
@@ -161,6 +162,21 @@ def test_options_that_differ_are_named(folder, capsys, data):
     assert re.match("t.kcalib: `n_columns` is 16 .* and 32", error_line(capsys))
     ran("update", "u.kcalib", "parts/0.npz", "--bandwidth", "0.5", *SMALL)
     assert str(CalibrationState.load("u.kcalib").kernel) == "Exponential(bandwidth=0.5)"
+
+
+def test_states_of_groups_and_of_several_models_are_shown_one_by_one(folder, capsys, data):
+    y, p = data
+    options = {"n_columns": 16, "n_resamples": 0, "kernel": kcalib.kernels.Exponential(0.4)}
+    groups = np.where(np.arange(N) < 2000, "old", "new")
+    GroupedState(3, **options).update(y, p, group=groups).save("g.kcalib")
+    ComparisonState(3, models=("a", "b"), **options).update(y, {"a": p, "b": p[::-1]}).save("c.kcalib")
+    ran("show", "g.kcalib", "c.kcalib", "--json")
+    models = {entry["model"]: entry["n_samples"] for entry in json.loads(capsys.readouterr().out)["models"]}
+    assert models == {"g": N, "g: old": 2000, "g: new": 3000, "c: a": N, "c: b": N}
+    ran("merge", "g.kcalib", "c.kcalib", "-o", "x.kcalib", code=1)
+    assert error_line(capsys).startswith("c.kcalib: `other` is")
+    ran("update", "g.kcalib", "all.npz", code=1)
+    assert "g.kcalib: " in error_line(capsys)
 
 
 def test_files_that_are_no_states(folder, capsys):

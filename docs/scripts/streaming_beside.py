@@ -3,8 +3,8 @@
     python docs/scripts/streaming_beside.py [ROWS ...] [--file PREDICTIONS.npy] [--tools ...] > docs/streaming_table.txt
 
 Samples of ten classes in float32 come from a generator that repeats a block of 262,144 rows, or from a file with
-`labels.npy` beside it, in batches of 65,536. Each line is a process of its own: seconds are those after imports, reading
-the samples included, and the peak is all that the process took. torchmetrics needs torch.
+`labels.npy` beside it, in batches of 65,536. Each line is a process of its own: seconds are those after imports,
+reading the samples included, and the peak is all that the process took. torchmetrics needs torch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from kcalib._backend.arrays import Array
 LOW_BITS = 56
 LOW_MASK = (1 << LOW_BITS) - 1
 HALF = LOW_BITS // 2
-LARGEST = 2.0**38  # of a number; sums are below twice that
 AT_ONCE = 2**16  # numbers whose pieces are added in one go: 2**34 each at most, so that float64 sums are exact
 
 

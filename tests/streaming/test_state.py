@@ -405,3 +405,46 @@ def test_a_state_without_open_rows_comes_back_from_its_arrays(n):
     p = np.random.default_rng(0).dirichlet(np.ones(3), size=n)
     state = CalibrationState(3, n_columns=16, n_resamples=5).update(np.arange(n) % 3, p)
     same(CalibrationState._from(state.options, state._arrays()), state)
+
+
+def test_predictions_in_float32_have_the_map_of_those_in_float64():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(5), size=400).astype(np.float32)
+    y = rng.integers(5, size=400)
+    kernel = Exponential(0.003)  # roundings of the rows' sums are not small beside it
+    states = [CalibrationState(5, kernel=kernel, n_resamples=0).update(y, p) for _ in range(2)]
+    parts = CalibrationState(5, kernel=kernel, n_resamples=0).update(y[:10], p[:10]).update(y[10:], p[10:])
+    same(states[0], parts)
+    totals = parts._totals()
+    value = (float(np.sum(totals.sums**2)) - totals.own.sum()) / (400 * 399)
+    expected = kcalib.skce(y, p, kernel=kernel, estimator="features", n_columns=256)
+    assert value == pytest.approx(expected, rel=1e-11, abs=1e-12 * totals.own.sum() / 400)
+
+
+def test_batches_of_two_precisions_and_of_one_column():
+    y, p = problem(600, 2, "saturated")
+    single = p.astype(np.float32)
+    single[:5] = [1.0, 0.0]
+    y[:5] = 1  # whose losses are those of the smallest probability that the type has
+    state = CalibrationState(2, kernel=KERNEL, n_resamples=0).update(y[:300], single[:300]).update(y[300:], p[300:, 1])
+    expected = 300 * (kcalib.log_loss(y[:300], single[:300]) + kcalib.log_loss(y[300:], p[300:]))
+    assert state._totals().scores["log_loss"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "n, m, n_resamples, root",
+    [
+        (9000, 3, 70, False),
+        pytest.param(9000, 5, 9, True, marks=pytest.mark.grid),
+        pytest.param(5000, 150, 3, False, marks=pytest.mark.grid),
+        pytest.param(4500, 300, 2, False, marks=pytest.mark.grid),
+    ],
+)
+def test_threads_do_not_matter_to_sums_of_many_rows(n, m, n_resamples, root):
+    y, p = problem(n, m)
+    matrix = 0.5 * np.eye(m) + 0.5 if root else None
+    options = {"kernel": KERNEL, "target_kernel": matrix, "n_resamples": n_resamples, "n_columns": 64}
+    one, other = (CalibrationState(m, **options, threads=threads).update(y, p) for threads in (1, 3))
+    same(one, other)
+    expected = feature_problem(prepare(y, p), KERNEL, matrix, 64).drawn_totals(n_resamples, 0)
+    np.testing.assert_allclose(one._totals().drawn, expected, rtol=1e-10, atol=1e-10 * one._totals().null_own)

@@ -102,6 +102,7 @@ def source(
     -----
     Opening reads headers. A chunk is read when it is asked for, and is the only one held: memory is O(rows in a chunk)
     beside the samples, but for formats that keep more together (row groups of Parquet, chunks of HDF5 and Zarr).
+    Pickling keeps what was given, of files their paths: another process opens them again.
 
     Examples
     --------
@@ -126,7 +127,12 @@ def source(
     """
     named = None if classes is None else tuple(np.asarray(list(classes)).tolist())
     wanted = Wanted(probs, logits, labels, bool(from_logits), named)
-    return PartsSource(parts_of(data, wanted))
+    return opened(data, wanted)
+
+
+def opened(data: Any, wanted: Wanted) -> PartsSource:
+    """The source of what is wanted of `data`."""
+    return PartsSource(parts_of(data, wanted), (opened, (data, wanted)))
 
 
 def parts_of(data: Any, wanted: Wanted) -> list[Part]:

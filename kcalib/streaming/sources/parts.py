@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,16 +22,22 @@ CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most probabilities of 
 
 
 class PartsSource(Source):
-    """Files, or one set of arrays or batches."""
+    """Files, or one set of arrays or batches; `made` is the function that makes it, and its arguments."""
 
-    def __init__(self, parts: Sequence[Part]):
-        self._parts = tuple(parts)
+    def __init__(self, parts: Sequence[Part], made: tuple[Callable[..., PartsSource], tuple[Any, ...]] | None = None):
+        self._parts, self._made = tuple(parts), made
         self._counts: dict[int, int] = {}  # rows of parts that had to be counted
         # Of an empty file the number of columns need not be known.
         first = next((part for part in self._parts if part.n_columns is not None), self._parts[0])
         for part in self._parts:
             _check_same(part, first)
         self._n_classes = None if first.n_columns is None else max(2, first.n_columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the files again."""
+        if self._made is None:
+            raise TypeError("only what kcalib.streaming.source returns can be pickled; open it by this function")
+        return self._made
 
     @property
     def n(self) -> int | None:

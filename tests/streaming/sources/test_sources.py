@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from kcalib.streaming import Source, source
+from kcalib.streaming.sources import PartsSource
 
 RNG = np.random.default_rng(0)
 N = 57
@@ -240,6 +242,19 @@ def test_nothing_is_read_ahead():
     assert asked == [0]  # for the number of classes
     next(chunks)
     assert asked == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["npy with fields", "npz, compressed", "folder"])
+def test_another_process_opens_the_files_again(tmp_path, name):
+    samples = source(FILES[name](tmp_path), classes=[0, 1, 2])
+    again = pickle.loads(pickle.dumps(samples))
+    assert len(pickle.dumps(samples)) < 1000 and again.fingerprint() == samples.fingerprint()
+    assert_rows(again)
+
+
+def test_parts_alone_are_not_pickled():
+    with pytest.raises(TypeError, match=r"only what kcalib.streaming.source returns can be pickled; open it by"):
+        pickle.dumps(PartsSource(source((Y, P))._parts))
 
 
 # -- fingerprints

@@ -20,6 +20,7 @@ from kcalib.estimators.bands import binomial_band, clopper_pearson, count_law
 from kcalib.estimators.event_bins import Bins
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
+from kcalib.report import figures
 from kcalib.streaming import CalibrationState
 
 KERNEL = Exponential(0.3)
@@ -312,6 +313,15 @@ def test_json_and_csv():
     found = json.loads(machine.evaluations_json([model], [], options))
     assert found["models"][0]["skce"]["estimator"] == "features"
     assert machine.evaluations_csv([model]).count("\n") == 2
+
+
+def test_picture_of_the_command(tmp_path):
+    state = state_of(*problem("soft"))
+    result = state.result()
+    notes, diagram = tuple(result.notes()), state.reliability()
+    panel = figures.Panel("a", result.verdict, result.miscalibrated, notes, diagram, figures.RELIABILITY)
+    figures.plot_reliability([panel], tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").stat().st_size > 1000
 
 
 def test_a_state_of_more_rows_than_it_keeps():

@@ -101,12 +101,12 @@ class Contents:
 
     def plus(self, batch: Batch, threads: int | None) -> Contents:
         """With a batch; a small one waits for others, with which it takes less time."""
-        if self.tally.is_full or (self.beside is not None and self.beside.tally.is_full):
+        if self.tally.is_full:
             raise ValueError(TOO_LARGE)
         seen = self.seen.plus(batch.first, batch.first + batch.n)
         if not arrays.is_host(batch.probabilities):
             if batch.n >= MOST_WAITING and self.machine is not None:
-                return replace(self, seen=seen)._plus_beside(batch)
+                return replace(self, seen=seen)._plus_beside(batch, threads)
             batch = batch.to_host()  # small, or to be held
         waiting = sum(one.n for one in self.waiting) + batch.n
         small = batch.n < MOST_WAITING and self.machine is not None
@@ -144,8 +144,12 @@ class Contents:
         whole, opened = new.opened.split(rows)
         return replace(new, opened=opened)._with_blocks(whole)
 
-    def _plus_beside(self, batch: Batch) -> Contents:
+    def _plus_beside(self, batch: Batch, threads: int | None) -> Contents:
         """With a batch on a GPU, whose whole blocks are added up there; `seen` has it already."""
+        if self.beside is not None and arrays.gpu_of(self.beside.tally.extremes.counts) != arrays.gpu_of(batch.labels):
+            self = self.settled(threads)
+        if self.beside is not None and self.beside.tally.is_full:
+            raise ValueError(TOO_LARGE)
         assert self.machine is not None
         data = batch.induced(self.options.lens)
         numbers = np.arange(batch.first, batch.first + batch.n)

@@ -162,3 +162,29 @@ def test_a_fault_on_a_gpu_leaves_the_state_as_it_was(cupy):
         with pytest.raises(ValueError, match="nan|at most 262144|sums of `sample_weight`|added already"):
             call()
     assert found._contents is before
+
+
+def test_batches_of_two_gpus_and_of_the_host_add_up(emulation):
+    p, y = np.tile(P, (4, 1)), np.tile(Y, 4)
+    options = {"kernel": KERNEL, "n_columns": 16, "n_resamples": 0}
+    expected, found = CalibrationState(3, **options), CalibrationState(3, **options)
+    for device in (1, 0, None, 1):
+        expected.update(y, p)
+        if device is None:
+            found.update(y, p)
+            continue
+        with emulation.cuda.Device(device):
+            batch = emulation.asarray(y), emulation.asarray(p)
+        found.update(*batch)
+    assert found._contents.beside is not None
+    near(found, expected, 4 * 2800)
+
+
+def test_sums_of_weights_on_a_gpu_end_where_they_are_not_exact(cupy):
+    found = CalibrationState(3, kernel=KERNEL, n_columns=16, n_resamples=0)
+    batch = cupy.asarray(np.tile(Y, 4)), cupy.asarray(np.tile(P, (4, 1))), cupy.asarray(np.full(2800, 4000.0))
+    for _ in range(4):  # of squares below 2**36 each
+        found.update(*batch)
+    with pytest.raises(ValueError, match="divide all weights by one number"):
+        found.update(*batch)
+    assert found.n_samples == 4 * 2800

@@ -97,6 +97,16 @@ class FeatureProblem(ABC):
         }
 
 
+@dataclass(frozen=True)
+class MapOptions:
+    """What decides a map of features, beside the kernel and the sizes."""
+
+    n_columns: int | None = None  # None: `default_columns(n)`; or as `check_columns` returns it
+    seed: int = SEED
+    threads: int | None = None
+    beside: FeatureProblem | None = None  # that of another model with the same kernel, for the same map
+
+
 def check_columns(n_columns: Any) -> int | None:
     """Columns of a map: a multiple of twice the number of groups; None for the default."""
     if n_columns is None:
@@ -121,23 +131,12 @@ def feature_problem(
 ) -> FeatureProblem:
     """Checked data with a map of their kernel."""
     packed = pack(data, kernel, target_kernel, threads=threads)
-    return features_of(data, packed, n_columns=n_columns, seed=seed, threads=threads)
+    return features_of(data, packed, MapOptions(n_columns, seed, threads))
 
 
 @singledispatch
-def features_of(
-    data: Data,
-    packed: Packed,
-    *,
-    n_columns: int | None = None,
-    seed: int = SEED,
-    threads: int | None = None,
-    beside: FeatureProblem | None = None,
-) -> FeatureProblem:
-    """The same of data that are packed; `beside`: those of another model with the same kernel, for the same map.
-
-    The map depends on seed, kernel and sizes alone. `n_columns` is None for `default_columns(n)`, or as `check_columns`
-    returns it.
+def features_of(data: Data, packed: Packed, options: MapOptions) -> FeatureProblem:
+    """The same of data that are packed. The map depends on seed, kernel and sizes alone.
 
     Raises
     ------
@@ -162,22 +161,14 @@ def class_map(terms: Sequence[Term], n_classes: int, n_columns: int, seed: int) 
 
 
 @features_of.register
-def _(
-    data: Classification,
-    packed: Packed,
-    *,
-    n_columns: int | None = None,
-    seed: int = SEED,
-    threads: int | None = None,
-    beside: FeatureProblem | None = None,
-) -> FeatureProblem:
-    points = packed.problem.left.points
-    arrays.check_no_threads(points, threads)
-    if beside is None:
-        found = class_map(packed.problem.kernel, data.m, n_columns or default_columns(data.n), seed)
+def _(data: Classification, packed: Packed, options: MapOptions) -> FeatureProblem:
+    arrays.check_no_threads(packed.problem.left.points, options.threads)
+    if options.beside is None:
+        n_columns = options.n_columns or default_columns(data.n)
+        found = class_map(packed.problem.kernel, data.m, n_columns, options.seed)
     else:
-        found = beside.map
-    return LabelFeatures(data, packed, found, seed, threads)
+        found = options.beside.map
+    return LabelFeatures(data, packed, found, options.seed, options.threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,9 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import SEED
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
-from kcalib._packing.features import FeatureProblem, drawn_map, features_of, products_of
+from kcalib._packing.features import FeatureProblem, MapOptions, drawn_map, features_of, products_of
 from kcalib._packing.packed import Packed
 from kcalib._packing.prediction_points import Vectors, vectors
 from kcalib._packing.target_factors import TargetFactor
@@ -149,25 +148,17 @@ class ForecastFeatures(FeatureProblem):
 
 
 @features_of.register
-def _(
-    data: Forecasts,
-    packed: Packed,
-    *,
-    n_columns: int | None = None,
-    seed: int = SEED,
-    threads: int | None = None,
-    beside: FeatureProblem | None = None,
-) -> FeatureProblem:
+def _(data: Forecasts, packed: Packed, options: MapOptions) -> FeatureProblem:
     """With MMD distances the map is not that of another model: embeddings have coordinates of their own."""
     assert isinstance(packed.target, TargetFactor)
     points = vectors(data.prediction, packed.kernel, packed.problem)
-    arrays.check_no_threads(points.values, threads)
-    if beside is None or any(isinstance(one.metric, MMD) for one in packed.kernel.factors()):
-        found = drawn_map(points.terms, points.values, n_columns, seed)
+    arrays.check_no_threads(points.values, options.threads)
+    if options.beside is None or any(isinstance(one.metric, MMD) for one in packed.kernel.factors()):
+        found = drawn_map(points.terms, points.values, options.n_columns, options.seed)
     else:
-        found = beside.map
-    target = target_marks(data, packed.target, found.n_columns, seed)
-    return ForecastFeatures(data, packed, found, seed, threads, points, target)
+        found = options.beside.map
+    target = target_marks(data, packed.target, found.n_columns, options.seed)
+    return ForecastFeatures(data, packed, found, options.seed, options.threads, points, target)
 
 
 def _square_sizes(found: FeatureMap, points: Array) -> Array:

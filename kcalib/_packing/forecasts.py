@@ -144,7 +144,7 @@ def _one_draw(model: Forecasts) -> Array:
 
 
 def _median_of_targets(drawn: Array, metric: str, are_counts: bool) -> MedianDistance:
-    if are_counts and float(drawn.max()) == float(drawn.min()):
+    if are_counts and bool(arrays.namespace(drawn).all(drawn == drawn[:1, :])):
         # Of rates near 0 all are 0; the first that are not are 1.
         return MedianDistance(1.0, metric, int(drawn.shape[0]), True, None)
     return median_of_points(drawn, metric)

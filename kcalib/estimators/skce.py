@@ -523,7 +523,7 @@ def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> d
 
 
 def feature_options(options: PairOptions, n_columns: int | None, seed: int | None) -> dict[str, Any]:
-    """Those of `_packing.features_of`, checked; `operator` is refused."""
+    """Those of `_packing.features.MapOptions`, checked; `operator` is refused."""
     if options.operator is not None:
         raise OptionError(
             "operator", f"is {options.operator!r}, but features take no sums over pairs; leave operator=None"

@@ -37,7 +37,7 @@ from kcalib._input.source import (
     is_source,
     state_options,
 )
-from kcalib._packing.features import features_of
+from kcalib._packing.features import MapOptions, features_of
 from kcalib._pairs.problem import PairProblem
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.blocks import Block, Linear
@@ -349,7 +349,7 @@ def _(data: Forecasts, task: Task) -> Work:
 
 def _has_features(task: Task) -> bool:
     try:
-        features_of(task.data, task.packed, threads=task.options.threads)
+        features_of(task.data, task.packed, MapOptions(threads=task.options.threads))
     except (ValueError, NotImplementedError):
         return False
     return True

@@ -17,7 +17,7 @@ from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.methods import Method
 from kcalib._packing import Packed
-from kcalib._packing.features import FeatureProblem, features_of
+from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
@@ -59,7 +59,7 @@ class Task:
 
     def features(self, n_columns: int | None, seed: int | None) -> FeatureProblem:
         """The problem of random features, which is kept."""
-        problem = features_of(self.data, self.packed, **feature_options(self.options, n_columns, seed))
+        problem = features_of(self.data, self.packed, MapOptions(**feature_options(self.options, n_columns, seed)))
         self.feature_problems.append(problem)
         return problem
 

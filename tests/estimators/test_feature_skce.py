@@ -14,7 +14,7 @@ import kcalib
 from kcalib import lenses
 from kcalib._backend.options import OptionError
 from kcalib._input.forecasts import prepare
-from kcalib._packing.features import check_columns, feature_problem, features_of
+from kcalib._packing.features import MapOptions, check_columns, feature_problem, features_of
 from kcalib._pairs import statistics
 from kcalib._pairs.features import N_GROUPS, default_columns
 from kcalib.estimators import feature_moments as module
@@ -224,7 +224,7 @@ def test_models_beside_each_other_have_one_map():
     y, p = problem(50)
     first = feature_problem(prepare(y, p), Exponential(0.5), None)
     data = prepare(y, p**2 / (p**2).sum(axis=1, keepdims=True))
-    second = features_of(data, feature_problem(data, Exponential(0.5), None).packed, beside=first)
+    second = features_of(data, feature_problem(data, Exponential(0.5), None).packed, MapOptions(beside=first))
     assert second.map is first.map
 
 

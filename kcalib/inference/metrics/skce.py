@@ -18,7 +18,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
-from kcalib._packing.features import FeatureProblem, features_of
+from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.feature_sums import feature_rows
@@ -144,7 +144,8 @@ def _by_features(
     try:
         for one, packed in zip(data, together.packed, strict=True):
             first = problems[0] if problems else None
-            problems.append(features_of(one, packed, seed=seed, threads=options.threads, beside=first))
+            own = MapOptions(seed=seed, threads=options.threads, beside=first)
+            problems.append(features_of(one, packed, own))
     except (ValueError, NotImplementedError):
         return None
     n_columns = problems[0].map.n_columns

@@ -150,7 +150,7 @@ def _check(found: dict, expected: np.ndarray, vectors: np.ndarray, symmetric: bo
 
 
 SHAPES = [
-    pytest.param((200, 10, 0, 0), id="residuals"),
+    pytest.param((200, 10, 0, 0), id="residuals", marks=pytest.mark.grid),
     pytest.param((200, 10, 0, 9), id="residuals by cuBLAS"),
     pytest.param((200, 3, 70, 0), id="rectangular", marks=pytest.mark.slow),
     pytest.param((70, 12, 200, 9), id="rectangular by cuBLAS", marks=pytest.mark.slow),

@@ -324,6 +324,7 @@ class TestDraws:
         one, again, other = (kcalib.skce(y, prediction, target_kernel=Draws(seed=s)) for s in (1, 1, 2))
         assert one == again != other
 
+    @pytest.mark.grid
     def test_kernels_without_closed_form(self):
         """Normal predictions and the exponential kernel: draws by themselves, right within their error."""
         y, (prediction, nodes, _) = targets("normal"), FAMILIES["normal"]

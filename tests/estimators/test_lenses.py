@@ -403,7 +403,7 @@ def calibrated(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
 
 @pytest.mark.parametrize("draw", [calibrated, confused])
 def test_top_label_test_keeps_its_level(draw):
-    rng, trials = np.random.default_rng(11), 400
+    rng, trials = np.random.default_rng(11), 250
     pvalues = [kcalib.calibration_test(*draw(60, rng), lens=TopLabel(), seed=t).pvalue for t in range(trials)]
     rejected = sum(pvalue <= 0.05 for pvalue in pvalues)
     low, high = scipy.stats.binom.ppf([1e-4, 1 - 1e-4], trials, 0.05)

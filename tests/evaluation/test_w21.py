@@ -167,7 +167,7 @@ def test_levels(d):
         assert np.mean(row) <= high, name
 
 
-@pytest.mark.parametrize("d", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.grid), pytest.param(10, marks=pytest.mark.slow)])
 def test_powers_rise(d):
     """From 16 samples to 64 to 256, where nearly all uncalibrated data sets are rejected."""
     powers = {name: [] for name in QUICK_TESTS}

@@ -396,7 +396,7 @@ def test_every_array_library_gives_the_same(method, xp):
 def test_bits_do_not_depend_on_threads(method, n):
     for m in (2, 3):
         y, p = softmax_problem(n, m)
-        results = [kcalib.calibration_test(y, p, method=method, seed=0, threads=t) for t in (1, 2, 3, 7)]
+        results = [kcalib.calibration_test(y, p, method=method, seed=0, threads=t) for t in (1, 2, 7)]
         for other in results[1:]:
             assert (other.pvalue, other.statistic, other.log_pvalue) == (
                 results[0].pvalue, results[0].statistic, results[0].log_pvalue,

@@ -156,7 +156,11 @@ def test_sorted_labels_mislead_the_block_test_and_a_seed_repairs_it():
 
 
 @pytest.mark.parametrize(
-    "method", [kcalib.methods.Block(block_size=10), kcalib.methods.Linear()], ids=["block", "linear"]
+    "method",
+    [
+        pytest.param(kcalib.methods.Block(block_size=10), id="block"),
+        pytest.param(kcalib.methods.Linear(), id="linear", marks=pytest.mark.grid),
+    ],
 )
 def test_type_one_error_and_power(method):
     """M1 is rejected at its level (or less), M3 nearly always; W19 s7, n = 250."""

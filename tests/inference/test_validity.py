@@ -131,6 +131,7 @@ def test_levels_of_small_samples():
             assert_level(pvalues, exact=name == "exact")
 
 
+@pytest.mark.grid
 def test_powers_of_small_samples():
     for name, pvalues in measured(LEVEL_TESTS, "M2", 60, 10, 50, 99).items():
         assert rejected(pvalues, 0.05) > binomial_bounds(50, 0.5, RISK)[1], name

@@ -33,7 +33,7 @@ ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 EPSILON = 2.0**-52
 
 
-@pytest.mark.parametrize(("dtype", "architecture"), list(itertools.product(dirichlet.PROGRAMS, ARCHITECTURES)))
+@pytest.mark.parametrize(("dtype", "architecture"), list(itertools.product(dirichlet.PROGRAMS, ARCHITECTURES[-1:])))
 def test_dirichlet_compiles(dtype, architecture):
     program = dirichlet.PROGRAMS[dtype]
     assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"

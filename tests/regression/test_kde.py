@@ -13,6 +13,7 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.stats
+from grid import some
 from libraries import Library, MakeProblem
 from problems import instruction_sets
 
@@ -273,7 +274,7 @@ def test_grid_is_that_of_appendix_b():
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-@pytest.mark.parametrize("lens", [None, TopLabel()])
+@pytest.mark.parametrize("lens", some([None, TopLabel()], TopLabel()))
 def test_bandwidth_by_leave_one_out(orientation, lens, make_problem: MakeProblem):
     y, p = make_problem(25, 3, seed=2)
     options = {"orientation": orientation, "lens": lens}

@@ -472,8 +472,8 @@ FOLDER = os.environ.get("KCALIB_DATA")
     [
         (KKR, TopLabel(), -11, 5.3671),
         (UKKR, TopLabel(), -8, 5.3698),
-        (KKR, None, -4, 4.4582),
-        (UKKR, None, -3.5, 4.4552),
+        pytest.param(KKR, None, -4, 4.4582, marks=pytest.mark.grid),
+        pytest.param(UKKR, None, -3.5, 4.4552, marks=pytest.mark.grid),
     ],
 )
 def test_table_of_resnet_110(function, lens, exponent, expected):

@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 
+def some(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Values of a parameter, of which all but those that are `kept` are marked `grid`."""
+    return [value if value in kept else pytest.param(value, marks=pytest.mark.grid) for value in values]
+
+
 def cells(
     columns: Iterable[Any], problems: Iterable[Any], *, in_full: Collection[str], few: Collection[str]
 ) -> list[Any]:

@@ -30,7 +30,8 @@ def problem(n, m=3, seed=0):
 def state_of(y, models, pieces=5, **options):
     m = next(iter(models.values())).shape[1]
     state = ComparisonState(m, models=tuple(models), **{"kernel": KERNEL, "n_columns": 64} | options)
-    for rows in np.array_split(np.arange(len(y)), pieces):
+    for part in np.array_split(np.arange(len(y)), pieces):
+        rows = slice(part[0], part[-1] + 1)
         state.update(y[rows], {name: p[rows] for name, p in models.items()})
     return state
 
@@ -259,3 +260,13 @@ def test_models_that_are_as_good_are_told_apart_rarely(name, metric):
         state = state_of(y, models, pieces=1)
         found += state.result(metric, confidence_level=level).difference("a", "b").distinguishable
     assert found <= scipy.stats.binom.ppf(1 - 1e-3, count, 1 - level)
+
+
+@pytest.mark.parametrize("kernel", [None, KERNEL])
+def test_batches_on_a_gpu(cupy, kernel):
+    y, models = problem(2100)
+    expected = state_of(y, models, kernel=kernel, pieces=2)
+    on_gpu = {name: cupy.asarray(p) for name, p in models.items()}
+    found = state_of(cupy.asarray(y), on_gpu, kernel=kernel, pieces=2)
+    for metric in METRICS:
+        near(found.result(metric), expected.result(metric), 1e-9)

@@ -92,5 +92,6 @@ def _(data: Forecasts, packed: Packed) -> int | None:
 
 
 def _differing(targets: Array, probabilities: Array) -> int:
-    likely = arrays.namespace(probabilities).argmax(probabilities, axis=1)
-    return int(np.sum(arrays.to_host(targets) != arrays.to_host(likely)))
+    xp, targets = arrays.namespace(probabilities), arrays.beside(targets, probabilities)
+    likely = xp.astype(xp.argmax(probabilities, axis=1), targets.dtype)
+    return int(xp.sum(xp.astype(targets != likely, xp.int64)))

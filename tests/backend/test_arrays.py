@@ -292,7 +292,7 @@ def test_masked_entries_are_refused(make_problem: MakeProblem) -> None:
         kcalib.skce(np.ma.masked_array(y, mask[:, 1]), p)
 
 
-@pytest.mark.parametrize("value", [None, {"a": 1}, {0.5}, iter([0.5]), object(), lambda: 0])
+@pytest.mark.parametrize("value", [{"a": 1}, {0.5}, iter([0.5]), object(), lambda: 0])
 def test_what_is_no_array_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"^`y_pred` is .* \(.*\), expected an array or a list$"):
         kcalib.skce([0, 1], value)

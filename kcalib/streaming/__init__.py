@@ -8,9 +8,9 @@
     source             samples in files, arrays and batches, read in pieces               sources/
     run                a source into a state, with checkpoints and signals                running.py
 
-A state holds sums, not samples. `state` is what users see; it holds `Contents` (`_contents`): rows that were seen and
+A state holds sums, not samples. `state` is what users see; it holds ``Contents`` (`_contents`): rows that were seen and
 rows of open blocks (`_rows`), scores and cells (`_tally`), sums of features block by block (`_sums`), and a sample of
-rows (`_sample`). What comes out is `Totals`. `_results` makes of these what `kcalib.evaluate` and its kind return: of
+rows (`_sample`). What comes out is ``Totals``. `_results` makes of these what `kcalib.evaluate` and its kind return: of
 features `_kernel_results`, of bins `_binned_results`. `_saved` and `_file` have files, `_descriptions` options in them.
 """
 

@@ -234,6 +234,16 @@ class CalibrationState(Results, Saved):
     def merge(self, other: CalibrationState) -> CalibrationState:
         """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.
 
+        Parameters
+        ----------
+        other : CalibrationState
+            Of other rows; it stays as it is.
+
+        Returns
+        -------
+        CalibrationState
+            The state itself.
+
         Raises
         ------
         TypeError

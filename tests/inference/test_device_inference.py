@@ -285,7 +285,7 @@ def test_compare_ece_with_more_bins_than_threads_of_a_block(cupy):
     y, p = softmax_problem(N, 2, seed=6, scale=1.0)
     models = {"a": p, "b": 0.9 * p + 0.05}
     expected = kcalib.compare(y, models, metric="ece", n_bins=5000, n_resamples=39)
-    with emulated_cupy.stays_on_device(N):  # a number of each bin
+    with emulated_cupy.stays_on_device(6 * N):  # six sums of each bin
         models = {k: cupy.asarray(v) for k, v in models.items()}
         found = kcalib.compare(cupy.asarray(y), models, metric="ece", n_bins=5000, n_resamples=39)
     np.testing.assert_allclose(_numbers(found)[1], _numbers(expected)[1], rtol=1e-10)

@@ -78,6 +78,8 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     skce = evaluations[0].skce
     threads = "" if skce.threads is None else f", {skce.threads} thread{'s' if skce.threads > 1 else ''}"
     kernel = f"{skce.kernel.partition('(')[0]} kernel with the median distance as bandwidth"
+    if skce.bandwidth_source == "given":  # as states can have it
+        kernel = f"{skce.kernel} kernel"
     targets = {e.skce.target_kernel.partition("(")[0]: None for e in evaluations if e.skce.prediction is not None}
     if targets:
         kernel += f", {' or '.join(targets)} kernel on targets"

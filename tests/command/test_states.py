@@ -162,6 +162,11 @@ def test_options_that_differ_are_named(folder, capsys, data):
     assert re.match("t.kcalib: `n_columns` is 16 .* and 32", error_line(capsys))
     ran("update", "u.kcalib", "parts/0.npz", "--bandwidth", "0.5", *SMALL)
     assert str(CalibrationState.load("u.kcalib").kernel) == "Exponential(bandwidth=0.5)"
+    capsys.readouterr()
+    ran("show", "u.kcalib")
+    assert "features estimator, Exponential(bandwidth=0.5) kernel;" in capsys.readouterr().out
+    ran("show", "s.kcalib")
+    assert "Exponential kernel with the median distance as bandwidth" in capsys.readouterr().out
 
 
 def test_states_of_groups_and_of_several_models_are_shown_one_by_one(folder, capsys, data):

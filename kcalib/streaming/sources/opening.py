@@ -56,7 +56,7 @@ def source(
         predictions with the labels in a file beside it (``labels.npy``, or another of the names below), or an array
         with fields; `.npz`: members are read in pieces, also compressed ones. `.parquet`: a batch after the other.
         `.csv` and `.tsv`, also `.gz`: a header, and a sample a line; labels are a column, and ``n`` is not known.
-        `.h5`, `.hdf5`: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3.
+        ``.h5``, ``.hdf5``: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3.
 
         Arrays: a pair ``(y_true, y_pred)`` of arrays of any library, memory maps, or arrays of h5py or Zarr; a mapping
         of names to arrays, also an ``h5py.File`` or ``zarr.Group``; an array with fields.

@@ -26,7 +26,7 @@ from kcalib.inference.metrics.binned_gaps import BinnedGaps, estimate_of
 from kcalib.lenses import Canonical, ClassWise, Lens, TopLabel
 from kcalib.results import ConfidenceInterval
 from kcalib.streaming._tally import CELLS
-from kcalib.streaming._totals import Totals
+from kcalib.streaming._totals import BinTotals
 
 N_REPLICATES = 4000  # of the bins' deviations
 
@@ -50,7 +50,7 @@ class Scores:
     brier_score: Score  #: `kcalib.brier_score`; of two classes half the sum of squares
 
 
-def scores_of(totals: Totals) -> Scores:
+def scores_of(totals: BinTotals) -> Scores:
     found = totals.scores
     half = 0.5 if len(totals.cells) == 3 else 1.0
     # The square of a hit is itself; those of confidences are in the cells.
@@ -72,7 +72,7 @@ def scores_of(totals: Totals) -> Scores:
     )
 
 
-def bins_of(totals: Totals, notion: str) -> tuple[ReliabilityBins, ...]:
+def bins_of(totals: BinTotals, notion: str) -> tuple[ReliabilityBins, ...]:
     """Of the top label's confidence, or of each class's probability."""
     cells = totals.cells[:1] if notion == "top_label" else totals.cells[1:]
     edges = np.linspace(0.0, 1.0, cells.shape[1] + 1)
@@ -86,7 +86,7 @@ def _means(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return weight, cells[..., 1] / divisor, cells[..., 2] / divisor
 
 
-def ece_of(totals: Totals, notion: str, norm: str, class_weight: Any = None, *, debiased: bool = False) -> ECEResult:
+def ece_of(totals: BinTotals, notion: str, norm: str, class_weight: Any = None, *, debiased: bool = False) -> ECEResult:
     """The binned calibration error of a notion, "top_label" or "class_wise"."""
     check_choice("norm", norm, NORMS)
     check_choice("notion", notion, NOTIONS)
@@ -104,11 +104,11 @@ def ece_of(totals: Totals, notion: str, norm: str, class_weight: Any = None, *, 
         **described(Binning("uniform", n_bins), "given", None),
         n_samples=totals.n,
         n_classes=m,
-        lens=str(totals.sample.lens),
+        lens=str(totals.lens),
     )
 
 
-def ece_interval_of(totals: Totals, notion: str, confidence_level: float, seed: int) -> ConfidenceInterval:
+def ece_interval_of(totals: BinTotals, notion: str, confidence_level: float, seed: int) -> ConfidenceInterval:
     """Of the "l1" error; of classes the mean of their limits, which holds however these depend on each other."""
     check_choice("notion", notion, NOTIONS)
     if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
@@ -136,7 +136,7 @@ def gaps_of(cells: np.ndarray, n: int) -> BinnedGaps:
 
 
 def diagram_of(
-    totals: Totals, lens: Lens | None, confidence_level: float, bands: str | None, simultaneous: bool
+    totals: BinTotals, lens: Lens | None, confidence_level: float, bands: str | None, simultaneous: bool
 ) -> ReliabilityDiagram:
     """`kcalib.reliability` in bins of equal width, of the problem that the lens of the state induces."""
     level = check_level(confidence_level)
@@ -187,9 +187,9 @@ def diagram_of(
     )
 
 
-def _event(totals: Totals, lens: Lens | None) -> tuple[int, str]:
+def _event(totals: BinTotals, lens: Lens | None) -> tuple[int, str]:
     """The row of the cells that has the event's probability, and what the diagram calls it."""
-    m, own = len(totals.cells) - 1, totals.sample.lens
+    m, own = len(totals.cells) - 1, totals.lens
     if lens is None:
         lens = TopLabel() if isinstance(own, Canonical) or m > 2 else Canonical()
     name = str(lens) if isinstance(own, Canonical) else str(own) if isinstance(lens, Canonical) else f"{lens} of {own}"
@@ -207,7 +207,7 @@ def _event(totals: Totals, lens: Lens | None) -> tuple[int, str]:
     )
 
 
-def decomposition_of(totals: Totals) -> BrierDecomposition:
+def decomposition_of(totals: BinTotals) -> BrierDecomposition:
     """`kcalib.brier_decomposition` by classes, in bins of equal width."""
     m = len(totals.cells) - 1
     # Of two classes each has the bins of the second one, where its gaps are those of the other.
@@ -239,7 +239,7 @@ def decomposition_of(totals: Totals) -> BrierDecomposition:
         n_groups=int(np.count_nonzero(used)),
         n_singletons=singletons,
         scale_by_half=m == 2,
-        lens=str(totals.sample.lens),
+        lens=str(totals.lens),
         n_samples=totals.n,
         n_classes=m,
     )

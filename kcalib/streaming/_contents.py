@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from kcalib.streaming._rows import OpenRows, Rows, RowSet
 from kcalib.streaming._sample import RowSample
 from kcalib.streaming._sums import DrawnSums, KernelSums, Machine, block_size
 from kcalib.streaming._tally import SCORES, Extremes, Tally, tally_of
-from kcalib.streaming._totals import Totals
+from kcalib.streaming._totals import BinTotals, Totals
 
 MOST_WAITING = 2048  # rows of batches that are added together
 FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given
@@ -243,26 +243,39 @@ class Contents:
         assert self.machine is not None and self.sums is not None
         return replace(self, sums=self.machine.plus(self.sums, pieces))
 
-    def totals(self, threads: int | None) -> Totals:
-        """With the rows of open blocks."""
+    def bin_totals(self, threads: int | None) -> BinTotals:
+        """What is known without a kernel."""
         if not len(self.seen):
             raise ValueError("the state has no samples; call update() first, or merge a state that has some")
+        return BinTotals(**self.settled(threads)._bin_fields())
+
+    def _bin_fields(self) -> dict[str, Any]:
+        return {
+            "n": len(self.seen),
+            "n_weighted": self.tally.n_weighted,
+            "scores": dict(zip(SCORES, self.tally.scores.to_float().tolist(), strict=True)),
+            "cells": self.tally.cells.to_float(),
+            "extremes": self.tally.extremes,
+            "lens": self.options.lens,
+        }
+
+    def totals(self, threads: int | None) -> Totals:
+        """With the rows of open blocks; of two rows at least where the kernel is not known."""
+        found = self.bin_totals(threads)
+        if self.machine is None and found.n < 2:
+            raise ValueError("the SKCE needs at least 2 samples, the state has 1 sample; call update() with more")
         final = self.settled(threads).fixed(threads)
         if final.opened.pieces:
             final = final._with_blocks([final.opened.rows(final.m)])
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
         rows = final.sample.rows
-        unit, weighted = machine.feature_unit * machine.mark_unit, final.tally.n_weighted > 0
+        unit, weighted = machine.feature_unit * machine.mark_unit, found.n_weighted > 0
         classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
         weights = rows.weights if weighted else None
         sample = Classification(rows.labels, rows.probabilities, weights, classes, 2.0**-52, lens=final.options.lens)
         return Totals(
-            n=len(final.seen),
-            n_weighted=final.tally.n_weighted,
-            scores=dict(zip(SCORES, final.tally.scores.to_float().tolist(), strict=True)),
-            cells=final.tally.cells.to_float(),
-            extremes=final.tally.extremes,
+            **vars(found),
             kernel=final.options.kernel,
             bandwidth_rows=final.bandwidth_rows or None,
             map=final.options.map(final.m),

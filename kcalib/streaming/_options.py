@@ -112,8 +112,8 @@ class StateOptions:
             remedy = "make the states with the same options"
             if name == "kernel":
                 remedy = (
-                    "make one state, and the others with kernel=first.kernel once that is known, or all of them with "
-                    "that of a kcalib.streaming.PredictionSample"
+                    "make one state, and the others with kernel=first.kernel once that is known (--bandwidth-of of "
+                    "the command), or all of them with that of a kcalib.streaming.PredictionSample"
                 )
             return f"`{name}` is {_described(mine)} in one state and {_described(theirs)} in the other; {remedy}"
         return None

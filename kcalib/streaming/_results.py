@@ -22,7 +22,7 @@ from kcalib.streaming._binned_results import (
 )
 from kcalib.streaming._kernel_results import KernelResults
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._totals import Totals
+from kcalib.streaming._totals import BinTotals, Totals
 
 
 class Results(ABC):
@@ -38,6 +38,10 @@ class Results(ABC):
     @abstractmethod
     def _totals(self) -> Totals:
         """What the state has found."""
+
+    @abstractmethod
+    def _bin_totals(self) -> BinTotals:
+        """The part of it that needs no kernel."""
 
     def result(self, *, level: float = 0.05, tolerance: float | None = None) -> Evaluation:
         """The usual numbers about a model, the SKCE and a test of calibration, with a verdict.
@@ -93,7 +97,7 @@ class Results(ABC):
         return Evaluation(
             n_samples=totals.n,
             n_classes=totals.sample.m,
-            lens=str(totals.sample.lens),
+            lens=str(totals.lens),
             accuracy=accuracy,
             mean_confidence=confidence,
             log_loss=scores.log_loss.value,
@@ -185,7 +189,7 @@ class Results(ABC):
         ValueError
             If the state has no samples, or for another `norm`.
         """
-        return ece_of(self._totals(), "top_label", norm)
+        return ece_of(self._bin_totals(), "top_label", norm)
 
     def class_wise_ece(self, *, norm: str = "l1", class_weight: Any = None) -> ECEResult:
         """Expected calibration error of each class, in the bins of the state: `kcalib.class_wise_ece`.
@@ -205,7 +209,7 @@ class Results(ABC):
         TypeError, ValueError
             If the state has no samples, or for an argument that is out of range.
         """
-        return ece_of(self._totals(), "class_wise", norm, class_weight)
+        return ece_of(self._bin_totals(), "class_wise", norm, class_weight)
 
     def debiased_ece(self, *, notion: str = "top_label", class_weight: Any = None) -> ECEResult:
         """The "l2" error without the part of noise in the labels: `kcalib.debiased_ece` with ``binning="uniform"``.
@@ -226,7 +230,7 @@ class Results(ABC):
             If the state has no samples, or weighted ones, if a bin holds a single sample, or for an argument that is
             out of range.
         """
-        return ece_of(self._totals(), notion, "l2", class_weight, debiased=True)
+        return ece_of(self._bin_totals(), notion, "l2", class_weight, debiased=True)
 
     def ece_interval(self, *, notion: str = "top_label", confidence_level: float = 0.95) -> ConfidenceInterval:
         r"""Confidence interval of the expected calibration error ("l1") with the bins of the state.
@@ -267,7 +271,7 @@ class Results(ABC):
         >>> low, low < state.top_label_ece().value < high < 0.05
         (0.0, True)
         """
-        return ece_interval_of(self._totals(), notion, confidence_level, self.options.seed)
+        return ece_interval_of(self._bin_totals(), notion, confidence_level, self.options.seed)
 
     def reliability(
         self,
@@ -313,7 +317,7 @@ class Results(ABC):
         >>> diagram.confidence.round(6), diagram.frequency.round(6)
         (array([0.3 , 0.75]), array([0.666667, 0.5     ]))
         """
-        return diagram_of(self._totals(), lens, confidence_level, bands, simultaneous)
+        return diagram_of(self._bin_totals(), lens, confidence_level, bands, simultaneous)
 
     def brier_decomposition(self) -> BrierDecomposition:
         """The Brier score taken apart, by classes in the bins of the state: `kcalib.brier_decomposition`.
@@ -336,7 +340,7 @@ class Results(ABC):
         >>> round(parts.score, 6), round(parts.miscalibration, 6), round(parts.discrimination, 6), parts.uncertainty
         (0.34, 0.09, 0.0, 0.25)
         """
-        return decomposition_of(self._totals())
+        return decomposition_of(self._bin_totals())
 
     def scores(self) -> Scores:
         """Accuracy, mean confidence, log loss and Brier score, with standard errors.
@@ -359,4 +363,4 @@ class Results(ABC):
         >>> scores.accuracy.value, round(scores.accuracy.standard_error, 6)
         (0.5, 0.288675)
         """
-        return scores_of(self._totals())
+        return scores_of(self._bin_totals())

@@ -9,18 +9,26 @@ import numpy as np
 from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
 from kcalib.kernels import Kernel
+from kcalib.lenses import Lens
 from kcalib.streaming._tally import Extremes
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
-    """Of all rows of a state, those of open blocks included, of the problem that the lens induces; in float64."""
+class BinTotals:
+    """What needs no kernel, of all rows of a state, of the problem that the lens induces; in float64."""
 
     n: int
     n_weighted: int  # rows whose weight is not 1
     scores: dict[str, float]  # sums over rows by the names in `SCORES`
     cells: np.ndarray  # of the top label, then of each class, shape (1 + m, n_bins, 5), in the order of `CELLS`
     extremes: Extremes  # of the top label's confidence in each bin
+    lens: Lens
+
+
+@dataclass(frozen=True, eq=False)
+class Totals(BinTotals):
+    """And the sums of features, with those of the rows of open blocks."""
+
     kernel: Kernel  # with its bandwidths
     bandwidth_rows: int | None  # whose median distance the bandwidth is; None: it was given
     map: FeatureMap  # of the kernel

@@ -283,7 +283,9 @@ class ComparisonState(Saved):
         if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
             raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
         if self.n_samples < 4:
-            raise ValueError(f"a comparison needs at least 4 samples, the state has {self.n_samples}")
+            raise ValueError(
+                f"a comparison needs at least 4 samples, the state has {self.n_samples}; call update() with more"
+            )
         totals = [state._totals() for state in self.states.values()]
         known = Compared(totals, list(self._pairs.values()), self.options, self._threads)
         measured = METRICS[metric](known, confidence_level)

@@ -23,7 +23,7 @@ from kcalib.streaming._options import N_COLUMNS, StateOptions
 from kcalib.streaming._results import Results
 from kcalib.streaming._rows import first_number
 from kcalib.streaming._saved import Saved
-from kcalib.streaming._totals import Totals
+from kcalib.streaming._totals import BinTotals, Totals
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["CalibrationState"]
@@ -274,6 +274,9 @@ class CalibrationState(Results, Saved):
 
     def _totals(self) -> Totals:
         return self._contents.totals(self._threads)
+
+    def _bin_totals(self) -> BinTotals:
+        return self._contents.bin_totals(self._threads)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return self._settled().arrays()

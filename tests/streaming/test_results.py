@@ -450,3 +450,20 @@ def test_intervals_of_the_skce_hold_it(name, off):
         low, high = state.calibration_test().confidence_interval(level)
         held += low <= truth <= high
     assert held >= scipy.stats.binom.ppf(1e-3, count, level)
+
+
+@pytest.mark.parametrize("p", [np.full((40, 3), 1 / 3), np.array([[0.2, 0.3, 0.5]])], ids=["identical", "one"])
+def test_bins_and_scores_need_no_bandwidth(p):
+    """Where the rows do not have a median distance, all that needs no kernel is there."""
+    y = np.arange(len(p)) % 3
+    state, given = CalibrationState(3).update(y, p), CalibrationState(3, kernel=Exponential(0.5)).update(y, p)
+    assert state.scores() == given.scores()
+    assert state.top_label_ece().value == pytest.approx(kcalib.top_label_ece(y, p, n_bins=15))
+    assert state.class_wise_ece().value == given.class_wise_ece().value
+    assert state.brier_decomposition() == given.brier_decomposition()
+    np.testing.assert_array_equal(state.reliability().count, given.reliability().count)
+    assert state.kernel is None
+    with pytest.raises(
+        ValueError, match="identical rows only" if len(p) > 1 else "at least 2 samples, the state has 1"
+    ):
+        state.result()

@@ -117,8 +117,8 @@ def parser() -> argparse.ArgumentParser:
     merge = commands.add_parser(
         "merge",
         help="make one state of several",
-        description="Add up states of different rows with the same options. The result is the same, bit for bit, in\n"
-        "any order, and that of one run over all rows.",
+        description="Add up states of different rows with the same options. The results are the same, bit for bit,\n"
+        "in any order, and with one bandwidth those of one run over all rows.",
         epilog=EPILOG[EPILOG.index("exit codes:") :],
         formatter_class=formatter,
     )

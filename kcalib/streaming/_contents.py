@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from kcalib.streaming._totals import BinTotals, Totals
 MOST_WAITING = 2048  # rows of batches that are added together
 FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels
+SMALLEST_WEIGHT = 1e-6  # root mean square: squares of smaller ones have too few digits in fixed point
 TOO_LARGE = (
     "the sums of `sample_weight` or of its squares are beyond 1e11, which a state cannot add up exactly; divide all "
     "weights by one number, so that their mean is about 1"
@@ -247,17 +249,14 @@ class Contents:
         """What is known without a kernel."""
         if not len(self.seen):
             raise ValueError("the state has no samples; call update() first, or merge a state that has some")
-        return BinTotals(**self.settled(threads)._bin_fields())
-
-    def _bin_fields(self) -> dict[str, Any]:
-        return {
-            "n": len(self.seen),
-            "n_weighted": self.tally.n_weighted,
-            "scores": dict(zip(SCORES, self.tally.scores.to_float().tolist(), strict=True)),
-            "cells": self.tally.cells.to_float(),
-            "extremes": self.tally.extremes,
-            "lens": self.options.lens,
-        }
+        tally, n = self.settled(threads).tally, len(self.seen)
+        scores = dict(zip(SCORES, tally.scores.to_float().tolist(), strict=True))
+        if tally.n_weighted and scores["weight_squared"] < n * SMALLEST_WEIGHT**2:
+            raise ValueError(
+                f"`sample_weight` has a root mean square of {math.sqrt(scores['weight_squared'] / n):.3g}, expected at "
+                "least 1e-6 in a state, whose sums are in fixed point; make it with weights whose mean is about 1"
+            )
+        return BinTotals(n, tally.n_weighted, scores, tally.cells.to_float(), tally.extremes, self.options.lens)
 
     def totals(self, threads: int | None) -> Totals:
         """With the rows of open blocks; of two rows at least where the kernel is not known."""

@@ -40,10 +40,11 @@ class CalibrationState(Results, Saved):
 
     .. math:: S = \sum_i \varphi(p_i) \otimes e_i
 
-    from which the SKCE follows. Sums are added exactly: states have the same bits for any batches of the same rows, any
-    order of merging, and any number of threads. Batches are of NumPy, PyTorch, JAX, CuPy and whatever else
-    `kcalib.skce` takes. Of at least 2048 rows on an NVIDIA GPU the sums of whole blocks are made there, the same but
-    for rounding, and stay there until they are asked for; smaller batches and rows of other blocks come to the host.
+    from which the SKCE follows. Sums are added exactly: with a given bandwidth they have the same bits for any batches
+    of the same rows, any order of merging, and any number of threads. Batches are of NumPy, PyTorch, JAX, CuPy and
+    whatever else `kcalib.skce` takes. Of at least 2048 rows on an NVIDIA GPU the sums of whole blocks are made there,
+    the same but for rounding, and stay there until they are asked for; smaller batches and rows of other blocks come to
+    the host.
 
     Rows have numbers. A state counts them as they come, from ``part * 2**40`` on; processes that know nothing of each
     other take different parts, or say with `first_row` where a batch is. A row that comes twice is refused. Rows are
@@ -172,7 +173,8 @@ class CalibrationState(Results, Saved):
         y_true, y_pred
             As in `kcalib.skce`, with the `n_classes`, `classes` and `from_logits` of the state.
         sample_weight : array_like, shape (n,), optional
-            Weights from 0 to 2**18; there are no draws of labels of weighted samples. Default 1.
+            Weights from 0 to 2**18, in all of a root mean square of at least 1e-6; there are no draws of labels of
+            weighted samples. Default 1.
         first_row : int, optional
             The rows are those from this number on, counted from the start of the part. Default: after the last one of
             the part so far.
@@ -233,6 +235,8 @@ class CalibrationState(Results, Saved):
 
     def merge(self, other: CalibrationState) -> CalibrationState:
         """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.
+
+        The state keeps its own `part`, in which it counts on.
 
         Parameters
         ----------

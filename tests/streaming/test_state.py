@@ -203,7 +203,22 @@ def test_weights_of_one_are_no_weights_and_zeros_leave_sums_as_they_are():
     expected = kcalib.skce(y, p, kernel=KERNEL, sample_weight=w, estimator="features", n_columns=16)
     total, squares = totals.scores["weight"], totals.scores["weight_squared"]
     assert (np.sum(totals.sums**2) - totals.own.sum()) / (total**2 - squares) == pytest.approx(expected, rel=1e-12)
-    assert CalibrationState(3, **options).update([0], p[:1], [0.0])._totals().scores["weight"] == 0
+    assert weighted.update([0], p[:1], [0.0])._totals().scores["weight"] == total
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-14])
+def test_weights_without_digits_are_refused(scale):
+    """Squares of weights of 1e-12 would be wrong in the second digit."""
+    y, p = problem(50, 3)
+    w = np.random.default_rng(0).uniform(size=50)
+    options = {"kernel": KERNEL, "n_columns": 16}
+    expected = kcalib.skce(y, p, kernel=KERNEL, sample_weight=w, estimator="features", n_columns=16)
+    small = CalibrationState(3, **options).update(y, p, 1e-5 * w)
+    assert small.skce().value == pytest.approx(expected, rel=1e-11)
+    state = CalibrationState(3, **options).update(y, p, scale * w)
+    for method in ("result", "skce", "scores", "top_label_ece", "brier_decomposition"):
+        with pytest.raises(ValueError, match="`sample_weight` has a root mean square of .* at least 1e-6"):
+            getattr(state, method)()
 
 
 def test_a_state_is_pickled_and_copied():

@@ -353,10 +353,17 @@ int threads_of(const PackedMap& map, const DrawnLabels& labels, const Run& run) 
   return team_size(run, std::max(labels.n_draws, map.size()), work);
 }
 
+// What `sum_draws` counts on its watch.
+long tasks_of(const PackedMap& map, const DrawnLabels& labels, const Run& run) {
+  const Sizes sizes(map, labels, threads_of(map, labels, run));
+  return (labels.n + sizes.rows - 1) / sizes.rows * ((labels.n_draws + sizes.draws - 1) / sizes.draws);
+}
+
 // Adds all rows to the sums of all draws, a batch of draws at a time. Of each draw `finish` is called once by the thread
 // that has it, with the sums of its changes and those of the base, panel by panel of m * COLUMNS numbers, and its costs.
 template <class T, class Finish>
-bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labels, const Run& run, const Finish& finish) {
+bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labels, const Run& run, Watch& watch,
+               const Finish& finish) {
   const FeatureTable& table = *run.table->features;
   const long panels = packed.size(), m = labels.m, n = labels.n, sums_size = m * COLUMNS;
   const int threads = threads_of(packed, labels, run);
@@ -375,7 +382,6 @@ bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labe
   std::vector<std::unique_ptr<Additions>> additions(static_cast<std::size_t>(threads));
   for (auto& list : additions) list = std::make_unique<Additions>(sizes.rows, m);
 
-  Watch watch(run, n_tiles * batches);
   for (long batch = 0; batch < batches; ++batch) {
     const long first = batch * sizes.draws, draws = std::min(sizes.draws, labels.n_draws - first);
     bool stop[2] = {false, false};
@@ -466,7 +472,8 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
     }
     out[draw] = total - (base_cost + cost);
   };
-  return sum_draws(packed, points, labels, run, finish);
+  Watch watch(run, tasks_of(packed, labels, run));
+  return sum_draws(packed, points, labels, run, watch, finish);
 }
 
 bool drawn_block_sums(const FeatureMap& map, DrawnLabels labels, const std::int64_t* first_rows, long n_blocks,
@@ -488,6 +495,8 @@ bool drawn_block_sums(const FeatureMap& map, DrawnLabels labels, const std::int6
     }
   };
   const double* p = labels.probabilities;
+  // Of all blocks: one takes less time than a watch lets go by before it asks for the first time.
+  Watch watch(run, n_blocks * tasks_of(packed, labels, run));
   for (long b = 0; b < n_blocks; ++b) {
     labels.probabilities = p + b * labels.n * m;
     labels.first_row = Word(first_rows[b]);
@@ -499,7 +508,7 @@ bool drawn_block_sums(const FeatureMap& map, DrawnLabels labels, const std::int6
       for (long panel = 0; panel < panels; ++panel) add(base + panel * m * COLUMNS, panel, out.base);
       add_exactly(&base_cost, 1, out.base_own);
     };
-    if (!sum_draws(packed, labels.probabilities, labels, run, finish)) return false;
+    if (!sum_draws(packed, labels.probabilities, labels, run, watch, finish)) return false;
   }
   return true;
 }

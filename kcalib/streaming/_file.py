@@ -136,10 +136,14 @@ def write(path: Any, data: bytes) -> None:
     ------
     OSError
         If there is no such folder, no right to write there, or no space; the file is as it was then.
+    ValueError
+        If it is a folder, a device or a pipe.
     """
     target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
     if target.is_dir():
         raise ValueError(f"{os.fspath(path)} is a folder, expected the name of a file")
+    if target.exists() and not target.is_file():  # it would be replaced, too
+        raise ValueError(f"{os.fspath(path)} is a device or a pipe, expected the name of a file")
     beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)

@@ -25,7 +25,7 @@ from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import of_some
-from kcalib.inference.events import warn_if_few
+from kcalib.inference.events import warn_if_few, warn_if_skewed
 from kcalib.inference.gamma import log_gamma_tail
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import CalibrationMethod, Task
@@ -70,7 +70,8 @@ class Block(CalibrationMethod):
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events open for the law, or make the mean of blocks too skew, see
+        `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
@@ -126,7 +127,8 @@ class Linear(CalibrationMethod):
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, see `kcalib.AntiConservativeWarning`.
+        If the predictions leave too few events open for the law, or make the mean of blocks too skew, see
+        `kcalib.AntiConservativeWarning`.
 
     Notes
     -----
@@ -170,7 +172,8 @@ def _check_size(method: str, n: int) -> None:
 
 def _result(task: Task, seed: int | None, method: str, block_size: int, variance: str) -> CalibrationTestResult:
     """The test on blocks of the samples, in an order drawn with the seed."""
-    warn_if_few(task, f"method={method!r} with variance={variance!r}", FEWEST[variance])
+    test = f"method={method!r} with variance={variance!r}"
+    warned = warn_if_few(task, test, FEWEST[variance])
     n_blocks, operator = task.n // block_size, task.ordered(seed)
     estimate, error = statistics.mean_and_standard_error(block_estimates(operator, block_size))
     assert error is not None  # there are two blocks
@@ -180,6 +183,8 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
             order = data.order(seed)
             data, packed = data.take(order), packed.taken(order)
         moments = _null_moments(data, packed, operator, block_size)
+        if not warned:
+            warn_if_skewed(moments.skewness, test)
         scale = n_blocks * block_size * (block_size - 1)
         spread = math.sqrt(2 * moments.squares) / scale
         law = f"gamma law with the variance of {n_blocks} blocks given the predictions"

@@ -17,6 +17,8 @@ ALL_PAIRS, ALL_PAIRS_OF_RESIDUALS = 20, 50
 SAMPLED = 50
 # Blocks have few events each, and the mean of few skew numbers is skew.
 BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 30, 80, 500
+# With many classes pairs of samples seldom agree: the mean of few pairs is skew although each sample is an event.
+MOST_SKEWED = 1.1
 # The chi-square law looks in all directions, those where locations near each other hardly vary included.
 LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 
@@ -24,16 +26,28 @@ LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 BY_DRAWS = "method='exact' holds for any, and so does method='features'"
 
 
-def warn_if_few(task: Task, test: str, needed: int) -> None:
-    """Warn where the predictions leave fewer events open than the law of the test needs."""
-    warn_of(task.effective_events, test, needed, BY_DRAWS)
+def warn_if_few(task: Task, test: str, needed: int) -> bool:
+    """Warn where the predictions leave fewer events open than the law of the test needs, and say whether they do."""
+    return warn_of(task.effective_events, test, needed, BY_DRAWS)
 
 
-def warn_of(events: float, test: str, needed: int, remedy: str) -> None:
+def warn_of(events: float, test: str, needed: int, remedy: str) -> bool:
     """Warn if the events are fewer than needed."""
-    if events < needed:
+    few = events < needed
+    if few:
         warn(
             f"{test} may reject calibrated models too often here: the predictions leave about {events:.2g} events "
             f"open, and its law wants {needed}; {remedy}",
+            AntiConservativeWarning,
+        )
+    return few
+
+
+def warn_if_skewed(skewness: float, test: str) -> None:
+    """Warn where a mean of blocks is more skewed, given the predictions, than its gamma law follows."""
+    if skewness > MOST_SKEWED:
+        warn(
+            f"{test} may reject calibrated models too often here: given the predictions the mean of its blocks has the "
+            f"skewness {skewness:.2g}, and its law wants at most {MOST_SKEWED:g}; take larger blocks, or {BY_DRAWS}",
             AntiConservativeWarning,
         )

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ ROUNDING = 4 * float(np.finfo(np.float64).eps)
 DIGITS = 1e-6  # relative error of the variance from a difference of sums
 COLUMNS_WORK = 1e11  # multiply-adds that are spent to be rid of it
 
+DataT = TypeVar("DataT", bound=Data)
 Total = Callable[[PairProblem], float]  # sums of the entries off the diagonal, of all pairs or those within blocks
 
 
@@ -105,14 +107,14 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
     return FiniteLaw(arrays.beside(table, packed.problem.left.points), root, packed.problem)
 
 
-def finite_parts(data: Data, packed: Packed) -> Iterator[tuple[Data, FiniteLaw]] | None:
+def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]] | None:
     """The data and their law, some samples at a time: tables of many counts are never whole; None as `finite_law`."""
     if finite_law(data.take(arrays.like(np.arange(min(1, data.n)), data.reference)), packed) is None:
         return None
     return _parts(data, packed)
 
 
-def _parts(data: Data, packed: Packed) -> Iterator[tuple[Data, FiniteLaw]]:
+def _parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]]:
     for begin in range(0, data.n, ROWS_AT_ONCE):
         part = data
         if data.n > ROWS_AT_ONCE:

@@ -84,7 +84,6 @@ def _(data: Forecasts, packed: Packed) -> int | None:
         return None
     seen = 0
     for part, law in parts:
-        assert isinstance(part, Forecasts)
         seen += _differing(part.y.reshape(-1), law.probabilities)
         if seen >= ENOUGH_SEEN:  # no more are asked for
             break

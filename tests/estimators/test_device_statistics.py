@@ -559,13 +559,13 @@ EXPECTED = {
     """,
     ELSEWHERE: """
         bandwidth calibration_test ckce compare jkce kde_calibration_error kernels regression skce
-        smallest_eigenvalue solvers squared_calibration_error target_kernels ucme
+        smallest_eigenvalue solvers squared_calibration_error streaming target_kernels ucme
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval
-        ECEResult Evaluation ForecastEvaluation IndefiniteKernelWarning KDEResult MMCEResult ModelDifference ModelValue
-        QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning UCMEResult __version__ laws
-        methods
+        ECEResult Evaluation FewErrors ForecastEvaluation IndefiniteKernelWarning KDEResult MMCEResult
+        ModelDifference ModelValue QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
+        UCMEResult __version__ laws methods
     """,
 }
 

@@ -19,6 +19,14 @@ N = 12_000
 OPTIONS = {"n_columns": 16, "n_resamples": 3, "threads": 1}
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell's background jobs ignore SIGINT, and their children with them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)

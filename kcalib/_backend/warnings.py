@@ -17,8 +17,8 @@ class AntiConservativeWarning(UserWarning):
     open, ``(sum_i E |e_i|^2)^2 / sum_i E |e_i|^4`` with residuals e under calibration: n for uncertain predictions, few
     for confident ones and for rare events. Laws given the predictions take 20 events (all pairs), 30 (blocks) or 500
     (the chi-square law of "cme"), those of the residuals at hand more. "exact", "features" and "cme" with drawn labels
-    hold for any number. The law of blocks given the predictions also wants a skewness of at most 1.1, which few pairs
-    of samples of many classes exceed.
+    hold for any number. Blocks also want a pair of samples that agrees, which thirty pairs of a hundred classes seldom
+    have.
     """
 
 

@@ -25,7 +25,7 @@ from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import of_some
-from kcalib.inference.events import warn_if_few, warn_if_skewed
+from kcalib.inference.events import warn_if_few, warn_if_pairs_are_few
 from kcalib.inference.gamma import log_gamma_tail
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import CalibrationMethod, Task
@@ -70,7 +70,7 @@ class Block(CalibrationMethod):
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, or make the mean of blocks too skew, see
+        If the predictions leave too few events open for the law, or too few pairs of samples that can agree, see
         `kcalib.AntiConservativeWarning`.
 
     Notes
@@ -127,7 +127,7 @@ class Linear(CalibrationMethod):
     Warns
     -----
     AntiConservativeWarning
-        If the predictions leave too few events open for the law, or make the mean of blocks too skew, see
+        If the predictions leave too few events open for the law, or too few pairs of samples that can agree, see
         `kcalib.AntiConservativeWarning`.
 
     Notes
@@ -184,7 +184,7 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
             data, packed = data.take(order), packed.taken(order)
         moments = _null_moments(data, packed, operator, block_size)
         if not warned:
-            warn_if_skewed(moments.skewness, test)
+            warn_if_pairs_are_few(moments.pairs, test)
         scale = n_blocks * block_size * (block_size - 1)
         spread = math.sqrt(2 * moments.squares) / scale
         law = f"gamma law with the variance of {n_blocks} blocks given the predictions"
@@ -241,6 +241,7 @@ class BlockMoments(NamedTuple):
 
     squares: float  # E sum H_ij^2; the variance of the sum of H_ij is twice that
     skewness: float  # of the sum
+    pairs: float  # (sum E H_ij^2)^2 / sum E H_ij^4: how many there are with an entry as large as the largest
 
 
 def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> BlockMoments:
@@ -250,8 +251,9 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
     if law is not None:
         count = min(MOST_DRAWS, count)
     found = np.mean([_of_drawn(data, packed, operator, size, r) for r in range(count)], axis=0)
-    square, trace, third = (float(value) for value in found)
+    square, fourth, trace, third = (float(value) for value in found)
     squares = used * (size - 1) * square
+    pairs = used * (size - 1) / 2 * square**2 / fourth if fourth else math.inf
     if law is not None:
 
         def within_blocks(problem: PairProblem) -> float:
@@ -263,19 +265,19 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
         own = diagonal(PairProblem(Side(points, marks), None, packed.problem.kernel), operator.threads or 1)
         squares, trace = expected_squares(law, within_blocks)[0], statistics.total(own[:used])
     if squares == 0:
-        return BlockMoments(0.0, 0.0)
+        return BlockMoments(0.0, 0.0, math.inf)
     deviation = math.sqrt(2 * squares)
-    return BlockMoments(squares, max(2 * deviation / trace, third / deviation**3))
+    return BlockMoments(squares, max(2 * deviation / trace, third / deviation**3), pairs)
 
 
-def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replicate: int) -> tuple[float, float, float]:
-    """Of drawn targets the mean square of H over consecutive pairs, the trace, and the sum of cubes of block sums."""
+def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replicate: int) -> tuple[float, ...]:
+    """Of drawn targets mean squares and fourth powers of H over consecutive pairs, the trace, cubes of block sums."""
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
     again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
     pairs, sums = block_estimates(again, 2), again.block_sums(size)
     own = diagonal(drawn.problem, operator.threads or 1)
-    square = statistics.total(pairs * pairs) / pairs.shape[0]
-    return square, statistics.total(own[:used]), statistics.total(sums * sums * sums)
+    square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))
+    return square, fourth, statistics.total(own[:used]), statistics.total(sums * sums * sums)
 
 
 def _log_student_tail(x: float, freedom: int) -> float:

@@ -17,8 +17,8 @@ ALL_PAIRS, ALL_PAIRS_OF_RESIDUALS = 20, 50
 SAMPLED = 50
 # Blocks have few events each, and the mean of few skew numbers is skew.
 BLOCKS, BLOCKS_OF_RESIDUALS, SECOND_MOMENT = 30, 80, 500
-# With many classes pairs of samples seldom agree: the mean of few pairs is skew although each sample is an event.
-MOST_SKEWED = 1.1
+# With many classes pairs of samples seldom agree, although each sample is an event: a sum over few of them is theirs.
+PAIRS = 0.7
 # The chi-square law looks in all directions, those where locations near each other hardly vary included.
 LOCATIONS, LOCATIONS_OF_RESIDUALS = 500, 20_000
 
@@ -43,11 +43,11 @@ def warn_of(events: float, test: str, needed: int, remedy: str) -> bool:
     return few
 
 
-def warn_if_skewed(skewness: float, test: str) -> None:
-    """Warn where a mean of blocks is more skewed, given the predictions, than its gamma law follows."""
-    if skewness > MOST_SKEWED:
+def warn_if_pairs_are_few(pairs: float, test: str) -> None:
+    """Warn where blocks have fewer pairs that agree, given the predictions, than their law needs."""
+    if pairs < PAIRS:
         warn(
-            f"{test} may reject calibrated models too often here: given the predictions the mean of its blocks has the "
-            f"skewness {skewness:.2g}, and its law wants at most {MOST_SKEWED:g}; take larger blocks, or {BY_DRAWS}",
+            f"{test} may reject calibrated models too often here: given the predictions its blocks have about "
+            f"{pairs:.2g} pairs of samples that agree, and its law wants {PAIRS:g}; take larger blocks; {BY_DRAWS}",
             AntiConservativeWarning,
         )

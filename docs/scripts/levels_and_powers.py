@@ -277,8 +277,9 @@ def level_cell(pvalues: np.ndarray, warned: np.ndarray, alpha: float) -> str:
 def levels_table(journal: Journal, laws: list[str], methods: list[str], resamples: int) -> str:
     counts = [len(journal.column(key("levels", (law,), LAWS[law].n, m), "pvalues")) for law in laws for m in methods]
     count = max(counts, default=0)
+    sets = f"{count}" if min(counts) == count else f"{min(counts)} to {count}"
     lines = [
-        f"Shares of calibrated sets that are rejected at 0.01, 0.05, 0.1; {min(counts)} to {count} sets each; "
+        f"Shares of calibrated sets that are rejected at 0.01, 0.05, 0.1; {sets} sets each; "
         f"{resamples} draws",
         "99.9 % binomial bounds of {} sets: {}".format(
             count, ", ".join("{:.4f} .. {:.4f}".format(*bounds(count, a)) for a in ALPHAS)

@@ -279,8 +279,7 @@ def levels_table(journal: Journal, laws: list[str], methods: list[str], resample
     count = max(counts, default=0)
     sets = f"{count}" if min(counts) == count else f"{min(counts)} to {count}"
     lines = [
-        f"Shares of calibrated sets that are rejected at 0.01, 0.05, 0.1; {sets} sets each; "
-        f"{resamples} draws",
+        f"Shares of calibrated sets that are rejected at 0.01, 0.05, 0.1; {sets} sets each; {resamples} draws",
         "99.9 % binomial bounds of {} sets: {}".format(
             count, ", ".join("{:.4f} .. {:.4f}".format(*bounds(count, a)) for a in ALPHAS)
         ),

@@ -89,8 +89,10 @@ class Source(ABC):
 
         Returns
         -------
-        y_true, y_pred : array
-            As `chunks` has them; functions of kcalib that read all samples at once take them.
+        y_true : array, shape (stop - start,)
+            As `chunks` has them.
+        y_pred : array, shape (stop - start, m) or (stop - start,)
+            The same; functions of kcalib that read all samples at once take both.
 
         Raises
         ------
@@ -112,11 +114,25 @@ class Source(ABC):
 
     @abstractmethod
     def summed(self, **options: Any) -> Summed:
-        """Sums over all samples, in pieces; options are those of `kcalib.streaming.CalibrationState`."""
+        """Sums over all samples, in pieces.
+
+        Parameters
+        ----------
+        **options
+            Those of `kcalib.streaming.CalibrationState`.
+        """
 
     @abstractmethod
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> SummedTogether:
-        """The same of several models, by name, with the same labels; this source is one of them."""
+        """The same of several models with the same labels.
+
+        Parameters
+        ----------
+        models : mapping of str to Source
+            By name; this source is one of them.
+        **options
+            Those of `kcalib.streaming.ComparisonState`.
+        """
 
 
 def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:

@@ -119,6 +119,16 @@ class PredictionSample:
     def merge(self, other: PredictionSample) -> PredictionSample:
         """Add the rows of another sample with the same options, but for `part`; an error leaves both as they were.
 
+        Parameters
+        ----------
+        other : PredictionSample
+            Of other rows; it stays as it is.
+
+        Returns
+        -------
+        PredictionSample
+            The sample itself.
+
         Raises
         ------
         TypeError

@@ -135,9 +135,10 @@ class Contents:
         tally = self.tally + tally_of(rows, self.options.n_bins, epsilon, threads)
         new = replace(self, waiting=(), tally=tally, sample=self.sample.plus(rows))
         if new.machine is None:
-            held = min(n, FIRST_ROWS - before)
-            _, opened = self.opened.split(rows.taken(slice(0, held)), complete=False)
-            new = replace(new, opened=opened)
+            held = min(n, max(FIRST_ROWS - before, 0))  # merged states may hold more
+            if held:
+                _, opened = self.opened.split(rows.taken(slice(0, held)), complete=False)
+                new = replace(new, opened=opened)
             if before + held < FIRST_ROWS:
                 return new
             new, rows = new.fixed(threads), rows.taken(slice(held, n))
@@ -188,7 +189,11 @@ class Contents:
         return Rows.joined([Rows(numbers, p, data.labels, weights)])
 
     def merged(self, other: Contents, threads: int | None) -> Contents:
-        """With all rows of another state's contents."""
+        """With all rows of another state's contents.
+
+        While neither knows its bandwidth, nor does what they are together, however many rows that are open it has: it
+        must not depend on which states are merged first.
+        """
         different = self.options.difference(other.options)
         if different is not None:
             raise ValueError(different)
@@ -208,12 +213,12 @@ class Contents:
         if new.tally.is_full:
             raise ValueError(TOO_LARGE)
         if new.machine is None:
-            return new.fixed(threads) if len(new.seen) >= FIRST_ROWS else new
+            return new
         blocks, opened = new.opened.closed()
         return replace(new, opened=opened)._with_blocks(blocks)
 
     def fixed(self, threads: int | None) -> Contents:
-        """With the median heuristic for the bandwidths, on the first of the rows, which are all open."""
+        """With the median heuristic for the bandwidths, on the rows of smallest numbers; all are open."""
         if self.machine is not None:
             return self
         points = self.first_points()
@@ -222,10 +227,6 @@ class Contents:
     def first_points(self) -> np.ndarray:
         """Those that the bandwidths come from."""
         return self.settled(None).opened.rows(self.m).probabilities[:FIRST_ROWS]
-
-    def open_with(self, other: Contents) -> Rows:
-        """Those of both that are open, ascending."""
-        return self.settled(None).opened.union(other.settled(None).opened).rows(self.m)
 
     def with_kernel(self, kernel: Kernel, bandwidth_rows: int, threads: int | None) -> Contents:
         """With these bandwidths, which are medians of so many rows, where they are not known yet."""

@@ -228,19 +228,7 @@ class ComparisonState(Saved):
             raise ValueError(
                 f"`models` are {self.models} in one state and {other.models} in the other; make them alike"
             )
-        mine, theirs = dict(self._states), dict(other._states)
-        n = self.n_samples + other.n_samples
-        if self.options.kernel.open_metrics() and other.options.kernel.open_metrics() and n >= HELD:
-            # Each model's rows of both states, as if they had come in the order of their numbers.
-            points = [
-                mine[name]._contents.open_with(theirs[name]._contents).probabilities[:HELD] for name in self.models
-            ]
-            common, _ = resolve(points, self.options.kernel, self._threads)
-            for states in (mine, theirs):
-                for name, state in states.items():
-                    contents = state._contents.settled(self._threads).with_kernel(common, HELD, self._threads)
-                    states[name] = state._with(contents, self._threads)
-        states = {name: state + theirs[name] for name, state in mine.items()}
+        states = {name: state.copy().merge(other._states[name]) for name, state in self._states.items()}
         pairs = {pair: sums + other._pairs[pair] for pair, sums in self._pairs.items()}
         self._states, self._pairs = states, pairs
         return self
@@ -248,7 +236,8 @@ class ComparisonState(Saved):
     def __add__(self, other: ComparisonState) -> ComparisonState:
         if not isinstance(other, ComparisonState):
             return NotImplemented
-        return self.copy().merge(other)
+        first, second = sorted((self, other), key=lambda state: state.options.part)
+        return first.copy().merge(second)
 
     def copy(self) -> ComparisonState:
         """Another state with the same rows."""

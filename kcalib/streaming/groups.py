@@ -179,19 +179,22 @@ class GroupedState(Saved):
         if not isinstance(other, GroupedState):
             raise TypeError(f"`other` is {type(other).__name__}, expected a GroupedState")
         self._check_room({*self._groups, *other._groups})
-        total = self._total + other._total
+        total = self._total.copy().merge(other._total)
         groups = {name: one._with_kernel_of(total) for name, one in self._groups.items()}
         for name, one in other._groups.items():
             theirs = one._with_kernel_of(total)
             # Of the part of this state: an empty one is the first.
-            groups[name] = groups.get(name, self._empty._with_kernel_of(total)) + theirs
+            groups[name] = groups.get(name, self._empty)._with_kernel_of(total).merge(theirs)
         self._total, self._groups = total, groups
         return self
 
     def __add__(self, other: GroupedState) -> GroupedState:
         if not isinstance(other, GroupedState):
             return NotImplemented
-        return self.copy().merge(other)
+        first, second = sorted((self, other), key=lambda state: state.options.part)
+        new = first.copy()
+        new.max_groups = max(self.max_groups, other.max_groups)
+        return new.merge(second)
 
     def copy(self) -> GroupedState:
         """Another state with the same rows."""

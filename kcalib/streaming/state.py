@@ -236,7 +236,10 @@ class CalibrationState(Results, Saved):
     def merge(self, other: CalibrationState) -> CalibrationState:
         """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.
 
-        The state keeps its own `part`, in which it counts on.
+        The state keeps its own `part`, in which it counts on; ``a + b`` is a new state of the smaller one. A state that
+        does not know its bandwidth yet takes that of one that does. While none does, all rows are held, in memory, too:
+        at most 1999 of each state that is merged. The next `update` fixes the bandwidth as soon as there are 2000
+        rows, on those of the smallest numbers; results take the same rows.
 
         Parameters
         ----------
@@ -263,7 +266,8 @@ class CalibrationState(Results, Saved):
     def __add__(self, other: CalibrationState) -> CalibrationState:
         if not isinstance(other, CalibrationState):
             return NotImplemented
-        return self.copy().merge(other)
+        first, second = sorted((self, other), key=lambda state: state.options.part)
+        return first.copy().merge(second)
 
     def copy(self) -> CalibrationState:
         """Another state with the same rows."""

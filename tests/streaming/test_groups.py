@@ -71,7 +71,9 @@ def test_merged_groups():
 def test_states_that_do_not_know_their_bandwidth_are_merged():
     y, p, group = problem(2400)
     both = of_batches(y[:1200], p[:1200], group[:1200], 1) + of_batches(y[1200:], p[1200:], group[1200:], 1, part=1)
-    assert both.total.kernel is not None
+    assert both.total.kernel is None and len({one.kernel for one in both.groups.values()}) == 1
+    both.update(y[:1], p[:1], group="a")
+    assert both.total.kernel == Exponential(kcalib.bandwidth.median_distance(p[:2000]).value)
     assert {one.kernel for one in both.groups.values()} == {both.total.kernel}
 
 

@@ -33,21 +33,18 @@ from kcalib.kernels import VECTOR_METRICS
 __all__ = ["MedianDistance", "median_distance"]
 
 MAX_SAMPLES = 2000
-NO_DISTANCE = (
-    "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
-    "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
-)
 
 
 @dataclass(frozen=True)
 class MedianDistance:
     """The median of pairwise distances, and how it was found."""
 
-    value: float
+    value: float  # of identical points and of a single one, which users do not get to see, 0
     metric: str
     n_samples: int  #: samples whose pairwise distances were taken
     exact: bool  #: whether these were all samples
     seed: int | None  #: seed of the subsample, None if exact
+    of_positive: bool = False  #: whether pairs at distance 0 are left out, as the median of all is 0
 
 
 @on_their_gpu
@@ -62,7 +59,7 @@ def median_distance(
     """Median of the distances between predictions, the default bandwidth of every kernel.
 
     The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
-    median of the non-zero distances. With more than `max_samples` predictions it is taken
+    median of the positive distances, and the result says so. With more than `max_samples` predictions it is taken
     over a random subset of that size; not so for binary problems (and single columns) in host memory or on an
     NVIDIA GPU, where all pairs take time O(n log n).
 
@@ -83,7 +80,7 @@ def median_distance(
     Returns
     -------
     MedianDistance
-        With fields `value`, `metric`, `n_samples`, `exact` and `seed`.
+        With fields `value`, `metric`, `n_samples`, `exact`, `seed` and `of_positive`.
 
     Raises
     ------
@@ -103,36 +100,51 @@ def median_distance(
     if max_samples is not None:
         max_samples = check_integer("max_samples", max_samples, 2)
     points = check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
-    return median_of_points(points, metric, max_samples=max_samples, seed=check_seed(seed), threads=threads)
+    found = median_of_points(points, metric, max_samples=max_samples, seed=check_seed(seed), threads=threads)
+    if found.value == 0:
+        raise ValueError(no_length_scale(found.n_samples))
+    return found
+
+
+def no_length_scale(n: int) -> str:
+    """Why n predictions that have no positive distance give no bandwidth."""
+    if n < 2:
+        return f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth="
+    return (
+        "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
+        "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
+    )
 
 
 def median_of_points(
     points: Array, metric: str, *, max_samples: int | None = MAX_SAMPLES, seed: int = 0, threads: int | None = None
 ) -> MedianDistance:
-    """`median_distance` of checked points."""
+    """`median_distance` of checked points; 0 where there is no positive distance."""
     n = int(points.shape[0])
     if n < 2:
-        raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
+        return MedianDistance(0.0, metric, n, True, None)
     arrays.check_no_threads(points, threads)
     if _is_on_a_line(points):
-        return MedianDistance(_median_on_a_line(points, metric, threads), metric, n, True, None)
+        median, of_positive = _median_on_a_line(points, metric, threads)
+        return MedianDistance(median, metric, n, True, None, of_positive)
     subset = max_samples is not None and n > max_samples
     if subset:
         chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
         points = arrays.namespace(points).take(points, arrays.like(chosen, points), axis=0)
         n = len(chosen)
-    median = PairDistances.between(points, metric, threads).median()
-    return MedianDistance(median, metric, n, not subset, seed if subset else None)
+    median, of_positive = PairDistances.between(points, metric, threads).median()
+    return MedianDistance(median, metric, n, not subset, seed if subset else None, of_positive)
 
 
 def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     """The median of the entries H_ij, i < j, of a symmetric problem whose kernel is a bare distance called `name`.
 
-    For distances that are no vectors': those of at most `MAX_SAMPLES` samples, all of which are in memory at once.
+    For distances that are no vectors': those of at most `MAX_SAMPLES` samples, all of which are in memory at once. 0
+    where there is no positive one.
     """
     n = int(problem.left.points.shape[0])
     if n < 2:
-        raise ValueError(f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth=")
+        return MedianDistance(0.0, name, n, True, None)
     subset = n > MAX_SAMPLES
     rows = np.arange(n)
     if subset:
@@ -144,12 +156,11 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     else:
         distances = np.asarray(arrays.to_host(distances), dtype=np.float64)
         value = float(np.median(distances))
-    if value == 0:
-        distances = distances[distances > 0]
-        if distances.size == 0:
-            raise ValueError(NO_DISTANCE)
-        value = _middle(arrays.namespace(distances).sort(distances))
-    return MedianDistance(value, name, int(rows.shape[0]), not subset, 0 if subset else None)
+    positive = distances[distances > 0] if value == 0 else distances[:0]
+    of_positive = positive.size > 0
+    if of_positive:
+        value = _middle(arrays.namespace(positive).sort(positive))
+    return MedianDistance(value, name, int(rows.shape[0]), not subset, 0 if subset else None, of_positive)
 
 
 def _above_diagonal(entries: Array) -> Array:
@@ -173,20 +184,18 @@ def _is_on_a_line(points: Array) -> bool:
     return points.shape[1] == 1 or off_line(points) <= ON_THE_LINE
 
 
-def _median_on_a_line(points: Array, metric: str, threads: int | None) -> float:
+def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[float, bool]:
     """As `Distances.median`."""
     if arrays.is_host(points):
         places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
         places[:-1].sort()
         with terminal_progress() as progress:
-            median = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
-        if median == 0:
-            raise ValueError(NO_DISTANCE)
+            median, of_positive = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
     else:
-        median = LineDistances(SortedPlaces.of(points[:, -1])).median()
+        median, of_positive = LineDistances(SortedPlaces.of(points[:, -1])).median()
     if points.shape[1] == 1:
-        return median / 2 if metric == "total_variation" else median
-    return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric]
+        return median / 2 if metric == "total_variation" else median, of_positive
+    return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric], of_positive
 
 
 COLLECTED = 2**21  # distances that are sorted at once, and 32 more for each point
@@ -219,15 +228,13 @@ class Distances(ABC):
     def pairs(self) -> int:
         return self.n * (self.n - 1) // 2
 
-    def median(self) -> float:
-        """The median of all distances; if it is 0, of those that are not."""
+    def median(self) -> tuple[float, bool]:
+        """The median of all distances, or, if it is 0, of the positive ones; and whether it is of these."""
         value = self.middle(0)
-        if value == 0:
-            zeros = int(self.counts(np.array([np.nextafter(0.0, 1.0)]))[0])
-            if zeros == self.pairs:
-                raise ValueError(NO_DISTANCE)
-            value = self.middle(zeros)
-        return value
+        if value > 0:
+            return value, False
+        zeros = int(self.counts(np.array([np.nextafter(0.0, 1.0)]))[0])
+        return (0.0, False) if zeros == self.pairs else (self.middle(zeros), True)
 
     def middle(self, first: int) -> float:
         """Median of the distances of rank `first` and up."""

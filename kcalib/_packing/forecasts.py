@@ -51,7 +51,7 @@ def _pack_alike(
     threads: int | None = None,
 ) -> Alike:
     models = (first, *others)
-    found = resolve(models, kernel, target_kernel, threads)
+    found = resolve(models, kernel, target_kernel, threads, elsewhere=False)
     medians, of_targets = (
         () if others else tuple(one[0] for one in every.values()) for every in (found.medians, found.target_medians)
     )
@@ -73,7 +73,7 @@ def _pack_locations(
     *,
     threads: int | None = None,
 ) -> Packed:
-    found = resolve([data], kernel, target_kernel, threads)
+    found = resolve([data], kernel, target_kernel, threads, elsewhere=True)
     medians, of_targets = (
         tuple(one[0] for one in medians.values()) for medians in (found.medians, found.target_medians)
     )
@@ -89,7 +89,8 @@ def _pack_locations(
 def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
     """K_ij = k(P_i, P_j), without targets: all marks are 1."""
     expected = prediction.expected_value()
-    resolved = resolve([Forecasts(expected, prediction, None)], kernel, Gaussian(bandwidth=1.0), threads)
+    data = Forecasts(expected, prediction, None)
+    resolved = resolve([data], kernel, Gaussian(bandwidth=1.0), threads, elsewhere=False)
     points = resolved.points[0]
     ones = arrays.namespace(points.values).ones_like(points.values[:, :1])
     side = Side(compact(points.values), ones)
@@ -100,10 +101,16 @@ def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, t
 
 
 def resolve(
-    models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
+    models: Sequence[Forecasts],
+    kernel: Kernel | None,
+    target_kernel: TargetKernel,
+    threads: int | None,
+    *,
+    elsewhere: bool,
 ) -> Resolved:
     """Both kernels; a bandwidth that is not given is the median over the models of a median distance.
 
+    With `elsewhere` the kernel on predictions will see others, too, so that identical ones are an error.
     That on targets is a function of the predictions alone, so that tests that draw targets from them are exact.
     """
     target_medians: dict[str, list[MedianDistance]] = {}
@@ -113,7 +120,9 @@ def resolve(
         if not draws:
             draws.extend(_one_draw(model) for model in models)
         counts = all(model.prediction.support == "count" for model in models)
-        return medians_of(draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric)
+        return medians_of(
+            draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric, elsewhere=True
+        )
 
     target = _checked_target(models, target_kernel)
     target = _resolved(target, {metric: target_bandwidth(metric) for metric in _open_metrics(target)})
@@ -127,7 +136,7 @@ def resolve(
     medians: dict[str, list[MedianDistance]] = {}
 
     def bandwidth(metric: Any) -> float:
-        return medians_of(points, lambda one: one.median(metric, threads), medians, str(metric))
+        return medians_of(points, lambda one: one.median(metric, threads), medians, str(metric), elsewhere=elsewhere)
 
     kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
     return Resolved(kernel, target, points, medians, target_medians)

@@ -55,7 +55,9 @@ def _pack_alike(
     threads: int | None = None,
 ) -> Alike:
     models = (first, *others)
-    resolved, medians = resolve([one.probabilities for one in models], check_kernel(kernel, first.m), threads)
+    resolved, medians = resolve(
+        [one.probabilities for one in models], check_kernel(kernel, first.m), threads, elsewhere=False
+    )
     target, terms = TargetMatrix(target_root(target_kernel, first)), _terms(resolved)
     definite = _is_definite(resolved, first.m)
     own = () if others else _first(medians)
@@ -72,17 +74,19 @@ def _pack_locations(
     *,
     threads: int | None = None,
 ) -> Packed:
-    resolved, medians = resolve([data.probabilities], check_kernel(kernel, data.m), threads)
+    resolved, medians = resolve([data.probabilities], check_kernel(kernel, data.m), threads, elsewhere=True)
     target = TargetMatrix(target_root(target_kernel, data))
     left, right = _location_side(locations, target.root), sample_side(data, target.root, threads)
     problem = PairProblem(left, right, _terms(resolved))
     return Packed(problem, resolved, _first(medians), target, _is_definite(resolved, data.m))
 
 
-def pack_points(points: Array, kernel: Kernel | None, dtype: str, *, threads: int | None = None) -> Packed:
+def pack_points(
+    points: Array, kernel: Kernel | None, dtype: str, *, threads: int | None = None, elsewhere: bool = False
+) -> Packed:
     """K_ij = k(x_i, x_j) of checked points, shape (n, m): all marks are 1."""
     m = int(points.shape[1])
-    resolved, medians = resolve([points], check_kernel(kernel, m), threads)
+    resolved, medians = resolve([points], check_kernel(kernel, m), threads, elsewhere=elsewhere)
     xp = arrays.namespace(points)
     points = xp.astype(points, getattr(xp, dtype), copy=False)
     problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved))
@@ -110,13 +114,22 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
 
 
 def resolve(
-    models: Sequence[Array], kernel: Kernel, threads: int | None
+    models: Sequence[Array], kernel: Kernel, threads: int | None, *, elsewhere: bool
 ) -> tuple[Kernel, dict[str, list[MedianDistance]]]:
-    """The kernel with its bandwidths as numbers, the same for the points of all models; the medians they come from."""
+    """The kernel with its bandwidths as numbers, the same for the points of all models; the medians they come from.
+
+    With `elsewhere` it will see other points, too, so that identical ones leave a bandwidth open: that is an error.
+    """
     medians: dict[str, list[MedianDistance]] = {}
 
     def bandwidth(metric: str) -> float:
-        return medians_of(models, lambda points: median_of_points(points, metric, threads=threads), medians, metric)
+        return medians_of(
+            models,
+            lambda points: median_of_points(points, metric, threads=threads),
+            medians,
+            metric,
+            elsewhere=elsewhere,
+        )
 
     return kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()}), medians
 

@@ -18,11 +18,19 @@ import numpy as np
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._pairs.problem import Mixtures, PairProblem, Side
-from kcalib.bandwidth import MedianDistance
+from kcalib.bandwidth import MedianDistance, no_length_scale
 from kcalib.kernels import SMALLEST, Kernel
 from kcalib.target_kernels import TargetKernel
 
-Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one
+Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one; of all where none has
+ANY_BANDWIDTH = "any: the predictions are identical, so the value does not depend on it"
+
+
+def name_of(median: MedianDistance) -> str:
+    """What it is, in words."""
+    if median.of_positive:
+        return f"median of the positive {median.metric} distances"
+    return f"median {median.metric} distance"
 
 
 class Target(ABC):
@@ -79,12 +87,13 @@ class Packed:
     def described(self) -> dict[str, Any]:
         """What every result says about the kernels."""
         sources = [
-            f"median {m.metric} distance of "
-            + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
+            f"{name_of(m)} of " + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
+            if m.value > 0
+            else ANY_BANDWIDTH
             for m in self.medians
         ]
         sources += [
-            f"on targets: median {m.metric} distance of one draw from every prediction"
+            f"on targets: {name_of(m)} of one draw from every prediction"
             + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
             for m in self.target.medians
         ]
@@ -92,7 +101,7 @@ class Packed:
             "target_factor": self.target.route,
             "kernel": str(self.kernel),
             "bandwidth": self.bandwidth,
-            "bandwidth_source": "; ".join(sources) or "given",
+            "bandwidth_source": "; ".join(dict.fromkeys(sources)) or "given",
             "target_kernel": self.target.name,
         }
 
@@ -163,19 +172,24 @@ def pack_locations(
 
 
 def medians_of(
-    models: Sequence[Any], median_of: Callable[[Any], MedianDistance], found: dict[str, list[MedianDistance]], name: str
+    models: Sequence[Any],
+    median_of: Callable[[Any], MedianDistance],
+    found: dict[str, list[MedianDistance]],
+    name: str,
+    *,
+    elsewhere: bool,
 ) -> float:
     """The bandwidth that the models share: the median of their medians, which are kept in `found` under `name`.
 
-    A model of identical predictions has none; an error if no model has one.
+    A model of identical predictions has none. If no model has one, a kernel between the predictions of a model is the
+    same at every bandwidth, and 1 is taken; an error if the kernel sees points `elsewhere`, too.
     """
     if name not in found:
-        medians = []
-        for i, model in enumerate(models):
-            try:
-                medians.append(median_of(model))
-            except ValueError:  # identical predictions only
-                if i == len(models) - 1 and not medians:
-                    raise
-        found[name] = medians
+        medians = [median_of(model) for model in models]
+        positive = [one for one in medians if one.value > 0]
+        if elsewhere and not positive:
+            raise ValueError(no_length_scale(max(one.n_samples for one in medians)))
+        found[name] = positive or medians
+    if found[name][0].value == 0:
+        return 1.0
     return max(median(m.value for m in found[name]), SMALLEST)

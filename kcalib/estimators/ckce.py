@@ -9,7 +9,6 @@ On an NVIDIA GPU points, residuals, solutions and factors stay there; single num
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any, Literal, overload
 
@@ -21,7 +20,7 @@ from kcalib._input.forecasts import prepare
 from kcalib._input.methods import Method, Seeded, resolved
 from kcalib.estimators.ckce_exact import ToleranceWarning, exact_value
 from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
-from kcalib.estimators.ckce_system import Approximation, System, default_kernel, residual_rows, with_any_bandwidth
+from kcalib.estimators.ckce_system import Approximation, System, default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.estimators.skce import PairOptions, describe, estimate, value_of
 from kcalib.kernels import Kernel
@@ -220,7 +219,7 @@ def ckce(
     trace at most: few columns for targets that are numbers and smooth kernels, up to n for targets in many dimensions
     (time O(n^3) then, memory O(n^2)). The error bound contains what is left out.
 
-    A single sample, or identical class probabilities, are allowed: the default kernel then needs no bandwidth.
+    A single sample, or identical predictions, are allowed: the value then depends on no bandwidth.
 
     References
     ----------
@@ -260,7 +259,7 @@ def ckce(
         check_max_memory(max_memory)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
-    kernel, source = with_any_bandwidth(data, default_kernel(data) if kernel is None else kernel)
+    kernel = default_kernel(data) if kernel is None else kernel
     packed = _packing.pack(data, kernel, target_kernel, threads=threads)
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
     residuals = residual_rows(data, packed, threads=threads, max_memory=max_memory, seed=seed)
@@ -270,14 +269,11 @@ def ckce(
     found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not full_output:
         return found.value
-    description = describe(data, packed, matrix)
-    if source is not None:
-        description["bandwidth_source"] = source
     return CKCEResult(
         **found._asdict(),
         regularization=shift / data.n,
         n_samples=data.n,
-        **description,
+        **describe(data, packed, matrix),
         dtype=data.dtype,
         threads=matrix.threads,
         seconds=time.perf_counter() - start,
@@ -408,12 +404,11 @@ def jkce(
     """
     check_choice("estimator", estimator, ("unbiased", "biased"))
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    kernel, source = with_any_bandwidth(data, default_kernel(data) if kernel is None else kernel)
+    kernel = default_kernel(data) if kernel is None else kernel
     options = PairOptions(kernel, target_kernel, operator, threads)
     if not full_output:
         return value_of(data, options, estimator, None)
-    result = estimate(data, options, estimator, None)
-    return result if source is None else dataclasses.replace(result, bandwidth_source=source)
+    return estimate(data, options, estimator, None)
 
 
 def _regularization(value: Any, n: int) -> float:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
@@ -75,26 +74,6 @@ def _of_classes(first: Classification, *others: Classification) -> Kernel:
 def _of_distributions(first: Forecasts, *others: Forecasts) -> Kernel:
     pointed = all(one.prediction.wasserstein_points() is not None for one in (first, *others))
     return Gaussian(metric="wasserstein" if pointed else "mmd")
-
-
-@functools.singledispatch
-def with_any_bandwidth(data: Data, kernel: Kernel) -> tuple[Kernel, str | None]:
-    """The kernel, and where its bandwidth comes from, if not from the user or the median heuristic.
-
-    Identical class probabilities have no median distance, and the value does not depend on a bandwidth.
-    """
-    return kernel, None
-
-
-@with_any_bandwidth.register
-def _(data: Classification, kernel: Kernel) -> tuple[Kernel, str | None]:
-    _packing.check_kernel(kernel, data.m)
-    xp, p = data.xp, data.probabilities
-    if not bool(xp.all(xp.min(p, axis=0) == xp.max(p, axis=0))):
-        return kernel, None
-    with_bandwidths = kernel.resolve(dict.fromkeys(kernel.open_metrics(), 1.0))
-    source = "any: the predictions are identical, so the value does not depend on it"
-    return with_bandwidths, None if with_bandwidths == kernel else source
 
 
 @functools.singledispatch

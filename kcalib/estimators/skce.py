@@ -212,8 +212,8 @@ def skce(
         If a value is wrong: NaN, probabilities outside [0, 1], rows that do not sum to 1,
         labels outside 0..m-1, shapes or lengths that disagree, swapped arguments, too few
         samples, a block size outside 2..n, an option that the estimator does not have,
-        identical predictions with the median heuristic, an indefinite `target_kernel`; for "features" a kernel
-        that is not known to be positive definite.
+        an indefinite `target_kernel`; for "features" a kernel that is not known to be positive definite; for a source
+        without bandwidth, if its first predictions are identical.
     MemoryError
         If there is no memory for a packed copy of the input.
 

@@ -18,6 +18,8 @@ from kcalib._backend.options import OptionError, check_integer
 from kcalib._input.data import Data
 from kcalib._input.source import Source
 from kcalib._packing import Packed
+from kcalib._packing.packed import name_of
+from kcalib.bandwidth import no_length_scale
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
 
@@ -67,8 +69,9 @@ def blocks_of_source(
             some = data.take(np.arange(min(FIRST, used)))
             found = packed(some, kernel)
             kernel = found.kernel
-            (median,) = {one.metric for one in found.medians}
-            from_first = f"median {median} distance of the first {some.n} samples"
+            if any(one.value == 0 for one in found.medians):  # later ones may differ
+                raise ValueError(no_length_scale(some.n))
+            from_first = f"{' and '.join(map(name_of, found.medians))} of the first {some.n} samples"
         estimate = estimated(data, packed(data, kernel), size)
         count = used // size
         spread = 0.0 if estimate.standard_error is None else estimate.standard_error**2 * count * (count - 1)

@@ -62,7 +62,7 @@ class Expansion:
             If neither way fits in memory.
         """
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
-        operator = KernelMatrix(pack_points(points, kernel, "float64"), threads=None, operator=None)
+        operator = KernelMatrix(pack_points(points, kernel, "float64", elsewhere=True), threads=None, operator=None)
         most = _largest_rank(points, max_memory)
         found = _factor(operator, most, arrays.is_host(points))
         if found.rank < most:

@@ -217,12 +217,16 @@ class Contents:
         blocks, opened = new.opened.closed()
         return replace(new, opened=opened)._with_blocks(blocks)
 
-    def fixed(self, threads: int | None) -> Contents:
-        """With the median heuristic for the bandwidths, on the rows of smallest numbers; all are open."""
+    def fixed(self, threads: int | None, *, elsewhere: bool = True) -> Contents:
+        """With the median heuristic for the bandwidths, on the rows of smallest numbers; all are open.
+
+        Identical ones have no median: an error where the kernel will see others `elsewhere`.
+        """
         if self.machine is not None:
             return self
         points = self.first_points()
-        return self.with_kernel(resolve([points], self.options.kernel, threads)[0], len(points), threads)
+        kernel, _ = resolve([points], self.options.kernel, threads, elsewhere=elsewhere)
+        return self.with_kernel(kernel, len(points), threads)
 
     def first_points(self) -> np.ndarray:
         """Those that the bandwidths come from."""
@@ -264,7 +268,7 @@ class Contents:
         found = self.bin_totals(threads)
         if self.machine is None and found.n < 2:
             raise ValueError("the SKCE needs at least 2 samples, the state has 1 sample; call update() with more")
-        final = self.settled(threads).fixed(threads)
+        final = self.settled(threads).fixed(threads, elsewhere=found.n > FIRST_ROWS)
         if final.opened.pieces:
             final = final._with_blocks([final.opened.rows(final.m)])
         machine, sums = final.machine, final.sums

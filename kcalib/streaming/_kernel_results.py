@@ -19,6 +19,7 @@ import numpy as np
 
 from kcalib._packing import pack
 from kcalib._packing.features import LabelFeatures
+from kcalib._packing.packed import ANY_BANDWIDTH
 from kcalib._packing.variance import expected_lengths, finite_law
 from kcalib._pairs import statistics
 from kcalib._pairs.feature_sums import feature_rows, row_forms
@@ -222,6 +223,9 @@ class KernelResults:
         if rows is not None:
             metrics = " and ".join(dict.fromkeys(str(factor.metric) for factor in self.totals.kernel.factors()))
             fields["bandwidth_source"] = f"median {metrics} distance of the first {rows} samples"
+            sample = self.totals.sample.probabilities
+            if len(sample) == self.n and (sample == sample[0]).all():
+                fields["bandwidth_source"] = ANY_BANDWIDTH
         return fields | {
             "operator_reason": f"sums of {self.totals.map.n_columns} features of the kernel, which a state adds up",
             "dtype": "float64",

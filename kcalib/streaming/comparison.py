@@ -195,7 +195,7 @@ class ComparisonState(Saved):
         if not kernel.open_metrics():
             return {name: state.copy() for name, state in states.items()}
         points = [state._contents.first_points()[:HELD] for state in states.values()]
-        common, _ = resolve(points, kernel, self._threads)
+        common, _ = resolve(points, kernel, self._threads, elsewhere=True)
 
         def known(contents: Contents) -> Contents:
             return contents.settled(self._threads).with_kernel(common, min(rows, HELD), self._threads)

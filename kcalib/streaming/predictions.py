@@ -179,4 +179,4 @@ class PredictionSample:
             As `kcalib.skce` for its kernel; if there are fewer than two predictions, or identical ones only.
         """
         rows = self._sample.rows
-        return resolve([rows.probabilities], check_kernel(kernel, rows.probabilities.shape[1]), None)[0]
+        return resolve([rows.probabilities], check_kernel(kernel, rows.probabilities.shape[1]), None, elsewhere=True)[0]

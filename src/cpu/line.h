@@ -82,8 +82,8 @@ bool line_forms(const Line& line, const int64_t* positions, const FormTerm* term
                 const FormWeights& weights, long n_replicates, const Run& run, double* out);
 
 // The median of the distances of all pairs of n points, ascending; if it is 0, of all pairs at another
-// distance; 0 if there is none. places[n] is infinite.
-bool line_median(const double* places, long n, const Run& run, double* median);
+// distance, which of_positive says; 0 if there is none. places[n] is infinite.
+bool line_median(const double* places, long n, const Run& run, double* median, bool* of_positive);
 
 // Chunks of a line, from n alone: they decide the order of summation.
 struct Chunks {

@@ -185,7 +185,7 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
 
 }  // namespace
 
-bool line_median(const double* places, long n, const Run& run, double* median) {
+bool line_median(const double* places, long n, const Run& run, double* median, bool* of_positive) {
   Distances distances(places, n, run);
   const long zeros = distances.zeros(), pairs = distances.pairs();
   const auto middle = [&](long before) {
@@ -193,7 +193,8 @@ bool line_median(const double* places, long n, const Run& run, double* median) {
     return mean_of_ranks(distances, n, before + (count + 1) / 2, before + count / 2 + 1);
   };
   *median = pairs > zeros ? middle(0) : 0;
-  if (*median == 0 && pairs > zeros) *median = middle(zeros);
+  *of_positive = *median == 0 && pairs > zeros;
+  if (*of_positive) *median = middle(zeros);
   return !distances.stopped();
 }
 

@@ -57,7 +57,7 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         const ProductRows&) except +
     bint c_line_forms "kcalib::line_forms"(
         const Line&, const int64_t*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
-    bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*) except +
+    bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*, cpp_bool*) except +
 
 
 cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
@@ -229,10 +229,13 @@ def line_forms(
 
 
 def line_median(const double[::1] places, Sweep sweep not None):
-    """Median distance of the pairs of all places but the last, which is infinite; see src/cpu/line.h."""
+    """Median distance of the pairs of all places but the last, which is infinite, and whether it is of the positive ones
+    alone; see src/cpu/line.h.
+    """
     cdef double median = 0
+    cdef cpp_bool of_positive = False
     cdef bint finished
     with nogil:
-        finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median)
+        finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median, &of_positive)
     sweep.raise_if_stopped(finished)
-    return median
+    return median, bool(of_positive)

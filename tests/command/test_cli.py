@@ -381,13 +381,6 @@ def test_files_that_cannot_be_compared(tmp_path, capsys, data, good, change, mes
     assert result["comparison"] is None and [entry["file"] for entry in result["errors"]] == [path]
 
 
-def test_models_that_have_no_bandwidth(tmp_path, capsys):
-    for name in "ab":
-        np.savez(tmp_path / f"{name}.npz", y=np.array([0, 1] * 5), p=np.full(10, 0.5))
-    assert main(["compare", str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]) == 1
-    assert error_line(capsys).startswith("compare: `y_pred` has identical rows only")
-
-
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [

@@ -260,13 +260,12 @@ def test_what_does_not_fit_is_refused(options, message):
         kcalib.skce(y, p, **options)
 
 
-def test_too_few_samples_and_identical_predictions_are_refused():
+def test_too_few_samples_are_refused_and_identical_predictions_are_not():
     with pytest.raises(ValueError, match="estimator='features' needs at least 2 samples, `y_true` has 1"):
         kcalib.skce([0], [[0.5, 0.5]], kernel=Exponential(1.0), estimator="features")
     with pytest.raises(ValueError, match="at least 2 samples of positive `sample_weight`"):
         kcalib.skce([0, 1], [0.2, 0.6], sample_weight=[1, 0], estimator="features")
-    with pytest.raises(ValueError, match="identical"):
-        kcalib.skce([0, 1, 1], [0.5] * 3, estimator="features")
+    assert kcalib.skce([0, 1, 1], [0.5] * 3, estimator="features") == pytest.approx(-1 / 6)
     with pytest.raises(TypeError, match="`n_columns` is 2.5, expected an integer"):
         check_columns(2.5)
     with pytest.raises(OptionError, match="seed"):

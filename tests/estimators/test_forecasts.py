@@ -404,8 +404,13 @@ class TestErrors:
             )
 
     def test_identical_predictions(self):
-        with pytest.raises(ValueError, match="identical rows only"):
-            kcalib.skce(self.y, Normal(np.zeros(N), np.ones(N)))
+        same = Normal(np.zeros(N), np.ones(N))
+        found = kcalib.skce(self.y, same, full_output=True)
+        assert found.bandwidth_source.startswith("any: the predictions are identical")
+        for kernel in (Exponential(bandwidth=0.01, metric="wasserstein"), Exponential(metric="mmd")):
+            assert kcalib.skce(self.y, same, kernel=kernel) == pytest.approx(found.value, rel=1e-12)
+        with pytest.raises(ValueError, match="identical rows only"):  # test locations elsewhere
+            kcalib.ucme(self.y, same, test_predictions=Normal([1.0], [1.0]), test_labels=[0.0])
 
     def test_matrices(self):
         with pytest.raises(ValueError, match="positive semi-definite"):

@@ -399,8 +399,22 @@ def test_too_few_samples():
         kcalib.calibration_test([0, 1, 0, 1], [0.1, 0.9, 0.2, 0.8], method=kcalib.methods.Block(block_size=3))
 
 
-def test_identical_predictions_need_a_bandwidth():
+def test_identical_predictions_need_no_bandwidth():
+    """The kernel is 1 for every bandwidth; a source may go on with others."""
+    y, p = [0, 1, 1], [0.5, 0.5, 0.5]
+    found = kcalib.skce(y, p, full_output=True)
+    assert found.value == pytest.approx((0.5 - 0.5 - 0.5) / 3)
+    assert found.bandwidth_source == "any: the predictions are identical, so the value does not depend on it"
+    assert kcalib.skce(y, p, kernel=Exponential() + Exponential(metric="cityblock")) == pytest.approx(2 * found.value)
+    assert kcalib.skce([0], [0.3], estimator="biased") == pytest.approx(0.18)
     with pytest.raises(ValueError, match="`y_pred` has identical rows only.*bandwidth="):
-        kcalib.skce([0, 1, 1], [0.5, 0.5, 0.5])
-    value = kcalib.skce([0, 1, 1], [0.5, 0.5, 0.5], kernel=Exponential(bandwidth=1.0))
-    assert value == pytest.approx((0.5 - 0.5 - 0.5) / 3)
+        kcalib.skce(kcalib.streaming.source((y, p)), estimator="block", block_size=2)
+
+
+def test_a_median_of_positive_distances_says_so():
+    y, p = np.arange(10) % 2, np.array([0.5] * 8 + [0.6, 0.9])
+    for points in (p, np.stack([1 - p, p / 2, p / 2], axis=1)):
+        found = kcalib.skce(y, points, full_output=True)
+        assert found.bandwidth_source == "median of the positive euclidean distances of all samples"
+    assert kcalib.bandwidth.median_distance(p[:, None]).of_positive
+    assert not kcalib.bandwidth.median_distance(p[7:, None]).of_positive

@@ -443,8 +443,11 @@ def test_models_without_a_length_scale():
     result = kcalib.compare(y, models)
     assert result.kernel == str(Exponential(bandwidth=float(np.median(medians))))
     assert "over 3 models" in result.bandwidth_source
-    with pytest.raises(ValueError, match="identical rows only"):
-        kcalib.compare(y, {"a": models["constant"], "b": np.full((len(y), 3), 1 / 3)})
+    constant = {"a": models["constant"], "b": np.full((len(y), 3), 1 / 3)}
+    found = kcalib.compare(y, constant)
+    assert found.bandwidth_source.startswith("any: the predictions are identical")
+    for one, (_, p) in zip(found.models, constant.items(), strict=True):
+        assert one.value == kcalib.skce(y, p, kernel=Exponential(bandwidth=0.01))
 
 
 @pytest.mark.parametrize("metric", OF_CLASSES)

@@ -320,7 +320,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "estimator='block' needs at least 2 samples, `y_true` has 1",
     ),
     "one-sample-and-median": (
-        lambda: kcalib.skce([0], [0.3], estimator="biased"),
+        lambda: kcalib.bandwidth.median_distance([[0.3]]),
         ValueError,
         "`y_pred` has 1 rows, expected at least 2 for the median heuristic; pass bandwidth=",
     ),
@@ -392,7 +392,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "`n_bins` is 0, expected an integer between 1 and 1000000",
     ),
     "constant-predictions": (
-        lambda: kcalib.skce(Y, [[0.5, 0.3, 0.2]] * 4),
+        lambda: kcalib.bandwidth.median_distance([[0.5, 0.3, 0.2]] * 4),
         ValueError,
         "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
         "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)",

@@ -361,6 +361,6 @@ def test_the_median_of_entries(cupy, ties):
     expected = median_of_entries(PairProblem(side, None, terms), "euclidean")
     assert found.value == pytest.approx(expected.value, rel=1e-14)
     assert (found.n_samples, found.exact) == (30, True)
+    assert found.of_positive == expected.of_positive == (ties > 0)
     same = Side(np.repeat(p[:1], 5, axis=0), np.ones((5, 1)))
-    with pytest.raises(ValueError, match="identical rows only"):
-        median_of_entries(PairProblem(on_device(same), None, terms), "euclidean")
+    assert median_of_entries(PairProblem(on_device(same), None, terms), "euclidean").value == 0

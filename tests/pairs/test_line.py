@@ -390,7 +390,10 @@ def test_instruction_sets_agree(level):
 def test_median_on_a_line(places, n):
     x = PLACES[places](np.random.default_rng(n), n)
     sweep = _native.Sweep(2)
-    assert _native.line_median(np.append(np.sort(x), np.inf), sweep) == brute_median(x)
+    found, of_positive = _native.line_median(np.append(np.sort(x), np.inf), sweep)
+    assert found == brute_median(x)
+    distances = np.abs(x[:, None] - x[None, :])[np.triu_indices(n, 1)]
+    assert of_positive == bool(np.median(distances) == 0 and distances.any())
 
 
 def test_median_distance_is_exact_on_a_line():

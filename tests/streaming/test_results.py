@@ -463,7 +463,11 @@ def test_bins_and_scores_need_no_bandwidth(p):
     assert state.brier_decomposition() == given.brier_decomposition()
     np.testing.assert_array_equal(state.reliability().count, given.reliability().count)
     assert state.kernel is None
-    with pytest.raises(
-        ValueError, match="identical rows only" if len(p) > 1 else "at least 2 samples, the state has 1"
-    ):
-        state.result()
+    if len(p) > 1:
+        found, expected = state.result(), kcalib.evaluate(y, p, method="features", estimator="features")
+        assert found.skce.value == pytest.approx(expected.skce.value, rel=1e-12)
+        assert found.skce.bandwidth_source == expected.skce.bandwidth_source
+        assert found.skce.bandwidth_source.startswith("any: the predictions are identical")
+    else:
+        with pytest.raises(ValueError, match="at least 2 samples, the state has 1"):
+            state.result()

@@ -15,6 +15,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._packing import Packed, TargetMatrix
+from kcalib._packing.packed import ANY_BANDWIDTH, name_of
 from kcalib._pairs.dispatch import Operator
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
@@ -120,11 +121,15 @@ def joined(separator: str, names: Iterable[str | None]) -> str | None:
 
 def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
     sources = []
-    for metric, found in medians.items():
+    for found in medians.values():
         samples = {"all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}": None for m in found}
         of = " or ".join(samples)
-        sources.append(f"median over {len(found)} models of the median {metric} distance of {of}")
-    return "; ".join(sources)
+        if found[0].value == 0:
+            sources.append(ANY_BANDWIDTH)
+            continue
+        names = " or ".join(dict.fromkeys(name_of(m) for m in found))
+        sources.append(f"median over {len(found)} models of the {names} of {of}")
+    return "; ".join(dict.fromkeys(sources))
 
 
 def subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kcalib._backend.files import printable
 from kcalib._command.arguments import parser
 from kcalib._command.compare import run_compare
 from kcalib._command.evaluate import run_demo, run_evaluate
 from kcalib._command.states import run_merge, run_show, run_update
-from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, printable, report, write
+from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report, write
 from kcalib.streaming import RunStopped
 
 COMMANDS = {"evaluate": run_evaluate, "compare": run_compare, "demo": run_demo}

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError
 from kcalib._command import files
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
-from kcalib._command.streams import message_of, printable, report
+from kcalib._command.streams import message_of, report
 from kcalib._input.data import Data
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.report import figures

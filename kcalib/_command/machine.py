@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kcalib._backend.files import printable
 from kcalib._command.jobs import Failure, Job, Model
-from kcalib._command.streams import printable
 from kcalib._version import __version__
 from kcalib.evaluation_results import Evaluation
 from kcalib.results import Comparison, ConfidenceInterval

@@ -11,13 +11,14 @@ from functools import singledispatch
 from pathlib import Path
 
 from kcalib import streaming
+from kcalib._backend.files import printable
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, collected, named
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import given_options
 from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened
-from kcalib._command.streams import BAD_INPUT, DONE, printable, write
+from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._input.source import Source
 from kcalib.kernels import Exponential, Kernel
 from kcalib.report import figures
@@ -42,7 +43,8 @@ def run_update(arguments: argparse.Namespace) -> int:
                     resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
                 )  # fmt: skip
             added = state.n_samples - rows
-            written = write(f"{arguments.state}: {added} rows of {arguments.file} added, {state.n_samples} in all\n")
+            what = f"{added} rows of {printable(arguments.file)} added, {state.n_samples} in all"
+            written = write(f"{printable(arguments.state)}: {what}\n")
             return DONE if written else BAD_INPUT
     return BAD_INPUT
 
@@ -153,7 +155,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
     if failures:
         return BAD_INPUT
     n = f"{len(arguments.files)} state{'s' if len(arguments.files) > 1 else ''}"
-    return DONE if write(f"{out}: {n} merged, {merged.n_samples} rows\n") else BAD_INPUT
+    return DONE if write(f"{printable(out)}: {n} merged, {merged.n_samples} rows\n") else BAD_INPUT
 
 
 def run_show(arguments: argparse.Namespace) -> int:

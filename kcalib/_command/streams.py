@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from kcalib._backend.files import printable
+
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130  # 75: EX_TEMPFAIL
 
 
@@ -15,11 +17,6 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         text = f"not enough memory ({text})" if text else "not enough memory"
     return printable(" ".join(text.split()))
-
-
-def printable(text: str) -> str:
-    """File names need not be text."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def report(line: str) -> None:

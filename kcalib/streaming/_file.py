@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib._backend.files import endless, printable
 from kcalib._version import __version__
 from kcalib.streaming._descriptions import UnknownError, described, restored
 
@@ -116,12 +117,14 @@ def read(path: Any) -> bytes:
     OSError
         If it cannot be read.
     ValueError
-        If it is a folder, or no file of a state.
+        If it is a folder, a device or a pipe, or no file of a state.
     """
-    name = os.fspath(path)
-    if os.path.isdir(name):
+    name = printable(os.fspath(path))
+    if os.path.isdir(path):
         raise ValueError(f"{name} is a folder, expected a file with a state")
-    with open(name, "rb") as file:
+    if (kind := endless(path)) is not None:
+        raise ValueError(f"{name} is {kind}, expected a file with a state")
+    with open(path, "rb") as file:
         start = file.read(PROLOGUE.size)
         _check_start(start, os.fstat(file.fileno()).st_size, name)
         return start + file.read()
@@ -141,9 +144,9 @@ def write(path: Any, data: bytes) -> None:
     """
     target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
     if target.is_dir():
-        raise ValueError(f"{os.fspath(path)} is a folder, expected the name of a file")
+        raise ValueError(f"{printable(os.fspath(path))} is a folder, expected the name of a file")
     if target.exists() and not target.is_file():  # it would be replaced, too
-        raise ValueError(f"{os.fspath(path)} is a device or a pipe, expected the name of a file")
+        raise ValueError(f"{printable(os.fspath(path))} is a device or a pipe, expected the name of a file")
     beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from kcalib._backend.files import printable
 from kcalib.streaming._file import Content, packed, read, unpacked, write
 
 
@@ -107,7 +108,7 @@ class Saved(ABC):
             If it is empty, truncated, damaged, none of kcalib's, of a later format, or holds another kind of state;
             or if it is a folder.
         """
-        name = os.fspath(path)
+        name = printable(os.fspath(path))
         return cls.of_content(unpacked(read(path), name), name)
 
     @classmethod

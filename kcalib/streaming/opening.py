@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from kcalib._backend.files import printable
 from kcalib.streaming._file import read, unpacked
 from kcalib.streaming._saved import Saved
 from kcalib.streaming.comparison import ComparisonState
@@ -43,7 +44,7 @@ def load(path: Any) -> Any:
     ...     kcalib.streaming.load(pathlib.Path(folder) / "state.kcalib") == state
     True
     """
-    name = os.fspath(path)
+    name = printable(os.fspath(path))
     content = unpacked(read(path), name)
     if content.kind not in KINDS:
         raise ValueError(

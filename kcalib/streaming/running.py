@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer
 from kcalib._input.source import Source
 from kcalib.streaming._file import Content, packed, read, remove_unfinished, unpacked, write
@@ -179,8 +180,9 @@ def run(
 
 def loaded(path: Path) -> tuple[CalibrationState, Note | None]:
     """The state of a file, and the note of the run that left it."""
-    content = unpacked(read(path), str(path))
-    return CalibrationState.of_content(content, str(path)), None if content.run is None else Note.of(content.run)
+    name = printable(path)
+    content = unpacked(read(path), name)
+    return CalibrationState.of_content(content, name), None if content.run is None else Note.of(content.run)
 
 
 def _save(state: CalibrationState, path: Path, note: Note) -> None:

@@ -525,7 +525,7 @@ def test_bad_files_do_not_stop_good_ones(tmp_path, capsys, good):
         ({"probs": np.array([1j] * 6)}, ["is complex"]),
         ({"probs": np.array([0, 1] * 3)}, ["array 'probs' holds whole numbers", "predicted labels"]),
         ({"probs": np.full((6, 2), 0.5)}, ["median"]),
-        ({"probs": np.array(0.5)}, ["has shape ()"]),
+        ({"probs": np.array(0.5)}, ["array 'probs' is a single value"]),
         ({"probs": np.array([0.5]), "labels": np.array([1])}, ["at least 2"]),
         ({"probs": np.zeros((0, 3)), "labels": np.zeros(0, int)}, ["`y_pred` is empty"]),
         ({"probs": np.zeros((6, 0))}, ["at least one column"]),

@@ -1,15 +1,18 @@
 """Every file format gives the arrays that were written, and every bad file a message that helps."""
 
 import csv
+import io
 import pickle
 import re
 import sys
+import warnings
 import zipfile
 
 import numpy as np
 import pytest
 
 from kcalib._command.files import FileError, read_predictions
+from kcalib.streaming import source
 
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.2, 0.5, 0.3], [0.5, 0.125, 0.375]])
 Y = np.array([0, 1, 2, 2, 0])
@@ -149,6 +152,55 @@ def test_npz_member_that_is_no_array(tmp_path):
         file.writestr("probs", b"0.5")
         file.writestr("labels", b"1")
     assert "'probs' is no array" in error_of(tmp_path / "m.npz")
+
+
+def npz_of(path, compression=zipfile.ZIP_STORED, **members):
+    """Members as they are, whatever they say of themselves; a list is several of one name."""
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as file:
+        warnings.simplefilter("ignore")  # of names that are there already
+        for name, some in members.items():
+            for one in some if isinstance(some, list) else [some]:
+                file.writestr(f"{name}.npy", one)
+    return path
+
+
+def npy_of(array, shape=None, dtype=None):
+    """The bytes of an .npy file, whose header may tell another shape or dtype."""
+    file = io.BytesIO()
+    header = {"descr": dtype or array.dtype.str, "fortran_order": False, "shape": shape or array.shape}
+    np.lib.format.write_array_header_2_0(file, header)
+    return file.getvalue() + array.tobytes()
+
+
+def both_readers(path, match):
+    """Files that are read at once, and in pieces, have one message."""
+    with pytest.raises(FileError, match=match):
+        read_predictions(path)
+    with pytest.raises(FileError, match=f"{path.name}: {match}"):
+        list(source(path).chunks(2))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((2**63,), "<f8"), ((2**62, 2), "<f8"), ((5, 2**62), "<f8"), ((2**70, 3), "<f8"), ((-5, 3), "<f8")]
+    + [((5, 4), "<f8"), ((2**60, 3), "|S0"), ((5, 3), "|V0")],
+)
+def test_shapes_that_the_bytes_are_too_few_for(tmp_path, shape, dtype, compression):
+    for name in ("probs", "labels"):
+        members = {"probs": npy_of(P), "labels": npy_of(Y)}
+        members[name] = npy_of({"probs": P, "labels": Y}[name], shape, dtype)
+        path = npz_of(tmp_path / "m.npz", compression, **members)
+        both_readers(path, rf"array '{name}' is truncated or damaged \(.*shape {re.escape(str(shape))} of .*write it")
+
+
+def test_two_arrays_of_one_name(tmp_path):
+    path = npz_of(tmp_path / "m.npz", probs=[npy_of(P), npy_of(P[::-1])], labels=npy_of(Y))
+    both_readers(path, "two arrays have the name 'probs', and either may be meant")
+    np.savez(path, probs=P, labels=Y)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("labels", b"x")  # is called so, too
+    both_readers(path, "two arrays have the name 'labels'")
 
 
 # -- npy
@@ -389,6 +441,10 @@ def test_parquet_errors(tmp_path):
     assert "column 'y' has no value in row 2" in error_of(write_parquet(path, p=[0.5] * 3, y=[0, 1, None]))
     assert "has 1 numbers in row 1, expected 2" in error_of(write_parquet(path, p=[[0.5, 0.5], [1.0]], y=[0, 1]))
     assert "missing number in row 1" in error_of(write_parquet(path, p=[[0.5, 0.5], [1.0, None]], y=[0, 1]))
+    nested = [[[0.5], [0.5]], [[1.0], [0.0]]]
+    assert "column 'p' has lists of lists (list<" in error_of(write_parquet(path, p=nested, y=[0, 1]))
+    with pytest.raises(FileError, match=r"m.parquet: column 'p' has lists of lists .*expected one list of numbers"):
+        source(path)
     assert "expected numbers, strings" in error_of(write_parquet(path, p=[{"a": 1.0}], y=[0]))
     assert "column 'p_1' has dtype <U1" in error_of(write_parquet(path, p_0=[0.5], p_1=["x"], y=[0]))
     schema = pa.schema([("p", pa.float64()), ("p", pa.float64()), ("y", pa.int64())])

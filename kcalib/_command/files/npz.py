@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from kcalib._command.files.source import Source
 from kcalib._input.columns import Choice, FileError
 from kcalib.streaming.sources.content import check_content, damaged, stacked
-from kcalib.streaming.sources.npy import MAX_HEADER
+from kcalib.streaming.sources.npy import MAX_HEADER, members_of, read_header
 
 
 def npy_array(path: Path) -> np.ndarray:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False, max_header_size=MAX_HEADER))
-    except Exception as error:
-        raise damaged("the array", error) from None
+    with open(path, "rb") as file:
+        return _read(file, "the array", path.stat().st_size)
 
 
 def npz_array(path: Path, name: str) -> np.ndarray:
+    what = f"array {name!r}"
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False, max_header_size=MAX_HEADER) as file:
-            array = file[name]
+        with zipfile.ZipFile(path) as archive:
+            member = members_of(archive)[name]
+            if not member.filename.endswith(".npy"):
+                raise FileError(f"{name!r} is no array; write the file by numpy.savez")
+            with archive.open(member) as file:
+                return _read(file, what, member.file_size)
+    except FileError:
+        raise
     except Exception as error:
-        raise damaged(f"array {name!r}", error) from None
-    if not isinstance(array, np.ndarray):
-        raise FileError(f"{name!r} is no array; write the file by numpy.savez")
-    return array
+        raise damaged(what, error) from None
+
+
+def _read(file: IO[bytes], what: str, size: int) -> np.ndarray:
+    """The array in a file of so many bytes, once its header is known to be right."""
+    read_header(file, what, size)
+    try:
+        file.seek(0)
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False, max_header_size=MAX_HEADER))
+    except Exception as error:
+        raise damaged(what, error) from None
 
 
 def npz_source(path: Path) -> Source:
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            names = tuple(file.files)
+        with zipfile.ZipFile(path) as archive:
+            names = tuple(members_of(archive))
+    except FileError:
+        raise
     except Exception as error:
         raise damaged("the archive", error) from None
 

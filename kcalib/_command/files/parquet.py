@@ -27,8 +27,7 @@ def parquet_source(path: Path) -> Source:
                 table = file.read(columns=wanted)
         except Exception as error:
             raise damaged("the file", error) from None
-        for name in wanted:
-            check_once(tuple(table.column_names), name)
+        check_once(table.column_names, wanted)
         columns = [arrow_array(table.column(name), name) for name in choice.names]
         return stacked(columns, choice.names), None if labels is None else arrow_array(table.column(labels), labels)
 

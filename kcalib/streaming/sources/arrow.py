@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,7 @@ class TablePart(Part):
             raise FileError("labels of a table that is read in pieces are a column of it; add one")
         self._labels = wanted.label_name(columns)
         self.wanted = tuple(dict.fromkeys((*choice.names, self._labels)))
-        for name in self.wanted:
-            check_once(names, name)
+        check_once(names, self.wanted)
         self.found = wanted.found(columns, choice, self._labels)
         self._table, self._tables, self._identity = table, tables, identity
         self.n_columns = None
@@ -186,9 +186,11 @@ def _first_rows(part: Part) -> Iterator[bytes]:
 _FIRST = 16
 
 
-def check_once(names: tuple[str, ...], name: str) -> None:
-    if names.count(name) != 1:
-        raise FileError(f"{names.count(name)} columns have the name {name!r}, expected one")
+def check_once(names: Sequence[str], wanted: Sequence[str]) -> None:
+    counts = Counter(names)
+    for name in wanted:
+        if counts[name] != 1:
+            raise FileError(f"{counts[name]} columns have the name {name!r}, expected one")
 
 
 def arrow_array(column: Any, name: str, at: int = 0) -> np.ndarray:
@@ -206,7 +208,9 @@ def arrow_array(column: Any, name: str, at: int = 0) -> np.ndarray:
         return np.asarray(column.to_pylist(), dtype=str)
     if pa.types.is_decimal(kind):
         column, kind = column.cast(pa.float64()), pa.float64()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if _is_list(kind):
+        if _is_list(kind.value_type):
+            raise FileError(f"column {name!r} has lists of lists ({kind}), expected one list of numbers in each row")
         lengths = pc.list_value_length(column).to_numpy()
         size = int(lengths[0]) if len(lengths) else 0
         wrong = np.flatnonzero(lengths != size)
@@ -223,3 +227,9 @@ def arrow_array(column: Any, name: str, at: int = 0) -> np.ndarray:
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.asarray(column.to_numpy())
     raise FileError(f"column {name!r} has type {kind}, expected numbers, strings or lists of numbers")
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

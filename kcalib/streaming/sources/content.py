@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kcalib._backend.files import endless
 from kcalib._input.columns import FileError
 
 _MAGIC = {  # the second: an archive of nothing
@@ -29,6 +30,8 @@ def check_content(path: Path) -> None:
     """The system's own error for a file that cannot be opened, ours for one that is nothing."""
     if path.is_dir():
         raise FileError("is a folder, expected a file; name the files in it")
+    if (kind := endless(path)) is not None:
+        raise FileError(f"is {kind}, expected a file; the command reads CSV from standard input, which is named -")
     with open(path, "rb") as file:
         start = file.read(8)
     if not start:

@@ -46,7 +46,8 @@ class Header:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
-def read_header(file: IO[bytes], what: str) -> Header:
+def read_header(file: IO[bytes], what: str, size: int) -> Header:
+    """The header of an array that has as many bytes with it, and as many numbers as its shape says."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -59,21 +60,24 @@ def read_header(file: IO[bytes], what: str) -> Header:
         raise damaged(what, ValueError("allow_pickle"))
     if not shape:
         raise FileError(f"{what} is a single value, expected an array")
-    return Header(dtype, tuple(int(size) for size in shape), bool(fortran) and len(shape) > 1, file.tell())
+    begin = file.tell()
+    header = Header(dtype, tuple(int(n) for n in shape), bool(fortran) and len(shape) > 1, begin)
+    if min(header.shape) < 0 or dtype.itemsize == 0:
+        raise damaged(what, ValueError(f"shape {header.shape} of {dtype}"))
+    if size - begin < (expected := header.row_bytes * header.shape[0]):
+        raise damaged(what, ValueError(f"{size - begin} bytes of {expected} for shape {header.shape} of {dtype}"))
+    return header
 
 
 class StoredArray:
     """Rows of an array that lies in a file as it is in memory, an .npy file or a member that is not compressed."""
 
-    def __init__(self, path: Path, what: str, start: int = 0):
+    def __init__(self, path: Path, what: str, start: int = 0, stop: int | None = None):
         self.path, self.what = path, what
         with open(path, "rb") as file:
             file.seek(start)
-            self.header = read_header(file, what)
+            self.header = read_header(file, what, path.stat().st_size if stop is None else stop)
         self.dtype, self.shape = self.header.dtype, self.header.shape
-        size, expected = path.stat().st_size - self.header.offset, self.header.row_bytes * self.shape[0]
-        if size < expected:
-            raise damaged(what, ValueError(f"{size} bytes of {expected}"))
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         header = self.header
@@ -91,10 +95,10 @@ class StoredArray:
 class PackedArray:
     """The header of a compressed member, and its rows in order."""
 
-    def __init__(self, path: Path, member: str, what: str):
+    def __init__(self, path: Path, member: zipfile.ZipInfo, what: str):
         self.path, self.member, self.what = path, member, what
         with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-            self.header = read_header(file, what)
+            self.header = read_header(file, what, member.file_size)
         self.dtype, self.shape = self.header.dtype, self.header.shape
         if self.header.fortran:
             raise FileError(
@@ -114,7 +118,7 @@ class PackedRows:
         self._archive = zipfile.ZipFile(array.path)
         try:
             self._file = self._archive.open(array.member)
-            read_header(self._file, array.what)
+            read_header(self._file, array.what, array.member.file_size)
             self.skip(start * array.header.row_bytes)
         except BaseException:
             self._archive.close()
@@ -260,8 +264,10 @@ def label_array(path: Path) -> StoredArray:
 def npz_part(path: Path, wanted: Wanted) -> Part:
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            members = members_of(archive)
             starts = {name: _start(archive, info) for name, info in members.items()}
+    except FileError:
+        raise
     except Exception as error:
         raise damaged("the archive", error) from None
     columns = wanted.columns("array", tuple(members))
@@ -273,9 +279,11 @@ def npz_part(path: Path, wanted: Wanted) -> Part:
             raise FileError(f"{name!r} is no array; write the file by numpy.savez")
         try:
             if info.compress_type == zipfile.ZIP_STORED:
-                return StoredArray(path, what, starts[name])
-            return PackedArray(path, info.filename, what)
-        except (OSError, zipfile.BadZipFile) as error:
+                return StoredArray(path, what, starts[name], starts[name] + info.file_size)
+            return PackedArray(path, info, what)
+        except FileError:
+            raise
+        except Exception as error:
             raise damaged(what, error) from None
 
     file = label_file(wanted.labels)
@@ -287,6 +295,17 @@ def npz_part(path: Path, wanted: Wanted) -> Part:
         with np.load(path, allow_pickle=False) as loaded:
             found = with_classes(found, as_text(loaded[CLASSES_NAME]), true.dtype)
     return NumpyPart(path, true, pred, found)
+
+
+def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members of an .npz file by the names of their arrays, no two of which are one."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name in members:
+            raise FileError(f"two arrays have the name {name!r}, and either may be meant; write the file with one")
+        members[name] = info
+    return members
 
 
 def _start(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:

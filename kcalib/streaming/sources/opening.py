@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kcalib._backend.files import printable
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.source import Source
 from kcalib.streaming.sources.arrow import fragment_parts, hugging_face_part, parquet_part, table_part
@@ -195,7 +196,7 @@ def _opened(file: Path, wanted: Wanted) -> Part:
             check_content(file)
         return FORMATS[".zarr" if file.is_dir() else suffix_of(file)](file, wanted)
     except FileError as error:
-        raise type(error)(f"{file}: {error}") from None
+        raise type(error)(f"{printable(file)}: {error}") from None
 
 
 def _files(path: Path) -> list[Path]:
@@ -207,17 +208,20 @@ def _files(path: Path) -> list[Path]:
         files = (file for file in path.rglob("*") if _is_part(file.relative_to(path)) and file.is_file())
         found = sorted(stores or files)
         if not found:
-            raise FileError(f"{path}: the folder has no files of a known suffix ({', '.join(FORMATS)}); name others")
+            raise FileError(
+                f"{printable(path)}: the folder has no files of a known suffix ({', '.join(FORMATS)}); name others"
+            )
         return found
     if not path.exists() and glob.has_magic(str(path)):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         if not found:
-            raise FileError(f"{path}: no file has such a name; correct the pattern")
+            raise FileError(f"{printable(path)}: no file has such a name; correct the pattern")
         return found
     path.stat()  # the system's own error if there is none
     if suffix_of(path) not in FORMATS:
         raise FileError(
-            f"{path}: the suffix is {suffix_of(path)!r}, expected one of {', '.join(FORMATS)}; convert the file"
+            f"{printable(path)}: the suffix is {suffix_of(path)!r}, expected one of {', '.join(FORMATS)}; convert the "
+            "file"
         )
     return [path]
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.files import printable
 from kcalib._input.columns import Choice, Columns, FileError, choose, label_name
 from kcalib._input.labels import Names, prepare
 
@@ -98,6 +99,11 @@ class Part(ABC):
     n_columns: int | None  # of the predictions: 0 for shape (n,); None if not known before reading
     found: Found
     resumable = True  # whether it can be read a second time
+
+    @property
+    def shown(self) -> str:
+        """Its place as messages have it."""
+        return printable(self.place)
 
     @abstractmethod
     def open(self, start: int) -> Cursor:

@@ -110,7 +110,7 @@ class PartsSource(Source):
 
     def describe(self) -> str:
         first, last = self._parts[0], self._parts[-1]
-        where = [first.place, last.place] if len(self._parts) > 1 else [first.place]
+        where = [first.shown, last.shown] if len(self._parts) > 1 else [first.shown]
         files = f"{len(self._parts)} files, " if len(self._parts) > 1 else ""
         places = f"{files}{' to '.join(where)}: " if where[0] else ""
         n = "unknown number of" if self.n is None else str(self.n)
@@ -191,9 +191,9 @@ def _check_same(part: Part, first: Part) -> None:
     ):
         if one != other and one is not None:
             shown = (
-                f"{one} {what}, {first.place} {other}" if not isinstance(one, bool) else f"{what}, {first.place} not"
+                f"{one} {what}, {first.shown} {other}" if not isinstance(one, bool) else f"{what}, {first.shown} not"
             )
-            raise FileError(f"{part.place} has {shown}; parts of one source hold the same")
+            raise FileError(f"{part.shown} has {shown}; parts of one source hold the same")
 
 
 @contextmanager
@@ -204,4 +204,4 @@ def _named(part: Part) -> Iterator[None]:
     except (FileError, TypeError) as error:
         if not part.place:
             raise
-        raise type(error)(f"{part.place}: {error}") from None
+        raise type(error)(f"{part.shown}: {error}") from None

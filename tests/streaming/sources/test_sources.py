@@ -413,7 +413,7 @@ def test_files_that_are_wrong(tmp_path):
 def test_damaged_files(tmp_path):
     path = _beside(tmp_path)
     path.write_bytes(path.read_bytes()[:-8])
-    message_of(path, r"m.npy: the array is truncated or damaged \(1360 bytes of 1368\)")
+    message_of(path, r"m.npy: the array is truncated or damaged \(1360 bytes of 1368 for shape \(57, 3\) of float64\)")
     path = _compressed(tmp_path)
     content = bytearray(path.read_bytes())
     content[200:300] = bytes(100)

@@ -298,6 +298,9 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         )
     if binary:
         second = xp.reshape(pred, (-1,))
+        second = xp.where(
+            second > 1, xp.ones_like(second), second
+        )  # a rounding error; its complement is no less than 0
         pred = xp.stack((1 - second, second), axis=1)
     else:
         sums = xp.sum(pred, axis=1)

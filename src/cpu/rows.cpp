@@ -90,8 +90,8 @@ template <class T> bool complete_pairs(const T* p, long n, double tolerance, int
   return for_parts(n, 2, threads, [=](long begin, long end) {
     bool good = true;
     for (long i = begin; i < end; ++i) {
-      const double second = double(p[i]);
-      good &= (second >= 0) & (second <= highest);
+      const double given = double(p[i]), second = given > 1 ? 1 : given;
+      good &= (given >= 0) & (given <= highest);
       out[2 * i] = 1 - second;
       out[2 * i + 1] = second;
     }

@@ -6,15 +6,18 @@ import functools
 import itertools
 import math
 import re
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from libraries import MakeProblem
+from libraries import Library, MakeProblem
 
 import kcalib
 from kcalib import _input
+from kcalib._backend import arrays
 from kcalib.kernels import Exponential, Gaussian
+from kcalib.regression import TemperatureCalibration
 
 Y = [0, 1, 2, 1]
 P = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.2, 0.5, 0.3]]
@@ -591,6 +594,18 @@ def test_rows_may_sum_to_one_within_float32_rounding(m: int, make_problem: MakeP
     assert kcalib.skce(y, rounded.astype(float)) == kcalib.skce(y, rounded)
     with pytest.raises(ValueError, match=r"`y_pred\[0\]` sums to 1\.0001"):
         kcalib.skce(y, p * 1.0001 if m > 2 else np.clip(p * 1.0001, 0, 1))
+
+
+def test_a_binary_probability_above_one_by_rounding_is_one(xp: Library) -> None:
+    """Its complement would be negative, and a logarithm or a power of that no number."""
+    y, p = [0, 1, 1, 1, 0, 1], np.array([0.2, 1 + 1e-7, 0.7, 1.0, 0.6, 0.9])
+    data = _input.labels.prepare(y, xp.asarray(p))
+    rounded = arrays.to_host(data.probabilities)
+    assert rounded[1].tolist() == [0.0, 1.0] and rounded[4].tolist() == pytest.approx([0.4, 0.6])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        function = TemperatureCalibration().fit(y, xp.asarray(p))
+    assert function.temperature_ == TemperatureCalibration().fit(y, xp.asarray(np.minimum(p, 1))).temperature_
 
 
 def test_softmax_by_a_plain_float32_sum_over_many_classes_passes() -> None:

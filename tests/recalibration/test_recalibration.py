@@ -503,6 +503,15 @@ def test_label_of_probability_zero():
     assert np.allclose(scaling.transform(p), powers / powers.sum(axis=1, keepdims=True), rtol=1e-13)
 
 
+def test_a_probability_above_one_by_rounding():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=200)
+    y = (rng.uniform(size=200) < p).astype(int)
+    y[0], p[0] = 1, 1 + 1e-7
+    scaling, expected = (TemperatureScaling().fit(y, one) for one in (p, np.minimum(p, 1)))
+    assert scaling.temperature_ == expected.temperature_ < 2 and scaling.converged_
+
+
 def test_logits_far_apart():
     """Their softmax is one-hot in floating point, but they are not."""
     y, _, logits = labels_at(1.0)

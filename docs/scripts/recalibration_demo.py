@@ -30,7 +30,6 @@ from kcalib.kernels import Exponential, Gaussian
 from kcalib.recalibration import TemperatureScaling
 
 MODELS = ("logistic", "mlp", "forest", "forest_temperature", "gaussian_nb", "multinomial_nb")
-SMALLEST = 1e-7  # naive Bayes predicts some labels with probability 0
 MOST_PAIRS = 2000
 TREES, TRAIN = 200, 142
 
@@ -64,7 +63,6 @@ def classifier_rows(name: str, y: np.ndarray, p: np.ndarray, *, from_logits: boo
     fit, rest = halves(len(y))
     before = scipy.special.softmax(p[rest].astype(np.float64), axis=1) if from_logits else p[rest]
     kernel = Exponential(bandwidth=median_distance(before).value)
-    smallest = 0.0 if from_logits else SMALLEST
 
     def row(criterion: str, q: np.ndarray, scaling: Any) -> Row:
         value = kcalib.skce(y[rest], q, kernel=kernel, full_output=True)
@@ -76,8 +74,7 @@ def classifier_rows(name: str, y: np.ndarray, p: np.ndarray, *, from_logits: boo
 
     rows = [row("before", before, None)]
     for criterion, samples in (("likelihood", fit), ("skce", fit[:MOST_PAIRS])):
-        scaling = TemperatureScaling(criterion=criterion, smallest_probability=smallest)
-        scaling.fit(y[samples], p[samples], from_logits=from_logits)
+        scaling = TemperatureScaling(criterion=criterion).fit(y[samples], p[samples], from_logits=from_logits)
         rows.append(row(criterion, scaling.transform(p[rest], from_logits=from_logits), scaling))
     return rows
 

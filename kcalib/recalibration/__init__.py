@@ -12,7 +12,8 @@ appendix F).
                           the lowest SKCE                                    _skce.py
 """
 
+from kcalib.recalibration._scalable import ProbabilityFloorWarning
 from kcalib.recalibration._search import TemperatureBoundWarning
 from kcalib.recalibration.temperature_scaling import TemperatureScaling
 
-__all__ = ["TemperatureBoundWarning", "TemperatureScaling"]
+__all__ = ["ProbabilityFloorWarning", "TemperatureBoundWarning", "TemperatureScaling"]

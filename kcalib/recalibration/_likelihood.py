@@ -55,16 +55,9 @@ class Likelihood:
 
 
 def of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
+    """Labels with a weight have a finite logit."""
     xp = arrays.namespace(logits)
     observed = logits[xp.arange(len(labels)), labels]
-    impossible = (observed == -np.inf) & (weight > 0)
-    if impossible.any():
-        i, count = int(impossible.argmax()), int(impossible.sum())
-        raise ValueError(
-            f"`y_true[{i}]` is class {int(labels[i])}, whose predicted probability is 0 (so for {count} of "
-            f"{len(labels)} samples): the likelihood is 0 at every temperature; raise small probabilities by "
-            "smallest_probability=1e-7, say, pass logits, or use criterion='skce'"
-        )
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
         rows = max(1, (STRIP if arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, cast
+from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -21,6 +23,10 @@ from kcalib.distributions import Distribution
 from kcalib.recalibration._families import tempered
 from kcalib.recalibration._likelihood import Likelihood, likelihood_of, of_labels
 from kcalib.regression.temperature import at_temperature, logits_of
+
+
+class ProbabilityFloorWarning(UserWarning):
+    """A label has the predicted probability 0, and small probabilities were raised so that it has a likelihood."""
 
 
 class Scalable(ABC):
@@ -41,6 +47,10 @@ class Scalable(ABC):
     def likelihood(self) -> Likelihood:
         """The likelihood of the targets as a function of the temperature."""
 
+    def made_possible(self, floor: float | None) -> tuple[Scalable, float | None]:
+        """With a likelihood of all targets that is not 0, and the probability that smaller ones were raised to."""
+        return self, None
+
 
 @dataclass(frozen=True)
 class Labels(Scalable):
@@ -50,9 +60,9 @@ class Labels(Scalable):
     logits: Array  # shape (n, m), the highest of each row is 0
 
     @classmethod
-    def of(cls, data: Classification, y_pred: Any, from_logits: bool, smallest_probability: float) -> Labels:
-        """Logits as the user gave them, or those of the probabilities, which are raised to the smallest one."""
-        return cls(data, logits_given(data, y_pred) if from_logits else logits_of(_raised(data, smallest_probability)))
+    def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> Labels:
+        """Logits as the user gave them, or those of the probabilities."""
+        return cls(data, logits_given(data, y_pred) if from_logits else logits_of(data.probabilities))
 
     @property
     def family(self) -> str:
@@ -64,6 +74,36 @@ class Labels(Scalable):
     def likelihood(self) -> Likelihood:
         logits, labels = arrays.where_computed(self.logits, np.float64), arrays.where_computed(self.data.labels)
         return of_labels(logits, labels, _weights(self.data, self.data.probabilities[:, 0]))
+
+    def made_possible(self, floor: float | None) -> tuple[Labels, float | None]:
+        xp, labels, weight = self.data.xp, self.data.labels, self.data.sample_weight
+        impossible = xp.take_along_axis(self.logits, labels[:, None], axis=1)[:, 0] == -xp.inf
+        if weight is not None:
+            impossible = impossible & (weight > 0)
+        count = int(xp.sum(xp.astype(impossible, xp.int64)))
+        if not count:
+            return self, None
+        i = int(xp.argmax(xp.astype(impossible, xp.int8)))
+        label = int(labels[i]) if self.data.classes is None else self.data.classes[int(labels[i])]
+        samples = f"{count} of {self.data.n} samples"
+        found = f"`y_true[{i}]` is class {label}, whose predicted probability is 0 (so for {samples})"
+        if floor is None:
+            raise ValueError(
+                f"{found}: the likelihood is 0 at every temperature; pass floor=1e-7, to which smaller probabilities "
+                "are then raised, or logits, or use criterion='skce'"
+            )
+        warn(
+            f"{found}: smaller probabilities were raised to floor={floor:g}, on which the temperature depends; pass "
+            "another floor=, or logits, or use criterion='skce', which takes zeros as they are",
+            ProbabilityFloorWarning,
+        )
+        return self.raised(floor), floor
+
+    def raised(self, floor: float) -> Labels:
+        """With smaller probabilities raised to the floor; they do not sum to 1 then, which a softmax does not need."""
+        xp = self.data.xp
+        lowest = math.log(floor) + xp.log(xp.sum(xp.exp(self.logits), axis=1, keepdims=True))
+        return replace(self, logits=xp.where(self.logits < lowest, lowest, self.logits))
 
 
 @dataclass(frozen=True)
@@ -84,18 +124,18 @@ class Targets(Scalable):
 
 
 @functools.singledispatch
-def scalable(data: Data, y_pred: Any, from_logits: bool, smallest_probability: float) -> Scalable:
+def scalable(data: Data, y_pred: Any, from_logits: bool) -> Scalable:
     """What is scaled, of checked data and what the user gave for its predictions."""
     raise AssertionError(f"nothing is registered for {type(data).__name__}")
 
 
 @scalable.register
-def _(data: Classification, y_pred: Any, from_logits: bool, smallest_probability: float) -> Labels:
-    return Labels.of(data, y_pred, from_logits, smallest_probability)
+def _(data: Classification, y_pred: Any, from_logits: bool) -> Labels:
+    return Labels.of(data, y_pred, from_logits)
 
 
 @scalable.register
-def _(data: Forecasts, y_pred: Any, from_logits: bool, smallest_probability: float) -> Targets:
+def _(data: Forecasts, y_pred: Any, from_logits: bool) -> Targets:
     return Targets(data)
 
 
@@ -121,8 +161,3 @@ def logits_given(data: Classification, y_pred: Any) -> Array:
         second = xp.reshape(logits, (-1,))
         logits = xp.stack((xp.zeros_like(second), second), axis=1)
     return logits - xp.max(logits, axis=1, keepdims=True)
-
-
-def _raised(data: Classification, smallest: float) -> Array:
-    p = data.probabilities
-    return p if smallest == 0 else data.xp.where(p < smallest, data.xp.full_like(p, smallest), p)

@@ -65,7 +65,7 @@ def _in_closed_form(likelihood: Likelihood, bounds: tuple[float, float] | None) 
     if bounds is not None:
         nearest = min(max(temperature, bounds[0]), bounds[1])
         if nearest != temperature:
-            warn_of_bound(nearest)
+            warn_of_bound(nearest, likelihood.at(1.0)[0], likelihood.at(1 / nearest)[0])
         return nearest, 0, nearest == temperature
     if temperature == 0:
         raise ValueError(
@@ -89,7 +89,7 @@ def _by_newton(likelihood: Likelihood, bounds: tuple[float, float]) -> tuple[flo
         return 1 / beta, 0, False
     if at_low >= 0 or likelihood.at(high)[1] <= 0:
         bound = bounds[1] if at_low >= 0 else bounds[0]
-        warn_of_bound(bound)
+        warn_of_bound(bound, likelihood.at(1.0)[0], likelihood.at(1 / bound)[0])
         return bound, 0, False
     last = math.log(high / low)
     for n_iterations in range(1, MAX_ITERATIONS):
@@ -117,10 +117,11 @@ def _crossing(likelihood: Likelihood, beta: float, limit: float, step: float) ->
     return math.exp(float(scipy.optimize.brentq(excess, 0.0, step, xtol=TOLERANCE))) if step else 1.0
 
 
-def warn_of_bound(bound: float) -> None:
+def warn_of_bound(bound: float, before: float, after: float) -> None:
     warn(
-        f"the criterion gets better up to the bound T = {bound:g}, which was taken; pass wider bounds=, or more "
-        "samples (T -> 0: all labels are the most probable ones; a high T: predictions are worth no more than uniform)",
+        f"the criterion gets better up to the bound T = {bound:g}, which was taken ({before:.6g} at T = 1, {after:.6g} "
+        "there); pass wider bounds=, or more samples (T -> 0: all labels are the most probable ones; a high T: "
+        "predictions are worth no more than uniform)",
         TemperatureBoundWarning,
     )
 

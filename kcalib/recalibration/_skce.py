@@ -17,6 +17,7 @@ from kcalib.regression.temperature import lowest
 from kcalib.results import ConfidenceInterval
 
 GRID = 25  # temperatures between the bounds at which the SKCE is taken first
+AT_BOUND = 1e-4  # of log(T): a minimum so near a bound is there
 STEP = 0.05  # of log(T), for derivatives of the SKCE
 
 
@@ -33,11 +34,12 @@ class SKCECriterion:
     def lowest(self, bounds: tuple[float, float], level: float) -> Found:
         before = self.value(0.0)
         place, after, n_evaluations = lowest(self.value, *bounds, points=GRID)
-        temperature, ends = math.exp(place), [np.log(bound) for bound in bounds]
+        temperature, ends = math.exp(place), [math.log(bound) for bound in bounds]
         found = Found(temperature, None, None, before, after, n_evaluations + 1, False)
-        if place in ends:
-            warn_of_bound(bounds[int(place == ends[1])])
-            return found._replace(temperature=bounds[int(place == ends[1])])
+        for bound, end in zip(bounds, ends, strict=True):
+            if abs(place - end) <= AT_BOUND:
+                warn_of_bound(bound, before, after)
+                return found._replace(temperature=bound)
         if place == 0 and all(abs(self.value(end) - before) <= 4 * ROUNDING * abs(before) for end in ends):
             warn_of_nothing(temperature)
             return found

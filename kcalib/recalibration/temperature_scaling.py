@@ -31,6 +31,7 @@ from kcalib.target_kernels import TargetKernel
 __all__ = ["TemperatureScaling"]
 
 CRITERIA = ("likelihood", "skce")
+FLOOR, SMALLEST_FLOOR = 1e-7, 1e-300
 
 
 class TemperatureScaling(Parametrised):
@@ -65,9 +66,12 @@ class TemperatureScaling(Parametrised):
         closed form: for all but class probabilities, Beta and Dirichlet distributions.
     confidence_level : float
         Of the confidence interval, between 0 and 1.
-    smallest_probability : float
-        Smaller predicted probabilities of classes are raised to it before they are scaled, from 0 to 0.1. With 0 zeros
-        stay zeros, and the likelihood cannot be fitted if one is that of a label. Not for logits.
+    floor : float, optional
+        For "likelihood" of class probabilities, 1e-300 to 0.1. Where a label of the fit has the probability 0, as
+        trees, nearest neighbours and naive Bayes predict it, the likelihood is 0 at every temperature: all smaller
+        probabilities are then raised to this number before they are scaled, by `fit` and by `transform`, with a
+        warning. T depends on it: each such label adds -log(floor) / T to the sum of losses. None: `fit` raises an
+        error instead. Where no label has the probability 0, all probabilities stay as they are.
     kernel, target_kernel : optional
         For "skce", as in `kcalib.skce`, with its defaults.
     threads : int, optional
@@ -93,6 +97,8 @@ class TemperatureScaling(Parametrised):
         Newton steps, 0 for closed forms, or evaluations of the SKCE.
     converged_ : bool
         Whether `temperature_` is the optimum; False at a bound.
+    floor_ : float or None
+        What smaller probabilities are raised to; None: they stay as they are.
     family_ : str
         What was fitted; `transform` takes the same.
 
@@ -102,6 +108,8 @@ class TemperatureScaling(Parametrised):
         By `fit`, if the criterion gets better and better towards a bound (so it is if all predicted classes are right,
         where T = 0 has the highest likelihood), or if it does not depend on T (one-hot or uniform predictions), where T
         is 1.
+    ProbabilityFloorWarning
+        By `fit`, if a label has the probability 0, so that small probabilities are raised to `floor`.
 
     See Also
     --------
@@ -166,7 +174,7 @@ class TemperatureScaling(Parametrised):
         criterion: str = "likelihood",
         bounds: tuple[float, float] | None = None,
         confidence_level: float = 0.95,
-        smallest_probability: float = 0.0,
+        floor: float | None = FLOOR,
         kernel: Kernel | None = None,
         target_kernel: TargetKernel | None = None,
         threads: int | None = None,
@@ -174,7 +182,7 @@ class TemperatureScaling(Parametrised):
         self.criterion = criterion
         self.bounds = bounds
         self.confidence_level = confidence_level
-        self.smallest_probability = smallest_probability
+        self.floor = floor
         self.kernel = kernel
         self.target_kernel = target_kernel
         self.threads = threads
@@ -208,12 +216,12 @@ class TemperatureScaling(Parametrised):
         TypeError
             As `kcalib.skce`, and for distributions whose family is not closed under temperature scaling.
         ValueError
-            As `kcalib.skce`; if a parameter is wrong; by the likelihood, if a label has the probability 0, or if all
-            targets are the predicted means, where T would be 0.
+            As `kcalib.skce`; if a parameter is wrong; by the likelihood, if a label has the probability 0 and `floor`
+            is None, or if all targets are the predicted means, where T would be 0.
         """
         check_choice("criterion", self.criterion, CRITERIA)
         bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
-        self._check_smallest(y_pred, from_logits)
+        floor = _checked_floor(self.floor)
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
         if isinstance(y_pred, Categorical):
@@ -223,9 +231,11 @@ class TemperatureScaling(Parametrised):
         data = prepare(
             y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
         )
-        given = scalable(data, y_pred, from_logits, self.smallest_probability)
+        given = scalable(data, y_pred, from_logits)
         names = None, None
+        self.floor_ = None
         if self.criterion == "likelihood":
+            given, self.floor_ = given.made_possible(floor)
             found = highest(given.likelihood(), bounds, level)
         else:
             criterion = SKCECriterion(given, self._options())
@@ -256,7 +266,7 @@ class TemperatureScaling(Parametrised):
             As `y_pred`: distributions of the same family; or probabilities (of logits, too) of the same shape and
             floating point type, in the same array library on the same device (float32 if JAX has no 64-bit floats).
             NumPy arrays for lists, data frames and Dask arrays. Logits at the fitted temperature are
-            ``y_pred / temperature_``.
+            ``y_pred / temperature_`` if `floor_` is None.
 
         Raises
         ------
@@ -265,7 +275,6 @@ class TemperatureScaling(Parametrised):
         """
         if not hasattr(self, "temperature_"):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
-        self._check_smallest(y_pred, from_logits)
         if isinstance(y_pred, Categorical):
             p, classes = _unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
@@ -274,8 +283,10 @@ class TemperatureScaling(Parametrised):
                 raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(family_of(y_pred))
             return tempered(y_pred, self.temperature_)
-        given = Labels.of(_unlabelled(y_pred, from_logits), y_pred, from_logits, self.smallest_probability)
+        given = Labels.of(_unlabelled(y_pred, from_logits), y_pred, from_logits)
         self._check_family(given.family)
+        if self.floor_ is not None:
+            given = given.raised(self.floor_)
         return _returned(given.at(self.temperature_).probabilities, y_pred)
 
     @on_their_gpu
@@ -296,17 +307,6 @@ class TemperatureScaling(Parametrised):
         """
         self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
         return self.transform(y_pred, from_logits=from_logits)
-
-    def _check_smallest(self, y_pred: Any, from_logits: bool) -> None:
-        smallest = self.smallest_probability
-        if isinstance(smallest, (bool, np.bool_)) or not isinstance(smallest, (int, float, np.number)):
-            raise TypeError(f"`smallest_probability` is {smallest!r}, expected a number, such as 1e-7")
-        if not 0 <= smallest <= 0.1:
-            raise ValueError(f"`smallest_probability` is {smallest}, expected a number from 0 to 0.1, such as 1e-7")
-        of_labels = isinstance(y_pred, Categorical) or not isinstance(y_pred, Distribution)
-        if smallest > 0 and (from_logits or not of_labels):
-            given = "logits" if from_logits else type(y_pred).__name__
-            raise ValueError(f"`smallest_probability` is for class probabilities, not for {given}; leave it out")
 
     def _options(self) -> PairOptions:
         options = PairOptions(self.kernel, threads=self.threads)
@@ -355,6 +355,16 @@ def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
     if not 0 < low < high < math.inf:
         raise ValueError(f"`bounds` is {bounds!r}, {rule}: positive and finite")
     return low, high
+
+
+def _checked_floor(floor: Any) -> float | None:
+    if floor is None:
+        return None
+    if isinstance(floor, (bool, np.bool_)) or not isinstance(floor, (int, float, np.number)):
+        raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7, or None")
+    if not SMALLEST_FLOOR <= floor <= 0.1:
+        raise ValueError(f"`floor` is {floor}, expected a number from 1e-300 to 0.1, such as 1e-7, or None")
+    return float(floor)
 
 
 def _checked_level(level: Any) -> float:

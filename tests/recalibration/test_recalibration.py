@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from kcalib.distributions import (
     PowerExponential,
 )
 from kcalib.kernels import Exponential, Gaussian
-from kcalib.recalibration import TemperatureBoundWarning, TemperatureScaling
+from kcalib.recalibration import ProbabilityFloorWarning, TemperatureBoundWarning, TemperatureScaling
 from kcalib.recalibration._likelihood import _log_gamma
 from kcalib.target_kernels import Draws
 
@@ -490,17 +491,51 @@ def test_predictions_that_say_nothing():
 def test_label_of_probability_zero():
     y, p, _ = labels_at(2.0, n=50)
     p[7] = np.eye(4)[(y[7] + 1) % 4]
-    with pytest.raises(
-        ValueError, match=r"`y_true\[7\]` is class \d, whose predicted probability is 0 \(so for 1 of 50"
-    ):
-        TemperatureScaling().fit(y, p)
-    assert TemperatureScaling(criterion="skce").fit(y, p).converged_
+    found = r"`y_true\[7\]` is class \w+, whose predicted probability is 0 \(so for 1 of 50"
+    with pytest.raises(ValueError, match=found + r".*pass floor=1e-7"):
+        TemperatureScaling(floor=None).fit(y, p)
+    assert TemperatureScaling(criterion="skce").fit(y, p).floor_ is None  # zeros are zeros
     raised = np.maximum(p, 1e-5)
     raised /= raised.sum(axis=1, keepdims=True)
-    scaling = TemperatureScaling(smallest_probability=1e-5).fit(y, p)
-    assert scaling.temperature_ == pytest.approx(TemperatureScaling().fit(y, raised).temperature_, rel=1e-12)
+    with pytest.warns(ProbabilityFloorWarning, match=found + r".*raised to floor=1e-05"):
+        scaling = TemperatureScaling(floor=1e-5).fit(y, p)
+    expected = TemperatureScaling(floor=1e-5).fit(y, raised)
+    assert (scaling.floor_, expected.floor_) == (1e-5, None)
+    assert scaling.temperature_ == pytest.approx(expected.temperature_, rel=1e-12)
     powers = raised ** (1 / scaling.temperature_)
     assert np.allclose(scaling.transform(p), powers / powers.sum(axis=1, keepdims=True), rtol=1e-13)
+    with np.errstate(divide="ignore"), pytest.warns(ProbabilityFloorWarning):
+        of_logits = TemperatureScaling(floor=1e-5).fit(y, np.log(p) + 3, from_logits=True)
+    assert of_logits.temperature_ == pytest.approx(scaling.temperature_, rel=1e-12)
+    named = np.roll(["green", "red", "blue", "white"], y[7])
+    with pytest.warns(ProbabilityFloorWarning, match="is class green,"):
+        TemperatureScaling().fit(named[y], p, classes=named)
+    weights = np.where(np.arange(50) == 7, 0.0, 1.0)  # a label without weight needs no likelihood
+    assert TemperatureScaling(floor=None).fit(y, p, sample_weight=weights).converged_
+
+
+def test_probabilities_stay_as_they_are_where_every_label_is_possible():
+    """Of a network that is nearly sure some are below the floor, and zeros of other classes stay zeros."""
+    y, p, _ = labels_at(2.0, n=50)
+    p[3] = np.array([1e-12, 1 - 1e-12, 0.0, 0.0])[(np.arange(4) - y[3]) % 4]
+    scaling = TemperatureScaling().fit(y, p)
+    assert scaling.floor_ is None and (scaling.transform(p)[3] == 0).sum() == 2
+    assert scaling.temperature_ == TemperatureScaling(floor=None).fit(y, p).temperature_
+
+
+@pytest.mark.parametrize("criterion", ["likelihood", "skce"])
+def test_a_bound_is_always_said(criterion):
+    """The same line warns again for other data, as Python's filter shows a message of a line once."""
+    said = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for seed in range(3):
+            y = np.random.default_rng(seed).integers(2, size=60)
+            p = np.where(y == 1, 0.1, 0.9) + np.linspace(0, 0.05, 60)  # wrong: the flatter, the better
+            scaling = TemperatureScaling(criterion=criterion).fit(y, p)
+            assert scaling.temperature_ == 100.0 and not scaling.converged_
+            said.append(len(caught))
+    assert said == [1, 2, 3] and all(one.category is TemperatureBoundWarning for one in caught)
 
 
 def test_a_probability_above_one_by_rounding():
@@ -689,8 +724,8 @@ def test_categorical():
         ({"bounds": (1.0, 2.0, 3.0)}, TypeError, "expected two temperatures"),
         ({"confidence_level": 95}, ValueError, "`confidence_level` is 95, expected a number between 0 and 1"),
         ({"confidence_level": "high"}, TypeError, "`confidence_level` is 'high'"),
-        ({"smallest_probability": 0.5}, ValueError, "`smallest_probability` is 0.5, expected a number from 0 to 0.1"),
-        ({"smallest_probability": None}, TypeError, "`smallest_probability` is None"),
+        ({"floor": 0.5}, ValueError, "`floor` is 0.5, expected a number from 1e-300 to 0.1"),
+        ({"floor": "low"}, TypeError, "`floor` is 'low', expected a number"),
         ({"kernel": Gaussian()}, ValueError, "`kernel` is for criterion='skce', not for 'likelihood'"),
         ({"target_kernel": "delta"}, ValueError, "`target_kernel` is for criterion='skce'"),
     ],
@@ -710,5 +745,3 @@ def test_input_out_of_range():
         TemperatureScaling().fit([1], [0.5, 0.6])
     with pytest.raises(ValueError, match="`y_true` has shape"):
         TemperatureScaling().fit([1.0], Normal([0.0, 1.0], [1.0, 1.0]))
-    with pytest.raises(ValueError, match="`smallest_probability` is for class probabilities, not for logits"):
-        TemperatureScaling(smallest_probability=1e-7).fit([0, 1], [0.2, 0.7], from_logits=True)

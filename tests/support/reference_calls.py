@@ -613,7 +613,7 @@ def recalibration_calls() -> Iterator[Call]:
         for criterion in ("likelihood", "skce"):
 
             def fitted(y: Any = y, p: Any = p, criterion: str = criterion) -> Any:
-                scaling = recalibration.TemperatureScaling(criterion=criterion, smallest_probability=1e-6).fit(y, p)
+                scaling = recalibration.TemperatureScaling(criterion=criterion, floor=1e-6).fit(y, p)
                 found = {name: value for name, value in sorted(vars(scaling).items()) if name.endswith("_")}
                 return found, scaling.transform(p)
 

@@ -30,6 +30,7 @@
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
     methods            methods with options, for `method=`         methods.py
+    parallel           several machines, for `parallel=`           parallel/
 
 The way of the data, down once and up once: a public function checks its input (`_input.labels`),
 packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for an operator
@@ -59,6 +60,7 @@ from kcalib import (
     kernels,
     laws,
     lenses,
+    parallel,
     solvers,
     target_kernels,
 )
@@ -137,6 +139,7 @@ __all__ = [
     "log_score",
     "methods",
     "mmce",
+    "parallel",
     "pinball_loss",
     "pit_values",
     "quantile_calibration",

@@ -8,7 +8,12 @@ version: str
 
 class Sweep:
     def __init__(
-        self, threads: int, level: str | None = None, progress: Callable[[float], None] | None = None
+        self,
+        threads: int,
+        level: str | None = None,
+        progress: Callable[[float], None] | None = None,
+        block: int = 0,
+        per_group: int = 0,
     ) -> None: ...
     @property
     def level(self) -> str: ...
@@ -52,6 +57,34 @@ def moments(
     rows: bool,
     second: bool,
 ) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None]: ...
+def groups(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    right_points: np.ndarray,
+    right_marks: np.ndarray | None,
+    right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
+    symmetric: bool,
+    kernel: Kernel,
+    sweep: Sweep,
+) -> tuple[int, int]: ...
+def moment_parts(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    right_points: np.ndarray,
+    right_marks: np.ndarray | None,
+    right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
+    symmetric: bool,
+    kernel: Kernel,
+    sweep: Sweep,
+    rows: bool,
+    second: bool,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]: ...
 def quadratic_forms(
     points: np.ndarray,
     marks: np.ndarray | None,

@@ -7,8 +7,8 @@ import way
 
 # Lower rooms are handed objects and ask these for what they are: marks that are made when first asked for, the array
 # that stands for a kind of data, methods that are made by their class, changes made to every part of a kernel, the
-# sums of pair problems that are made one after the other; and sources for pieces of the samples, for sums over all of
-# them, and these for results.
+# sums of pair problems that are made one after the other; the tiles of a problem that is shared out; and sources for
+# pieces of the samples, for sums over all of them, and these for results.
 ALLOWED = {
     ("_pairs.problem", "points_and_residuals"),
     ("_input.data", "Forecasts.reference"),

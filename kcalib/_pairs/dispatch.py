@@ -30,8 +30,15 @@ class Operator(Protocol):
     name: str
     on_a_line: bool  # points lie on a line, and sums and products take O(n log n)
     entry_cost: float  # an entry's time, relative to the compiled core's
-    reason: str  # why it was chosen
     problem: PairProblem
+
+    @property
+    def reason(self) -> str:
+        """Why it was chosen, and what else results say of it."""
+
+    @property
+    def parallel(self) -> Spread | None:
+        """What shares its sums out; None where they are computed here."""
 
     @property
     def threads(self) -> int | None:
@@ -65,6 +72,13 @@ class Operator(Protocol):
 
     def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
         """The dense piece H[rows][:, columns]."""
+
+
+class Spread(Protocol):
+    """Several machines: `kcalib.parallel` has it, of which this room knows nothing."""
+
+    def spread(self, operator: Operator) -> Operator:
+        """An operator with the same sums, computed there; or the same operator, where that is no use."""
 
 
 Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, any other device
@@ -144,8 +158,14 @@ NEEDS: dict[Place, tuple[str, str]] = {
 }
 
 
-def operator_for(problem: PairProblem, *, operator: str | None = None, threads: int | None = None) -> Operator:
-    """The operator for `problem`, or the one named `operator`.
+def operator_for(
+    problem: PairProblem,
+    *,
+    operator: str | None = None,
+    threads: int | None = None,
+    parallel: Spread | None = None,
+) -> Operator:
+    """The operator for `problem`, or the one named `operator`; with `parallel` its sums are shared out.
 
     Raises
     ------
@@ -153,6 +173,16 @@ def operator_for(problem: PairProblem, *, operator: str | None = None, threads: 
         If `operator` is unknown or cannot take the problem's arrays, or if `threads` is
         given to an operator that has none.
     """
+    chosen = _operator_here(problem, operator, threads)
+    return chosen if parallel is None else parallel.spread(chosen)
+
+
+def like(operator: Operator, problem: PairProblem) -> Operator:
+    """Another problem, computed as that of `operator` is: by the same code, with as many threads, on its machines."""
+    return operator_for(problem, operator=operator.name, threads=operator.threads, parallel=operator.parallel)
+
+
+def _operator_here(problem: PairProblem, operator: str | None, threads: int | None) -> Operator:
     place = _place(problem.left.points)
     if operator is None:
         row, reason = _choice(problem, place)
@@ -178,7 +208,7 @@ def in_single_precision(operator: Operator) -> Operator:
         return operator
     points, marks = (xp.astype(a, xp.float32) for a in (side.points, side.marks))
     single = replace(problem, left=Side(points, marks, side.labels))
-    return operator_for(single, operator=operator.name, threads=operator.threads)
+    return like(operator, single)
 
 
 def _place(points: Array) -> Place:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
@@ -134,6 +136,11 @@ class Side:
             self._marks = self._marks()
         return self._marks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without marks that follow from points and labels: what goes to another machine is as small as may be."""
+        follow = self.labels is not None and self.points.dtype == np.float64
+        return _side, (self.points, None if follow else self.marks, self.labels)
+
     def take(self, rows: Any) -> Side:
         """The side restricted to `rows` (a slice or an integer array)."""
         if isinstance(rows, slice):
@@ -142,6 +149,14 @@ class Side:
         take = arrays.namespace(self.points).take
         labels = None if self.labels is None else take(self.labels, rows, axis=0)
         return Side(take(self.points, rows, axis=0), lambda: take(self.marks, rows, axis=0), labels)
+
+
+def _side(points: Array, marks: Array | None, labels: Array | None) -> Side:
+    """What `Side.__reduce__` describes."""
+    if marks is not None:
+        return Side(points, marks, labels)
+    numbers = np.asarray(labels, dtype=np.int64)
+    return Side(points, lambda: _native.points_and_residuals(points, numbers, "float64", 1)[1], labels)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law, finite_parts
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.statistics import total
@@ -46,7 +46,7 @@ def null_moments(data: Data, packed: Packed, operator: Operator) -> NullMoments:
         return NullMoments(float(found[0]), float(found[1]), False)
 
     def total_of(problem: PairProblem) -> float:
-        again = operator_for(problem, operator=operator.name, threads=operator.threads)
+        again = like(operator, problem)
         return float(again.moments(rows=False, trace=False).total)
 
     squares, exact = expected_squares(law, total_of)
@@ -79,7 +79,7 @@ def _drawn(data: Data, packed: Packed, operator: Operator) -> Iterator[tuple[flo
     """Sum of squares and trace of sets of drawn targets."""
     for replicate in range(n_draws(data.n)):
         problem = _with_drawn(data, packed, replicate).problem
-        moments = operator_for(problem, operator=operator.name, threads=operator.threads).moments(second=True)
+        moments = like(operator, problem).moments(second=True)
         assert moments.sum_of_squares is not None
         yield moments.sum_of_squares, float(moments.trace)
 

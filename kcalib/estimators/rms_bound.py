@@ -29,7 +29,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem
 from kcalib._packing.target_factors import TargetFactor
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem, Side
@@ -95,7 +95,7 @@ def mean_eigenvalue(data: Data, packed: Packed, operator: Operator) -> MeanEigen
         points = arrays.namespace(points).take(points, arrays.beside(data.order(SEED)[:size], points), axis=0)
     side = Side(points, arrays.namespace(points).ones_like(points[:, :1]))
     alone = replace(problem, left=side, target=None)
-    operator = operator_for(alone, operator=operator.name, threads=operator.threads)
+    operator = like(operator, alone)
     return MeanEigenvalue(min(supremum, _largest(operator, size)), supremum, size)
 
 

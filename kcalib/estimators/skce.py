@@ -34,13 +34,14 @@ from kcalib._input.source import (
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.problem import Moments
+from kcalib._pairs.dispatch import Operator, Spread, like, operator_for
+from kcalib._pairs.problem import Moments, PairProblem
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.null_moments import NullMoments, null_moments
 from kcalib.estimators.skce_pieces import blocks_of_source
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
+from kcalib.parallel.argument import in_parallel
 from kcalib.results import SKCEResult
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
@@ -69,6 +70,7 @@ def skce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
 
@@ -91,6 +93,7 @@ def skce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: Literal[True],
 ) -> SKCEResult: ...
 
@@ -113,10 +116,12 @@ def skce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: bool,
 ) -> float | SKCEResult: ...
 
 
+@in_parallel
 @on_their_gpu
 def skce(
     y_true: Any,
@@ -135,6 +140,7 @@ def skce(
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
+    parallel: Any = None,
     full_output: bool = False,
 ) -> float | SKCEResult:
     r"""Squared kernel calibration error of predicted class probabilities, or of predicted distributions.
@@ -194,6 +200,10 @@ def skce(
         may use. The result is the same bit for bit for any number.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes sums over pairs; chosen from the arrays by default. "features" has none.
+    parallel : kcalib.parallel.Parallel or concurrent.futures.Executor, optional
+        Where sums over pairs are computed: processes, or a cluster; with the same bits for up to a million samples, and
+        to within rounding beyond. A source of samples is then for all estimators but "features": it is read at once.
+        Arrays are those of the CPU; `threads` is then of what is computed here. Not for "features".
     full_output : bool
         Return an `SKCEResult` instead of a float.
 
@@ -316,7 +326,7 @@ def skce(
     >>> round(result.value, 6), result.target_factor
     (-0.254551, 'closed form (normal)')
     """
-    options = PairOptions(kernel, target_kernel, operator, threads)
+    options = PairOptions(kernel, target_kernel, operator, threads, parallel)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight)
@@ -335,6 +345,7 @@ def skce(
     check_choice("estimator", estimator, (*ESTIMATORS, FEATURES))
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
+        check_not_parallel(parallel, "estimator='features'")
         return _features(data, options, n_columns, seed, full_output)
     _check_has_no_features(estimator, n_columns=n_columns, seed=seed)
     if full_output:
@@ -350,6 +361,11 @@ class PairOptions:
     target_kernel: TargetKernel = None
     operator: str | None = None
     threads: int | None = None
+    parallel: Spread | None = None
+
+    def operator_for(self, problem: PairProblem) -> Operator:
+        """Who computes the sums of a problem."""
+        return operator_for(problem, operator=self.operator, threads=self.threads, parallel=self.parallel)
 
 
 N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standard error that is due to draws
@@ -384,7 +400,7 @@ def _of_source(
         return _packing.pack(data, kernel, options.target_kernel, threads=options.threads)
 
     def estimated(data: Data, packed: Packed, size: int) -> SKCEResult:
-        operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+        operator = options.operator_for(packed.problem)
         return estimate_of(data, packed, operator, estimator, size)
 
     size = 2 if estimator == "linear" else block_size
@@ -448,7 +464,7 @@ def value_of(data: Data, options: PairOptions, estimator: str, block_size: int |
 
 def _problem(data: Data, options: PairOptions) -> tuple[Packed, Operator]:
     packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-    return packed, operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    return packed, options.operator_for(packed.problem)
 
 
 def draws_standard_error(
@@ -459,10 +475,7 @@ def draws_standard_error(
     From estimates with other draws, in groups that have as many together: their spread includes what the products of
     draws add, which is more with few draws, so that it is somewhat too large rather than too small.
     """
-    others = (
-        operator_for(other.problem, operator=operator.name, threads=operator.threads)
-        for other in packed.redrawn(data, N_GROUPS)
-    )
+    others = (like(operator, other.problem) for other in packed.redrawn(data, N_GROUPS))
     return _spread([value_and_error(data, other, estimator, block_size, with_error=False)[0] for other in others])
 
 
@@ -573,6 +586,12 @@ def _check_has_no_features(estimator: str, **options: Any) -> None:
     for name, value in options.items():
         if value is not None:
             raise OptionError(name, f"is {value}, but estimator={estimator!r} has none; use estimator='features'")
+
+
+def check_not_parallel(parallel: Spread | None, what: str) -> None:
+    """Refuse to share out what takes no sums over pairs."""
+    if parallel is not None:
+        raise OptionError("parallel", f"is given, but {what} takes linear time and no sums over pairs; leave it out")
 
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:

@@ -24,7 +24,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification, Names
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -343,7 +343,7 @@ def differences_at(data: Data, options: PairOptions, locations: Locations) -> tu
     packed = _packing.pack_locations(
         data, locations.data, options.kernel, options.target_kernel, threads=options.threads
     )
-    operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+    operator = options.operator_for(packed.problem)
     return mean_differences(operator), packed, operator
 
 

@@ -18,7 +18,7 @@ from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.null_moments import SEED, n_draws
@@ -257,7 +257,7 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
     if law is not None:
 
         def within_blocks(problem: PairProblem) -> float:
-            again = operator_for(problem, operator=operator.name, threads=operator.threads)
+            again = like(operator, problem)
             return statistics.total(again.block_sums(size))
 
         points = law.problem.left.points
@@ -273,7 +273,7 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
 def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replicate: int) -> tuple[float, ...]:
     """Of drawn targets mean squares and fourth powers of H over consecutive pairs, the trace, cubes of block sums."""
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
-    again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
+    again = like(operator, drawn.problem)
     pairs, sums = block_estimates(again, 2), again.block_sums(size)
     own = diagonal(drawn.problem, operator.threads or 1)
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))

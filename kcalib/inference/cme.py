@@ -25,7 +25,7 @@ from kcalib._backend.random import drawn_labels
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
@@ -177,7 +177,7 @@ class CME(CalibrationMethod):
         packed = _packing.pack_locations(
             data, locations.data, options.kernel, options.target_kernel, threads=options.threads
         )
-        operator = operator_for(packed.problem, operator=options.operator, threads=options.threads)
+        operator = options.operator_for(packed.problem)
         differences = mean_differences(operator)
         given_predictions = self.reference in GIVEN_PREDICTIONS
         if given_predictions:
@@ -282,7 +282,7 @@ def _covariance_given_predictions(
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
         drawn = there.with_targets(repeated.draw(seed, r))
-        again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
+        again = like(operator, drawn.problem)
         for _, z in _blocks(again):
             matrix += arrays.to_host(z @ z.T)
             size = np.maximum(size, _largest(z))
@@ -333,7 +333,7 @@ def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
     """k(p_j, p_i): the same problem with marks of 1."""
     left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
     problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
-    return operator_for(problem, operator=operator.name, threads=operator.threads)
+    return like(operator, problem)
 
 
 def _ones(points: Array) -> Array:
@@ -389,7 +389,7 @@ def _drawn_differences(
     parts = []
     for r in range(-(-count // at_once)):
         drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
-        again = operator_for(drawn.problem, operator=operator.name, threads=operator.threads)
+        again = like(operator, drawn.problem)
         blocks = [block for _, block in _blocks(again)]
         z = arrays.namespace(blocks[0]).concatenate(blocks, axis=1)
         parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))

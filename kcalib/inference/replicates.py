@@ -20,7 +20,7 @@ from kcalib._backend.segments import Segments
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.skce import PairOptions, describe, value_and_error
 from kcalib.estimators.ucme import mean_differences, mean_square
@@ -117,7 +117,7 @@ class PairStatistic:
         return self._value(self._operator_for(packed))
 
     def _operator_for(self, packed: Packed) -> Operator:
-        return operator_for(packed.problem, operator=self._options.operator, threads=self._options.threads)
+        return self._options.operator_for(packed.problem)
 
 
 def ucme_of(operator: Operator) -> float:

@@ -19,7 +19,7 @@ from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.estimators.few_errors import few_errors
@@ -55,7 +55,7 @@ class Task:
 
     @cached_property
     def operator(self) -> Operator:
-        return operator_for(self.packed.problem, operator=self.options.operator, threads=self.options.threads)
+        return self.options.operator_for(self.packed.problem)
 
     def features(self, n_columns: int | None, seed: int | None) -> FeatureProblem:
         """The problem of random features, which is kept."""
@@ -65,7 +65,7 @@ class Task:
 
     def operator_of(self, problem: PairProblem) -> Operator:
         """Another problem on the operator of this one."""
-        return operator_for(problem, operator=self.operator.name, threads=self.options.threads)
+        return like(self.operator, problem)
 
     def ordered(self, seed: int | None) -> Operator:
         """The operator on the samples in an order drawn with the seed; None: as they are.
@@ -75,7 +75,7 @@ class Task:
         if seed is None:
             return self.operator
         problem = self.packed.taken(self.data.order(seed)).problem
-        return operator_for(problem, operator=self.options.operator, threads=self.options.threads)
+        return self.options.operator_for(problem)
 
     @cached_property
     def moments(self) -> Moments:

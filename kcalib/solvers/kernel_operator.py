@@ -20,7 +20,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
 from kcalib._packing import Packed, pack_points
-from kcalib._pairs.dispatch import Operator, in_single_precision, operator_for
+from kcalib._pairs.dispatch import Operator, Spread, in_single_precision, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib.kernels import Kernel
 
@@ -54,9 +54,11 @@ class SymmetricOperator(Protocol):
 class KernelMatrix:
     """K_ij = k(x_i, x_j), never stored; for callers that run on the GPU of the points already."""
 
-    def __init__(self, packed: Packed, *, threads: int | None, operator: str | None) -> None:
+    def __init__(
+        self, packed: Packed, *, threads: int | None, operator: str | None, parallel: Spread | None = None
+    ) -> None:
         self.kernel = packed.kernel
-        self._operator = operator_for(packed.problem, operator=operator, threads=threads)
+        self._operator = operator_for(packed.problem, operator=operator, threads=threads, parallel=parallel)
         self._threads = threads
 
     @property

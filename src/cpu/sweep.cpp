@@ -63,40 +63,38 @@ template <class T> class PackedSide {
 
 // All pairs of a problem, cut into blocks, and both sides packed by them.
 //
-// The samples are cut into at most MAX_GROUPS groups of whole blocks; a task is a pair of groups
-// and has sums of its own, which are merged in order at the end. So no task waits for another,
-// which keeps a thread that loses its core from holding up the rest, and the order of summation
+// A task is a pair of groups of blocks (`Groups`) and has sums of its own, which are merged in order at the end. So no
+// task waits for another, which keeps a thread that loses its core from holding up the rest, and the order of summation
 // is fixed, for MAX_GROUPS * 8 bytes a sample.
 template <class T> class Blocks {
  public:
   const PairProblem<T>& problem;
   const TileFunctions<T>& tile;
-  const long n, n_right, block, row_blocks, column_blocks;
+  const long n, n_right;
 
  private:
-  static constexpr long MAX_GROUPS = 32;
   const Run& run_;
+  const Groups groups_;
   const PackedSide<T> columns_;
   const std::optional<PackedSide<T>> rows_;  // of rectangular problems; otherwise the columns are the rows
-  const long per_group_;
 
  public:
-  const long row_groups, column_groups;
+  const long block, row_blocks, column_blocks, row_groups, column_groups;
 
   Blocks(const PairProblem<T>& pairs, const Run& run)
       : problem(pairs),
         tile(functions<T>(*run.table)),
         n(pairs.left.n),
         n_right(pairs.right.n),
-        block(block_rows(pairs.left, std::max(n, n_right))),
+        run_(run),
+        groups_(groups_of(pairs, run)),
+        columns_(pairs.right, run, groups_.block),
+        rows_(pairs.symmetric ? std::nullopt : std::optional<PackedSide<T>>(std::in_place, pairs.left, run, groups_.block)),
+        block(groups_.block),
         row_blocks(ceil_divide(n, block)),
         column_blocks(ceil_divide(n_right, block)),
-        run_(run),
-        columns_(pairs.right, run, block),
-        rows_(pairs.symmetric ? std::nullopt : std::optional<PackedSide<T>>(std::in_place, pairs.left, run, block)),
-        per_group_(ceil_divide(std::max(row_blocks, column_blocks), MAX_GROUPS)),
-        row_groups(ceil_divide(row_blocks, per_group_)),
-        column_groups(ceil_divide(column_blocks, per_group_)) {}
+        row_groups(groups_.rows),
+        column_groups(groups_.columns) {}
 
   long tasks() const { return row_groups * column_groups; }
 
@@ -142,8 +140,8 @@ template <class T> class Blocks {
     for (long task = 0; task < tasks(); ++task) {
       const long a = task / column_groups, b = task % column_groups;
       if (symmetric && b < a) continue;
-      const long i_begin = a * per_group_, i_end = std::min(row_blocks, i_begin + per_group_);
-      const long j_begin = b * per_group_, j_end = std::min(column_blocks, j_begin + per_group_);
+      const long i_begin = a * groups_.per_group, i_end = std::min(row_blocks, i_begin + groups_.per_group);
+      const long j_begin = b * groups_.per_group, j_end = std::min(column_blocks, j_begin + groups_.per_group);
       start(task, Range{i_begin * block, std::min(n, i_end * block)}, Range{j_begin * block, std::min(n_right, j_end * block)});
       for (long i = i_begin; i < i_end; ++i)
         for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
@@ -378,23 +376,28 @@ bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const doubl
 
 }  // namespace
 
+template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run) {
+  constexpr long MAX_GROUPS = 32;
+  const long n = problem.left.n, n_right = problem.right.n, largest = std::max(n, n_right);
+  const long block = run.block ? run.block : block_rows(problem.left, largest);
+  const long per_group = run.block ? run.per_group : ceil_divide(ceil_divide(largest, block), MAX_GROUPS);
+  return {block, per_group, ceil_divide(n, block * per_group), ceil_divide(n_right, block * per_group)};
+}
+
 template <class T>
-bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
-             double* squares) {
+bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals, double* row_parts, double* column_parts,
+                  double* squares) {
   const Blocks<T> blocks(problem, run);
-  const bool symmetric = problem.symmetric, with_rows = row_sums;
+  const bool symmetric = problem.symmetric, with_rows = row_parts;
   const long n = blocks.n, n_right = blocks.n_right, block = blocks.block;
-  const AlignedBuffer<double> row_parts(with_rows ? blocks.column_groups * n : 0);
-  const AlignedBuffer<double> column_parts(with_rows && !symmetric ? blocks.row_groups * n_right : 0);
-  const AlignedBuffer<double> totals(blocks.tasks()), square_parts(blocks.tasks());
-  std::fill_n(totals.get(), blocks.tasks(), 0.0);
-  std::fill_n(square_parts.get(), blocks.tasks(), 0.0);
-  const auto rows_of = [&](long task) { return row_parts.get() + task % blocks.column_groups * n; };
+  std::fill_n(totals, blocks.tasks(), 0.0);
+  if (squares) std::fill_n(squares, blocks.tasks(), 0.0);
+  const auto rows_of = [&](long task) { return row_parts + task % blocks.column_groups * n; };
   const auto columns_of = [&](long task) {
     const long group = task / blocks.column_groups;
-    return symmetric ? row_parts.get() + group * n : column_parts.get() + group * n_right;
+    return symmetric ? row_parts + group * n : column_parts + group * n_right;
   };
-  const bool finished = blocks.for_each(
+  return blocks.for_each(
       blocks.threads(),
       [&](long task, auto rows, auto columns) {
         if (!with_rows) return;
@@ -410,13 +413,26 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* total, doubl
         blocks.tile.sums(pairs, sums);
         const double twice = symmetric && !pairs.on_diagonal ? 2 : 1;
         totals[task] += twice * sums.total;
-        square_parts[task] += twice * sums.squares;
+        if (squares) squares[task] += twice * sums.squares;
       });
-  if (!finished) return false;
-  merge(totals, blocks.tasks(), 1, total);
-  if (squares) merge(square_parts, blocks.tasks(), 1, squares);
-  if (with_rows) merge(row_parts, blocks.column_groups, n, row_sums);
-  if (with_rows && !symmetric) merge(column_parts, blocks.row_groups, n_right, column_sums);
+}
+
+template <class T>
+bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
+             double* squares) {
+  const Groups groups = groups_of(problem, run);
+  const bool symmetric = problem.symmetric, with_rows = row_sums;
+  const long n = problem.left.n, n_right = problem.right.n, tasks = groups.rows * groups.columns;
+  const AlignedBuffer<double> row_parts(with_rows ? groups.columns * n : 0);
+  const AlignedBuffer<double> column_parts(with_rows && !symmetric ? groups.rows * n_right : 0);
+  const AlignedBuffer<double> totals(tasks), square_parts(squares ? tasks : 0);
+  if (!moment_parts(problem, run, totals.get(), with_rows ? row_parts.get() : nullptr, column_parts.get(),
+                    squares ? square_parts.get() : nullptr))
+    return false;
+  merge(totals, tasks, 1, total);
+  if (squares) merge(square_parts, tasks, 1, squares);
+  if (with_rows) merge(row_parts, groups.columns, n, row_sums);
+  if (with_rows && !symmetric) merge(column_parts, groups.rows, n_right, column_sums);
   return true;
 }
 
@@ -609,7 +625,9 @@ void register_fork_handler() {
 }
 
 #define KCALIB_INSTANTIATE(T)                                                                        \
+  template Groups groups_of<T>(const PairProblem<T>&, const Run&);                                   \
   template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
+  template bool moment_parts<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*); \
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
   template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, bool, double*);    \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \

@@ -22,7 +22,18 @@ struct Run {
   int threads;
   int (*poll)(void* context, double done);
   void* context;
+  // Of a rectangle of a larger problem: the blocks of that one (see `Groups`), by which sums have its order; 0: its own.
+  long block = 0, per_group = 0;
 };
+
+// How the pairs of a problem are cut. The samples of a side are cut into blocks, and these into at most 32 groups; the
+// pairs of two groups have sums of their own, which are merged in order. It depends on the problem's sizes alone.
+struct Groups {
+  long block;          // rows of a block
+  long per_group;      // blocks of a group
+  long rows, columns;  // how many groups
+};
+template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run);
 
 // Each returns false if `poll` stopped it; the results are then incomplete.
 
@@ -32,6 +43,13 @@ struct Run {
 template <class T>
 bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
              double* squares);
+
+// The sums of `moments` before they are merged, of groups a of rows and b of columns, zeros for b < a in symmetric problems:
+// totals[a * columns + b], squares likewise; row_parts[b * left.n + i] of sample i with the columns of group b, and in
+// rectangular problems column_parts[a * right.n + j].
+template <class T>
+bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals, double* row_parts, double* column_parts,
+                  double* squares);
 
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);

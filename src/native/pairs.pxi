@@ -77,6 +77,14 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         Side[T] left
         Side[T] right
         bint symmetric
+    cdef struct Groups:
+        long block
+        long per_group
+        long rows
+        long columns
+    Groups c_groups "kcalib::groups_of"[T](const PairProblem[T]&, const Run&)
+    bint c_moment_parts "kcalib::moment_parts"[T](
+        const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
     bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, bint, double*) except +
@@ -249,6 +257,54 @@ def moments(
             problem, sweep.run, &total, rows_pointer, columns_pointer, &squares if second else NULL)
     sweep.raise_if_stopped(finished)
     return total, row_sums, column_sums, squares if second else None
+
+
+def groups(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None,
+):
+    """How the pairs are cut: rows of a block, and blocks of a group; see src/cpu/sweep.h."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    cdef Groups found = c_groups(problem, sweep.run)
+    return found.block, found.per_group
+
+
+def moment_parts(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
+):
+    """The sums of `moments` by groups: totals and squares of shape (a, b), row sums (b, n), column sums (a, n right)."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    cdef Groups found = c_groups(problem, sweep.run)
+    totals = np.empty((found.rows, found.columns))
+    squares = np.empty_like(totals) if second else None
+    row_parts = np.empty((found.columns, points.shape[0])) if rows else None
+    column_parts = np.empty((found.rows, right_points.shape[0])) if rows and not symmetric else None
+    cdef double[:, ::1] totals_view = totals
+    cdef double[:, ::1] squares_view, rows_view, columns_view
+    cdef double* squares_pointer = NULL
+    cdef double* rows_pointer = NULL
+    cdef double* columns_pointer = NULL
+    if second:
+        squares_view = squares
+        squares_pointer = &squares_view[0, 0]
+    if rows:
+        rows_view = row_parts
+        rows_pointer = &rows_view[0, 0]
+    if column_parts is not None:
+        columns_view = column_parts
+        columns_pointer = &columns_view[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_moment_parts(problem, sweep.run, &totals_view[0, 0], rows_pointer, columns_pointer, squares_pointer)
+    sweep.raise_if_stopped(finished)
+    return totals, row_parts, column_parts, squares
 
 
 def quadratic_forms(

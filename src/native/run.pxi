@@ -32,6 +32,8 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         int threads
         int (*poll)(void* context, double done) noexcept
         void* context
+        long block
+        long per_group
     double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
     void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
     bint compiled_with_openmp()
@@ -48,13 +50,16 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
 
 
 cdef class Sweep:
-    """How to run: threads, instruction set (None: the best here), progress callback."""
+    """How to run: threads, instruction set (None: the best here), progress callback.
+
+    And of a rectangle of a larger problem the rows of that one's blocks, and the blocks of its groups; see `groups`.
+    """
 
     cdef Run run
     cdef object progress
     cdef object error
 
-    def __init__(self, int threads, level=None, progress=None):
+    def __init__(self, int threads, level=None, progress=None, long block=0, long per_group=0):
         cdef bytes name
         cdef const char* wanted = NULL
         if level is not None:
@@ -64,6 +69,7 @@ cdef class Sweep:
         if self.run.table == NULL:
             raise ValueError(f"this machine cannot run the instruction set {level!r}")
         self.run.threads = threads
+        self.run.block, self.run.per_group = block, per_group
         self.run.poll = poll
         self.run.context = <void*>self
         self.progress = progress

@@ -12,6 +12,7 @@ LAYERS = [
     ["bandwidth", "distributions", "evaluation_results"],
     ["_input"],
     ["_packing"],
+    ["parallel"],
     ["solvers"],
     ["definiteness", "estimators"],
     ["inference", "regression"],

@@ -3,8 +3,8 @@
     python -P tests/support/way.py [name]       all ways, or one of them
 
 A frame is a call of a Python function of the package; a turn back is one that a lower layer makes to a higher one
-(`layers.LAYERS`), a callback say. The wrapper of public functions that looks for a GPU (`_backend.devices`) does not
-count. Compiled code has no frames: what is printed ends where `_native` begins.
+(`layers.LAYERS`), a callback say. The wrappers of public functions (`WRAPPERS`) do not count. Compiled code has no
+frames: what is printed ends where `_native` begins.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ import kcalib
 from kcalib.distributions import Normal
 
 FOLDER = Path(kcalib.__file__).parent
+# They look for a GPU, and for workers.
+WRAPPERS = {
+    ("_backend.devices", "on_their_gpu.<locals>.call"),
+    ("_backend.devices", "_run"),
+    ("parallel.argument", "in_parallel.<locals>.call"),
+}
 
 
 class Step(NamedTuple):
@@ -47,7 +53,7 @@ def steps_of(call: Callable[[], Any]) -> list[Step]:
             depths.pop(frame, None)
         if event != "call" or module is None or frame.f_code.co_name in ("<listcomp>", "<genexpr>", "<lambda>"):
             return
-        if module == "_backend.devices" and frame.f_code.co_qualname in ("on_their_gpu.<locals>.call", "_run"):
+        if (module, frame.f_code.co_qualname) in WRAPPERS:
             return
         above = frame.f_back
         while above is not None and above not in depths:

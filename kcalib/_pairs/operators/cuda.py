@@ -85,6 +85,7 @@ class CudaOperator:
     name = "cuda"
     threads = None
     on_a_line = False
+    parallel = None
     entry_cost = 1.0
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:

@@ -34,6 +34,7 @@ class GenericOperator:
     name = "generic"
     threads = None
     on_a_line = False
+    parallel = None
     entry_cost = 30.0
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:

@@ -6,6 +6,7 @@ points, of mixtures, and from a table.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
-from kcalib._backend.threads import ProgressBar, resolve_threads, terminal_progress
+from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.digits import spread
 from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
@@ -38,6 +39,7 @@ class OpenMPOperator:
 
     name = "openmp"
     on_a_line = False
+    parallel = None
     entry_cost = 1.0
 
     def __init__(
@@ -150,8 +152,14 @@ class OpenMPOperator:
         _native.own_products(points, self._kernel, self._sweep(), own)
         return np.concatenate([points, own[:, None]], axis=1)
 
-    def _sweep(self, progress: ProgressBar | None = None) -> _native.Sweep:
-        return _native.Sweep(self.threads, self._level, progress)
+    def cut(self) -> Cut:
+        """The problem prepared once, to be computed in rectangles."""
+        left = self._prepared(self.problem.left)
+        right = left if self.problem.right is None else self._prepared(self.problem.right)
+        return Cut(self, left, right)
+
+    def _sweep(self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0) -> _native.Sweep:
+        return _native.Sweep(self.threads, self._level, progress, block, group)
 
     def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
         with terminal_progress() as progress:
@@ -171,6 +179,18 @@ class HostSide:
     def arrays(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
         return self.points, self.marks, self.labels, self.order
 
+    def part(self, rows: range) -> HostSide:
+        """Some of the samples, counted in the order of the sweep."""
+        at: Any = slice(rows.start, rows.stop)
+        if self.order is not None:
+            at = self.order[at]
+        marks, labels = (None if values is None else values[at] for values in (self.marks, self.labels))
+        return HostSide(self.points[at], marks, labels, None)
+
+    def sorted(self, values: np.ndarray) -> np.ndarray:
+        """Values of the samples in the order of the sweep."""
+        return values if self.order is None else values[self.order]
+
     def restored(self, values: Any) -> Any:
         """Values of the samples (None: none) in the user's order."""
         if self.order is None or values is None:
@@ -178,6 +198,75 @@ class HostSide:
         result = np.empty_like(values)
         result[self.order] = values
         return result
+
+
+class Cut:
+    """A problem whose sums come rectangle by rectangle: rows and columns are counted in the order of summation.
+
+    A sweep over all pairs adds up the pairs of two groups of `group` samples by themselves, and merges these sums in
+    order. Rectangles of whole groups that keep them apart make up the same sums, bit for bit.
+    """
+
+    def __init__(self, operator: OpenMPOperator, left: HostSide, right: HostSide) -> None:
+        self._operator = operator
+        self.left, self.right = left, right
+        self.symmetric = operator.problem.symmetric
+        kernel, sweep = operator._kernel, operator._sweep()
+        block, blocks = _native.groups(*left.arrays, *right.arrays, self.symmetric, kernel, sweep)
+        self.block = block
+        self.group = block * blocks
+        self._in_blocks: dict[int, HostSide] = {}
+
+    def moments(
+        self,
+        rows: range,
+        columns: range,
+        group: int,
+        *,
+        second: bool,
+        with_rows: bool,
+        apart: bool,
+        progress: Callable[[float], None] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        """Totals (a, b), row sums (b, rows), column sums (a, columns; None on the diagonal) and squares (a, b).
+
+        Of the groups of `group` samples of rows a and of columns b; with `apart` False all are merged, and a = b = 1.
+        """
+        own = self.symmetric and rows == columns
+        left = self.left.part(rows)
+        right = left if own else self.right.part(columns)
+        sweep = self._operator._sweep(progress, self.block, group // self.block)
+        arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, sweep)
+        if apart:
+            return _native.moment_parts(*arguments, rows=with_rows, second=second)
+        total, row_sums, column_sums, squares = _native.moments(*arguments, rows=with_rows, second=second)
+        row_parts, column_parts = (None if sums is None else sums[None, :] for sums in (row_sums, column_sums))
+        return np.array([[total]]), row_parts, column_parts, None if squares is None else np.array([[squares]])
+
+    def matmul(
+        self,
+        rows: range,
+        columns: range,
+        vectors: np.ndarray,
+        *,
+        dtype: str,
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
+        """H[rows, columns] @ vectors[columns]."""
+        left, right = self.left.part(rows), self.right.part(columns)
+        vectors = np.ascontiguousarray(vectors[columns.start : columns.stop], dtype=np.float64)
+        arguments = (*left.arrays, *right.arrays, self.symmetric and rows == columns, self._operator._kernel)
+        sweep = self._operator._sweep(progress)
+        return _native.matmul(*arguments, sweep, vectors=vectors, single=dtype == "float32")
+
+    def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:
+        """The sums of these of the consecutive diagonal blocks."""
+        if size not in self._in_blocks:
+            self._in_blocks[size] = self._operator._prepared(self._operator.problem.left, size)
+        part = self._in_blocks[size].part(range(blocks.start * size, blocks.stop * size))
+        return _native.block_sums(
+            *part.arrays, kernel=self._operator._kernel, sweep=self._operator._sweep(progress), size=size
+        )
 
 
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:

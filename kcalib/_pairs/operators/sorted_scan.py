@@ -68,6 +68,7 @@ class SortedScanOperator:
 
     name = "sorted_scan"
     on_a_line = True
+    parallel = None
     entry_cost = 1.0
 
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:

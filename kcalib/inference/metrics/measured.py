@@ -16,7 +16,7 @@ from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._packing import Packed, TargetMatrix
 from kcalib._packing.packed import ANY_BANDWIDTH, name_of
-from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.dispatch import Operator, Spread
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel
@@ -43,6 +43,7 @@ class MetricOptions:
     dtype: Any = None
     threads: int | None = None
     operator: str | None = None
+    parallel: Spread | None = None
 
 
 @dataclass(frozen=True)

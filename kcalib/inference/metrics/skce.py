@@ -166,7 +166,10 @@ def _by_features(
 
 
 def _operators(together: Together, options: MetricOptions) -> list[Operator]:
-    return [operator_for(one.problem, operator=options.operator, threads=options.threads) for one in together.packed]
+    return [
+        operator_for(one.problem, operator=options.operator, threads=options.threads, parallel=options.parallel)
+        for one in together.packed
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""Exact sums over pairs on several processes or machines: where they are computed, and how they go on after a stop.
+
+Functions that sum over pairs take ``parallel=``, an object of one of these classes:
+
+.. code-block:: none
+
+    Serial       in this process, tile by tile: for a journal
+    Processes    worker processes of this machine
+    Executor     any concurrent.futures.Executor
+
+H is cut into tiles, whose sums are pure functions of samples and options, and are added in the order in which one
+machine adds them (`plan.py`): the numbers are the same for every transport, every number of workers, and after every
+interruption. With ``journal=`` finished tiles are kept in a file, from which the same call goes on (`journal.py`).
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Executor", "Parallel", "Processes", "Serial"]
+
+if TYPE_CHECKING:
+    from kcalib.parallel.executor import Executor, Processes
+    from kcalib.parallel.serial import Serial
+    from kcalib.parallel.transport import Parallel
+else:  # opened when they are asked for: `import kcalib` does without
+    MODULES = {"Executor": "executor", "Parallel": "transport", "Processes": "executor", "Serial": "serial"}
+
+    def __getattr__(name: str) -> Any:
+        if name not in MODULES:
+            raise AttributeError(f"module 'kcalib.parallel' has no attribute {name!r}", name=name)
+        value = getattr(importlib.import_module(f"kcalib.parallel.{MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *MODULES})

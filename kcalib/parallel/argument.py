@@ -1,0 +1,109 @@
+"""The argument ``parallel=`` of public functions: an object of `Parallel`, or what can be made one.
+
+`in_parallel` opens transport and journal for a call, and closes them after it; the function gets a `Run`, which goes
+down to `_pairs.dispatch.operator_for` as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from kcalib._input.source import Source, check_left_to_source, is_source
+
+if TYPE_CHECKING:
+    from kcalib.parallel.operator import Run
+    from kcalib.parallel.transport import Parallel
+
+CHUNK = 65_536  # samples that are read at a time, where nobody knows how many there are
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def as_parallel(parallel: Any) -> Parallel:
+    """The transport that a user means.
+
+    Raises
+    ------
+    TypeError
+        If it is none, nor anything that is made one.
+    """
+    from concurrent import futures
+
+    from kcalib.parallel.executor import Executor
+    from kcalib.parallel.transport import Parallel
+
+    if isinstance(parallel, Parallel):
+        return parallel
+    if isinstance(parallel, futures.Executor):
+        return Executor(executor=parallel)
+    expected = "expected an object of kcalib.parallel, such as Processes(workers=4), or a concurrent.futures.Executor"
+    if isinstance(parallel, type) and issubclass(parallel, Parallel):
+        raise TypeError(f"`parallel` is the class {parallel.__name__}; pass an object, {parallel.__name__}(...)")
+    raise TypeError(f"`parallel` is {parallel!r}, {expected}")
+
+
+@contextmanager
+def opened(parallel: Any) -> Iterator[Run]:
+    """A call on a transport; of a call within it the same."""
+    from kcalib.parallel.operator import Run  # not before it is needed: `import kcalib` does without
+
+    if isinstance(parallel, Run):
+        yield parallel
+        return
+    run = Run(as_parallel(parallel))
+    failed = True
+    with run.with_journal():
+        run.held = run.parallel.open()
+        try:
+            yield run
+            failed = False
+        finally:
+            run.parallel.close(run.held, failed)
+
+
+def in_parallel(function: F) -> F:
+    """Open what ``parallel=`` says for a call of `function`; without the argument nothing happens.
+
+    A source of labels and predictions, its first argument, is then read at once.
+
+    Raises
+    ------
+    TypeError
+        If `parallel` is none of `kcalib.parallel`, nor made one.
+    ValueError
+        If the source was changed in the meantime.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, parallel: Any = None, **kwargs: Any) -> Any:
+        if parallel is None:
+            return function(*args, **kwargs)
+        with opened(parallel) as run:
+            source = args[0] if args else None
+            if not isinstance(source, Source):
+                return function(*args, parallel=run, **kwargs)
+            is_source(source, args[1] if len(args) > 1 else kwargs.get("y_pred"))
+            check_left_to_source(kwargs.pop("classes", None), kwargs.pop("from_logits", None))
+            before = source.fingerprint()
+            found = function(*_samples(source), *args[2:], parallel=run, **kwargs)
+            if source.fingerprint() != before:
+                raise ValueError(
+                    f"{source.describe()} was changed while it was read and summed: the result would be of neither; "
+                    "call again, when nobody writes to it"
+                )
+            return found
+
+    return call  # type: ignore[return-value]
+
+
+def _samples(source: Source) -> tuple[Any, Any]:
+    """All labels and predictions."""
+    if source.n is not None:
+        return source.read(0, source.n)
+    chunks = list(source.chunks(CHUNK))
+    return tuple(np.concatenate(parts) for parts in zip(*chunks, strict=True))  # type: ignore[return-value]

@@ -1,0 +1,258 @@
+"""Finished tiles in a file: append-only records with checksums, from which an interrupted call goes on.
+
+    record: length of the text (uint32) | length of the whole (uint64) | text (JSON) | arrays | BLAKE2b (16 bytes)
+
+The first record says whose sums these are: data, options, version of the library. Then there are, for each sweep over
+the pairs (which its fingerprint names), the plan that it was begun with, sums of tiles, and states: what the tiles up
+to a number add up to. A tile below that number counts no more, and where there are many of these the file is written
+anew without them, beside the old one, whose place it takes. So it holds sums, not rows: of n samples 8 n bytes for each
+sweep with sums of rows, and of the one at hand 24 n and the tiles that wait for their turn, or 4 MiB.
+
+A record that is cut off or damaged ends the file: it was being written when the power, or the process, went, and what
+would have followed is computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import struct
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from kcalib.parallel.work import Sums
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+MAGIC = b"kcalib journal 1\n"
+LENGTHS = struct.Struct("<IQ")
+DIGEST = 16
+SYNC_SECONDS = 5.0  # of work that may be lost with the power; a process that dies loses none
+ROOM = 2**22  # bytes of tiles, at least, before what they add up to is written in their place
+
+
+class JournalError(ValueError):
+    """A journal that does not belong to the call."""
+
+
+@dataclass
+class Sweep:
+    """What a journal knows of a sweep over the pairs."""
+
+    plan: dict[str, Any]
+    first: int = 0  # the number of the first tile that is not in `state`
+    state: Sums = field(default_factory=dict)
+    tiles: dict[int, Sums] = field(default_factory=dict)
+
+
+class Journal:
+    """A file of finished tiles, open for a call.
+
+    Parameters
+    ----------
+    path : path
+        The file; it is made if there is none.
+
+    Raises
+    ------
+    JournalError
+        If the file is no journal, or another process has it open.
+    OSError
+        If it cannot be read or written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = os.fspath(path)
+        self._header: dict[str, Any] | None = None
+        self._sweeps: dict[str, Sweep] = {}
+        self._unfolded = 0  # bytes of tiles
+        self._synced = time.monotonic()
+        self._file: BinaryIO = open(self.path, "r+b" if os.path.exists(self.path) else "w+b")  # noqa: SIM115
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def check(self, header: dict[str, str]) -> None:
+        """That the file is of this call; an empty one is from now on.
+
+        Raises
+        ------
+        JournalError
+            If it is of other data or options, or of another version; it says of which.
+        """
+        if self._header is None:
+            self._header = header
+            self._append({"header": header}, {})
+            return
+        for name, value in header.items():
+            known = self._header.get(name)
+            if known != value:
+                raise JournalError(
+                    f"the journal {self.path} is of another call: its {name} is {known!r}, that of this call "
+                    f"{value!r}; give each call a journal of its own, or remove the file to begin again"
+                )
+
+    def begin(self, key: str, plan: dict[str, Any]) -> Sweep:
+        """What is known of the sweep; with the plan that it was begun with, which may be another."""
+        if key not in self._sweeps:
+            self._sweeps[key] = Sweep(plan)
+            self._append({"sweep": key, "plan": plan}, {})
+        return self._sweeps[key]
+
+    def add(self, key: str, tile: int, sums: Sums) -> None:
+        """Keep the sums of a tile."""
+        self._unfolded += self._append({"tile": [key, tile]}, sums)
+
+    def advance(self, key: str, first: int, state: Sums, waiting: dict[int, Sums], *, finished: bool) -> None:
+        """Tell that tiles up to number `first` add up to `state`, and which others there are.
+
+        It is written when the tiles that it stands for take much more room than it does, and at the end.
+        """
+        if not finished and self._unfolded < max(ROOM, 2 * sum(values.nbytes for values in state.values())):
+            return
+        sweep = self._sweeps[key]
+        sweep.first, sweep.tiles = first, waiting
+        sweep.state = {name: values.copy() for name, values in state.items()} if finished else state
+        if self._unfolded < ROOM:
+            self._append({"state": key, "first": first}, sweep.state)
+        else:
+            self._rewrite()
+        if not finished:
+            sweep.state, sweep.tiles = {}, {}  # the caller has them
+        self._unfolded = 0
+
+    def keep(self, key: str, first: int, state: Sums) -> None:
+        """Tell the state of a sweep that was finished before, for when the file is written anew."""
+        sweep = self._sweeps[key]
+        sweep.first, sweep.state = first, {name: values.copy() for name, values in state.items()}
+
+    def close(self) -> None:
+        """Close the file, with all that was added on the disk."""
+        with contextlib.suppress(OSError, ValueError):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _lock(self) -> None:
+        """Refuse a file that another process writes, where the file system can tell."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalError(
+                f"the journal {self.path} is in use by another process; wait for it, or end it"
+            ) from None
+        except OSError:
+            return
+
+    def _read(self) -> None:
+        """What the file holds; what follows a damaged record is cut off."""
+        start = self._file.read(len(MAGIC))
+        if start != MAGIC[: len(start)]:
+            raise JournalError(f"{self.path} is not a journal of kcalib; name a file that is not there yet")
+        if len(start) < len(MAGIC):
+            self._file.seek(0)
+            self._file.write(MAGIC)
+        end = len(MAGIC)
+        while (found := self._record()) is not None:
+            about, sums = found
+            self._take(about, sums)
+            end = self._file.tell()
+        self._file.seek(end)
+        self._file.truncate()
+
+    def _take(self, about: dict[str, Any], sums: Sums) -> None:
+        if "header" in about:
+            self._header = about["header"]
+        elif "sweep" in about:
+            self._sweeps[about["sweep"]] = Sweep(about["plan"])
+        elif "state" in about:
+            sweep = self._sweeps[about["state"]]
+            sweep.first, sweep.state = about["first"], sums
+            sweep.tiles = {tile: values for tile, values in sweep.tiles.items() if tile >= sweep.first}
+        else:
+            key, tile = about["tile"]
+            if tile >= self._sweeps[key].first:
+                self._sweeps[key].tiles[tile] = sums
+                self._unfolded += sum(values.nbytes for values in sums.values())
+
+    def _record(self) -> tuple[dict[str, Any], Sums] | None:
+        """The next record; None at the end, or where one is cut off or damaged."""
+        lengths = self._file.read(LENGTHS.size)
+        if len(lengths) < LENGTHS.size:
+            return None
+        text, whole = LENGTHS.unpack(lengths)
+        left = os.fstat(self._file.fileno()).st_size - self._file.tell()
+        if not text <= whole <= left - DIGEST:
+            return None
+        body = self._file.read(whole)
+        if _digest(lengths + body) != self._file.read(DIGEST):
+            return None
+        about = json.loads(body[:text])
+        sums, offset = {}, text
+        for name, dtype, shape in about["arrays"]:
+            count = int(np.prod(shape))
+            sums[name] = (
+                np.frombuffer(body, dtype, count, offset).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
+            )
+            offset += count * 8
+        return about, sums
+
+    def _append(self, about: dict[str, Any], sums: Sums) -> int:
+        record = _record_of(about, sums)
+        self._file.write(record)
+        self._file.flush()
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            os.fsync(self._file.fileno())
+            self._synced = time.monotonic()
+        return len(record)
+
+    def _rewrite(self) -> None:
+        """Write the file anew, with what counts; the old one stays until then."""
+        beside = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}.part")
+        try:
+            file: BinaryIO = open(beside, "w+b")  # noqa: SIM115
+            file.write(MAGIC)
+            file.write(_record_of({"header": self._header}, {}))
+            for key, sweep in self._sweeps.items():
+                file.write(_record_of({"sweep": key, "plan": sweep.plan}, {}))
+                if sweep.state:
+                    file.write(_record_of({"state": key, "first": sweep.first}, sweep.state))
+                for tile, sums in sweep.tiles.items():
+                    file.write(_record_of({"tile": [key, tile]}, sums))
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(beside, self.path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+        self._file.close()
+        self._file = file
+        self._lock()
+
+
+def _record_of(about: dict[str, Any], sums: Sums) -> bytes:
+    arrays = [(name, np.ascontiguousarray(values, dtype="<f8")) for name, values in sums.items()]
+    text = json.dumps(about | {"arrays": [[name, "<f8", values.shape] for name, values in arrays]}).encode()
+    body = b"".join((text, *(values.tobytes() for _, values in arrays)))
+    start = LENGTHS.pack(len(text), len(body))
+    return start + body + _digest(start + body)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST, person=b"kcalib journal").digest()

@@ -1,0 +1,283 @@
+"""An operator whose sums are those of tiles, computed by the workers of a transport.
+
+`Run` is what a public function holds while it computes: the transport, open, and the journal. It makes a
+`SpreadOperator` of every operator that `_pairs.dispatch` chooses, so that estimators, tests and solvers compute on many
+machines without knowing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_choice
+from kcalib._backend.random import Weights
+from kcalib._backend.threads import terminal_progress
+from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.operators.openmp import Cut
+from kcalib._pairs.problem import Moments
+from kcalib._version import __version__
+from kcalib.parallel.journal import Journal, Sweep
+from kcalib.parallel.plan import Grid, Tile, grid, runs
+from kcalib.parallel.reductions import BlockSums, Forms, MomentSums, Products, Reduction, added
+from kcalib.parallel.transport import Parallel, TileError
+from kcalib.parallel.work import Done, Drawn, PlainCut, Prepared, Progress, Work, fingerprint, fingerprint_of
+
+FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
+COLUMNS_BYTES = 2**28  # of vectors, resampling weights, that a worker holds at a time
+NOT_KEPT = ("matmul",)  # by the journal: products are as large as their vectors, and iterations begin again
+
+
+class Run:
+    """A call on a transport."""
+
+    def __init__(self, parallel: Parallel) -> None:
+        self.parallel = parallel
+        self.journal: Journal | None = None
+        self.held: Any = None
+        self._begun: dict[str, Sweep] = {}
+        self._checked = False
+        self.workers: dict[str, int] = {}  # tiles by who computed them
+        self.resumed = 0  # tiles that were in the journal
+        self.tiles = 0
+
+    @contextmanager
+    def with_journal(self) -> Iterator[None]:
+        """While the journal is open, if there is one."""
+        if self.parallel.journal is None or not self.parallel.is_first:
+            yield
+            return
+        self.journal = Journal(self.parallel.journal)
+        try:
+            yield
+        finally:
+            self.journal.close()
+
+    def spread(self, operator: Operator) -> Operator:
+        """The operator on the workers, or itself where there is nothing to share out; its reason says so."""
+        problem = operator.problem
+        if not arrays.is_host(problem.left.points):
+            raise ValueError(
+                f"`parallel` takes arrays in host memory, these are on {arrays.describe_device(problem.left.points)}; "
+                "bring them to the CPU, or leave parallel=None"
+            )
+        if operator.on_a_line:
+            return _here(operator, "in O(n log n) there is nothing to share out")
+        pairs = int(problem.left.points.shape[0]) * int(problem.columns.points.shape[0])
+        if self.parallel.tile_size is None and pairs * operator.entry_cost < FEWEST_PAIRS:
+            return _here(operator, "too few samples to share out")
+        spread = SpreadOperator(operator, self)
+        if not self._checked and self.parallel.journal is not None:
+            header = spread.described()
+            self.parallel.agreed(lambda: self._open_journal.check(header))
+        self._checked = True
+        return spread
+
+    def described(self) -> str:
+        """What was done."""
+        kept = f", {self.resumed} of them from the journal" if self.resumed else ""
+        return f"in parallel: {self.tiles} tiles{kept}, {self.parallel.describe()}"
+
+    def planned(self, work: Work) -> Work:
+        """The work with the plan that the journal has begun it with, if there is one."""
+        if self.parallel.journal is None or work.primitive in NOT_KEPT:
+            return work
+        key, plan = work.fingerprint(__version__), asdict(work.grid)
+        sweep = self.parallel.agreed(lambda: self._open_journal.begin(key, plan))
+        self._begun[key] = sweep
+        return replace(work, grid=type(work.grid)(**sweep.plan))
+
+    def reduced(self, work: Work, given: Mapping[str, Any], reduction: Reduction) -> None:
+        """Compute the tiles of planned work, but for those that the journal has, and add them up."""
+        key, cost = work.fingerprint(__version__), work.grid.work
+        tiles = work.grid.tiles()
+        self.tiles += len(tiles)
+        begun = self._begun.pop(key, Sweep({}))
+        first, arrived = begun.first, dict(begun.tiles)
+        if begun.state:
+            reduction.restore(begun.state)
+        begun.state, begun.tiles = {}, {}
+        self.resumed += first + len(arrived)
+        journal = None if work.primitive in NOT_KEPT else self.journal
+        wanted = [tile for tile in tiles[first:] if tile.number not in arrived]
+        first = added(reduction, tiles, first, arrived)
+        whole = sum(cost(tile) for tile in tiles) or 1.0
+        finished = whole - sum(cost(tile) for tile in wanted)
+        with terminal_progress() as bar:
+
+            def progress_of(tile: Tile) -> Progress:
+                before = finished
+                return None if bar is None else lambda share: bar((before + share * cost(tile)) / whole)
+
+            with closing(self._results(work, wanted, given, progress_of)) as results:
+                for done in results:
+                    arrived[done.tile.number] = done.sums
+                    self.workers[done.worker] = self.workers.get(done.worker, 0) + 1
+                    if journal is not None:
+                        journal.add(key, done.tile.number, done.sums)
+                    first = added(reduction, tiles, first, arrived)
+                    if journal is not None and first < len(tiles):
+                        journal.advance(key, first, reduction.state(), arrived, finished=False)
+                    finished += cost(done.tile)
+                    if bar is not None:
+                        bar(finished / whole)
+        assert first == len(tiles), (first, len(tiles))
+        if journal is not None and wanted:
+            journal.advance(key, first, reduction.state(), {}, finished=True)
+        elif journal is not None:
+            journal.keep(key, first, reduction.state())
+
+    def _results(
+        self, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any], progress: Callable[[Tile], Progress]
+    ) -> Generator[Done]:
+        if not tiles:
+            return
+        try:
+            with closing(self.parallel.results(self.held, work, tiles, given, progress)) as results:
+                yield from results
+        except TileError as error:
+            if self.parallel.journal is not None:
+                error.add_note(f"finished tiles are in {self.parallel.journal}: the same call goes on from there")
+            else:
+                error.add_note("with journal='FILE' the same call would go on from here")
+            raise
+
+    @property
+    def _open_journal(self) -> Journal:
+        assert self.journal is not None
+        return self.journal
+
+
+def _here(operator: Any, why: str) -> Operator:
+    """The operator as it is, which says why."""
+    operator.reason = f"{operator.reason}; {why}"
+    return operator
+
+
+class SpreadOperator:
+    """The primitives of H, added up from tiles; what takes few pairs is computed here."""
+
+    on_a_line = False
+
+    def __init__(self, operator: Operator, run: Run) -> None:
+        self.problem = operator.problem
+        self.name = operator.name
+        self.threads = operator.threads
+        self.entry_cost = operator.entry_cost
+        self.parallel = run
+        self._here = operator
+
+    @property
+    def reason(self) -> str:
+        return f"{self._here.reason}; {self.parallel.described()}"
+
+    def described(self) -> dict[str, str]:
+        """What a journal is of."""
+        points = self.problem.left.points
+        return {
+            "version of kcalib": __version__,
+            "number of samples": str(len(points)),
+            "kernel": repr(self.problem.kernel),
+            "dtype": str(points.dtype),
+            "operator": self.name,
+            "data (fingerprint)": self._key,
+        }
+
+    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        problem, cut = self.problem, self._cut
+        rows = rows or second
+        work = self.parallel.planned(self._work("moments", {"second": second, "rows": rows}))
+        assert isinstance(work.grid, Grid)
+        sums = MomentSums(work.grid, rows=rows, second=second)
+        self.parallel.reduced(work, {self._key: problem}, sums)
+        own = diagonal(problem, self.threads or 1) if trace and problem.symmetric else None
+        row_sums = cut.left.restored(sums.row_sums)
+        column_sums = row_sums if problem.symmetric else cut.right.restored(sums.column_sums)
+        return Moments(
+            sums.total,
+            row_sums,
+            column_sums,
+            own,
+            sums.squares,
+            None if own is None else float(np.sum(np.asarray(own))),
+        )
+
+    def block_sums(self, size: int) -> Array:
+        n_blocks = len(self.problem.left.points) // size
+        work = self._work("block_sums", {"size": size})
+        work = self.parallel.planned(replace(work, grid=runs(n_blocks, size, self.entry_cost)))
+        sums = BlockSums(n_blocks)
+        self.parallel.reduced(work, {self._key: self.problem}, sums)
+        return sums.sums
+
+    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
+        check_choice("dtype", dtype, ("float64", "float32"))
+        n = len(self.problem.left.points)
+        if vectors.shape[1] == 0:
+            return np.empty((n, 0))
+        sums = Products(n, vectors.shape[1])
+        self._with_vectors("matmul", np.asarray(vectors, dtype=np.float64), dtype, sums)
+        return self._cut.left.restored(sums.products)
+
+    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
+        check_choice("dtype", dtype, ("float64", "float32"))
+        n = len(self.problem.left.points)
+        count = weights.n_replicates if isinstance(weights, Weights) else weights.shape[1]
+        step = max(1, COLUMNS_BYTES // (8 * n))
+        found = [np.empty(0)]
+        for begin in range(0, count, step):
+            end = min(count, begin + step)
+            if isinstance(weights, Weights):
+                some: np.ndarray | Drawn = Drawn(weights, begin, end)
+            else:
+                some = np.asarray(weights[:, begin:end], dtype=np.float64)
+            sums = Forms(end - begin)
+            self._with_vectors("forms", some, dtype, sums)
+            found.append(sums.forms)
+        return np.concatenate(found)
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        return self._here.counts(thresholds)
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        return self._here.between(low, high, count)
+
+    def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
+        return self._here.tile(rows, columns)
+
+    @cached_property
+    def _key(self) -> str:
+        return fingerprint(self.problem)
+
+    @cached_property
+    def _cut(self) -> Cut | PlainCut:
+        return Prepared(self.problem, self.name, self.threads or 1).cut
+
+    def _work(self, primitive: str, options: dict[str, Any], vectors: str | None = None) -> Work:
+        problem, cut, parallel = self.problem, self._cut, self.parallel.parallel
+        pairs = grid(
+            len(problem.left.points),
+            len(problem.columns.points),
+            symmetric=problem.symmetric,
+            block=cut.block,
+            group=cut.group,
+            entry_cost=self.entry_cost,
+            threads=parallel.threads_of_task,
+            tile_size=parallel.tile_size,
+        )
+        return Work(primitive, self._key, self.name, parallel.threads_of_task, options, pairs, vectors)
+
+    def _with_vectors(self, primitive: str, vectors: np.ndarray | Drawn, dtype: str, sums: Reduction) -> None:
+        if isinstance(vectors, np.ndarray):
+            vectors = np.ascontiguousarray(self._cut.right.sorted(vectors))
+        key = fingerprint_of(vectors)
+        work = self.parallel.planned(self._work(primitive, {"dtype": dtype}, key))
+        self.parallel.reduced(work, {self._key: self.problem, key: vectors}, sums)

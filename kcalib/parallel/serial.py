@@ -1,0 +1,65 @@
+"""Tiles one after the other, in this process: the transport without transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from kcalib._backend.threads import resolve_threads
+from kcalib.parallel.plan import Tile
+from kcalib.parallel.transport import Parallel, counted
+from kcalib.parallel.work import Done, Progress, Store, Work, worker_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serial(Parallel):
+    """Compute tile by tile in this process: for sums that go on where they were interrupted.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads of a tile; by default as many as there are.
+    journal : str or path, optional
+        A file for finished tiles; see `kcalib.parallel.Parallel`.
+    tile_size : int, optional
+        Samples on a side of a tile.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> from kcalib.kernels import Exponential
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet(np.ones(3), size=500)
+    >>> y = rng.integers(3, size=500)
+    >>> one = kcalib.skce(y, p, kernel=Exponential(0.5))
+    >>> kcalib.skce(y, p, kernel=Exponential(0.5), parallel=kcalib.parallel.Serial(tile_size=192)) == one
+    True
+    """
+
+    def describe(self) -> str:
+        return f"this process, {counted(self.threads_of_task, 'thread')}"
+
+    @property
+    def threads_of_task(self) -> int:
+        return resolve_threads(self.threads)
+
+    def open(self) -> Store:
+        return Store()
+
+    def close(self, held: Store, failed: bool) -> None:
+        held.clear()
+
+    def results(
+        self,
+        held: Store,
+        work: Work,
+        tiles: Sequence[Tile],
+        given: Mapping[str, Any],
+        progress: Callable[[Tile], Progress],
+    ) -> Generator[Done]:
+        held.put(work, given)
+        for tile in tiles:
+            start = perf_counter()
+            yield Done(tile, held.sums(work, tile, progress(tile)), worker_name(), perf_counter() - start)

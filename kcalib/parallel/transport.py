@@ -1,0 +1,126 @@
+"""What a transport is: who computes tiles, and how they get there and back. `Parallel` is the base of all.
+
+A transport is an object with its options, which a user passes as ``parallel=``. Transports know nothing of sums: they
+bring a `Work`, with what it needs, and a tile to a worker, which calls `work.run_tile`, and hand back what it returns,
+in any order. The order of summation, the journal and progress are those of `operator.SpreadOperator`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kcalib._backend.options import check_integer
+from kcalib.parallel.plan import Tile
+from kcalib.parallel.work import Done, Progress, Work
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel(ABC):
+    """Base of all that ``parallel=`` takes.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads of a task, which are passed with it: no environment variable counts. Workers times threads should be
+        the processors there are. Default: 1, in this process as many as there are.
+    journal : str or path, optional
+        A file for finished tiles. A call that was interrupted goes on from it, with any number of workers and any
+        transport. It belongs to one call: data, options or a version of the library that are others are refused.
+    tile_size : int, optional
+        Samples on a side of a tile. By default tiles take a tenth of a second or more, and are at most 9800.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `threads` or `tile_size` is no integer of at least 1, or `journal` is no path.
+    """
+
+    threads: int | None = None
+    journal: str | Path | None = None
+    tile_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1)
+        if self.tile_size is not None:
+            check_integer("tile_size", self.tile_size, 1)
+        if self.journal is not None and not isinstance(self.journal, (str, Path)):
+            raise TypeError(f"`journal` is {self.journal!r}, expected the path of a file")
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The workers, in words, as results have them."""
+
+    @abstractmethod
+    def open(self) -> Any:
+        """What is held during a call: workers, a client. `results` gets it, `close` ends it."""
+
+    @abstractmethod
+    def close(self, held: Any, failed: bool) -> None:
+        """Give back what `open` made; `failed`: the call ended by an error or Ctrl-C, and nobody waits for results."""
+
+    @abstractmethod
+    def results(
+        self,
+        held: Any,
+        work: Work,
+        tiles: Sequence[Tile],
+        given: Mapping[str, Any],
+        progress: Callable[[Tile], Progress],
+    ) -> Generator[Done]:
+        """The sums of all tiles, in any order.
+
+        Parameters
+        ----------
+        held : object
+            What `open` returned.
+        work : Work
+            What the tiles have in common.
+        tiles : sequence of Tile
+            Which are wanted: large ones first, as they come.
+        given : mapping
+            What `work` needs, by fingerprint; a transport brings each to a worker once, and the worker keeps it.
+        progress : callable
+            For those that compute in this process: what to call with the share of a tile that is done.
+
+        Raises
+        ------
+        TileError
+            If a tile was tried `ATTEMPTS` times in vain, or there is nobody left to compute it.
+        """
+
+    @property
+    def threads_of_task(self) -> int:
+        """Threads that a task is sent with."""
+        return self.threads or 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process has the journal, of several that run the same program."""
+        return True
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """`make()`, which only the first of several processes that run the same program calls; all have its value."""
+        return make()
+
+
+ATTEMPTS = 3  # of a tile
+
+
+class TileError(RuntimeError):
+    """A tile could not be computed; what is in the journal stays there."""
+
+    def __init__(self, tile: Tile, tiles: int, why: str) -> None:
+        where = f"rows {tile.row} to {tile.row_end}, columns {tile.column} to {tile.column_end}"
+        super().__init__(f"tile {tile.number} of {tiles} ({where}) {why}")
+
+
+def counted(count: int, what: str) -> str:
+    """As in "1 process", "2 processes"."""
+    return f"{count} {what}{'' if count == 1 else 'es' if what.endswith('s') else 's'}"

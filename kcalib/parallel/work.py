@@ -1,0 +1,291 @@
+"""What a worker does: the sums of a tile, from the problem, which it gets once, and the tile's place.
+
+`Work` says what all tiles of a sweep have in common, and is sent with each; `computed` is a pure function of it, of the
+problem and of the vectors. `run_tile` is what transports to other processes call there: it keeps what it was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.random import Weights
+from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.openmp import Cut, OpenMPOperator
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.parallel.plan import Grid, Runs, Tile
+
+Progress = Callable[[float], None] | None
+Sums = dict[str, np.ndarray]
+KEPT = 4  # problems and vectors that a worker keeps: those of the sweep at hand, and of the one before
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Columns [begin, end) of a matrix of resampling weights, which every worker makes for itself."""
+
+    weights: Weights
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A primitive of the operator on all tiles of a problem."""
+
+    primitive: str  # "moments", "block_sums", "matmul", "forms"
+    problem: str  # fingerprint
+    operator: str  # name, of the one that computes
+    threads: int
+    options: Mapping[str, Any]
+    grid: Grid | Runs
+    vectors: str | None = None  # fingerprint
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The fingerprints of what a worker must have."""
+        return (self.problem,) if self.vectors is None else (self.problem, self.vectors)
+
+    def fingerprint(self, library: str) -> str:
+        """The same for the same numbers of every tile."""
+        what = (library, self.primitive, self.problem, self.operator, sorted(self.options.items()), self.vectors)
+        return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+
+
+class Done(NamedTuple):
+    """The sums of a tile, and who computed them."""
+
+    tile: Tile
+    sums: Sums
+    worker: str
+    seconds: float
+
+
+class Missing(NamedTuple):
+    """The worker has not got what it needs; nothing was computed."""
+
+    tile: Tile
+    worker: str
+
+
+class Prepared:
+    """A problem on a worker, as its operator reads it."""
+
+    def __init__(self, problem: PairProblem, operator: str, threads: int) -> None:
+        self.problem = problem
+        self._name, self._threads = operator, threads
+
+    @cached_property
+    def cut(self) -> Cut | PlainCut:
+        operator = made(self.problem, self._name, self._threads)
+        return operator.cut() if isinstance(operator, OpenMPOperator) else PlainCut(operator, self._threads)
+
+
+class PlainCut:
+    """A problem in rectangles for operators whose sums have no order that tiles could keep: the samples' own."""
+
+    block = group = 1
+
+    def __init__(self, operator: Operator, threads: int) -> None:
+        self._operator, self._threads = operator, threads
+        self.symmetric = operator.problem.symmetric
+        self.left = self.right = AsTheyAre()
+
+    def _part(self, rows: range, columns: range) -> Operator:
+        problem = self._operator.problem
+        left = problem.left.take(slice(rows.start, rows.stop))
+        own = self.symmetric and rows == columns
+        right: Side | None = None if own else problem.columns.take(slice(columns.start, columns.stop))
+        part = PairProblem(left, right, problem.kernel, problem.target, problem.predicted, problem.table)
+        return made(part, self._operator.name, self._threads)
+
+    def moments(
+        self,
+        rows: range,
+        columns: range,
+        group: int,
+        *,
+        second: bool,
+        with_rows: bool,
+        apart: bool,
+        progress: Progress = None,
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        found = self._part(rows, columns).moments(second=second, rows=with_rows, trace=False)
+        own = self.symmetric and rows == columns
+        row_sums, column_sums = (
+            None if sums is None else np.asarray(arrays.to_host(sums), dtype=np.float64)[None, :]
+            for sums in (found.row_sums, None if own else found.column_sums)
+        )
+        squares = None if found.sum_of_squares is None else np.array([[float(found.sum_of_squares)]])
+        return np.array([[float(found.total)]]), row_sums, column_sums, squares
+
+    def matmul(
+        self, rows: range, columns: range, vectors: np.ndarray, *, dtype: str, progress: Progress = None
+    ) -> np.ndarray:
+        part = self._part(rows, columns)
+        beside = arrays.like(vectors[columns.start : columns.stop], part.problem.left.points)
+        return np.asarray(arrays.to_host(part.matmul(beside, dtype=dtype)), dtype=np.float64)
+
+    def block_sums(self, size: int, blocks: range, progress: Progress = None) -> np.ndarray:
+        rows = range(blocks.start * size, blocks.stop * size)
+        return np.asarray(arrays.to_host(self._part(rows, rows).block_sums(size)), dtype=np.float64)
+
+
+class AsTheyAre:
+    """Samples in the order in which they were given."""
+
+    def sorted(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def restored(self, values: Any) -> Any:
+        return values
+
+
+def made(problem: PairProblem, operator: str, threads: int) -> Operator:
+    """The operator of that name, with threads where it has a say in them."""
+    return operator_for(problem, operator=operator, threads=threads if operator == OpenMPOperator.name else None)
+
+
+def computed(work: Work, tile: Tile, prepared: Prepared, vectors: Any, progress: Progress = None) -> Sums:
+    """The sums of a tile."""
+    return COMPUTED[work.primitive](work, tile, prepared.cut, vectors, progress)
+
+
+def _moments(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: None, progress: Progress) -> Sums:
+    grid = work.grid
+    assert isinstance(grid, Grid)
+    totals, rows, columns, squares = cut.moments(
+        tile.rows,
+        tile.columns,
+        grid.group,
+        second=work.options["second"],
+        with_rows=work.options["rows"],
+        apart=grid.apart,
+        progress=progress,
+    )
+    found = {"totals": totals, "rows": rows, "columns": columns, "squares": squares}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _block_sums(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: None, progress: Progress) -> Sums:
+    return {"sums": cut.block_sums(work.options["size"], tile.rows, progress)}
+
+
+def _matmul(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: np.ndarray, progress: Progress) -> Sums:
+    dtype = work.options["dtype"]
+    found = {"rows": cut.matmul(tile.rows, tile.columns, vectors, dtype=dtype, progress=progress)}
+    if cut.symmetric and not tile.on_diagonal:
+        found["columns"] = cut.matmul(tile.columns, tile.rows, vectors, dtype=dtype, progress=progress)
+    return found
+
+
+def _forms(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: np.ndarray, progress: Progress) -> Sums:
+    products = cut.matmul(tile.rows, tile.columns, vectors, dtype=work.options["dtype"], progress=progress)
+    return {"forms": np.sum(vectors[tile.row : tile.row_end] * products, axis=0)}
+
+
+COMPUTED: dict[str, Callable[[Work, Tile, Cut | PlainCut, Any, Progress], Sums]] = {
+    "moments": _moments,
+    "block_sums": _block_sums,
+    "matmul": _matmul,
+    "forms": _forms,
+}
+
+
+class Store:
+    """What a worker was sent, and has made of it, by fingerprint; the oldest goes first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+        self._lock = Lock()
+
+    def put(self, work: Work, given: Mapping[str, Any]) -> None:
+        with self._lock:
+            for key in work.needs:
+                if key in given and key not in self._kept:
+                    self._kept[key] = self._made(work, key, given[key])
+            while len(self._kept) > KEPT:
+                self._kept.pop(next(iter(self._kept)))
+
+    def has(self, work: Work) -> bool:
+        return all(key in self._kept for key in work.needs)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+    def sums(self, work: Work, tile: Tile, progress: Progress = None) -> Sums:
+        prepared, *vectors = (self._kept[key] for key in work.needs)
+        return computed(work, tile, prepared, vectors[0] if vectors else None, progress)
+
+    def _made(self, work: Work, key: str, value: Any) -> Any:
+        if isinstance(value, PairProblem):
+            return Prepared(value, work.operator, work.threads)
+        if isinstance(value, Drawn):
+            columns = value.weights.values(value.begin, value.end, threads=work.threads)
+            return np.ascontiguousarray(self._kept[work.problem].cut.right.sorted(columns))
+        return value
+
+
+_store = Store()  # of a worker process
+
+
+def forget() -> None:
+    """Drop what this process keeps as a worker."""
+    _store.clear()
+
+
+def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
+    """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
+    start = time.perf_counter()
+    _store.put(work, given)
+    if not _store.has(work):
+        return Missing(tile, worker_name())
+    return Done(tile, _store.sums(work, tile), worker_name(), time.perf_counter() - start)
+
+
+def worker_name() -> str:
+    """Machine and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def fingerprint(problem: PairProblem) -> str:
+    """The same for the same H, whichever process asks."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((problem.kernel, problem.target, problem.predicted, problem.symmetric)).encode())
+    for side in (problem.left, problem.columns):
+        _, (points, marks, labels) = side.__reduce__()
+        for array in (points, marks, labels):
+            _add(digest, array)
+        if problem.symmetric:
+            break
+    _add(digest, problem.table)
+    return digest.hexdigest()
+
+
+def fingerprint_of(vectors: np.ndarray | Drawn) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(vectors, Drawn):
+        digest.update(repr(vectors).encode())
+    else:
+        _add(digest, vectors)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, array: Any) -> None:
+    if array is None:
+        digest.update(b"none")
+        return
+    values = np.ascontiguousarray(arrays.to_host(array))
+    digest.update(repr((values.shape, values.dtype.str)).encode())
+    digest.update(values.view(np.uint8).reshape(-1).data if values.size else b"")

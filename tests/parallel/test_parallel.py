@@ -1,0 +1,114 @@
+"""Sums over pairs that are shared out: the numbers of one machine, whoever computes them, interrupted or not."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+import kcalib
+from kcalib.kernels import Exponential, Gaussian
+from kcalib.parallel import Executor, Processes, Serial
+
+KERNEL = Exponential(0.3)
+
+
+def numbers(result):
+    return result.value, result.standard_error, result.null_standard_error
+
+
+@pytest.mark.parametrize(("n", "m"), [(1000, 3), (1500, 40), (2500, 10)])  # by marks, by residuals sorted and not
+@pytest.mark.parametrize("size", [96, 500])
+def test_bits_of_one_machine(n, m, size):
+    y, p = softmax_problem(n, m, seed=1)
+    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    tiles = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial(tile_size=size))
+    assert numbers(tiles) == numbers(one)
+    assert "in parallel" in tiles.operator_reason
+    assert kcalib.skce(y, p, kernel=KERNEL, parallel=Serial(tile_size=size)) == one.value
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_any_executor(workers):
+    y, p = softmax_problem(1500, 5, seed=2)
+    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    with ThreadPoolExecutor(workers) as pool:
+        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Executor(executor=pool, tile_size=200))
+    assert numbers(found) == numbers(one)
+
+
+@pytest.mark.parametrize("estimator", ["biased", "block", "linear"])
+def test_estimators(estimator):
+    y, p = softmax_problem(1200, 4, seed=3)
+    options = {"kernel": Gaussian(0.4), "estimator": estimator, "full_output": True}
+    one = kcalib.skce(y, p, **options)
+    found = kcalib.skce(y, p, **options, parallel=Serial(tile_size=300))
+    assert numbers(found) == numbers(one)
+
+
+def test_processes():
+    y, p = softmax_problem(1500, 5, seed=2)
+    found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Processes(workers=2, tile_size=400))
+    assert numbers(found) == numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True))
+    assert "2 processes of 1 thread" in found.operator_reason
+
+
+def test_on_a_line_and_few_samples_stay_here():
+    y, p = softmax_problem(600, 2, seed=0)
+    found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial())
+    assert found.operator == "sorted_scan"
+    assert "nothing to share out" in found.operator_reason
+    few = kcalib.skce(*softmax_problem(20, 4, seed=0), full_output=True, parallel=Serial())
+    assert "too few samples" in few.operator_reason
+
+
+def test_a_source(tmp_path):
+    y, p = softmax_problem(1200, 4, seed=3)
+    found = kcalib.skce(kcalib.streaming.source((y, p)), kernel=KERNEL, parallel=Serial(tile_size=300))
+    assert found == kcalib.skce(y, p, kernel=KERNEL)
+
+
+def test_an_interrupted_call_goes_on(tmp_path):
+    y, p = softmax_problem(1500, 5, seed=2)
+    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    rng = np.random.default_rng(0)
+    journal, stops = tmp_path / "run.journal", 0
+    while True:
+        workers = Stopping(journal=journal, tile_size=200, left=int(rng.integers(1, 9)))
+        try:
+            found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=workers)
+            break
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops > 10
+    assert numbers(found) == numbers(one)
+    assert "from the journal" in found.operator_reason
+
+
+class Stopping(Serial):
+    """Ctrl-C after some tiles."""
+
+    def __init__(self, *, left, **options):
+        super().__init__(**options)
+        object.__setattr__(self, "left", left)
+
+    def results(self, held, work, tiles, given, progress):
+        for done in super().results(held, work, tiles, given, progress):
+            yield done
+            object.__setattr__(self, "left", self.left - 1)
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+
+def test_what_is_no_transport():
+    y, p = softmax_problem(50, 3, seed=0)
+    with pytest.raises(TypeError, match="`parallel` is 4, expected an object of kcalib.parallel"):
+        kcalib.skce(y, p, parallel=4)
+    with pytest.raises(TypeError, match="`parallel` is the class Serial; pass an object"):
+        kcalib.skce(y, p, parallel=Serial)
+    with pytest.raises(ValueError, match="`parallel` is given, but estimator='features' takes linear time"):
+        kcalib.skce(y, p, estimator="features", parallel=Serial())
+    with pytest.raises(ValueError, match="threads"):
+        Serial(threads=0)

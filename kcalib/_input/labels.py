@@ -46,9 +46,10 @@ class Classification(Data):
     probabilities: Array  # float64 (float32 where the library has no other), shape: (n, m)
     sample_weight: Array | None  # float64, shape: (n,)
     classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
-    input_epsilon: float  # machine epsilon of the dtype the predictions came in
+    input_epsilon: float  # machine epsilon of the dtype the predictions came in; of logits the smallest normal number
     dtype: str = "float64"  # the pairwise arithmetic is in it
     lens: Lens = field(default_factory=Canonical)  # through which all of this is seen
+    losses: Array | None = None  # of logits, -log softmax of each label, also where the softmax is 0; shape: (n,)
 
     noun = "class probabilities"
 
@@ -76,12 +77,13 @@ class Classification(Data):
             labels=take(self.labels, rows, axis=0),
             probabilities=take(self.probabilities, rows, axis=0),
             sample_weight=None if self.sample_weight is None else take(self.sample_weight, rows, axis=0),
+            losses=None if self.losses is None else take(self.losses, rows, axis=0),
         )
 
     def with_targets(self, targets: Array) -> Classification:
         """The same predictions with other labels, integers 0..m-1, shape (n,)."""
         labels = arrays.beside(targets, self.labels)
-        return dataclasses.replace(self, labels=self.xp.astype(labels, self.labels.dtype, copy=False))
+        return dataclasses.replace(self, labels=self.xp.astype(labels, self.labels.dtype, copy=False), losses=None)
 
     @cached_property
     def cumulative(self) -> Array:
@@ -208,7 +210,11 @@ def prepare(
         xp = arrays.namespace(probabilities)
         labels = xp.astype(labels, xp.int64, copy=False)
     weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
-    data = Classification(labels, probabilities, weights, called, epsilon, target)
+    losses = None
+    if from_logits:
+        epsilon = float(arrays.namespace(probabilities).finfo(probabilities.dtype).smallest_normal)
+        losses = _losses_of_logits(pred, labels, probabilities, epsilon)
+    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses)
     return data if lens is None else lens.induced(data)
 
 
@@ -337,6 +343,19 @@ def _softmax(xp: Any, logits: Array, names: Names) -> Array:
     )
     powers = xp.exp(logits - highest)
     return powers / xp.sum(powers, axis=1, keepdims=True)
+
+
+def _losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon: float) -> Array:
+    """-log of the softmax of each label: the gap to the highest logit, less the log of the highest probability."""
+    xp = arrays.namespace(probabilities)
+    logits = xp.astype(logits, probabilities.dtype, copy=False)
+    if _is_column(logits):
+        second = xp.reshape(logits, (-1,))
+        logits = xp.stack((xp.zeros_like(second), second), axis=1)
+    own = xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    losses = (xp.max(logits, axis=1) - own) - xp.log(xp.max(probabilities, axis=1))
+    # Of an infinite one, as a probability of 0 has it, the largest that a probability can have.
+    return xp.where(xp.isfinite(losses), losses, xp.full_like(losses, -math.log(epsilon)))
 
 
 def _labels(

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from problems import softmax_problem
 
 import kcalib
@@ -30,6 +31,39 @@ def test_log_loss_by_hand():
     assert kcalib.log_loss([0], [1.0]) == pytest.approx(-math.log(epsilon))
     single = np.array([1.0], dtype=np.float32)
     assert kcalib.log_loss([0], single) == pytest.approx(-math.log(np.finfo(np.float32).eps))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_log_loss_of_logits_is_exact(xp, dtype):
+    """No probability is clipped, though softmax makes it 0 or less than a rounding error."""
+    logits = np.array([[-40.0, 0.0], [-1000.0, 3.0], [0.5, -0.5]], dtype=dtype)
+    exact = (40 + 1003 + math.log1p(math.exp(-1.0))) / 3
+    y = [0, 0, 0]
+    assert kcalib.log_loss(y, xp.asarray(logits), from_logits=True) == pytest.approx(exact, rel=1e-6)
+    column = (logits[:, 1] - logits[:, 0]).astype(dtype)
+    assert kcalib.log_loss(y, xp.asarray(column), from_logits=True) == pytest.approx(exact, rel=1e-6)
+
+
+def test_log_loss_of_logits_everywhere():
+    """Against SciPy's log-softmax: through a lens, in an evaluation, a comparison and a state."""
+    rng = np.random.default_rng(0)
+    logits = (30 * rng.normal(size=(50, 3))).astype(np.float32)
+    y = rng.integers(3, size=50)
+    exact = -scipy.special.log_softmax(logits.astype(np.float64), axis=1)[np.arange(50), y]
+    weight = rng.uniform(size=50)
+    found = kcalib.log_loss(y, logits, from_logits=True, sample_weight=weight)
+    assert found == pytest.approx(np.average(exact, weights=weight), rel=1e-13)
+    assert kcalib.evaluate(y, logits, from_logits=True).log_loss == pytest.approx(exact.mean(), rel=1e-13)
+    compared = kcalib.compare(y, {"a": logits, "b": logits[:, ::-1]}, metric="log_loss", from_logits=True)
+    assert {one.model: one.value for one in compared.models}["a"] == pytest.approx(exact.mean(), rel=1e-13)
+    state = kcalib.streaming.CalibrationState(3, from_logits=True).update(y, logits)
+    assert state.scores().log_loss.value == pytest.approx(exact.mean(), rel=1e-13)
+    groups = kcalib.lenses.Groups([[0], [1, 2]])
+    pairs = np.stack([logits[:, 0], scipy.special.logsumexp(logits[:, 1:].astype(np.float64), axis=1)], axis=1)
+    of_pairs = -scipy.special.log_softmax(pairs, axis=1)[np.arange(50), np.minimum(y, 1)]
+    assert kcalib.log_loss(y, logits, from_logits=True, lens=groups) == pytest.approx(of_pairs.mean(), rel=1e-13)
+    # A logit of -inf is a probability of 0, for which the smallest normal number stands.
+    assert kcalib.log_loss([0], [[-np.inf, 0.0]], from_logits=True) == pytest.approx(-math.log(2.0**-1022))
 
 
 def test_ece_by_hand():

@@ -47,7 +47,9 @@ def brier(data: Sequence[Classification], confidence_level: float, options: Metr
 
 def log_loss(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     losses = [arrays.where_computed(log_losses(one)) for one in data]
-    return _means(losses, confidence_level, *log_loss_law(data))
+    limits, possible = log_loss_law(data)
+    largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
+    return _means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
 
 
 def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:

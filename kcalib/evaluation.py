@@ -10,7 +10,6 @@ from functools import singledispatch
 from typing import Any, overload
 
 import numpy as np
-import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
@@ -38,7 +37,7 @@ from kcalib.estimators.skce import FEATURES
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
-from kcalib.inference.verdict import check_level, check_tolerance, direction, measure
+from kcalib.inference.verdict import check_level, check_tolerance, direction, measure, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 
@@ -314,13 +313,12 @@ def _(
     has_a_density = has_density(data.prediction)
     pit_seed = check_seed(seed)
     numbers = _of_numbers(data, pit_seed) if data.n_dims == 1 else {}
-    # Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
-    rejected = measured.test.pvalue < level
-    quantile = 2.0 if rejected else -float(scipy.special.ndtri(level / 4))
-    reasons = _reasons(data.n, numbers, quantile) if numbers else _spread(data, errors, quantile)
-    verdict = measured.verdict(reasons)
-    if reasons and not rejected:
-        verdict = f"no evidence by the SKCE, but {', '.join(reasons)}"
+    if numbers:
+        shift, excess = numbers["pit_mean"] - 0.5, numbers["interval_coverage"] - INTERVAL
+        verdict = measured.forecast_verdict(lambda quantile: off_quantiles(data.n, shift, excess, quantile))
+    else:
+        gap, error = _spread(data, errors)
+        verdict = measured.forecast_verdict(lambda quantile: off_spread(gap, error, quantile))
     return ForecastEvaluation(
         n_samples=data.n,
         n_dims=data.n_dims,
@@ -354,25 +352,10 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     }
 
 
-def _reasons(n: int, numbers: dict[str, float], quantile: float) -> list[str]:
-    """What is off by more than so many standard errors of a calibrated model."""
-    reasons = []
-    shift = numbers["pit_mean"] - 0.5
-    if abs(shift) > quantile * math.sqrt(1 / (12 * n)):
-        reasons.append("too low" if shift > 0 else "too high")
-    excess = numbers["interval_coverage"] - INTERVAL
-    if abs(excess) > quantile * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
-        reasons.append("under-confident" if excess > 0 else "over-confident")
-    return reasons
-
-
-def _spread(data: Forecasts, errors: Array, quantile: float) -> list[str]:
-    """Whether squared errors of vectors are on average their variances, up to so many standard errors."""
+def _spread(data: Forecasts, errors: Array) -> tuple[float, float]:
+    """How much squared errors of vectors are above their variances on average, and the standard error of that."""
     std, xp = arrays.where_computed(data.prediction.standard_deviation()), arrays.namespace(errors)
     if data.n < 2 or not xp.all(std > 0):
-        return []
+        return 0.0, math.inf
     squares = xp.mean((errors / std) ** 2, axis=1)
-    gap = float(xp.mean(squares)) - 1
-    if abs(gap) <= quantile * float(xp.std(squares, correction=1)) / math.sqrt(data.n):
-        return []
-    return ["over-confident" if gap > 0 else "under-confident"]
+    return float(xp.mean(squares)) - 1, float(xp.std(squares, correction=1)) / math.sqrt(data.n)

@@ -7,6 +7,7 @@ in C. `streaming` adds with it what batches, processes and machines have found.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -96,6 +97,15 @@ class ExactSums:
     def reshape(self, *shape: int) -> ExactSums:
         xp = arrays.namespace(self.high)
         return ExactSums(xp.reshape(self.high, shape), xp.reshape(self.low, shape))
+
+    def named(self, name: str) -> dict[str, np.ndarray]:
+        """The two arrays by their names in a file; of sums on the host."""
+        return {f"{name}_high": self.high, f"{name}_low": self.low}
+
+    @classmethod
+    def of_named(cls, name: str, arrays: Mapping[str, np.ndarray]) -> ExactSums:
+        """What `named` has returned."""
+        return cls(arrays[f"{name}_high"], arrays[f"{name}_low"])
 
     def to_float(self) -> np.ndarray:
         """The nearest float64 numbers, up to one unit in the last place; of sums on the host."""

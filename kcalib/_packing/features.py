@@ -84,6 +84,10 @@ class FeatureProblem(ABC):
     def null_products(self, rows: np.ndarray) -> np.ndarray:
         """E <a_i, a_j>^2 of targets drawn from these predictions, i != j, without weights, shape (rows, rows)."""
 
+    @abstractmethod
+    def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
+        """E |a_i|^2 and E |a_i|^4 of all targets drawn from the predictions, without weights, shape (n,) each."""
+
     def described(self) -> dict[str, Any]:
         """What every result says about how it was computed."""
         where = "in host memory" if arrays.is_host(self.points) else f"on {arrays.describe_device(self.points)}"
@@ -204,6 +208,10 @@ class LabelFeatures(FeatureProblem):
 
     def null_products(self, rows: np.ndarray) -> np.ndarray:
         return products_of(self._law(rows))
+
+    def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
+        squares, fourths = (arrays.to_host(part) for part in expected_lengths(self._law(np.arange(self.n))))
+        return squares, fourths
 
     def _law(self, rows: np.ndarray) -> FiniteLaw:
         law = finite_law(self.data.take(arrays.like(rows, self.data.reference)), self.packed)

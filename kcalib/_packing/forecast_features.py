@@ -95,6 +95,11 @@ class ForecastFeatures(FeatureProblem):
             found = np.mean([(marks @ marks.T) ** 2 for marks in self._drawn_marks(rows, some)], axis=0)
         return found
 
+    def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.arange(self.n)
+        drawn = [np.sum(marks * marks, axis=1) for marks in self._drawn_marks(rows, self._taken(rows))]
+        return self.null_lengths(rows), np.mean(np.square(drawn), axis=0)
+
     def drawn_marks(self, rows: np.ndarray) -> np.ndarray:
         """Of a set of targets drawn from the predictions of these rows, shape (rows, columns)."""
         return next(self._drawn_marks(rows, self._taken(rows)))

@@ -124,11 +124,8 @@ def resolve(
             draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric, elsewhere=True
         )
 
-    target = _checked_target(models, target_kernel)
-    target = _resolved(target, {metric: target_bandwidth(metric) for metric in _open_metrics(target)})
-    kernel = _default_kernel(models) if kernel is None else kernel
-    if not isinstance(kernel, Kernel):
-        raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
+    kernel, target = chosen(models, kernel, target_kernel)
+    target = _resolved(target, {metric: target_bandwidth(metric) for metric in open_metrics(target)})
     if any(_is_open(factor) for factor in kernel.factors()):
         mmd = MMD(target_bandwidth("euclidean"))
         kernel = kernel.mapped(lambda one: dataclasses.replace(one, metric=mmd) if _is_open(one) else one)
@@ -140,6 +137,15 @@ def resolve(
 
     kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
     return Resolved(kernel, target, points, medians, target_medians)
+
+
+def chosen(models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel) -> tuple[Kernel, Any]:
+    """Both kernels as they are given, checked, or the defaults; bandwidths may be open."""
+    target = _checked_target(models, target_kernel)
+    kernel = _default_kernel(models) if kernel is None else kernel
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
+    return kernel, target
 
 
 def _is_open(factor: RadialKernel) -> bool:
@@ -211,10 +217,10 @@ def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) ->
     return target_kernel
 
 
-def _open_metrics(target: Any) -> tuple[str, ...]:
+def open_metrics(target: Any) -> tuple[str, ...]:
     """The metrics of a kernel on targets whose bandwidth is not given."""
     if isinstance(target, Draws):
-        return _open_metrics(target.kernel)
+        return open_metrics(target.kernel)
     return () if isinstance(target, MahalanobisGaussian) else target.open_metrics()
 
 

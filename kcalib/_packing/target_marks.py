@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from kcalib.target_kernels import Draws
 
 GROUPS = 4  # of random features of the target kernel, independent of each other
 FEWEST = 64  # columns of them: with half as many the error of the estimate is mostly theirs
+RANDOM_FEATURES = "random features, expectations"  # how results call them
 EXACT_RANK = 1  # exact marks have at most so many times as many columns as random ones would have
 TILE_ELEMENTS = 2**21  # numbers of a tile
 
@@ -214,39 +216,57 @@ def target_marks(data: Forecasts, factor: TargetFactor, n_columns: int, seed: in
     columns = n_columns_beside(n_columns, data.n_dims)
     if factor.draws is None and factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns:
         return ExactMarks(factor, factor.route)
-    root, terms = normal_form(factor.kernel)
-    if any(one.metric == "dot" for term in terms for one in term.factors):
-        raise ValueError(
-            f"`target_kernel` is {factor.kernel}, with an inner product, of which there are no expected features; use "
-            "kcalib.kernels.Gaussian(), or an estimator and a test of all pairs: estimator='unbiased', method='exact'"
-        )
-    try:
-        # Another seed than that of the features of predictions: both are independent.
-        found = feature_map(terms, _span(data, root), columns, seed_of(seed, 1), GROUPS)
-    except ValueError as error:
-        raise ValueError(str(error).replace("`kernel`", "`target_kernel`")) from None
+    found, frequencies = target_map(data.prediction, factor.kernel, columns, seed)
     xp = data.xp
     means = xp.astype(data.prediction.expected_value(), xp.float64, copy=False)
-    frequencies = found.frequencies if root is None else found.frequencies @ root.T
     frequencies = arrays.like(frequencies, means, dtype=xp.float64)
-    law = None if factor.asked_for_draws else law_of(data.prediction)
-    draws, expected = None, None
-    if law is None:
-        draws = DRAWS if factor.draws is None else factor.draws
-        expected = _by_draws(data, draws.n_draws, draws.seed, means, frequencies)
-        how = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
-    else:
-        how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
-    route = f"{columns} random features, expectations by {how}"
     centre = xp.mean(means, axis=0, keepdims=True)
+    if not factor.asked_for_draws and law_of(data.prediction) is not None:
+        return closed_marks(data.prediction, found, means, centre, frequencies)
+    draws = DRAWS if factor.draws is None else factor.draws
+    expected = _by_draws(data, draws.n_draws, draws.seed, means, frequencies)
+    route = f"{columns} {RANDOM_FEATURES} by {draws.n_draws} draws from each prediction, seed {draws.seed}"
     return RandomMarks(found, data.prediction, means, centre, frequencies, route, draws, expected)
 
 
-def _span(data: Forecasts, root: np.ndarray | None) -> np.ndarray:
-    """Points that span what targets span: their sums are equal if all targets are probability vectors."""
-    d = data.n_dims if root is None else root.shape[1]
-    if data.prediction.support == "simplex" and root is None:
-        return np.eye(d)
+def closed_marks(
+    prediction: Distribution, found: FeatureMap, means: Array, centre: Array, frequencies: Array
+) -> RandomMarks:
+    """By a map of the target kernel, of distributions whose characteristic function `law_of` knows."""
+    law = law_of(prediction)
+    how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
+    route = f"{found.n_columns} {RANDOM_FEATURES} by {how}"
+    return RandomMarks(found, prediction, means, centre, frequencies, route, None, None)
+
+
+def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -> tuple[FeatureMap, np.ndarray]:
+    """Random features of a target kernel with its bandwidths, and their frequencies of targets as they are given.
+
+    Of the predictions it depends on the family and the sizes alone.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not known to have random features.
+    """
+    root, terms = normal_form(kernel)
+    if any(one.metric == "dot" for term in terms for one in term.factors):
+        raise ValueError(
+            f"`target_kernel` is {kernel}, with an inner product, of which there are no expected features; use "
+            "kcalib.kernels.Gaussian(), or an estimator and a test of all pairs: estimator='unbiased', method='exact'"
+        )
+    d = prediction.n_dims if root is None else root.shape[1]
+    points = np.eye(d) if prediction.support == "simplex" and root is None else spanning(d)
+    try:
+        # Another seed than that of the features of predictions: both are independent.
+        found = feature_map(terms, points, columns, seed_of(seed, 1), GROUPS)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`kernel`", "`target_kernel`")) from None
+    return found, found.frequencies if root is None else found.frequencies @ root.T
+
+
+def spanning(d: int) -> np.ndarray:
+    """Points that may be anywhere: their sums differ."""
     return np.concatenate([np.zeros((1, d)), np.full((1, d), 1e15)])
 
 

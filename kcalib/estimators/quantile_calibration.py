@@ -73,7 +73,7 @@ class QuantileCalibration:
     standard_error: np.ndarray  #: of the share if the model is calibrated, shape (k,)
     consistency_band: Band  #: limits of the share if the model is calibrated, at each level
     error: float  #: mean absolute difference of coverage and level; of a calibrated model not 0 but about 0.3 / sqrt(n)
-    histogram: np.ndarray  #: share of the PIT values in 20 bins of equal width, shape (20,)
+    histogram: np.ndarray  #: share of the PIT values in bins of equal width, 20 but of a state with others
     confidence_level: float  #: of the band
     simultaneous: bool  #: whether it holds for all levels at once (Dvoretzky, Kiefer, Wolfowitz, Massart)
     seed: int | None  #: of the randomised PIT values of counts and samples; None for continuous predictions
@@ -182,8 +182,13 @@ def quantile_calibration(
 
 def pit_of(data: Forecasts, seed: int) -> Array:
     """PIT values, shape (n,)."""
+    return pit_at(data, np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n))
+
+
+def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
+    """The same from these uniform numbers, which those of counts and samples are randomised with, shape (n,)."""
     y, prediction = numbers_of(data, "PIT values are"), data.prediction
-    xp, uniform = arrays.namespace(y), brought(np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n), y)
+    xp, uniform = arrays.namespace(y), brought(uniform, y)
     atoms = samples_of(data)
     if atoms is not None:
         size = 1 / xp.sum(atoms.weights**2, axis=1)  # S for equal weights
@@ -202,14 +207,38 @@ def curve_of(
     data: Forecasts, *, levels: np.ndarray, confidence_level: float, simultaneous: bool, seed: int
 ) -> QuantileCalibration:
     """`quantile_calibration` of checked data."""
+    check_band(confidence_level, simultaneous)
+    pit, n = pit_of(data, seed), data.n
+    xp = arrays.namespace(pit)
+    ascending = xp.sort(pit)
+    return curve_at(
+        levels,
+        arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n,
+        _histogram(ascending) / n,
+        n,
+        confidence_level,
+        simultaneous,
+        None if is_continuous(data) else seed,
+    )
+
+
+def check_band(confidence_level: float, simultaneous: bool) -> None:
     if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
         raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
-    pit, n = pit_of(data, seed), data.n
-    xp = arrays.namespace(pit)
-    ascending = xp.sort(pit)
-    coverage = arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n
+
+
+def curve_at(
+    levels: np.ndarray,
+    coverage: np.ndarray,
+    histogram: np.ndarray,
+    n: int,
+    confidence_level: float,
+    simultaneous: bool,
+    seed: int | None,
+) -> QuantileCalibration:
+    """The curve of n samples with this coverage of the levels, and shares of PIT values in bins."""
     if simultaneous:
         width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
         band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
@@ -222,10 +251,10 @@ def curve_of(
         standard_error=np.sqrt(levels * (1 - levels) / n),
         consistency_band=band,
         error=float(np.mean(np.abs(coverage - levels))),
-        histogram=_histogram(ascending) / n,
+        histogram=histogram,
         confidence_level=float(confidence_level),
         simultaneous=bool(simultaneous),
-        seed=None if is_continuous(data) else seed,
+        seed=seed,
         n_samples=n,
     )
 

@@ -10,7 +10,7 @@ and n SKCE has about the law of sum_i l_i Z_i^2, l the eigenvalues of A = B / (n
 is never stored, and a product with it takes one with the kernel's matrix. Where R^T e_i is a number (two classes) so is
 V_i, and n rows do. Of other targets a set is drawn, and its matrix H taken. `spectrum` has the methods.
 
-Of blocks and random features `of_some` and `of_features` take some of the samples for all: what an eigenvalue is a mean
+Of blocks and random features `of_some` and `of_rows` take some of the samples for all: what an eigenvalue is a mean
 over.
 """
 
@@ -148,26 +148,26 @@ def of_some(data: Data, packed: Packed) -> Hidden:
 
 
 @singledispatch
-def of_features(problem: FeatureProblem) -> Hidden:
-    """The same of a feature kernel, O(rows^2 (columns + m)) a product."""
+def of_rows(problem: FeatureProblem, n: int) -> Hidden:
+    """The same of a feature kernel, from samples of n that are as good as any others; weights are theirs.
+
+    O(rows^2 (columns + m)) a product.
+    """
     raise NotImplementedError(type(problem))
 
 
-@of_features.register
-def _(problem: ForecastFeatures) -> Hidden:
+@of_rows.register
+def _(problem: ForecastFeatures, n: int) -> Hidden:
     rows = some_rows(problem.n, 1)
     points = arrays.namespace(problem.points).take(problem.points, _beside(rows, problem.data), axis=0)
     features, marks = arrays.to_host(feature_rows(problem.map, points)), problem.drawn_marks(rows)
-    return _between((features @ features.T) * (marks @ marks.T), len(rows), problem.n)
+    if problem.data.sample_weight is not None:
+        features = features * arrays.to_host(problem.data.sample_weight)[rows, None]
+    return _between((features @ features.T) * (marks @ marks.T), len(rows), n)
 
 
-@of_features.register
-def _(problem: LabelFeatures) -> Hidden:
-    return of_rows(problem, problem.n)
-
-
-def of_rows(problem: LabelFeatures, n: int) -> Hidden:
-    """The same from samples of n that are as good as any others; weights are theirs."""
+@of_rows.register
+def _(problem: LabelFeatures, n: int) -> Hidden:
     rows = some_rows(problem.n, problem.data.m)
     data = problem.data.take(_beside(rows, problem.data))
     law = finite_law(data, problem.packed)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import scipy
+
 from kcalib._input.data import Data
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
@@ -26,6 +28,7 @@ from kcalib.estimators.skce import (
     features_draws_error,
     features_estimate_of,
 )
+from kcalib.evaluation_results import INTERVAL
 from kcalib.inference.calibration_test import entry_cost, run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
@@ -92,6 +95,17 @@ class Measured:
         least = 0.0 if self.bound is None else self.bound.rms_error_lower
         return f"{words}: off by at least {shown_at_least(least)}" if least > 0 else words
 
+    def forecast_verdict(self, reasons: Callable[[float], list[str]]) -> str:
+        """Of predicted distributions, with what is off by more than so many standard errors.
+
+        Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
+        """
+        rejected = self.test.pvalue < self.level
+        found = reasons(2.0 if rejected else -float(scipy.special.ndtri(self.level / 4)))
+        if found and not rejected:
+            return f"no evidence by the SKCE, but {', '.join(found)}"
+        return self.verdict(found)
+
 
 def shown_at_least(value: float) -> str:
     """A positive number with two digits, rounded down."""
@@ -118,6 +132,26 @@ def direction(n: int, accuracy: float, confidence: float) -> list[str]:
     error = math.sqrt(accuracy * (1 - accuracy) / n)
     gap = confidence - accuracy
     if abs(gap) <= 2 * error:
+        return []
+    return ["over-confident" if gap > 0 else "under-confident"]
+
+
+def off_quantiles(n: float, shift: float, excess: float, quantile: float) -> list[str]:
+    """What is off by more than so many standard errors of n samples of a calibrated model.
+
+    `shift` is that of the mean PIT value from one half, `excess` that of the coverage of central intervals.
+    """
+    reasons = []
+    if abs(shift) > quantile * math.sqrt(1 / (12 * n)):
+        reasons.append("too low" if shift > 0 else "too high")
+    if abs(excess) > quantile * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
+        reasons.append("under-confident" if excess > 0 else "over-confident")
+    return reasons
+
+
+def off_spread(gap: float, error: float, quantile: float) -> list[str]:
+    """Whether squared errors of vectors are above or below their variances by more than so many standard errors."""
+    if abs(gap) <= quantile * error:
         return []
     return ["over-confident" if gap > 0 else "under-confident"]
 

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from kcalib._packing import pack
-from kcalib._packing.features import LabelFeatures
+from kcalib._packing.features import FeatureProblem, LabelFeatures
 from kcalib._packing.packed import ANY_BANDWIDTH
-from kcalib._packing.variance import expected_lengths, finite_law
 from kcalib._pairs import statistics
 from kcalib._pairs.feature_sums import feature_rows, row_forms
 from kcalib._pairs.statistics import Spread
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import FeatureMoments, null_squares_of, sum_of_squares_of
 from kcalib.estimators.few_errors import few_of
-from kcalib.estimators.rms_bound import NoBoundError
+from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
 from kcalib.inference import events
 from kcalib.inference.beyond import FEWEST_DRAWS
 from kcalib.inference.conditional_spectrum import of_rows
@@ -35,10 +35,11 @@ from kcalib.inference.features import Features, law_of_draws
 from kcalib.inference.quadratic import NullLaw, degenerate
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.verdict import ErrorBound, Measured, bound_or_none
+from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
-from kcalib.streaming._options import StateOptions
-from kcalib.streaming._totals import Totals
+from kcalib.streaming._options import SharedOptions, StateOptions
+from kcalib.streaming._totals import FeatureTotals, Totals
 
 ERRORS = 2.0  # standard errors of a sample's sum that are not taken for what it lacks
 REMEDY = "make the state with n_resamples=199: its draws of labels hold for any"
@@ -46,15 +47,15 @@ METHOD = Features.name
 
 
 @dataclass(frozen=True, eq=False)
-class KernelResults:
+class KernelResults(ABC):
     """Of a state with these totals."""
 
-    totals: Totals
-    options: StateOptions
+    totals: FeatureTotals
+    options: SharedOptions
     threads: int | None
 
     @classmethod
-    def of(cls, totals: Totals, options: StateOptions, threads: int | None) -> KernelResults:
+    def of(cls, totals: Any, options: Any, threads: int | None) -> Self:
         """For two samples of positive weight at least."""
         found = cls(totals, options, threads)
         if totals.n < 2 or not found.pairs > 0:
@@ -77,12 +78,23 @@ class KernelResults:
         return scores["weight"] ** 2 - scores["weight_squared"] if self.is_weighted else float(self.n * (self.n - 1))
 
     @cached_property
-    def problem(self) -> LabelFeatures:
+    @abstractmethod
+    def problem(self) -> FeatureProblem:
         """Of the sample of rows, with the map of all."""
-        totals, target = self.totals, self.options.target_kernel
-        matrix = np.array(target) if isinstance(target, tuple) else target
-        packed = pack(totals.sample, totals.kernel, matrix, threads=self.threads)
-        return LabelFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads)
+
+    @abstractmethod
+    def few_errors(self) -> FewErrors | None:
+        """What upper limits rest on where errors are rare."""
+
+    @abstractmethod
+    def eigenvalue(self) -> MeanEigenvalue:
+        """The largest of the kernel, which the bound of the error rests on."""
+
+    def target_sources(self) -> list[str]:
+        """Where a bandwidth of the target kernel comes from, if that was not given."""
+        return []
+
+    of_features: ClassVar[bool]  # whether that is the feature kernel's
 
     @property
     def scale(self) -> float:
@@ -93,12 +105,18 @@ class KernelResults:
     def moments(self) -> FeatureMoments:
         """Total, trace, and totals of the groups of features."""
         totals = self.totals
-        squares = np.zeros(totals.map.n_groups)
-        np.add.at(squares, np.tile(totals.map.groups, 2), np.sum(totals.sums**2, axis=1))
-        per_group = squares - totals.own
-        total, trace = float(np.sum(per_group)), float(np.sum(totals.own))
-        groups = totals.map.n_groups * per_group
-        return FeatureMoments(total, None, None, None, None, trace, groups, np.array([total]), None)
+        squares = np.zeros((totals.map.n_groups, totals.own.shape[1]))
+        groups = np.tile(totals.map.groups, 2)
+        for column, of_marks in enumerate(self.by_mark_groups(totals.sums**2)):
+            np.add.at(squares[:, column], groups, of_marks)
+        found = squares - totals.own
+        total, trace = float(np.sum(found)), float(np.sum(totals.own))
+        by_features, by_marks = found.shape[0] * np.sum(found, axis=1), found.shape[1] * np.sum(found, axis=0)
+        return FeatureMoments(total, None, None, None, None, trace, by_features, by_marks, None)
+
+    def by_mark_groups(self, squares: np.ndarray) -> list[np.ndarray]:
+        """Sums over the columns of each independent group of marks."""
+        return [np.sum(squares, axis=1)]
 
     @property
     def estimate(self) -> float:
@@ -142,10 +160,8 @@ class KernelResults:
     @cached_property
     def null_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the sample under calibration, given the predictions: E H_ii, and E |a_i|^2 and E |a_i|^4, with weights."""
-        law = finite_law(self.totals.sample, self.problem.packed)
-        assert law is not None
         weight = self.totals.sample.sample_weight
-        squares, fourths = expected_lengths(law)
+        squares, fourths = self.problem.null_powers()
         if weight is not None:
             squares, fourths = weight**2 * squares, weight**4 * fourths
         norms = np.sum(feature_rows(self.problem.map, self.problem.points) ** 2, axis=1)
@@ -198,7 +214,10 @@ class KernelResults:
         """The p-value of the total."""
         total, n, drawn = float(self.moments.total), self.n, self.totals.drawn
         if drawn is not None:
-            said = f"{len(drawn)} draws of the labels from the predictions, with {self.totals.map.n_columns} features"
+            said = (
+                f"{len(drawn)} draws of the {self.problem.targets} from the predictions, with "
+                f"{self.totals.map.n_columns} features"
+            )
             return law_of_draws(
                 total,
                 float(self.moments.trace or 0.0),
@@ -220,12 +239,14 @@ class KernelResults:
     def described(self) -> dict[str, Any]:
         """What both results say about how they were computed."""
         rows, fields = self.totals.bandwidth_rows, self.problem.described()
-        if rows is not None:
-            metrics = " and ".join(dict.fromkeys(str(factor.metric) for factor in self.totals.kernel.factors()))
-            fields["bandwidth_source"] = f"median {metrics} distance of the first {rows} samples"
-            sample = self.totals.sample.probabilities
-            if len(sample) == self.n and (sample == sample[0]).all():
-                fields["bandwidth_source"] = ANY_BANDWIDTH
+        sources = (
+            [] if rows is None else [f"median {metrics_of(self.totals.kernel)} distance of the first {rows} samples"]
+        )
+        points = self.problem.points
+        if rows is not None and len(points) == self.n and bool((points == points[0]).all()):
+            sources = [ANY_BANDWIDTH]
+        sources += self.target_sources()
+        fields["bandwidth_source"] = "; ".join(sources) or "given"
         return fields | {
             "operator_reason": f"sums of {self.totals.map.n_columns} features of the kernel, which a state adds up",
             "dtype": "float64",
@@ -244,18 +265,6 @@ class KernelResults:
             "null_standard_error": null_error,
             "features_standard_error": self.features_error,
         }
-
-    def few_errors(self) -> FewErrors | None:
-        """What upper limits rest on where errors are rare."""
-        scores = self.totals.scores
-        return few_of(
-            round(self.n - scores["correct"]),
-            self.n,
-            lambda: self.effective_events,
-            lambda: max(0.0, self.n - scores["confidence"]) / self.n,
-            self.problem.data,
-            self.problem.packed,
-        )
 
     def skce(self) -> SKCEResult:
         start = time.perf_counter()
@@ -282,6 +291,7 @@ class KernelResults:
             pvalue=math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue,
             estimate=self.estimate,
             **self.errors(),
+            features_freedom=self.moments.error_freedom,
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
             few_errors=self.few_errors() if self.n >= 4 and not self.is_weighted else None,
@@ -304,8 +314,40 @@ class KernelResults:
             what = "weighted samples have" if self.is_weighted else f"{self.n} samples have"
             raise NoBoundError(f"{what} no confidence interval of the SKCE")
         diameter = rms_bound.squared_diameter(self.totals.sample, self.problem.packed)
-        largest = rms_bound.feature_eigenvalue(self.problem)
-        return ErrorBound.of(test, largest, diameter, level, of_features=True)
+        return ErrorBound.of(test, self.eigenvalue(), diameter, level, of_features=self.of_features)
+
+
+class LabelResults(KernelResults):
+    """Of a state of class probabilities."""
+
+    totals: Totals
+    options: StateOptions
+    of_features = True
+
+    @cached_property
+    def problem(self) -> LabelFeatures:
+        totals, target = self.totals, self.options.target_kernel
+        matrix = np.array(target) if isinstance(target, tuple) else target
+        packed = pack(totals.sample, totals.kernel, matrix, threads=self.threads)
+        return LabelFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads)
+
+    def few_errors(self) -> FewErrors | None:
+        scores = self.totals.scores
+        return few_of(
+            round(self.n - scores["correct"]),
+            self.n,
+            lambda: self.effective_events,
+            lambda: max(0.0, self.n - scores["confidence"]) / self.n,
+            self.problem.data,
+            self.problem.packed,
+        )
+
+    def eigenvalue(self) -> MeanEigenvalue:
+        return rms_bound.feature_eigenvalue(self.problem)
+
+
+def metrics_of(kernel: Kernel) -> str:
+    return " and ".join(dict.fromkeys(str(factor.metric) for factor in kernel.factors()))
 
 
 def sum_about_mean(values: np.ndarray, n: int) -> float:

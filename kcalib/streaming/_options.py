@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -26,8 +27,33 @@ SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
 COUNTED_APART = ("part",)  # options that states may differ in
 
 
+class SharedOptions(ABC):
+    """Of a state of any kind: a dataclass, with `kernel`, `n_columns`, `n_bins`, `n_resamples`, `seed` and `part`."""
+
+    KERNELS: ClassVar[tuple[str, ...]] = ("kernel",)  # options that are known with their bandwidths later
+    seed: int
+    part: int
+
+    def with_kernels_of(self, other: SharedOptions) -> Self:
+        """With the bandwidths of another state."""
+        return replace(self, **{name: getattr(other, name) for name in self.KERNELS})  # type: ignore[type-var]
+
+    def difference(self, other: SharedOptions) -> str | None:
+        """The first option that differs, said in a sentence; None if there is none."""
+        for field in fields(self):  # type: ignore[arg-type]
+            name, mine, theirs = field.name, getattr(self, field.name), getattr(other, field.name)
+            if name in COUNTED_APART or mine == theirs or (name in self.KERNELS and _may_be_same(mine, theirs)):
+                continue
+            remedy = self._remedy(name)
+            return f"`{name}` is {_described(mine)} in one state and {_described(theirs)} in the other; {remedy}"
+        return None
+
+    def _remedy(self, name: str) -> str:
+        return "make the states with the same options"
+
+
 @dataclass(frozen=True)
-class StateOptions:
+class StateOptions(SharedOptions):
     """Options of a `CalibrationState`; those of states that are merged are equal, but for `part`.
 
     `kernel` is as given until its bandwidths are known, and has them then.
@@ -103,20 +129,13 @@ class StateOptions:
         """That of the kernel, whose bandwidths are known, on probabilities of m classes."""
         return class_map(self.kernel.terms(), m, self.n_columns, self.seed)
 
-    def difference(self, other: StateOptions) -> str | None:
-        """The first option that differs, said in a sentence; None if there is none."""
-        for field in fields(self):
-            name, mine, theirs = field.name, getattr(self, field.name), getattr(other, field.name)
-            if name in COUNTED_APART or mine == theirs or (name == "kernel" and _may_be_same(mine, theirs)):
-                continue
-            remedy = "make the states with the same options"
-            if name == "kernel":
-                remedy = (
-                    "make one state, and the others with kernel=first.kernel once that is known (--bandwidth-of of "
-                    "the command), or all of them with that of a kcalib.streaming.PredictionSample"
-                )
-            return f"`{name}` is {_described(mine)} in one state and {_described(theirs)} in the other; {remedy}"
-        return None
+    def _remedy(self, name: str) -> str:
+        if name == "kernel":
+            return (
+                "make one state, and the others with kernel=first.kernel once that is known (--bandwidth-of of "
+                "the command), or all of them with that of a kcalib.streaming.PredictionSample"
+            )
+        return super()._remedy(name)
 
 
 def replace_classes(data: Classification, classes: tuple[Any, ...] | None, lens: Lens) -> Classification:
@@ -158,8 +177,10 @@ def _resamples(n_resamples: Any, n_columns: int, m: int) -> int:
     return N_RESAMPLES if 16 * n_columns * m * N_RESAMPLES <= DRAWN_BYTES else 0
 
 
-def _may_be_same(one: Kernel, other: Kernel) -> bool:
+def _may_be_same(one: Any, other: Any) -> bool:
     """Whether the kernels are the same but for bandwidths that one of them does not know yet."""
+    if not (isinstance(one, Kernel) and isinstance(other, Kernel)):
+        return False
     if _without_bandwidths(one) != _without_bandwidths(other):
         return False
     pairs = zip(one.factors(), other.factors(), strict=True)

@@ -42,7 +42,7 @@ from kcalib.inference.metrics.skce import (
 )
 from kcalib.results import ConfidenceInterval
 from kcalib.streaming._binned_results import N_REPLICATES, gaps_of, scores_of
-from kcalib.streaming._kernel_results import KernelResults, sum_about_mean
+from kcalib.streaming._kernel_results import LabelResults, sum_about_mean
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._paired import LOSSES, PairSums, ece_difference
 from kcalib.streaming._totals import Totals
@@ -83,7 +83,7 @@ class Compared:
 
 
 def skce(compared: Compared, confidence_level: float) -> Measured:
-    models = [KernelResults.of(one, compared.options, compared.threads) for one in compared.totals]
+    models = [LabelResults.of(one, compared.options, compared.threads) for one in compared.totals]
     n, problems = compared.n, [one.problem for one in models]
     rows, _ = subset(compared.totals[0].sample.n, MAX_SAMPLES, compared.options.seed)
     tiles = [FeatureTiles.of(problem, rows) for problem in problems]
@@ -114,7 +114,7 @@ def skce(compared: Compared, confidence_level: float) -> Measured:
     )
 
 
-def _difference(a: KernelResults, b: KernelResults, squares: float) -> Spread:
+def _difference(a: LabelResults, b: LabelResults, squares: float) -> Spread:
     """Sums over H^A - H^B, from the rows that both keep."""
     n, total = a.n, float(a.moments.total) - float(b.moments.total)
     unseen = (math.sqrt(a.unseen) + math.sqrt(b.unseen)) ** 2

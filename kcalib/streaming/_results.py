@@ -20,7 +20,7 @@ from kcalib.streaming._binned_results import (
     ece_of,
     scores_of,
 )
-from kcalib.streaming._kernel_results import KernelResults
+from kcalib.streaming._kernel_results import LabelResults
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._totals import BinTotals, Totals
 
@@ -91,7 +91,7 @@ class Results(ABC):
         check_level(level)
         check_tolerance(tolerance)
         totals = self._totals()
-        measured = KernelResults.of(totals, self.options, self._threads).measured(level, tolerance)
+        measured = LabelResults.of(totals, self.options, self._threads).measured(level, tolerance)
         scores = scores_of(totals)
         accuracy, confidence = scores.accuracy.value, scores.mean_confidence.value
         return Evaluation(
@@ -134,7 +134,7 @@ class Results(ABC):
         >>> abs(state.skce().value - value) < 1e-15
         True
         """
-        return KernelResults.of(self._totals(), self.options, self._threads).skce()
+        return LabelResults.of(self._totals(), self.options, self._threads).skce()
 
     def calibration_test(self) -> CalibrationTestResult:
         """The test of the hypothesis that the model is calibrated.
@@ -169,7 +169,7 @@ class Results(ABC):
         >>> state.calibration_test().pvalue == test.pvalue
         True
         """
-        return KernelResults.of(self._totals(), self.options, self._threads).test()
+        return LabelResults.of(self._totals(), self.options, self._threads).test()
 
     def top_label_ece(self, *, norm: str = "l1") -> ECEResult:
         """Expected calibration error of the top label, in the bins of the state: `kcalib.top_label_ece`.

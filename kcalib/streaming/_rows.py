@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ class Rows(NamedTuple):
     """Some rows with their numbers, ascending unless said otherwise."""
 
     numbers: np.ndarray  # int64, shape (n,)
-    probabilities: np.ndarray  # float64, of the problem that the lens induces, shape (n, m)
-    labels: np.ndarray  # int64, shape (n,)
+    predictions: np.ndarray  # float64: probabilities as the lens has them, shape (n, m), or parameters
+    targets: np.ndarray  # labels, int64, shape (n,), or numbers and vectors, float64, shape (n, d)
     weights: np.ndarray  # float64, shape (n,)
 
     def taken(self, which: slice | np.ndarray) -> Rows:
@@ -129,6 +129,7 @@ class OpenRows:
     """Pieces of blocks by the number of the block: row // size. Never changed; what is here is copied."""
 
     size: int
+    nothing: Rows  # none, with the shapes of all
     pieces: Mapping[int, tuple[Rows, ...]]
 
     def split(self, rows: Rows, *, complete: bool = True) -> tuple[list[Rows], OpenRows]:
@@ -157,13 +158,13 @@ class OpenRows:
             pieces[block] = (*before, here.copied())
             if complete and _count(pieces[block]) == self.size:
                 whole.append(Rows.joined(list(pieces.pop(block))))
-        return whole, OpenRows(self.size, pieces)
+        return whole, replace(self, pieces=pieces)
 
     def union(self, other: OpenRows) -> OpenRows:
         pieces = dict(self.pieces)
         for block, more in other.pieces.items():
             pieces[block] = pieces.get(block, ()) + more
-        return OpenRows(self.size, pieces)
+        return replace(self, pieces=pieces)
 
     def closed(self) -> tuple[list[Rows], OpenRows]:
         """Rows of blocks that have all their rows, and the others."""
@@ -173,24 +174,25 @@ class OpenRows:
                 whole.append(Rows.joined(list(here)))
             else:
                 pieces[block] = here
-        return whole, OpenRows(self.size, pieces)
+        return whole, replace(self, pieces=pieces)
 
-    def rows(self, m: int) -> Rows:
+    def rows(self) -> Rows:
         """All that are open."""
-        return Rows.joined([no_rows(m), *(piece for here in self.pieces.values() for piece in here)])
+        return Rows.joined([self.nothing, *(piece for here in self.pieces.values() for piece in here)])
 
-    @classmethod
-    def of(cls, size: int, rows: Rows) -> OpenRows:
-        """Of rows in ascending order."""
-        starts = np.flatnonzero(np.diff(rows.numbers // size, prepend=-1)).tolist()
+    def of(self, rows: Rows) -> OpenRows:
+        """Of these instead, in ascending order."""
+        starts = np.flatnonzero(np.diff(rows.numbers // self.size, prepend=-1)).tolist()
         ends = [*starts[1:], len(rows.numbers)][: len(starts)]  # none of no rows
         found = (rows.taken(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
-        return cls(size, {int(one.numbers[0]) // size: (one,) for one in found})
+        return replace(self, pieces={int(one.numbers[0]) // self.size: (one,) for one in found})
 
 
 def _count(pieces: tuple[Rows, ...]) -> int:
     return sum(len(one.numbers) for one in pieces)
 
 
-def no_rows(m: int) -> Rows:
-    return Rows(np.empty(0, np.int64), np.empty((0, m)), np.empty(0, np.int64), np.empty(0))
+def no_rows(m: int, n_dims: int | None = None) -> Rows:
+    """None, of labels, or of targets of so many entries beside m parameters."""
+    targets = np.empty(0, np.int64) if n_dims is None else np.empty((0, n_dims))
+    return Rows(np.empty(0, np.int64), np.empty((0, m)), targets, np.empty(0))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kcalib.streaming._rows import Rows, no_rows
+from kcalib.streaming._rows import Rows
 
 
 def hashes(numbers: np.ndarray, seed: int) -> np.ndarray:
@@ -32,8 +32,8 @@ class RowSample:
     highest: int  # hash that a further row must be below
 
     @classmethod
-    def empty(cls, size: int, seed: int, m: int) -> RowSample:
-        return cls.of(size, seed, no_rows(m))
+    def empty(cls, size: int, seed: int, nothing: Rows) -> RowSample:
+        return cls.of(size, seed, nothing)
 
     @classmethod
     def of(cls, size: int, seed: int, rows: Rows) -> RowSample:

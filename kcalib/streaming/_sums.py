@@ -7,7 +7,7 @@ block depends on their numbers alone. `Machine` makes the sums of a block for a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +40,12 @@ class DrawnSums:
     base_own: ExactSums  # sum |phi|^2 |R^T base|^2
     changes: ExactSums  # shape (n_resamples, n_columns, m)
     changes_own: ExactSums  # sum |phi|^2 (|R^T e|^2 - |R^T base|^2), shape (n_resamples,)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for name, value in vars(self).items():
+            found |= value.named(f"drawn_{name}")
+        return found
 
     def copy(self) -> DrawnSums:
         return DrawnSums(*(part.copy() for part in vars(self).values()))
@@ -77,6 +83,19 @@ class KernelSums:
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
         )
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By the names that a file has for them."""
+        found = self.sums.named("sums") | self.own.named("own") | self.null_own.named("null_own")
+        return found if self.drawn is None else found | self.drawn.arrays()
+
+    def restored(self, arrays: Mapping[str, np.ndarray]) -> KernelSums:
+        """Of the same sizes, what `arrays` has returned."""
+        sums, own, null_own = (ExactSums.of_named(name, arrays) for name in ("sums", "own", "null_own"))
+        drawn = None
+        if self.drawn is not None:
+            drawn = DrawnSums(*(ExactSums.of_named(f"drawn_{name}", arrays) for name in vars(self.drawn)))
+        return KernelSums(sums, own, null_own, drawn)
+
 
 class Machine:
     """What makes sums of blocks; features and marks are divided by powers of two, so that these are about 1.
@@ -94,9 +113,9 @@ class Machine:
     def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
         self.options, self.m, self.threads = options, m, threads
         found, root = options.map(m), options.root()
-        self.feature_unit = _power_of_two(_largest_length(found))
+        self.feature_unit = power_of_two(largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
-        self.mark_unit = 1.0 if root is None else _power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
+        self.mark_unit = 1.0 if root is None else power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
         self.root = None if root is None else np.ascontiguousarray(root / self.mark_unit)
         self.rank = m if root is None else root.shape[1]
         self._features = compiled(self.map)
@@ -124,8 +143,8 @@ class Machine:
             with sweeping(self.threads) as sweep:
                 _native.state_sums(
                     self._features,
-                    rows.probabilities,
-                    rows.labels,
+                    rows.predictions,
+                    rows.targets,
                     rows.weights,
                     self.root,
                     ends,
@@ -142,12 +161,12 @@ class Machine:
         """Add draws of labels; of an incomplete block rows that are not there are sure of a label, and add nothing."""
         blocks, starts = np.unique(rows.numbers // DRAWN_BLOCK, return_index=True)
         if len(rows.numbers) == len(blocks) * DRAWN_BLOCK:
-            self._add_drawn_blocks(blocks, rows.probabilities, sums, sweep)
+            self._add_drawn_blocks(blocks, rows.predictions, sums, sweep)
             return
         for block, begin, end in zip(blocks, starts, [*starts[1:], len(rows.numbers)], strict=True):
             p = np.zeros((DRAWN_BLOCK, self.m))
             p[:, 0] = 1.0
-            p[rows.numbers[begin:end] % DRAWN_BLOCK] = rows.probabilities[begin:end]
+            p[rows.numbers[begin:end] % DRAWN_BLOCK] = rows.predictions[begin:end]
             self._add_drawn_blocks(np.array([block]), p, sums, sweep)
 
     def _add_drawn_blocks(self, blocks: np.ndarray, p: np.ndarray, sums: DrawnSums, sweep: _native.Sweep) -> None:
@@ -178,12 +197,12 @@ class Machine:
         return (np.array(totals) - own) * (self.feature_unit * self.mark_unit) ** 2
 
 
-def _largest_length(found: FeatureMap) -> float:
+def largest_length(found: FeatureMap) -> float:
     """No row of probabilities has longer features."""
     bounds = found.amplitudes * np.prod(np.max(np.abs(found.projections + found.offsets[..., None]), axis=2), axis=0)
     return float(np.linalg.norm(bounds))
 
 
-def _power_of_two(size: float) -> float:
+def power_of_two(size: float) -> float:
     """The smallest that is at least `size`."""
     return 2.0 ** math.ceil(math.log2(size))

@@ -5,6 +5,7 @@ Each row's terms are cut to fixed point by themselves, so that rows may come in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -69,6 +70,18 @@ class Tally:
         """Whether sums are so large that no more can be added."""
         return self.scores.is_large()
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By the names that a file has for them."""
+        extremes = {f"confidence_{name}": values for name, values in self.extremes._asdict().items()}
+        n_weighted = {"n_weighted": np.array(self.n_weighted, dtype=np.int64)}
+        return n_weighted | extremes | self.scores.named("scores") | self.cells.named("cells")
+
+    def restored(self, arrays: Mapping[str, np.ndarray]) -> Tally:
+        """Of the same sizes, what `arrays` has returned."""
+        extremes = Extremes(*(arrays[f"confidence_{name}"] for name in Extremes._fields))
+        scores, cells = (ExactSums.of_named(name, arrays) for name in ("scores", "cells"))
+        return Tally(int(arrays["n_weighted"]), scores, cells, extremes)
+
     def to_host(self) -> Tally:
         extremes = Extremes(*map(arrays.to_host, self.extremes))
         return Tally(self.n_weighted, self.scores.to_host(), self.cells.to_host(), extremes)
@@ -90,13 +103,13 @@ class Tally:
 
 def tally_of(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> Tally:
     """Of some rows, in one compiled pass; probabilities of labels are raised to `epsilon` for the log loss."""
-    total = Tally.empty(rows.probabilities.shape[1], n_bins)
+    total = Tally.empty(rows.predictions.shape[1], n_bins)
     n_weighted = int(np.count_nonzero(rows.weights != 1))
     weights = rows.weights if n_weighted else None
     with sweeping(threads) as sweep:
         _native.state_scores(
-            rows.probabilities,
-            rows.labels,
+            rows.predictions,
+            rows.targets,
             weights,
             n_bins,
             epsilon,

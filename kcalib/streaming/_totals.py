@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
 from kcalib.kernels import Kernel
@@ -14,28 +15,41 @@ from kcalib.streaming._tally import Extremes
 
 
 @dataclass(frozen=True, eq=False)
-class BinTotals:
-    """What needs no kernel, of all rows of a state, of the problem that the lens induces; in float64."""
+class RowTotals:
+    """Of all rows of a state, in float64."""
 
     n: int
     n_weighted: int  # rows whose weight is not 1
-    scores: dict[str, float]  # sums over rows by the names in `SCORES`
+    scores: dict[str, float]  # sums over rows by their names, "weight" and "weight_squared" among them
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTotals(RowTotals):
+    """And the sums of features, with those of the rows of open blocks."""
+
+    kernel: Kernel  # with its bandwidths
+    bandwidth_rows: int | None  # whose median distance the bandwidth is; None: it was given
+    map: FeatureMap  # of the kernel
+    sums: np.ndarray  # sum phi(p_i) (x) a_i, shape (n_columns, r)
+    own: np.ndarray  # sum |phi_g(p_i)|^2 |a_ih|^2 of each group of features and of marks, shape (n_groups, n_groups')
+    null_own: float  # sum w_i^2 |phi(p_i)|^2 E |a_i|^2 of targets drawn from the predictions
+    drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn targets, shape (n_resamples,); None without draws or weighted
+    sample: Data  # the rows of smallest hashes, all of few, in the order of their numbers
+    sample_rows: np.ndarray  # their numbers, int64
+
+
+@dataclass(frozen=True, eq=False)
+class BinTotals(RowTotals):
+    """What needs no kernel, of class probabilities as the lens has them."""
+
     cells: np.ndarray  # of the top label, then of each class, shape (1 + m, n_bins, 5), in the order of `CELLS`
     extremes: Extremes  # of the top label's confidence in each bin
     lens: Lens
 
 
 @dataclass(frozen=True, eq=False)
-class Totals(BinTotals):
-    """And the sums of features, with those of the rows of open blocks."""
+class Totals(BinTotals, FeatureTotals):
+    """All of a state of class probabilities."""
 
-    kernel: Kernel  # with its bandwidths
-    bandwidth_rows: int | None  # whose median distance the bandwidth is; None: it was given
-    map: FeatureMap  # of the kernel
     root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta
-    sums: np.ndarray  # sum phi(p_i) (x) a_i, shape (n_columns, r)
-    own: np.ndarray  # sum |phi_g(p_i)|^2 |a_i|^2 of each group of features, shape (n_groups,)
-    null_own: float  # sum w_i^2 |phi(p_i)|^2 E |R^T e_i|^2 of labels drawn from the predictions
-    drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn labels, shape (n_resamples,); None without draws or weighted
-    sample: Classification  # the rows of smallest hashes, all of few, in the order of their numbers
-    sample_rows: np.ndarray  # their numbers, int64
+    sample: Classification

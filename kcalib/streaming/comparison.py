@@ -17,7 +17,8 @@ from kcalib.inference.compare import compared
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import Comparison
-from kcalib.streaming._contents import FIRST_ROWS, Batch, Contents
+from kcalib.streaming._class_contents import ClassContents, induced
+from kcalib.streaming._contents import FIRST_ROWS, Batch
 from kcalib.streaming._options import N_COLUMNS, StateOptions
 from kcalib.streaming._paired import PairSums, RowTerms
 from kcalib.streaming._paired_metrics import METRICS, Compared
@@ -175,7 +176,7 @@ class ComparisonState(Saved):
         return self
 
     def _terms(self, batch: Batch) -> RowTerms:
-        return RowTerms.of(batch.to_host().induced(self.options.lens), self.options.n_bins)
+        return RowTerms.of(induced(batch.to_host(), self.options.lens), self.options.n_bins)
 
     def _added(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
         """The states with their batches; the rows that the common bandwidth comes from are added before others."""
@@ -197,7 +198,7 @@ class ComparisonState(Saved):
         points = [state._contents.first_points()[:HELD] for state in states.values()]
         common, _ = resolve(points, kernel, self._threads, elsewhere=True)
 
-        def known(contents: Contents) -> Contents:
+        def known(contents: ClassContents) -> ClassContents:
             return contents.settled(self._threads).with_kernel(common, min(rows, HELD), self._threads)
 
         return {name: state._with(known(state._contents), self._threads) for name, state in states.items()}

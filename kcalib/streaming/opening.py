@@ -9,10 +9,13 @@ from kcalib._backend.files import printable
 from kcalib.streaming._file import read, unpacked
 from kcalib.streaming._saved import Saved
 from kcalib.streaming.comparison import ComparisonState
+from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.state import CalibrationState
 
-KINDS: dict[str, type[Saved]] = {kind.kind: kind for kind in (CalibrationState, ComparisonState, GroupedState)}
+KINDS: dict[str, type[Saved]] = {
+    kind.kind: kind for kind in (CalibrationState, ForecastState, ComparisonState, GroupedState)
+}
 
 
 def load(path: Any) -> Any:

@@ -15,7 +15,7 @@ from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._options import check_columns_of, induced_row
-from kcalib.streaming._rows import PARTS, Rows, RowSet, first_number
+from kcalib.streaming._rows import PARTS, Rows, RowSet, first_number, no_rows
 from kcalib.streaming._sample import RowSample
 
 __all__ = ["PredictionSample"]
@@ -77,7 +77,7 @@ class PredictionSample:
         self._part = check_integer("part", part, 0, PARTS - 1)
         seed, size = check_integer("seed", seed, 0, LARGEST_SEED), check_integer("size", size, 2, 2**20)
         self._seen = RowSet()
-        self._sample = RowSample.empty(size, seed, induced_row(self._n_classes, self._lens).m)
+        self._sample = RowSample.empty(size, seed, no_rows(induced_row(self._n_classes, self._lens).m))
 
     @property
     def n_samples(self) -> int:
@@ -179,4 +179,4 @@ class PredictionSample:
             As `kcalib.skce` for its kernel; if there are fewer than two predictions, or identical ones only.
         """
         rows = self._sample.rows
-        return resolve([rows.probabilities], check_kernel(kernel, rows.probabilities.shape[1]), None, elsewhere=True)[0]
+        return resolve([rows.predictions], check_kernel(kernel, rows.predictions.shape[1]), None, elsewhere=True)[0]

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
-from kcalib._backend.threads import resolve_threads
-from kcalib._input.checks import finite_weights
 from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
+from kcalib.streaming._class_contents import ClassContents
+from kcalib.streaming._contents import Batch
 from kcalib.streaming._options import N_COLUMNS, StateOptions
 from kcalib.streaming._results import Results
 from kcalib.streaming._rows import first_number
-from kcalib.streaming._saved import Saved
+from kcalib.streaming._state import ModelState, checked_weights
 from kcalib.streaming._totals import BinTotals, Totals
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["CalibrationState"]
 
-LARGEST_WEIGHT = 2.0**18
-ROWS_AT_ONCE = 2**18  # of a batch; what is made of them takes less memory than a large batch
 
-
-class CalibrationState(Results, Saved):
+class CalibrationState(Results, ModelState):
     r"""What is known of the calibration of a model from all batches so far.
 
     A state holds sums over samples, not the samples: of scores, of bins, and of random features :math:`\varphi` of the
@@ -106,6 +99,9 @@ class CalibrationState(Results, Saved):
     """
 
     kind: ClassVar[str] = "calibration"
+    CONTENTS = ClassContents
+    OPTIONS = StateOptions
+    _contents: ClassContents
 
     def __init__(
         self,
@@ -136,25 +132,12 @@ class CalibrationState(Results, Saved):
             seed=seed,
             part=part,
         )
-        if threads is not None:
-            resolve_threads(threads)
-        self._threads = threads
-        self._contents = Contents.empty(options, threads)
+        self._start(options, threads)
 
     @property
     def options(self) -> StateOptions:
         """The options of the state."""
         return self._contents.options
-
-    @property
-    def n_samples(self) -> int:
-        """The number of rows so far."""
-        return len(self._contents.seen)
-
-    @property
-    def rows(self) -> tuple[tuple[int, int], ...]:
-        """The numbers of the rows, as intervals [start, stop) in ascending order."""
-        return self._contents.seen.intervals
 
     @property
     def kernel(self) -> Kernel | None:
@@ -200,7 +183,7 @@ class CalibrationState(Results, Saved):
             threads = None  # those are for what is done on the host
         data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=threads)
         _check_classes(data, options)
-        weights = _weights(sample_weight, data)
+        weights = checked_weights(sample_weight, data.n, data.reference)
         first = first_number(self._contents.seen, options.part, first_row, data.n)
         p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
         batch = Batch(first, data.labels, p, weights, data.input_epsilon)
@@ -218,63 +201,11 @@ class CalibrationState(Results, Saved):
         mine = self._contents.settled(self._threads)
         return self._with(mine.with_kernel(other.kernel, theirs.bandwidth_rows, self._threads), self._threads)
 
-    def _add(self, batch: Batch) -> CalibrationState:
-        contents = self._contents
-        for begin in range(0, batch.n, ROWS_AT_ONCE):
-            contents = contents.plus(batch.taken(begin, begin + ROWS_AT_ONCE), self._threads)
-        self._contents = contents
-        return self
-
     def _add_some(self, batch: Batch, rows: np.ndarray) -> CalibrationState:
         """Some of the samples, with numbers of this state."""
         first = first_number(self._contents.seen, self.options.part, None, len(rows))
-        xp, at = arrays.namespace(batch.labels), arrays.like(rows, batch.labels)
-        parts = (batch.labels, batch.probabilities, batch.weights)
-        labels, p, weights = (xp.take(part, at, axis=0) for part in parts)
-        return self._add(Batch(first, labels, p, weights, batch.epsilon))
-
-    def merge(self, other: CalibrationState) -> CalibrationState:
-        """Add all rows of another state with the same options, but for `part`; an error leaves both as they were.
-
-        The state keeps its own `part`, in which it counts on; ``a + b`` is a new state of the smaller one. A state that
-        does not know its bandwidth yet takes that of one that does. While none does, all rows are held, in memory, too:
-        at most 1999 of each state that is merged. The next `update` fixes the bandwidth as soon as there are 2000
-        rows, on those of the smallest numbers; results take the same rows.
-
-        Parameters
-        ----------
-        other : CalibrationState
-            Of other rows; it stays as it is.
-
-        Returns
-        -------
-        CalibrationState
-            The state itself.
-
-        Raises
-        ------
-        TypeError
-            If `other` is no `CalibrationState`.
-        ValueError
-            If an option differs, the bandwidth of the kernel among them, or if a row is in both.
-        """
-        if not isinstance(other, CalibrationState):
-            raise TypeError(f"`other` is {type(other).__name__}, expected a CalibrationState")
-        self._contents = self._contents.merged(other._contents, self._threads)
-        return self
-
-    def __add__(self, other: CalibrationState) -> CalibrationState:
-        if not isinstance(other, CalibrationState):
-            return NotImplemented
-        first, second = sorted((self, other), key=lambda state: state.options.part)
-        return first.copy().merge(second)
-
-    def copy(self) -> CalibrationState:
-        """Another state with the same rows."""
-        return self._with(self._contents, self._threads)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CalibrationState._from, (self.options, self._arrays(), self._threads)
+        xp, at = arrays.namespace(batch.targets), arrays.like(rows, batch.targets)
+        return self._add(batch.each(lambda part: xp.take(part, at, axis=0), first))
 
     def __repr__(self) -> str:
         options = self.options
@@ -285,33 +216,6 @@ class CalibrationState(Results, Saved):
 
     def _bin_totals(self) -> BinTotals:
         return self._contents.bin_totals(self._threads)
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return self._settled().arrays()
-
-    def _settled(self) -> Contents:
-        self._contents = self._contents.settled(self._threads)
-        return self._contents
-
-    def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return dict(vars(self.options)), self._arrays()
-
-    @classmethod
-    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> CalibrationState:
-        known = {field.name: options[field.name] for field in fields(StateOptions)}
-        return cls._from(StateOptions(**known), arrays)
-
-    @classmethod
-    def _from(
-        cls, options: StateOptions, arrays: Mapping[str, np.ndarray], threads: int | None = None
-    ) -> CalibrationState:
-        return cls._with(Contents.of(options, arrays, threads), threads)
-
-    @classmethod
-    def _with(cls, contents: Contents, threads: int | None) -> CalibrationState:
-        state = cls.__new__(cls)
-        state._contents, state._threads = contents, threads
-        return state
 
 
 def _check_classes(data: Classification, options: StateOptions) -> None:
@@ -325,19 +229,3 @@ def _check_classes(data: Classification, options: StateOptions) -> None:
             f"`y_true` holds the labels {list(data.classes)}, and which column is which a batch alone does not say; "
             "make the state with classes="
         )
-
-
-def _weights(sample_weight: Any, data: Classification) -> Array:
-    """Beside the samples."""
-    if sample_weight is None:
-        return np.ones(data.n) if arrays.is_host(data.labels) else data.xp.ones_like(data.probabilities[:, 0])
-    weights, xp = finite_weights(sample_weight, data.n, data.reference), data.xp
-    highest = float(xp.max(weights))
-    if highest > LARGEST_WEIGHT:
-        raise ValueError(
-            f"`sample_weight[{int(xp.argmax(weights))}]` is {highest:.6g}, expected at most {LARGEST_WEIGHT:.0f} in a "
-            "state, whose sums are in fixed point; divide all weights by one number, so that their mean is about 1"
-        )
-    if float(xp.sum(weights * weights)) > 2.0**36:
-        raise ValueError(TOO_LARGE)
-    return weights

@@ -15,7 +15,7 @@ from libraries import library
 
 from kcalib import lenses
 from kcalib.kernels import Exponential, Gaussian, Linear
-from kcalib.streaming import CalibrationState, state
+from kcalib.streaming import CalibrationState, _state
 
 KERNEL = Exponential(0.3)
 RNG = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_arrays_of_other_libraries_give_the_same_bits(name):
 def test_large_batches_are_added_a_part_at_a_time(monkeypatch):
     options = {"kernel": KERNEL, "n_columns": 32, "n_resamples": 0}
     whole = CalibrationState(3, **options).update(Y, P, W)
-    monkeypatch.setattr(state, "ROWS_AT_ONCE", 97)
+    monkeypatch.setattr(_state, "ROWS_AT_ONCE", 97)
     same(whole, CalibrationState(3, **options).update(Y, P, W))
 
 

@@ -1,0 +1,100 @@
+"""Families of distributions that a state can add up, and their parameters as columns.
+
+That takes a characteristic function in closed form, and points whose distances are those of the distributions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib.distributions import (
+    Distribution,
+    Laplace,
+    MultivariateNormal,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    Samples,
+)
+
+# The arrays that a distribution is.
+FIELDS: dict[type[Distribution], tuple[str, ...]] = {
+    Normal: ("mean", "std"),
+    MultivariateNormal: ("mean", "cov", "scale_tril"),
+    Laplace: ("loc", "scale"),
+    Poisson: ("rate",),
+    NegativeBinomial: ("mean", "dispersion"),
+    Samples: ("samples",),
+}
+KINDS = {kind.__name__: kind for kind in FIELDS}
+OTHERS = (
+    "a ForecastState takes Normal, MultivariateNormal, Laplace, Poisson and NegativeBinomial, and Samples of numbers "
+    "with equal weights; for other families use kcalib.evaluate, kcalib.skce and kcalib.calibration_test with all "
+    "samples in memory"
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Of distributions of the same sizes."""
+
+    name: str
+    sizes: tuple[tuple[int, ...], ...]  # of each array of parameters, beyond the first axis
+
+    @classmethod
+    def of(cls, prediction: Distribution) -> Family:
+        """That of some predictions.
+
+        Raises
+        ------
+        ValueError
+            If a state cannot add them up.
+        """
+        kind = type(prediction)
+        if kind not in FIELDS:
+            raise ValueError(
+                f"`y_pred` is {kind.__name__}, which has no closed forms that a state could add up; {OTHERS}"
+            )
+        if isinstance(prediction, Samples) and (prediction.weights is not None or prediction.event_shape):
+            of = "vectors" if prediction.event_shape else "numbers with weights"
+            raise ValueError(f"`y_pred` are Samples of {of}, whose distances are not those of points; {OTHERS}")
+        return cls(kind.__name__, tuple(tuple(getattr(prediction, name).shape[1:]) for name in FIELDS[kind]))
+
+    @property
+    def n_columns(self) -> int:
+        """Parameters of a distribution."""
+        return sum(prod(size) for size in self.sizes)
+
+    def columns(self, prediction: Distribution) -> np.ndarray:
+        """The parameters of distributions of this family, float64, on the host, shape (n, n_columns)."""
+        parts = [arrays.to_host(getattr(prediction, name)) for name in FIELDS[type(prediction)]]
+        return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
+
+    def distribution(self, columns: np.ndarray) -> Any:
+        """The distributions with these parameters, which were checked before."""
+        kind = KINDS[self.name]
+        found = kind.__new__(kind)
+        begin = 0
+        for name, size in zip(FIELDS[kind], self.sizes, strict=True):
+            end = begin + prod(size)
+            part = np.ascontiguousarray(columns[:, begin:end]).reshape(len(columns), *size)
+            object.__setattr__(found, name, part)
+            begin = end
+        if kind is Samples:
+            object.__setattr__(found, "weights", None)
+        return found
+
+    @cached_property
+    def row(self) -> Any:
+        """One distribution of the family, for what depends on that alone."""
+        return self.distribution(np.ones((1, self.n_columns)))
+
+    def __str__(self) -> str:
+        shown = ", ".join(str(size) for size in self.sizes if size)
+        return f"{self.name} with parameters of the shapes {shown}" if shown else self.name

@@ -1,0 +1,210 @@
+"""What a state of predicted distributions holds: its family is known with the first batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing.forecasts import open_metrics
+from kcalib.streaming._class_contents import TOO_FEW, check_weights
+from kcalib.streaming._contents import Contents, joined, numbers_of
+from kcalib.streaming._families import Family
+from kcalib.streaming._forecast_options import ForecastOptions
+from kcalib.streaming._forecast_scores import SHARES, WIDE, ForecastScores, scores_of_block
+from kcalib.streaming._forecast_sums import BLOCK, ForecastMachine, ForecastSums, blocks_of
+from kcalib.streaming._rows import OpenRows, Rows, RowSet, no_rows
+from kcalib.streaming._sample import RowSample
+from kcalib.streaming._totals import FeatureTotals, RowTotals
+
+SAMPLE = 1024  # rows that are kept
+WEIGHTS = ("weight", "weight_squared")
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastTotals(RowTotals):
+    """What needs no kernel, in float64; `scores` has the sums of `WIDE` and `SHARES`, too."""
+
+    coverage: np.ndarray  # sums of weights of PIT values up to each of `LEVELS`
+    histogram: np.ndarray  # of PIT values in bins
+    prediction: Any  # one distribution of the family
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastFeatureTotals(ForecastTotals, FeatureTotals):
+    """All of a state of predicted distributions."""
+
+    target_kernel: Any  # with its bandwidths
+    target_rows: int | None  # whose median distance, of one draw each, the target kernel's is; None: it was given
+    machine: ForecastMachine
+    sample: Forecasts
+
+
+@dataclass(frozen=True, eq=False)
+class WeightTally:
+    """Of rows by themselves."""
+
+    n: int
+    n_weighted: int  # rows whose weight is not 1
+    weights: ExactSums  # in the order of `WEIGHTS`
+
+    @property
+    def is_full(self) -> bool:
+        return self.weights.is_large()
+
+    def __add__(self, other: WeightTally) -> WeightTally:
+        return WeightTally(self.n + other.n, self.n_weighted + other.n_weighted, self.weights + other.weights)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"counts": np.array([self.n, self.n_weighted], dtype=np.int64), **self.weights.named("weights")}
+
+    def restored(self, arrays: Any) -> WeightTally:
+        n, n_weighted = arrays["counts"].tolist()
+        return WeightTally(n, n_weighted, ExactSums.of_named("weights", arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastContents(Contents):
+    """Of a state of predicted distributions."""
+
+    options: ForecastOptions
+    tally: WeightTally
+    machine: ForecastMachine | None
+    sums: ForecastSums | None
+    target_rows: int  # as `bandwidth_rows`, of the target kernel
+
+    @classmethod
+    def empty(cls, options: ForecastOptions, threads: int | None) -> ForecastContents:
+        nothing = no_rows(0, 0)
+        if options.prediction is not None:
+            nothing = no_rows(options.family.n_columns, options.family.row.n_dims)
+        machine = ForecastMachine(options, threads) if options.has_bandwidths else None
+        return cls(
+            options=options,
+            seen=RowSet(),
+            waiting=(),
+            tally=WeightTally(0, 0, ExactSums.zeros(len(WEIGHTS))),
+            opened=OpenRows(BLOCK, nothing, {}),
+            sample=RowSample.empty(SAMPLE, options.seed, nothing),
+            bandwidth_rows=0,
+            machine=machine,
+            sums=None if machine is None else machine.zeros(),
+            target_rows=0,
+        )
+
+    def of_family(self, family: Family, threads: int | None) -> ForecastContents:
+        """For predictions of this family.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another one.
+        """
+        known = self.options.prediction
+        if known is None:
+            return ForecastContents.empty(self.options.of_family(family), threads)
+        if self.options.family != family:
+            raise ValueError(
+                f"`y_pred` is {family}, but the state is of {self.options.family}; make a state for each family"
+            )
+        return self
+
+    def merged(self, other: Contents, threads: int | None) -> Self:
+        assert isinstance(other, ForecastContents)
+        if other.options.prediction is None or self.options.prediction is None:
+            return self._merged_with_none(other, threads)
+        new = super().merged(other, threads)
+        return replace(new, target_rows=max(self.target_rows, other.target_rows))
+
+    def _merged_with_none(self, other: ForecastContents, threads: int | None) -> Any:
+        """One of both has no rows, and no family yet."""
+        if self.options.prediction == other.options.prediction:
+            different = self.options.difference(other.options)
+            if different is not None:
+                raise ValueError(different)
+            return self
+        if other.options.prediction is None:
+            return self.merged(other.of_family(self.options.family, threads), threads)
+        return self.of_family(other.options.family, threads).merged(other, threads)
+
+    def _rows_of_waiting(self) -> Rows:
+        targets, predictions, weights = joined(self.waiting)
+        return Rows(numbers_of(self.waiting), predictions, targets, weights)
+
+    def _tally_of(self, rows: Rows, epsilon: float, threads: int | None) -> WeightTally:
+        weights = rows.weights
+        both = ExactSums.over_rows(np.stack([weights, weights * weights], axis=1))
+        return WeightTally(len(weights), int(np.count_nonzero(weights != 1)), both)
+
+    def fixed(self, threads: int | None, *, elsewhere: bool = True) -> Self:
+        if self.machine is not None:
+            return self
+        first = self.first_rows()
+        assert self.options.kernel is not None
+        n, of_kernel, of_target = len(first.numbers), self.options.kernel.open_metrics(), self._open_target
+        options = self.options.resolved(first.predictions, threads, elsewhere)
+        new = self.known(options, ForecastMachine(options, threads), n if of_kernel else 0)
+        return replace(new, target_rows=n if of_target else 0)
+
+    @property
+    def _open_target(self) -> bool:
+        return bool(open_metrics(self.options.target_kernel))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return super().arrays() | {"target_rows": np.array(self.target_rows, dtype=np.int64)}
+
+    @classmethod
+    def of(cls, options: Any, arrays: Any, threads: int | None) -> Self:
+        return replace(super().of(options, arrays, threads), target_rows=int(arrays["target_rows"]))
+
+    def score_totals(self, threads: int | None) -> ForecastTotals:
+        """What is known without a kernel."""
+        n, settled = self.check_some(), self.settled(threads)
+        tally, options = settled.tally, settled.options
+        weights = dict(zip(WEIGHTS, tally.weights.to_float().tolist(), strict=True))
+        check_weights(n, tally.n_weighted, weights["weight_squared"])
+        scores = ForecastScores.zeros(options.n_bins) if settled.sums is None else settled.sums.scores
+        if settled.opened.pieces:
+            for rows in blocks_of(settled.opened.rows()):
+                data = Forecasts(rows.targets, options.family.distribution(rows.predictions), None)
+                scores = scores + scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
+        wide = dict(zip(WIDE, scores.wide.to_float().tolist(), strict=True))
+        shares = dict(zip(SHARES, scores.shares.to_float().tolist(), strict=True))
+        return ForecastTotals(
+            n,
+            tally.n_weighted,
+            weights | wide | shares,
+            scores.coverage.to_float(),
+            scores.histogram.to_float(),
+            options.family.row,
+        )
+
+    def totals(self, threads: int | None) -> ForecastFeatureTotals:
+        """With the rows of open blocks; of two rows at least where the kernels are not known."""
+        found = self.score_totals(threads)
+        if found.n < 2:
+            raise ValueError(TOO_FEW)
+        final = self.final(threads)
+        options, machine, sums, rows = final.options, final.machine, final.sums, final.sample.rows
+        assert machine is not None and sums is not None and options.kernel is not None
+        unit, weighted = machine.feature_unit * machine.mark_unit, found.n_weighted > 0
+        lengths = machine.group_lengths
+        prediction = options.family.distribution(rows.predictions)
+        return ForecastFeatureTotals(
+            **vars(found),
+            kernel=options.kernel,
+            bandwidth_rows=final.bandwidth_rows or None,
+            map=options.map(),
+            sums=sums.sums.to_float() * unit,
+            own=np.outer(lengths, sums.mark_squares.to_float()) * unit**2,
+            null_own=float(np.sum(lengths)) * float(sums.null_squares.to_float()) * unit**2,
+            drawn=None if sums.drawn is None or weighted else machine.drawn_totals(sums.drawn),
+            sample=Forecasts(rows.targets, prediction, rows.weights if weighted else None),
+            sample_rows=rows.numbers,
+            target_kernel=options.target_kernel,
+            target_rows=final.target_rows or None,
+            machine=machine,
+        )

@@ -1,0 +1,168 @@
+"""What a state of predicted distributions is of: options, and with the first batch the family of distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kcalib._backend.options import LARGEST_SEED, check_integer
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing.features import check_columns, drawn_map
+from kcalib._packing.forecasts import chosen, open_metrics, resolve
+from kcalib._packing.prediction_points import PredictionPoints
+from kcalib._packing.target_marks import n_columns_beside, spanning, target_map
+from kcalib._pairs.features import FeatureMap
+from kcalib.estimators.binning import MAX_BINS
+from kcalib.kernels import VECTOR_METRICS, Kernel
+from kcalib.streaming._families import Family
+from kcalib.streaming._options import SharedOptions
+from kcalib.streaming._rows import PARTS
+from kcalib.target_kernels import Draws, MahalanobisGaussian
+
+MOST_RESAMPLES = 2**20
+
+
+@dataclass(frozen=True)
+class ForecastOptions(SharedOptions):
+    """Options of a `ForecastState`; those of states that are merged are equal, but for `part`.
+
+    Kernels are as given, or None, until the first batch says what the family is, and have their bandwidths when these
+    are known.
+    """
+
+    KERNELS: ClassVar[tuple[str, ...]] = ("kernel", "target_kernel")
+
+    prediction: str | None  #: the family of distributions; None before the first batch
+    sizes: tuple[tuple[int, ...], ...]  #: of the arrays of its parameters, beyond the first axis
+    kernel: Kernel | None
+    target_kernel: Kernel | MahalanobisGaussian | str | None
+    n_columns: int
+    n_bins: int
+    n_resamples: int
+    seed: int
+    part: int
+
+    @classmethod
+    def checked(
+        cls,
+        kernel: Any,
+        target_kernel: Any,
+        n_columns: Any,
+        n_bins: Any,
+        n_resamples: Any,
+        seed: Any,
+        part: Any,
+    ) -> ForecastOptions:
+        """As the constructor of `ForecastState` takes them."""
+        if not (kernel is None or isinstance(kernel, Kernel)):
+            raise TypeError(
+                f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(metric='wasserstein')"
+            )
+        for factor in () if kernel is None else kernel.factors():
+            if factor.metric not in (*VECTOR_METRICS, "wasserstein"):
+                raise ValueError(
+                    f"`kernel` is {kernel}, whose distances are not those of points of each prediction by itself; "
+                    "use metric='wasserstein', or a kernel of parameters, or all samples in memory with kcalib.skce"
+                )
+        if isinstance(target_kernel, Draws):
+            raise ValueError(
+                f"`target_kernel` is {target_kernel}, but a state has expectations in closed form only; pass "
+                "the kernel itself, or take all samples in memory with kcalib.skce"
+            )
+        n_columns = check_columns(n_columns)
+        if n_columns is None:
+            raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
+        return cls(
+            prediction=None,
+            sizes=(),
+            kernel=kernel,
+            target_kernel=target_kernel,
+            n_columns=n_columns,
+            n_bins=check_integer("n_bins", n_bins, 1, MAX_BINS),
+            n_resamples=check_integer("n_resamples", n_resamples, 0, MOST_RESAMPLES),
+            seed=check_integer("seed", seed, 0, LARGEST_SEED),
+            part=check_integer("part", part, 0, PARTS - 1),
+        )
+
+    @property
+    def family(self) -> Family:
+        """Once it is known."""
+        assert self.prediction is not None
+        return Family(self.prediction, self.sizes)
+
+    @property
+    def has_bandwidths(self) -> bool:
+        """Whether both kernels have theirs."""
+        if self.prediction is None:
+            return False
+        assert isinstance(self.kernel, Kernel)
+        return not (self.kernel.open_metrics() or open_metrics(self.target_kernel))
+
+    def of_family(self, family: Family) -> ForecastOptions:
+        """For distributions of this family, with its default kernels.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a kernel is none for this family, or has no random features.
+        """
+        data = Forecasts(np.zeros((1, family.row.n_dims)), family.row, None)
+        of_points = family.row.wasserstein_points() is not None
+        wanted = self.kernel is None or any(factor.metric == "wasserstein" for factor in self.kernel.factors())
+        if wanted and not of_points:
+            given = "not given" if self.kernel is None else str(self.kernel)
+            raise ValueError(
+                f"`kernel` is {given}, but Wasserstein distances of {family.name} are not those of points; pass "
+                "kernel=kcalib.kernels.Exponential(), which is one of parameters"
+            )
+        kernel, target = chosen([data], self.kernel, self.target_kernel)
+        new = replace(self, prediction=family.name, sizes=family.sizes, kernel=kernel, target_kernel=target)
+        # A kernel that has no features is refused now, not when its bandwidth is known.
+        closed = new._closed()
+        found = closed.map()
+        if len(found.projections):
+            raise ValueError(
+                f"`kernel` is {kernel}, with an inner product, whose features are not bounded, as sums of a state "
+                "must be; use kcalib.kernels.Exponential(), or all samples in memory with kcalib.skce"
+            )
+        closed.target_map(found.n_columns)
+        return new
+
+    def _closed(self) -> ForecastOptions:
+        """With some bandwidths."""
+        assert isinstance(self.kernel, Kernel)
+        kernel: Kernel = self.kernel.resolve(dict.fromkeys(self.kernel.open_metrics(), 1.0))
+        target: Any = self.target_kernel
+        if open_metrics(target):
+            target = target.resolve(dict.fromkeys(open_metrics(target), 1.0))
+        return replace(self, kernel=kernel, target_kernel=target)
+
+    def resolved(self, predictions: np.ndarray, threads: int | None, elsewhere: bool) -> ForecastOptions:
+        """With the median heuristic for open bandwidths, on predictions with these parameters."""
+        prediction = self.family.distribution(predictions)
+        data = Forecasts(np.zeros((prediction.n, prediction.n_dims)), prediction, None)
+        found = resolve([data], self.kernel, self.target_kernel, threads, elsewhere=elsewhere)
+        return replace(self, kernel=found.kernel, target_kernel=found.target_kernel)
+
+    def map(self) -> FeatureMap:
+        """That of the kernel, whose bandwidths are known."""
+        assert self.kernel is not None
+        points = PredictionPoints.of(self.family.row, self.kernel)
+        return drawn_map(points.terms(self.kernel), spanning(points.values.shape[1]), self.n_columns, self.seed)
+
+    def target_map(self, n_columns: int) -> tuple[FeatureMap, np.ndarray]:
+        """That of the target kernel beside so many columns, and frequencies of targets."""
+        row = self.family.row
+        return target_map(row, self.target_kernel, n_columns_beside(n_columns, row.n_dims), self.seed)
+
+    def _remedy(self, name: str) -> str:
+        if name in ("prediction", "sizes"):
+            return "a state is of one family of distributions; make a state for each"
+        if name in self.KERNELS:
+            return (
+                "make one state, and the others with kernel=first.kernel, target_kernel=first.target_kernel once these "
+                "are known"
+            )
+        return super()._remedy(name)

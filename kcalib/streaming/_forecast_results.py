@@ -1,0 +1,277 @@
+"""What a state of predicted distributions says: the results of samples in memory, from sums."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing import ForecastFeatures, pack
+from kcalib._packing.prediction_points import vectors
+from kcalib._pairs.dispatch import operator_for
+from kcalib.estimators import rms_bound
+from kcalib.estimators.forecast_quantities import LEVELS
+from kcalib.estimators.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
+from kcalib.estimators.rms_bound import MeanEigenvalue
+from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
+from kcalib.inference.verdict import check_level, check_tolerance, off_quantiles, off_spread
+from kcalib.kernels import Kernel
+from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
+from kcalib.streaming._forecast_contents import ForecastFeatureTotals, ForecastTotals
+from kcalib.streaming._forecast_options import ForecastOptions
+from kcalib.streaming._forecast_scores import scores_there_are
+from kcalib.streaming._kernel_results import KernelResults, metrics_of
+
+
+@dataclass(frozen=True, eq=False)
+class DistributionResults(KernelResults):
+    """The SKCE of a state of predicted distributions."""
+
+    totals: ForecastFeatureTotals
+    options: ForecastOptions
+    of_features = False  # features of targets have a diameter that is not known
+
+    @cached_property
+    def problem(self) -> ForecastFeatures:
+        totals = self.totals
+        packed = pack(totals.sample, totals.kernel, totals.target_kernel, threads=self.threads)
+        points = vectors(totals.sample.prediction, totals.kernel, packed.problem)
+        marks = totals.machine.marks(totals.sample.prediction)
+        return ForecastFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads, points, marks)
+
+    def by_mark_groups(self, squares: np.ndarray) -> list[np.ndarray]:
+        groups = self.totals.machine.mark_groups
+        return [np.sum(squares[:, groups == group], axis=1) for group in range(groups.max() + 1)]
+
+    def few_errors(self) -> FewErrors | None:
+        return None
+
+    def eigenvalue(self) -> MeanEigenvalue:
+        packed = self.problem.packed
+        return rms_bound.mean_eigenvalue(self.totals.sample, packed, operator_for(packed.problem, threads=self.threads))
+
+    def target_sources(self) -> list[str]:
+        rows, kernel = self.totals.target_rows, self.totals.target_kernel
+        if rows is None:
+            return []
+        assert isinstance(kernel, Kernel)
+        return [f"on targets: median {metrics_of(kernel)} distance of one draw from each of the first {rows}"]
+
+
+class ForecastResults(ABC):
+    """Of a state of predicted distributions."""
+
+    _threads: int | None
+
+    @property
+    @abstractmethod
+    def options(self) -> ForecastOptions:
+        """The options of the state."""
+
+    @abstractmethod
+    def _totals(self) -> ForecastFeatureTotals:
+        """What the state has found."""
+
+    @abstractmethod
+    def _score_totals(self) -> ForecastTotals:
+        """The part of it that needs no kernel."""
+
+    def result(self, *, level: float = 0.05, tolerance: float | None = None) -> ForecastEvaluation:
+        """The usual numbers about a model, the SKCE and a test of calibration, with a verdict.
+
+        Parameters
+        ----------
+        level : float
+            Level of the verdict, in (0, 1).
+        tolerance : float, optional
+            As in `kcalib.evaluate`.
+
+        Returns
+        -------
+        ForecastEvaluation
+            As of `kcalib.evaluate` with ``estimator="features"`` and ``method="features"``. Of weighted samples all
+            means are weighted.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is out of range, if the state has fewer than two samples, or if there is no bound of the
+            error that a tolerance can be compared with: with weights, below four samples, and for unbounded kernels.
+
+        Warns
+        -----
+        AntiConservativeWarning
+            As `calibration_test`.
+
+        Notes
+        -----
+        Time and memory do not depend on the number of samples: those of the sums, and O(rows^2 columns) for the rows
+        that the state keeps, at most 1024.
+
+        Examples
+        --------
+        >>> import numpy as np, kcalib
+        >>> from kcalib.distributions import Normal
+        >>> rng = np.random.default_rng(1)
+        >>> mean = rng.normal(size=3000)
+        >>> y = mean + rng.normal(size=3000)
+        >>> state = kcalib.streaming.ForecastState(n_columns=64)
+        >>> for rows in np.split(np.arange(3000), 30):
+        ...     state = state.update(y[rows], Normal(mean[rows], np.full(100, 0.6)))
+        >>> result = state.result()
+        >>> result.verdict.partition(":")[0], round(result.interval_coverage, 2)
+        ('miscalibrated, over-confident', 0.67)
+        """
+        check_level(level)
+        check_tolerance(tolerance)
+        totals = self._totals()
+        measured = DistributionResults.of(totals, self.options, self._threads).measured(level, tolerance)
+        weight = totals.scores["weight"]
+        means = {name: total / weight for name, total in totals.scores.items()}
+        shown = {name: means[name] for name in scores_there_are(totals.prediction)}
+        numbers = totals.prediction.n_dims == 1
+        # So many samples of equal weight have means with the same variance.
+        n = totals.n if not totals.n_weighted else weight**2 / totals.scores["weight_squared"]
+        if numbers:
+            shift, excess = means["pit"] - 0.5, means["covered"] - INTERVAL
+            verdict = measured.forecast_verdict(lambda quantile: off_quantiles(n, shift, excess, quantile))
+        else:
+            gap, error = _spread(means, totals.n, n)
+            verdict = measured.forecast_verdict(lambda quantile: off_spread(gap, error, quantile))
+        coverage = totals.coverage / weight
+        return ForecastEvaluation(
+            n_samples=totals.n,
+            n_dims=totals.prediction.n_dims,
+            prediction=type(totals.prediction).__name__,
+            rmse=math.sqrt(shown["square_error"]),
+            crps=shown["crps"],
+            log_score=shown.get("log_score"),
+            pinball_loss=shown.get("pinball_loss"),
+            interval_coverage=means["covered"] if numbers else None,
+            interval_width=shown.get("interval_width"),
+            pit_mean=means["pit"] if numbers else None,
+            quantile_calibration_error=float(np.mean(np.abs(coverage - np.asarray(LEVELS)))) if numbers else None,
+            pit_seed=self._pit_seed(totals),
+            **measured.fields(),
+            verdict=verdict,
+        )
+
+    def skce(self) -> SKCEResult:
+        """The squared kernel calibration error.
+
+        Returns
+        -------
+        SKCEResult
+            As of ``kcalib.skce(..., estimator="features")``: exact for the kernels of the features, unbiased for the
+            given kernels. The spread of the samples comes from the rows that the state keeps, and is never below what
+            the predictions say; with weights there is no standard error.
+
+        Raises
+        ------
+        ValueError
+            If the state has fewer than two samples of positive weight.
+
+        Examples
+        --------
+        >>> import numpy as np, kcalib
+        >>> from kcalib.distributions import Normal
+        >>> from kcalib.kernels import Exponential, Gaussian
+        >>> rng = np.random.default_rng(1)
+        >>> mean = rng.normal(size=500)
+        >>> y, prediction = mean + rng.normal(size=500), Normal(mean, np.ones(500))
+        >>> kernels = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(1.0)}
+        >>> state = kcalib.streaming.ForecastState(**kernels, n_columns=64).update(y, prediction)
+        >>> value = kcalib.skce(y, prediction, **kernels, estimator="features", n_columns=64)
+        >>> abs(state.skce().value - value) < 1e-15
+        True
+        """
+        return DistributionResults.of(self._totals(), self.options, self._threads).skce()
+
+    def calibration_test(self) -> CalibrationTestResult:
+        """The test of the hypothesis that the model is calibrated.
+
+        Returns
+        -------
+        CalibrationTestResult
+            With draws of targets exact for every number of samples. Without draws, and with weights, by the limit law
+            of targets drawn from the predictions, of which the rows that the state keeps give the shape and all rows
+            the scale.
+
+        Raises
+        ------
+        ValueError
+            If the state has fewer than two samples of positive weight.
+
+        Warns
+        -----
+        AntiConservativeWarning
+            Without draws, and with weights: if the predictions leave too few events open for the limit law.
+        """
+        return DistributionResults.of(self._totals(), self.options, self._threads).test()
+
+    def quantile_calibration(
+        self, *, confidence_level: float = 0.95, simultaneous: bool = False
+    ) -> QuantileCalibration:
+        """The quantile calibration curve at the levels 0.05, 0.1, ..., 0.95: `kcalib.quantile_calibration`.
+
+        Parameters
+        ----------
+        confidence_level, simultaneous
+            As there.
+
+        Returns
+        -------
+        QuantileCalibration
+            With `plot`. Coverage is exact, since a state counts PIT values up to each of these levels; the histogram is
+            in the bins of the state.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is out of range, if the state has no samples or weighted ones, or for predictions of vectors.
+
+        Examples
+        --------
+        >>> import numpy as np, kcalib
+        >>> from kcalib.distributions import Poisson
+        >>> y, prediction = [0, 2, 1, 4], Poisson([1.0, 1.5, 2.0, 2.5])
+        >>> state = kcalib.streaming.ForecastState().update(y, prediction)
+        >>> state.quantile_calibration().error == kcalib.quantile_calibration(y, prediction, seed=0).error
+        True
+        """
+        check_band(confidence_level, simultaneous)
+        totals = self._score_totals()
+        if totals.prediction.n_dims > 1:
+            raise ValueError(
+                f"the state is of predictions of vectors of {totals.prediction.n_dims} entries, but quantiles are of "
+                "numbers; make a state of one entry at a time"
+            )
+        if totals.n_weighted:
+            raise ValueError("the band of weighted samples is not known from a state; leave out `sample_weight`")
+        return curve_at(
+            np.asarray(LEVELS),
+            totals.coverage / totals.n,
+            totals.histogram / totals.n,
+            totals.n,
+            confidence_level,
+            simultaneous,
+            self._pit_seed(totals),
+        )
+
+    def _pit_seed(self, totals: ForecastTotals) -> int | None:
+        if totals.prediction.n_dims > 1:
+            return None
+        one = Forecasts(np.zeros((1, 1)), totals.prediction, None)
+        return None if is_continuous(one) else self.options.seed
+
+
+def _spread(means: dict[str, float], n: int, effective: float) -> tuple[float, float]:
+    """How much squared errors are above their variances on average, and the standard error of that."""
+    if n < 2 or means["without_spread"] > 0:
+        return 0.0, math.inf
+    variance = max(0.0, means["standardised_squared"] - means["standardised"] ** 2)
+    return means["standardised"] - 1, math.sqrt(variance / max(effective - 1, 1.0))

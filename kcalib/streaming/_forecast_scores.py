@@ -1,0 +1,114 @@
+"""Sums of scores of predicted distributions, block by block: what needs no kernel.
+
+A block of rows is added up in float64, in a fixed order, and the sums of blocks exactly: those of scores, which have
+the units of the targets, by `wide_sums`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.wide_sums import WideSums
+from kcalib._input.forecasts import Forecasts
+from kcalib.distributions import Distribution
+from kcalib.estimators.crps import crps_values
+from kcalib.estimators.forecast_quantities import LEVELS, has_density, means_of, quantiles_of
+from kcalib.estimators.forecast_scores import log_score_values, pinball_values
+from kcalib.estimators.quantile_calibration import PIT_STREAM, pit_at
+from kcalib.evaluation_results import INTERVAL
+
+TAIL = (1 - INTERVAL) / 2
+# Times the row's weight. Of vectors the last two: the mean square of standardised errors, and the square of that.
+WIDE = ("square_error", "crps", "log_score", "pinball_loss", "interval_width", "standardised", "standardised_squared")
+SHARES = ("pit", "covered", "without_spread")  # between 0 and 1
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastScores:
+    """Sums over rows."""
+
+    wide: WideSums  # in the order of `WIDE`
+    shares: ExactSums  # in the order of `SHARES`
+    coverage: ExactSums  # of PIT values up to each of `LEVELS`
+    histogram: ExactSums  # of PIT values in bins of equal width
+
+    @classmethod
+    def zeros(cls, n_bins: int) -> ForecastScores:
+        counts = (ExactSums.zeros(size) for size in (len(SHARES), len(LEVELS), n_bins))
+        return cls(WideSums.zeros(len(WIDE)), *counts)
+
+    def __add__(self, other: ForecastScores) -> ForecastScores:
+        return ForecastScores(
+            self.wide + other.wide,
+            self.shares + other.shares,
+            self.coverage + other.coverage,
+            self.histogram + other.histogram,
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        found = self.wide.named("scores")
+        for name in ("shares", "coverage", "histogram"):
+            found |= getattr(self, name).named(name)
+        return found
+
+    def restored(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
+        parts = (ExactSums.of_named(name, arrays) for name in ("shares", "coverage", "histogram"))
+        return ForecastScores(WideSums.of_named("scores", arrays), *parts)
+
+
+def scores_of_block(
+    data: Forecasts, weights: np.ndarray, numbers: np.ndarray, n_bins: int, seed: int
+) -> ForecastScores:
+    """Of rows of one block, with these numbers."""
+    errors = data.y - means_of(data)
+    values = {"square_error": np.mean(errors * errors, axis=1), "crps": crps_values(data)}
+    shares: dict[str, np.ndarray] = {}
+    coverage, histogram = np.zeros(len(LEVELS)), np.zeros(n_bins)
+    if has_density(data.prediction):
+        values["log_score"] = log_score_values(data)
+    if data.n_dims == 1:
+        pit = pit_at(data, pit_uniforms(seed, numbers))
+        limits = quantiles_of(data, np.array([TAIL, 1 - TAIL]))
+        values["pinball_loss"] = pinball_values(data, np.asarray(LEVELS))
+        values["interval_width"] = limits[:, 1] - limits[:, 0]
+        shares = {"pit": pit, "covered": ((pit >= TAIL) & (pit <= 1 - TAIL)).astype(np.float64)}
+        coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))
+        histogram = np.histogram(pit, n_bins, (0, 1), weights=weights)[0]
+    else:
+        spread = np.asarray(data.prediction.standard_deviation(), dtype=np.float64)
+        none = np.any(spread <= 0, axis=1)
+        squares = np.mean((errors / np.where(spread > 0, spread, 1.0)) ** 2, axis=1)
+        values |= {"standardised": squares, "standardised_squared": squares * squares}
+        shares = {"without_spread": none.astype(np.float64)}
+    return ForecastScores(
+        WideSums.of(_weighted(values, WIDE, weights)),
+        ExactSums.of(_weighted(shares, SHARES, weights)),
+        ExactSums.of(coverage),
+        ExactSums.of(histogram),
+    )
+
+
+def _weighted(values: Mapping[str, np.ndarray], names: tuple[str, ...], weights: np.ndarray) -> np.ndarray:
+    """Sums over rows, 0 of what there is not; a score may be infinite."""
+    used = weights > 0
+    return np.array([np.sum(values[name][used] * weights[used]) if name in values else 0.0 for name in names])
+
+
+def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
+    """What PIT values of counts and samples are randomised with: by row number those that `pit_values` has."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    generator = np.random.default_rng((PIT_STREAM, seed))
+    generator.bit_generator.advance(first)  # type: ignore[attr-defined]
+    return np.asarray(generator.uniform(size=last - first + 1)[numbers - first])
+
+
+def scores_there_are(prediction: Distribution) -> tuple[str, ...]:
+    """Those of `WIDE` that predictions of the family have."""
+    found = ["square_error", "crps"]
+    if has_density(prediction):
+        found.append("log_score")
+    return (*found, *(WIDE[3:5] if prediction.n_dims == 1 else WIDE[5:]))

@@ -1,0 +1,224 @@
+"""Sums over rows of predicted distributions, block by block: of scores, and of features and marks.
+
+A block is 1024 rows by their numbers. Its rows are added up in float64, in a fixed order, and the sums of blocks are
+added exactly. `ForecastMachine` makes them for kernels whose bandwidths are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.random import replicate_numbers
+from kcalib._backend.threads import resolve_threads
+from kcalib._input.forecasts import Forecasts
+from kcalib._packing.prediction_points import PredictionPoints
+from kcalib._packing.target_marks import RandomMarks, RandomTile, closed_marks
+from kcalib._pairs.feature_sums import mark_sums
+from kcalib.distributions import Distribution
+from kcalib.streaming._forecast_options import ForecastOptions
+from kcalib.streaming._forecast_scores import ForecastScores, scores_of_block
+from kcalib.streaming._rows import Rows
+from kcalib.streaming._sums import largest_length, power_of_two
+
+BLOCK = 2**10  # rows of a block
+MARKS_AT_ONCE = 2**9  # columns of marks of drawn targets that are added up together
+SMALLEST_UNIFORM = 2.0**-64  # quantiles at 0 are infinite
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnTargets:
+    """Of targets that are drawn from the predictions, without weights."""
+
+    sums: ExactSums  # sum phi (x) a, shape (n_resamples, n_columns, r)
+    squares: ExactSums  # sum |a|^2, shape (n_resamples,)
+
+    def __add__(self, other: DrawnTargets) -> DrawnTargets:
+        return DrawnTargets(self.sums + other.sums, self.squares + other.squares)
+
+    def copy(self) -> DrawnTargets:
+        return DrawnTargets(self.sums.copy(), self.squares.copy())
+
+    def add(self, draws: slice, sums: np.ndarray, squares: np.ndarray) -> None:
+        """Add what some of the draws are in a block, in place."""
+        for total, values in ((self.sums, sums), (self.squares, squares)):
+            new = ExactSums(total.high[draws], total.low[draws]) + ExactSums.of(values)
+            total.high[draws], total.low[draws] = new.high, new.low
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastSums:
+    """Of features and marks in the units of the `ForecastMachine`."""
+
+    sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
+    mark_squares: ExactSums  # sum |a_h|^2 of each independent group h of marks
+    null_squares: ExactSums  # sum w^2 E |a|^2 of targets drawn from the predictions
+    scores: ForecastScores
+    drawn: DrawnTargets | None
+
+    def __add__(self, other: ForecastSums) -> ForecastSums:
+        return ForecastSums(
+            self.sums + other.sums,
+            self.mark_squares + other.mark_squares,
+            self.null_squares + other.null_squares,
+            self.scores + other.scores,
+            None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """By the names that a file has for them."""
+        found = self.scores.arrays()
+        for name in EXACT:
+            found |= getattr(self, name).named(name)
+        if self.drawn is not None:
+            found |= self.drawn.sums.named("drawn_sums") | self.drawn.squares.named("drawn_squares")
+        return found
+
+    def restored(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
+        """Of the same sizes, what `arrays` has returned."""
+        drawn = None
+        if self.drawn is not None:
+            drawn = DrawnTargets(*(ExactSums.of_named(f"drawn_{name}", arrays) for name in ("sums", "squares")))
+        sums, mark_squares, null_squares = (ExactSums.of_named(name, arrays) for name in EXACT)
+        return ForecastSums(sums, mark_squares, null_squares, self.scores.restored(arrays), drawn)
+
+
+EXACT = ("sums", "mark_squares", "null_squares")
+
+
+class BlockSums(NamedTuple):
+    """Of a block of rows, in float64."""
+
+    sums: np.ndarray
+    mark_squares: np.ndarray
+    null_squares: np.ndarray
+    scores: ForecastScores
+    drawn: list[tuple[slice, np.ndarray, np.ndarray]]  # which draws, and their sums and squares
+
+
+class ForecastMachine:
+    """What makes sums of blocks; features and marks are divided by powers of two, so that these are about 1.
+
+    Parameters
+    ----------
+    options : ForecastOptions
+        Whose kernels have their bandwidths.
+    threads : int, optional
+        At most so many.
+    """
+
+    def __init__(self, options: ForecastOptions, threads: int | None) -> None:
+        self.options, self.threads = options, threads
+        self.family = options.family
+        found = options.map()
+        self.feature_unit = power_of_two(largest_length(found))
+        self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
+        self.target_map, self.frequencies = options.target_map(found.n_columns)
+        # No mark is longer than the features of two targets.
+        self.mark_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
+        self.mark_groups = np.tile(self.target_map.groups, 2)
+
+    def zeros(self) -> ForecastSums:
+        columns, r, draws = self.map.n_columns, len(self.mark_groups), self.options.n_resamples
+        return ForecastSums(
+            ExactSums.zeros(columns, r),
+            ExactSums.zeros(self.target_map.n_groups),
+            ExactSums.zeros(),
+            ForecastScores.zeros(self.options.n_bins),
+            DrawnTargets(ExactSums.zeros(draws, columns, r), ExactSums.zeros(draws)) if draws else None,
+        )
+
+    def plus(self, sums: ForecastSums, pieces: Iterable[Rows]) -> ForecastSums:
+        """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
+        drawn = None if sums.drawn is None else sums.drawn.copy()
+        new = replace(sums, drawn=None)
+        for block in self._blocks(pieces):
+            found, squares, null = map(ExactSums.of, (block.sums, block.mark_squares, block.null_squares))
+            new = new + ForecastSums(found, squares, null, block.scores, None)
+            for draws, of_draws, lengths in block.drawn:
+                assert drawn is not None
+                drawn.add(draws, of_draws, lengths)
+        return replace(new, drawn=drawn)
+
+    def _blocks(self, pieces: Iterable[Rows]) -> Iterator[BlockSums]:
+        blocks = [block for rows in pieces for block in blocks_of(rows)]
+        workers = min(resolve_threads(self.threads), len(blocks))
+        if workers <= 1:
+            yield from map(self._block, blocks)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            for begin in range(0, len(blocks), workers):  # so that an interrupt waits for few
+                yield from pool.map(self._block, blocks[begin : begin + workers])
+
+    def _block(self, rows: Rows) -> BlockSums:
+        options, prediction = self.options, self.family.distribution(rows.predictions)
+        data = Forecasts(rows.targets, prediction, None)
+        scores = scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
+        assert options.kernel is not None
+        points = PredictionPoints.of(prediction, options.kernel).values
+        tile = self.marks(prediction).tile(slice(None))
+        assert isinstance(tile, RandomTile)
+        marks = tile.marks(rows.targets) * (rows.weights / self.mark_unit)[:, None]
+        squares = np.bincount(self.mark_groups, np.sum(marks * marks, axis=0), self.target_map.n_groups)
+        amplitudes = self.target_map.amplitudes / self.mark_unit
+        lengths = -(tile.real * (2 + tile.real) + tile.imaginary**2) @ amplitudes**2
+        return BlockSums(
+            self._summed(points, marks),
+            squares,
+            np.asarray(np.sum(rows.weights**2 * lengths)),
+            scores,
+            list(self._drawn(rows, prediction, points, tile)),
+        )
+
+    def _drawn(
+        self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Targets of draw r of row i come from the numbers from i k on, k of them, of the stream (seed, r)."""
+        n_draws, r, per_row = self.options.n_resamples, len(self.mark_groups), prediction._uniforms
+        assert per_row is not None
+        at_once = max(1, MARKS_AT_ONCE // r)
+        begin, places = int(rows.numbers[0]) // BLOCK * BLOCK * per_row, rows.numbers % BLOCK
+        for first in range(0, n_draws, at_once):
+            draws = range(first, min(first + at_once, n_draws))
+            marks = []
+            for draw in draws:
+                uniform = replicate_numbers(self.options.seed, draw, points, begin).uniform(BLOCK * per_row)
+                uniform = np.reshape(uniform, (BLOCK, 1, per_row))[places]
+                y = prediction._draws(np.clip(uniform, SMALLEST_UNIFORM, None))
+                marks.append(tile.marks(np.reshape(y, rows.targets.shape)) / self.mark_unit)
+            sums = self._summed(points, np.concatenate(marks, axis=1)).reshape(-1, len(draws), r)
+            squares = np.array([np.sum(one * one) for one in marks])
+            yield slice(draws.start, draws.stop), np.moveaxis(sums, 1, 0), squares
+
+    def _summed(self, points: np.ndarray, marks: np.ndarray) -> np.ndarray:
+        return np.asarray(mark_sums(self.map, points, marks, threads=1)[0])
+
+    def marks(self, prediction: Distribution) -> RandomMarks:
+        """Of some predictions. The centre of phases is 0: it must be that of all states."""
+        means = np.asarray(prediction.expected_value(), dtype=np.float64)
+        return closed_marks(prediction, self.target_map, means, np.zeros((1, means.shape[1])), self.frequencies)
+
+    @property
+    def group_lengths(self) -> np.ndarray:
+        """|phi_g|^2 of each group of features, the same for all rows."""
+        return np.bincount(self.map.groups, self.map.amplitudes**2, self.map.n_groups)
+
+    def drawn_totals(self, drawn: DrawnTargets) -> np.ndarray:
+        """sum_{i != j} H_ij of each draw's targets, shape (n_resamples,)."""
+        totals = []
+        for high, low in zip(drawn.sums.high, drawn.sums.low, strict=True):
+            totals.append(float(np.sum(ExactSums(high, low).to_float() ** 2)))
+        own = float(np.sum(self.group_lengths)) * drawn.squares.to_float()
+        return (np.array(totals) - own) * (self.feature_unit * self.mark_unit) ** 2
+
+
+def blocks_of(rows: Rows) -> Iterator[Rows]:
+    """The rows of each block, of ascending ones."""
+    ends = np.append(np.flatnonzero(np.diff(rows.numbers // BLOCK)) + 1, len(rows.numbers))
+    for begin, end in zip(np.append(0, ends[:-1]).tolist(), ends.tolist(), strict=True):
+        yield rows.taken(slice(begin, end))

@@ -1,0 +1,324 @@
+"""States of predicted distributions: the same bits in any way, and the numbers of samples in memory."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib.distributions import (
+    Beta,
+    Dirichlet,
+    Ensemble,
+    Laplace,
+    MultivariateNormal,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    Samples,
+)
+from kcalib.kernels import MMD, Exponential, Gaussian, Linear
+from kcalib.streaming import CalibrationState, ForecastState
+from kcalib.target_kernels import Draws, MahalanobisGaussian
+
+N = 2300
+RNG = np.random.default_rng(0)
+MEAN, STD = RNG.normal(size=N), RNG.uniform(0.5, 1.5, size=N)
+Y = MEAN + STD * RNG.normal(size=N)
+W = RNG.uniform(0.5, 2.0, size=N)
+KERNELS = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(1.0)}
+OF_PARAMETERS = {"kernel": Exponential(1.0), "target_kernel": Gaussian(1.0)}
+
+
+def normal(rows=slice(None)):
+    return Normal(MEAN[rows], STD[rows])
+
+
+def vectors(n, rng):
+    mean, root = rng.normal(size=(n, 2)), rng.normal(size=(n, 2, 2))
+    cov = root @ root.transpose(0, 2, 1) + np.eye(2)
+    return MultivariateNormal(mean, cov), mean + rng.normal(size=(n, 2))
+
+
+def problem(name, n=700, seed=0):
+    """Predictions, targets, and kernels that a state takes."""
+    rng = np.random.default_rng(seed)
+    mean, positive = rng.normal(size=n), rng.gamma(2.0, size=n)
+    if name == "normal":
+        return Normal(mean, positive), mean + rng.normal(size=n), KERNELS
+    if name == "normal of vectors":
+        means = rng.normal(size=(n, 3))
+        return Normal(means, np.full((n, 3), 0.8)), means + rng.normal(size=(n, 3)), KERNELS
+    if name == "multivariate normal":
+        return *vectors(n, rng), OF_PARAMETERS
+    if name == "laplace":
+        kernels = {"kernel": Exponential(1.0), "target_kernel": Exponential(1.0)}
+        return Laplace(mean, positive), mean + rng.laplace(size=n), kernels
+    if name == "poisson":
+        return Poisson(positive), rng.poisson(positive), KERNELS
+    if name == "negative binomial":
+        return NegativeBinomial(positive, np.full(n, 0.5)), rng.poisson(positive), OF_PARAMETERS
+    return Samples(mean[:, None] + rng.normal(size=(n, 8))), mean + rng.normal(size=n), KERNELS
+
+
+FAMILIES = ["normal", "normal of vectors", "multivariate normal", "laplace", "poisson", "negative binomial", "samples"]
+SCORES = ["rmse", "crps", "log_score", "pinball_loss", "interval_coverage", "interval_width", "pit_mean"]
+SCORES += ["quantile_calibration_error", "pit_seed", "n_dims", "prediction", "n_samples"]
+
+
+def in_pieces(sizes, state, y, prediction, weights=None):
+    begin = 0
+    for size in sizes:
+        rows = slice(begin, begin + size)
+        state.update(y[rows], prediction.take(rows), None if weights is None else weights[rows])
+        begin += size
+    assert begin == len(y)
+    return state
+
+
+@pytest.mark.parametrize("name", ["normal", "poisson", "multivariate normal"])
+def test_batches_merging_and_threads_do_not_show(name):
+    prediction, y, kernels = problem(name, N)
+    options = {**kernels, "n_columns": 16, "n_resamples": 2}
+    w = W if name == "poisson" else None
+    whole = ForecastState(**options, threads=2).update(y, prediction, w)
+    assert in_pieces([1] * 40 + [983, 1, 1000, 276], ForecastState(**options), y, prediction, w) == whole
+    parts = []
+    for begin, end in ((1500, N), (0, 700), (700, 1500)):
+        weights = None if w is None else w[begin:end]
+        one = ForecastState(**options, threads=1)
+        parts.append(one.update(y[begin:end], prediction.take(slice(begin, end)), weights, first_row=begin))
+    assert parts[0] + parts[1] + parts[2] == whole == parts[2] + (parts[1] + parts[0])
+
+
+def test_bandwidths_come_from_the_first_rows():
+    whole = ForecastState(n_columns=16).update(Y, normal())
+    pieces = in_pieces([1, 1998, 300, 1], ForecastState(n_columns=16), Y, normal())
+    assert whole == pieces and whole.kernel == pieces.kernel
+    first = Normal(MEAN[:2000], STD[:2000])
+    found = kcalib.skce(Y[:2000], first, estimator="features", n_columns=16)
+    assert found is not None
+    result = whole.skce()
+    assert result.bandwidth_source == (
+        "median wasserstein distance of the first 2000 samples; on targets: median euclidean distance of one draw from "
+        "each of the first 2000"
+    )
+    detailed = kcalib.calibration_test(Y[:2000], first, method=kcalib.methods.Features(n_columns=16, n_resamples=1))
+    assert detailed.kernel == result.kernel and detailed.target_kernel == result.target_kernel
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_are_those_in_memory(name):
+    prediction, y, kernels = problem(name)
+    state = ForecastState(**kernels, n_columns=16, seed=3).update(y[:400], prediction.take(slice(0, 400)))
+    found = state.update(y[400:], prediction.take(slice(400, None))).result()
+    expected = kcalib.evaluate(y, prediction, kernel=kernels["kernel"], estimator="linear", method="linear", seed=3)
+    for score in SCORES:
+        value, wanted = getattr(found, score), getattr(expected, score)
+        assert value == wanted or value == pytest.approx(wanted, rel=1e-12), score
+    if found.n_dims == 1:
+        curve, wanted = state.quantile_calibration(), kcalib.quantile_calibration(y, prediction, seed=3)
+        assert np.array_equal(curve.coverage, wanted.coverage) and np.array_equal(curve.histogram, wanted.histogram)
+        assert curve.error == wanted.error and curve.seed == wanted.seed
+        assert np.array_equal(curve.consistency_band.low, wanted.consistency_band.low)
+
+
+@pytest.mark.parametrize("name", ["normal", "normal of vectors", "multivariate normal", "laplace"])
+def test_the_skce_is_that_in_memory(name):
+    prediction, y, kernels = problem(name)
+    state = ForecastState(**kernels, n_columns=32).update(y, prediction)
+    wanted = kcalib.skce(y, prediction, **kernels, estimator="features", n_columns=32)
+    assert state.skce().value == pytest.approx(wanted, rel=1e-11, abs=1e-16)
+    weighted = ForecastState(**kernels, n_columns=32).update(y, prediction, W[: len(y)])
+    wanted = kcalib.skce(y, prediction, **kernels, estimator="features", n_columns=32, sample_weight=W[: len(y)])
+    assert weighted.skce().value == pytest.approx(wanted, rel=1e-11, abs=1e-16)
+    assert weighted.skce().standard_error is None
+
+
+def literal(state, prediction, y):
+    """sum_{i != j} k(i, j) <a_i, a_j> / (n (n - 1)) with the maps of the state, and expectations by 4000 quantiles."""
+    machine = state._contents.machine
+    levels = (np.arange(4000) + 0.5) / 4000
+    z = prediction.quantile(levels)
+    phases = y[:, None] * machine.frequencies[:, 0]
+    drawn = z[:, :, None] * machine.frequencies[:, 0]
+    amplitudes = machine.target_map.amplitudes
+    marks = np.concatenate(
+        [
+            amplitudes * (np.cos(phases) - np.cos(drawn).mean(axis=1)),
+            amplitudes * (np.sin(phases) - np.sin(drawn).mean(axis=1)),
+        ],
+        axis=1,
+    )
+    points = prediction.wasserstein_points()
+    angles = points @ machine.map.frequencies.T
+    a = machine.map.amplitudes * machine.feature_unit
+    phi = np.concatenate([a * np.cos(angles), a * np.sin(angles)], axis=1)
+    h = (phi @ phi.T) * (marks @ marks.T)
+    n = len(y)
+    return (h.sum() - np.trace(h)) / (n * (n - 1))
+
+
+@pytest.mark.parametrize("name", ["normal", "poisson", "samples"])
+def test_the_skce_is_a_literal_sum(name):
+    prediction, y, _ = problem(name, 60)
+    kernels = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(2.0)}
+    state = ForecastState(**kernels, n_columns=16).update(y, prediction)
+    assert state.skce().value == pytest.approx(literal(state, prediction, np.asarray(y, float)), abs=2e-5)
+
+
+def test_draws_are_of_the_predictions_and_of_row_numbers_alone():
+    options = {**KERNELS, "n_columns": 16, "n_resamples": 39}
+    rejected = 0
+    for seed in range(20):
+        prediction, y, _ = problem("poisson", 40, seed)
+        state = ForecastState(**options, seed=seed).update(y, prediction)
+        rejected += state.calibration_test().pvalue <= 0.1
+    assert rejected <= 6  # of the binomial law with 20 and 0.1 in all but 0.2 % of the cases
+    state = ForecastState(**options).update(y, prediction)
+    test = state.calibration_test()
+    assert test.n_resamples == 39 and test.pvalue_from == "draws" and "39 draws of the targets" in test.null_law
+    off = ForecastState(**options).update(Y[:300] + 1, normal(slice(300)))
+    assert off.calibration_test().pvalue <= 1 / 40
+    weighted = ForecastState(**options).update(Y[:300], normal(slice(300)), W[:300])
+    assert weighted.calibration_test().n_resamples is None
+
+
+def test_files_and_pickles_bring_states_back(tmp_path):
+    for name in ("poisson", "multivariate normal"):
+        prediction, y, kernels = problem(name, 50)
+        path = tmp_path / "state.kcalib"
+        for options in ({**kernels, "n_resamples": 2}, {"kernel": kernels["kernel"]}):
+            state = ForecastState(**options, n_columns=16).update(y, prediction)
+            state.save(path)
+            found = kcalib.streaming.load(path)
+            assert isinstance(found, ForecastState)
+            assert found == state == pickle.loads(pickle.dumps(state)) == ForecastState.from_bytes(state.to_bytes())
+            assert found.update(y, prediction) == state.update(y, prediction)
+            with pytest.raises(ValueError, match="holds a state of the kind 'forecast', expected 'calibration'"):
+                CalibrationState.load(path)
+    empty = ForecastState(n_columns=16)
+    assert ForecastState.from_bytes(empty.to_bytes()) == empty
+
+
+def test_empty_states_take_the_family_of_others():
+    prediction, y, kernels = problem("laplace", 50)
+    state = ForecastState(**kernels, n_columns=16).update(y, prediction)
+    empty = ForecastState(**kernels, n_columns=16, part=1)
+    assert (empty.copy().merge(empty)).n_samples == 0
+    assert (empty + state).n_samples == (state + empty).n_samples == 50
+    with pytest.raises(ValueError, match="`n_columns` is 16 in one state and 32 in the other"):
+        ForecastState(**kernels, n_columns=16).merge(ForecastState(**kernels, n_columns=32))
+    with pytest.raises(ValueError, match="no samples"):
+        empty.result()
+
+
+def test_states_of_different_families_do_not_add_up():
+    one = ForecastState(n_columns=16).update([1.0, 2.0], Normal([0.0, 1.0], [1.0, 1.0]))
+    other = ForecastState(n_columns=16, part=1).update([1, 2], Poisson([1.0, 2.0]))
+    with pytest.raises(ValueError, match="`prediction` is Normal in one state and Poisson in the other; a state is of"):
+        one.merge(other)
+    with pytest.raises(ValueError, match="`y_pred` is Poisson, but the state is of Normal; make a state for each"):
+        one.update([1], Poisson([1.0]))
+    more = ForecastState(n_columns=16, part=1).update(np.zeros((2, 2)), Normal(np.zeros((2, 2)), np.ones((2, 2))))
+    with pytest.raises(ValueError, match=r"`sizes` is \(\(\), \(\)\) in one state and"):
+        one.merge(more)
+    assert one.n_samples == 2
+    known = ForecastState(kernel=Exponential(2.0, metric="wasserstein"), n_columns=16, part=1)
+    with pytest.raises(ValueError, match="target_kernel=first.target_kernel once these are known"):
+        known.update([1.0], Normal([0.0], [1.0])).merge(ForecastState(**KERNELS, n_columns=16).update(Y, normal()))
+
+
+def test_what_has_no_closed_forms_is_refused():
+    y = np.full(3, 0.5)
+    normals = Normal(y, y)
+    refused = [
+        (Ensemble([normals, normals]), "is Ensemble, which has no closed forms that a state could add up; a Forecast"),
+        (Beta(y, y), "Beta"),
+        (Samples(np.ones((3, 2)), [0.5, 0.5]), "Samples of numbers with weights, whose distances"),
+    ]
+    for prediction, message in refused:
+        with pytest.raises(ValueError, match=message):
+            ForecastState().update(y, prediction)
+    with pytest.raises(ValueError, match="Samples of vectors"):
+        ForecastState().update(np.ones((3, 2)), Samples(np.ones((3, 2, 2))))
+    with pytest.raises(ValueError, match="is Dirichlet"):
+        ForecastState().update(np.full((3, 2), 0.5), Dirichlet(np.ones((3, 2))))
+    prediction, y, _ = problem("multivariate normal", 5)
+    with pytest.raises(ValueError, match="`kernel` is not given, but Wasserstein distances of MultivariateNormal"):
+        ForecastState().update(y, prediction)
+    with pytest.raises(TypeError, match="class probabilities are for a CalibrationState"):
+        ForecastState().update([0, 1], np.full((2, 2), 0.5))
+    with pytest.raises(ValueError, match=r"use metric='wasserstein', or a kernel of parameters"):
+        ForecastState(kernel=Exponential(metric=MMD(1.0)))
+    with pytest.raises(ValueError, match="expectations in closed form only"):
+        ForecastState(target_kernel=Draws(Gaussian()))
+    with pytest.raises(TypeError, match="`kernel` is 'rbf', expected a kernel"):
+        ForecastState(kernel="rbf")
+    with pytest.raises(TypeError, match="`n_columns` is None"):
+        ForecastState(n_columns=None)
+    with pytest.raises(ValueError, match="an inner product, whose features are not bounded"):
+        ForecastState(kernel=Linear()).update([0.0], Normal([0.0], [1.0]))
+    with pytest.raises(ValueError, match="`target_kernel` is .*inner product"):
+        ForecastState(target_kernel=Linear()).update([0.0], Normal([0.0], [1.0]))
+
+
+def test_an_error_leaves_the_state_as_it_was():
+    state = ForecastState(**KERNELS, n_columns=16)
+    empty = state.to_bytes()
+    with pytest.raises(ValueError, match="is nan"):
+        state.update([np.nan], Normal([0.0], [1.0]))
+    with pytest.raises(ValueError, match="at most 262144 in a state"):
+        state.update([1.0], Normal([0.0], [1.0]), [1e9])
+    assert state.to_bytes() == empty and state.options.prediction is None
+    state.update(Y[:5], normal(slice(5)))
+    before = state.to_bytes()
+    with pytest.raises(ValueError, match="rows 2 to 4 were added already"):
+        state.update(Y[:5], normal(slice(5)), first_row=2)
+    with pytest.raises(TypeError, match="expected a ForecastState"):
+        state.merge(CalibrationState(2))
+    assert state.to_bytes() == before
+
+
+def test_scores_of_any_size_add_up():
+    huge = Normal([0.0, 0.0], [1e-15, 1e15])
+    state = ForecastState(kernel=Exponential(1.0), target_kernel=Gaussian(1.0), n_columns=16)
+    state.update([1e14, 1.0], huge).update([1e-30], Normal([0.0], [1e-15]), first_row=5000)
+    assert state.result().rmse == pytest.approx(1e14 / np.sqrt(3), rel=1e-15)
+    both = Normal([0.0, 0.0, 0.0], [1e-15, 1e15, 1e-15])
+    assert state.result().log_score == pytest.approx(kcalib.log_score([1e14, 1.0, 1e-30], both), rel=1e-15)
+
+
+def test_quantiles_need_no_kernel_and_numbers():
+    one = ForecastState().update([0.0], Normal([0.0], [1.0]))
+    assert one.quantile_calibration().coverage.tolist() == [0.0] * 9 + [1.0] * 10
+    with pytest.raises(ValueError, match="needs at least 2 samples"):
+        one.result()
+    with pytest.raises(ValueError, match="quantiles are of numbers"):
+        ForecastState().update(np.zeros((1, 2)), Normal(np.zeros((1, 2)), np.ones((1, 2)))).quantile_calibration()
+    with pytest.raises(ValueError, match="leave out `sample_weight`"):
+        ForecastState().update([0.0], Normal([0.0], [1.0]), [2.0]).quantile_calibration()
+
+
+def test_target_kernels_of_matrices():
+    prediction, y, _ = problem("multivariate normal", 60)
+    options = {"kernel": Exponential(1.0), "target_kernel": MahalanobisGaussian([[2.0, 0.5], [0.5, 1.0]])}
+    state = ForecastState(**options, n_columns=16).update(y, prediction)
+    wanted = kcalib.skce(y, prediction, **options, estimator="features", n_columns=16)
+    assert state.skce().value == pytest.approx(wanted, rel=1e-11)
+    assert ForecastState.from_bytes(state.to_bytes()) == state
+
+
+def test_results_of_few_and_of_many_rows():
+    for n in (2, 4, 20):
+        result = ForecastState(**KERNELS, n_columns=16).update(Y[:n], normal(slice(n))).result()
+        assert result.n_samples == n and 0 <= result.test.pvalue <= 1
+    found = ForecastState(kernel=KERNELS["kernel"]).update(Y, Normal(MEAN, 0.6 * STD)).result()
+    assert found.miscalibrated and found.verdict.startswith("miscalibrated, over-confident: off by at least")
+    expected = kcalib.evaluate(
+        Y, Normal(MEAN, 0.6 * STD), kernel=KERNELS["kernel"], estimator="features", method="features"
+    )
+    assert found.skce.standard_error == pytest.approx(expected.skce.standard_error, rel=0.3)
+    assert found.rms_error_lower == pytest.approx(expected.rms_error_lower, rel=0.2)

@@ -42,7 +42,10 @@ MEANINGS: dict[str, tuple[set[str], set[Any]]] = {
     "from_logits": ({"bool"}, {False}),
     "full_output": ({"bool"}, {False}),
     "level": ({"float"}, {REQUIRED, 0.05}),  # of a test
-    "n_bins": ({"int", "int | None", "int | str"}, {REQUIRED, 15, 20, None}),  # 20 of PIT values; None: 15, or no bins at all
+    "n_bins": (
+        {"int", "int | None", "int | str"},
+        {REQUIRED, 15, 20, None},
+    ),  # 20 of PIT values; None: 15, or no bins at all
     "norm": ({"str"}, {REQUIRED, "l1"}),
     # An integer, or None for a seed that is drawn and that the result reports; "int" where there is no result.
     "seed": ({"int", "int | None"}, {REQUIRED, 0, None}),

@@ -188,6 +188,8 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
     """As `Distances.median`."""
     if arrays.is_host(points):
         places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
+        # The caller's may have changed since they were checked: none is like the end, and no difference overflows.
+        np.nan_to_num(places[:-1].clip(-FAR, FAR, out=places[:-1]), copy=False)
         places[:-1].sort()
         with terminal_progress() as progress:
             median, of_positive = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
@@ -198,6 +200,7 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
     return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric], of_positive
 
 
+FAR = np.finfo(np.float64).max / 4
 COLLECTED = 2**21  # distances that are sorted at once, and 32 more for each point
 LINE_COLLECTED = 2**20  # and 2 more for each point, on a line
 SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more

@@ -456,7 +456,7 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
 
 
 def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
-    """Labels that must be 0..m-1 as int64."""
+    """Labels that must be 0..m-1 as int64: a copy, since they are indices, and the caller's may change meanwhile."""
     if arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
         exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
         true = arrays.compact(true, exact)
@@ -464,6 +464,7 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
         if checked is not None:
             return checked
     xp = arrays.namespace(true)
+    true = xp.asarray(true, copy=True)
     if arrays.kind_of(true) == "f":
         reject(
             true,

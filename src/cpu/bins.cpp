@@ -284,8 +284,10 @@ class Splitter {
     const long m = data_.m, size = cell.size();
     const double* column = data_.p + cell.column;
     for_parts(size, PART / 8, 8.0 * double(size), threads_, [&](long first, long last, long) {
-      for (long i = first; i < last; ++i)
-        values_[std::size_t(i)] = selected_[std::size_t(i)] = column[rows_[std::size_t(cell.begin + i)] * m];
+      for (long i = first; i < last; ++i) {
+        const double value = column[rows_[std::size_t(cell.begin + i)] * m];
+        values_[std::size_t(i)] = selected_[std::size_t(i)] = value == value ? value : 0.0;  // a NaN has no place
+      }
     });
     const auto middle = selected_.begin() + size / 2;
     std::nth_element(selected_.begin(), middle, selected_.begin() + size);
@@ -320,7 +322,7 @@ void top_labels(const Predictions& data, int threads, double* confidence, double
       const double* row = data.p + i * m;
       const double highest = highest_of(row, m);
       long first = 0;
-      while (row[first] != highest) ++first;
+      while (first + 1 < m && row[first] != highest) ++first;
       confidence[i] = highest;
       correct[i] = first == data.labels[i];
     }

@@ -3,7 +3,10 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "team.h"
@@ -12,6 +15,13 @@ namespace kcalib {
 namespace {
 
 constexpr long AHEAD = 32;  // points between asking memory for a sample and using it
+
+// Numbers that have been checked may be written by another thread since. What is sorted, merged or searched for has no
+// NaN and no infinity, which mark the ends of lists, and differences do not overflow.
+double contained(double x) {
+  constexpr double MOST = std::numeric_limits<double>::max() / 4;
+  return x > MOST ? MOST : x < -MOST ? -MOST : x == x ? x : 0.0;
+}
 
 }  // namespace
 
@@ -40,7 +50,7 @@ namespace {
 
 // The residual of a binary sample: (-r, r) on the line.
 struct Residual {
-  Residual(const double* point, int64_t label) : other(point[1 - label]), rest(1 - point[label]) {}
+  Residual(const double* point, int64_t label) : other(contained(point[1 - label])), rest(1 - contained(point[label])) {}
   double size() const { return 0.5 * (other + rest); }
   double other, rest;
 };
@@ -172,11 +182,15 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
   int exponent;
   std::frexp(range, &exponent);
   const double scale = range > 0 ? std::ldexp(1.0, std::min(bits - exponent, 1023)) : 0;
+  const double highest = std::ldexp(1.0, bits) - 1;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
     for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const Word in_block = Word((samples.place(i) - low) * scale) << layout.index | Word(i % block);
+      // Places may have changed: a sample must stay in its block.
+      const double scaled = (samples.place(i) - low) * scale;
+      const Word rounded = scaled > 0 ? Word(std::min(scaled, highest)) : 0;
+      const Word in_block = rounded << layout.index | Word(i % block);
       keys[i] = layout.index + layout.place < 64 ? Word(i / block) << (layout.index + layout.place) | in_block : in_block;
     }
     watch.task_done();
@@ -196,6 +210,7 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
     if (watch.stopped()) continue;
     const auto same = [&](long i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
     ResidualSums::Part part;
+    std::vector<std::pair<double, int64_t>> run_of_equals;
     long begin = chunks.begin(chunk);
     while (same(begin)) ++begin;  // a run of equal keys belongs to the chunk where it starts
     while (begin < chunks.end(chunk)) {
@@ -206,16 +221,15 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
         __builtin_prefetch(samples.points + sample * samples.n_features);
         if (marks->labels) __builtin_prefetch(marks->labels + sample);
         positions[end] = layout.sample(keys[end], end, block);
-        places[end] = samples.place(positions[end]);
+        places[end] = contained(samples.place(positions[end]));
         ascending = ascending && (end == begin || places[end - 1] <= places[end]);
         ++end;
       } while (same(end));
       if (!ascending) {
-        std::sort(positions + begin, positions + end, [&](int64_t a, int64_t b) {
-          const double x = samples.place(a), y = samples.place(b);
-          return x < y || (x == y && a < b);
-        });
-        for (long i = begin; i < end; ++i) places[i] = samples.place(positions[i]);
+        run_of_equals.clear();
+        for (long i = begin; i < end; ++i) run_of_equals.emplace_back(places[i], positions[i]);
+        std::sort(run_of_equals.begin(), run_of_equals.end());
+        for (long i = begin; i < end; ++i) std::tie(places[i], positions[i]) = run_of_equals[std::size_t(i - begin)];
       }
       for (long i = begin; marks->labels && i < end; ++i) {
         const int64_t at = positions[i], label = marks->labels[at];

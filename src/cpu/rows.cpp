@@ -103,10 +103,11 @@ template <class T> bool are_classes(const T* labels, long n, long m, int threads
   return for_parts(n, 1, threads, [=](long begin, long end) {
     bool good = true;
     for (long i = begin; i < end; ++i) {
-      const bool within = (labels[i] >= T(0)) & (labels[i] < T(m));  // false for a NaN
-      const std::int64_t label = within ? std::int64_t(labels[i]) : 0;
-      good &= within & (T(label) == labels[i]);
-      if (out) out[i] = label;
+      const T given = static_cast<const volatile T&>(labels[i]);  // once: it may change at any time
+      const bool within = (given >= T(0)) & (given < T(m));       // false for a NaN
+      const std::int64_t label = within ? std::int64_t(given) : 0;
+      good &= within & (T(label) == given);
+      out[i] = label;
     }
     return good;
   });

@@ -14,7 +14,8 @@ template <class T> bool are_distributions(const T* p, long n, long m, double tol
 // Whether 0 <= p <= 1 + tolerance holds throughout. `out` (n x 2) gets the rows (1 - p, p).
 template <class T> bool complete_pairs(const T* p, long n, double tolerance, int threads, double* out);
 
-// Whether every label is one of 0..m-1. `out`, unless null, gets them as integers.
+// Whether every label is one of 0..m-1. `out` gets them as integers, 0 in place of others: labels are used as indices, and
+// another thread or process may write into those of the caller.
 template <class T> bool are_classes(const T* labels, long n, long m, int threads, std::int64_t* out);
 
 // marks = onehot(labels) - p, taken in double and then rounded; `points`, unless null, gets p rounded.

@@ -62,23 +62,19 @@ cdef checked_rows(const real[::1] values, rows, double tolerance, int threads):
 
 
 def classes(labels, long m, int threads):
-    """Labels 0..m-1 as int64; None if some label is not one of these. Takes int64, returned as it is,
-    int32 and float64."""
+    """A copy of labels 0..m-1 as int64; None if some label is not one of these. Takes int64, int32 and float64."""
     if labels.dtype == np.int64:
-        return checked_labels[int64_t](labels, labels, m, threads)
+        return checked_labels[int64_t](labels, m, threads)
     if labels.dtype == np.int32:
-        return checked_labels[int32_t](labels, labels, m, threads)
-    return checked_labels[double](labels, labels, m, threads)
+        return checked_labels[int32_t](labels, m, threads)
+    return checked_labels[double](labels, m, threads)
 
 
-cdef checked_labels(const number[::1] values, labels, long m, int threads):
-    cdef int64_t[::1] out
-    cdef int64_t* out_pointer = NULL
+cdef checked_labels(const number[::1] values, long m, int threads):
+    labels = np.empty(values.shape[0], np.int64)
+    cdef int64_t[::1] out = labels
+    cdef int64_t* out_pointer = &out[0]
     cdef bint good
-    if number is not int64_t:
-        labels = np.empty(values.shape[0], np.int64)
-        out = labels
-        out_pointer = &out[0]
     with nogil:
         good = are_classes(&values[0], values.shape[0], m, threads, out_pointer)
     return labels if good else None

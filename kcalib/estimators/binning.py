@@ -124,7 +124,7 @@ class Binning:
         On the host, where the column may be on a device.
         """
         if self.rule == "uniform":
-            return np.linspace(0.0, 1.0, self.n_bins + 1)
+            return bin_edges(self.n_bins)
         inner = self._equal_mass(ascending) if self.rule == "equal_mass" else self._median_variance(ascending)
         return np.concatenate([[0.0], inner[inner < float(ascending[-1])], [1.0]])
 
@@ -193,10 +193,16 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
     return column_bins(top_label_column(data), Binning("uniform", n_bins))[0]
 
 
+def bin_edges(n_bins: int) -> np.ndarray:
+    """The doubles that are nearest to 0, 1/n_bins, ..., 1, which all bins of equal width have: `bins_of` in src/cpu/bins.cpp
+    has the same. Those of ``numpy.linspace`` are products, and some are the next double."""
+    return np.arange(n_bins + 1) / n_bins
+
+
 def bin_numbers(confidence: Array, n_bins: int) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
     xp = arrays.namespace(confidence)
-    edges = arrays.like(np.linspace(0.0, 1.0, n_bins + 1), confidence)
+    edges = arrays.like(bin_edges(n_bins), confidence)
     return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
@@ -220,7 +226,7 @@ def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[Rel
     else:
         entries, weights, hits = _uniform_sums(columns, binning.n_bins)
     divisor = np.where(weights > 0, weights, 1.0)
-    edges = np.linspace(0.0, 1.0, binning.n_bins + 1)
+    edges = bin_edges(binning.n_bins)
     return tuple(ReliabilityBins(edges, *rows) for rows in zip(weights, entries / divisor, hits / divisor, strict=True))
 
 

@@ -186,7 +186,8 @@ def top_label_ece(
 
     Notes
     -----
-    **uniform**: bins of equal width, edges ``numpy.linspace(0, 1, n_bins + 1)``.
+    **uniform**: bins of equal width. Edges are the doubles nearest to j / `n_bins`, and the comparison with them is exact: with
+    10 bins 0.3 is in (0.2, 0.3], and 0.1 + 0.2, which is 0.30000000000000004, in (0.3, 0.4].
 
     **equal_mass**: with the confidences in ascending order the j-th of B bins ends with number
     :math:`\lfloor (n - 1) j / B \rfloor + 1`: sizes that differ by one at most, the bins of the quantiles

@@ -18,7 +18,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._input.labels import Classification
 from kcalib._pairs.statistics import cumulative_sum, group_sums
-from kcalib.estimators.binning import MAX_BINS, N_BINS
+from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_edges
 
 BINNINGS = ("uniform", "equal_mass", "isotonic")
 
@@ -70,7 +70,7 @@ def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, A
         inner = _equal_mass(sample.confidence, sample.weight, n_bins)
     else:
         assert n_bins is not None
-        inner = np.linspace(0.0, 1.0, n_bins + 1)[1:-1]
+        inner = bin_edges(n_bins)[1:-1]
     edges = np.concatenate(([0.0], inner, [1.0]))
     return edges, numbers(sample.confidence, edges)
 

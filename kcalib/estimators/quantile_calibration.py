@@ -21,6 +21,7 @@ from kcalib._backend.special import brought
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
 from kcalib.estimators.bands import Band
+from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.forecast_quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
 from kcalib.report import figures
 
@@ -261,9 +262,7 @@ def curve_at(
 
 def _histogram(ascending: Array) -> np.ndarray:
     """Numbers of PIT values, in order, in bins of equal width."""
-    if arrays.is_host(ascending):
-        return np.histogram(ascending, HISTOGRAM_BINS, (0, 1))[0]
-    inner = arrays.like(np.linspace(0, 1, HISTOGRAM_BINS + 1)[1:-1], ascending)
+    inner = arrays.like(bin_edges(HISTOGRAM_BINS)[1:-1], ascending)
     below = arrays.to_host(arrays.namespace(ascending).searchsorted(ascending, inner, side="left"))
     return np.diff(below, prepend=0, append=len(ascending))
 

@@ -17,6 +17,7 @@ from kcalib._backend.options import LARGEST_KEY, SEED, check_choice, check_integ
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.bands import MAX_POINTS, Band, Draws, clopper_pearson, drawn_band, exact_band, isotonic_band
+from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
 from kcalib.lenses import Lens, TopLabel
 from kcalib.report import figures
@@ -260,7 +261,7 @@ def diagram_of(
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
         for whole, part in zip(consistency, limits, strict=True):
             whole[filled] = part
-    shown = edges if binning == "uniform" else np.linspace(0, 1, HISTOGRAM_BINS + 1)
+    shown = edges if binning == "uniform" else bin_edges(HISTOGRAM_BINS)
     in_histogram = arrays.to_host(group_sums(numbers(sample.confidence, shown), len(shown) - 1, sample.weight)[0])
     return ReliabilityDiagram(
         edges=edges,

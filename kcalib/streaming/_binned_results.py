@@ -16,7 +16,7 @@ import numpy as np
 
 from kcalib._backend.options import check_choice
 from kcalib.estimators.bands import Band, binomial_band, clopper_pearson
-from kcalib.estimators.binning import Binning, ReliabilityBins
+from kcalib.estimators.binning import Binning, ReliabilityBins, bin_edges
 from kcalib.estimators.brier import BrierDecomposition
 from kcalib.estimators.debiased_ece import NOTIONS
 from kcalib.estimators.ece import NORMS, ECEResult, class_weights, described, result_of_bins
@@ -75,7 +75,7 @@ def scores_of(totals: BinTotals) -> Scores:
 def bins_of(totals: BinTotals, notion: str) -> tuple[ReliabilityBins, ...]:
     """Of the top label's confidence, or of each class's probability."""
     cells = totals.cells[:1] if notion == "top_label" else totals.cells[1:]
-    edges = np.linspace(0.0, 1.0, cells.shape[1] + 1)
+    edges = bin_edges(cells.shape[1])
     return tuple(ReliabilityBins(edges, w, p, h) for w, p, h in zip(*_means(cells), strict=True))
 
 
@@ -164,7 +164,7 @@ def diagram_of(
     if has_consistency and not weighted:
         consistency = binomial_band(bins, tail)
     return ReliabilityDiagram(
-        edges=np.linspace(0.0, 1.0, n_bins + 1),
+        edges=bin_edges(n_bins),
         count=count,
         weight=weight,
         confidence=p,

@@ -11,16 +11,16 @@
 #include "team.h"
 
 namespace kcalib {
-// The edges are k / n_bins in floating point, as k * (1 / n_bins); a bin found by
-// arithmetic may be one off and is compared with them.
+// Edge k is k / n_bins, a division, whose result is the nearest double. The edge that is nearest to a value is the only one
+// that it must be compared with. What is no number comes into the first bin.
 KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int32_t* out) {
-  const double width = 1 / n_bins, last = n_bins - 1;
+  constexpr double INTEGERS = 0x1.8p52;  // doubles of this size are integers: adding it rounds
+  const double last = n_bins - 1;
   for (long i = 0; i < count; ++i) {
-    const double guess = double(std::int32_t(x[i] * n_bins));
-    double bin = x[i] <= guess * width ? guess - 1 : guess;
-    bin = x[i] > (guess + 1) * width ? guess + 1 : bin;
-    bin = bin < 0 ? 0 : bin;
-    out[i] = std::int32_t(bin > last ? last : bin);
+    const double edge = x[i] * n_bins + INTEGERS - INTEGERS;
+    double bin = x[i] <= edge / n_bins ? edge - 1 : edge;
+    bin = bin > 0 ? bin : 0;
+    out[i] = std::int32_t(bin < last ? bin : last);
   }
 }
 

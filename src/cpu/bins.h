@@ -22,7 +22,7 @@ void top_labels(const Predictions& data, int threads, double* confidence, double
 
 // For each column j and bin b of `n_bins` of equal width, (edge b, edge b + 1] with 0 in the first, at j * n_bins + b
 // of three arrays (m x n_bins) in a row: sums of the weighted entries; of weights; of the weights of samples whose
-// label is j. Labels that are no column count nowhere. Edges are those of numpy.linspace(0, 1, n_bins + 1).
+// label is j. Labels that are no column count nowhere. Edges are those of kcalib.estimators.binning.bin_edges.
 void uniform_bins(const Predictions& data, long n_bins, int threads, double* sums);
 
 // out[i] = the bin of x[i], one of those above.

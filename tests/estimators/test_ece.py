@@ -14,6 +14,7 @@ from kcalib import _native
 from kcalib._input.labels import prepare
 from kcalib.estimators import binning
 from kcalib.estimators.binning import Binning
+from kcalib.estimators.event_bins import Sample, cut
 
 BINNINGS = ("uniform", "equal_mass", "median_variance")
 
@@ -22,7 +23,7 @@ BINNINGS = ("uniform", "equal_mass", "median_variance")
 
 
 def uniform_lists(c, n_bins):
-    edges = np.linspace(0, 1, n_bins + 1)
+    edges = np.array([j / n_bins for j in range(n_bins + 1)])
     lists = [[i for i, x in enumerate(c) if edges[b] < x <= edges[b + 1]] for b in range(n_bins)]
     lists[0] += [i for i, x in enumerate(c) if x == 0]
     return [rows for rows in lists if rows]
@@ -244,8 +245,8 @@ def test_one_column_has_the_median_variance_bins_of_a_one_column_simplex():
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 3, 10, 15, 49, 100, 999, 1000, 98_765])
-def test_compiled_bins_have_exactly_the_edges_of_linspace(n_bins):
-    edges = np.linspace(0, 1, n_bins + 1)
+def test_compiled_bins_have_exactly_the_nearest_doubles_for_edges(n_bins):
+    edges = np.array([j / n_bins for j in range(n_bins + 1)])
     c = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1), [5e-324, 1e-300]])
     c = np.clip(c, 0, 1 + 1e-7)
     sums = _native.uniform_bins(c[:, None], np.zeros(len(c), np.int64), None, n_bins, 1)
@@ -257,6 +258,35 @@ def test_compiled_bins_have_exactly_the_edges_of_linspace(n_bins):
     assert row_gap.tolist() == (np.abs(c - 1) + c).tolist()
     assert count == np.count_nonzero(expected)
     assert len(np.unique(number * n_bins + binning.bin_numbers(c, n_bins))) == count
+
+
+def bins_everywhere(x, n_bins):
+    """The bin of each value, as all that bins finds it: arrays of any library, compiled code, diagrams, states."""
+    p, y = np.stack([1 - x, x], axis=1), np.ones(len(x), np.int64)
+    yield binning.bin_numbers(x, n_bins)
+    yield [int(_native.uniform_bins(np.array([[v]]), y[:1], None, n_bins, 1)[1, 0].argmax()) for v in x]
+    sample = Sample.of(prepare(y, p))
+    yield cut(sample, "uniform", n_bins)[1]
+    kernel = kcalib.kernels.Exponential(0.5)
+    state = [kcalib.streaming.CalibrationState(2, kernel=kernel, n_bins=n_bins).update([1], row[None]) for row in p]
+    yield [int(one._totals().cells[2, :, 0].argmax()) for one in state]
+
+
+def test_edges_are_the_nearest_doubles_and_comparison_is_exact():
+    every = [(j, n) for n in range(1, 101) for j in range(1, n + 1)]
+    assert sum(np.linspace(0, 1, n + 1)[j] < j / n for j, n in every) == 538
+    for n in range(1, 101):
+        edges = np.array([j / n for j in range(1, n + 1)])
+        assert binning.bin_numbers(edges, n).tolist() == list(range(n))
+        assert binning.bin_edges(n)[1:].tolist() == edges.tolist()
+        sums = _native.uniform_bins(edges[:, None], np.zeros(n, np.int64), None, n, 1)[1, 0]
+        beyond = _native.uniform_bins(np.nextafter(edges, 2)[:, None], np.zeros(n, np.int64), None, n, 1)[1, 0]
+        assert sums.tolist() == [1] * n and beyond.tolist() == ([0] + [1] * (n - 2) + [2] if n > 1 else [1])
+    five_sixths = kcalib.top_label_ece([1], [5 / 6], n_bins=6, full_output=True).bins[0]
+    assert five_sixths.weight.tolist() == [0, 0, 0, 0, 1, 0]
+    for n_bins, x, expected in [(6, 5 / 6, 4), (10, 0.3, 2), (10, 0.1 + 0.2, 3), (10, 0.7, 6), (49, 48 / 49, 47)]:
+        for found in bins_everywhere(np.array([x, x]), n_bins):
+            assert list(found) == [expected] * 2
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -387,7 +417,7 @@ def test_risk_agrees_with_sums_over_all_pairs(rule):
         for k in range(5):
             train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             if rule == "uniform":
-                edges = np.linspace(0, 1, n_bins + 1)
+                edges = np.array([j / n_bins for j in range(n_bins + 1)])
             else:
                 edges = np.sort([0, *(c[train][rows].max() for rows in lists_of(rule, c[train], n_bins))])
                 edges[-1] = 1

@@ -78,8 +78,8 @@ def test_ece_by_hand():
 
 
 def test_ece_ignores_where_bin_edges_are_not_representable():
-    # 3/5 in floating point is the edge linspace gives: it belongs to the bin that ends there.
-    edges = np.linspace(0, 1, 6)
+    # 3/5 in floating point is an edge: it belongs to the bin that ends there.
+    edges = np.array([0.0, 1 / 5, 2 / 5, 3 / 5, 4 / 5, 1.0])
     p = np.stack((1 - edges[3:], edges[3:]), axis=1)
     bins = reliability_bins(prepare([1, 1, 1], p), 5)
     assert bins.weight.tolist() == [0, 0, 1, 1, 1]

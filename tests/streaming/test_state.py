@@ -161,7 +161,7 @@ def test_cells_are_sums_over_bins(kind, weighted):
     w = np.random.default_rng(0).exponential(size=n) if weighted else np.ones(n)
     totals = CalibrationState(m, kernel=KERNEL, n_bins=n_bins).update(y, p, w if weighted else None)._totals()
     columns = [(p.max(axis=1), (p.argmax(axis=1) == y) * 1.0), *((p[:, k], (y == k) * 1.0) for k in range(m))]
-    edges = np.linspace(0, 1, n_bins + 1)
+    edges = np.arange(n_bins + 1) / n_bins
     for cells, (values, hits) in zip(totals.cells, columns, strict=True):
         for b in range(n_bins):
             inside = (values > edges[b]) & (values <= edges[b + 1]) | ((b == 0) & (values == 0))

@@ -148,8 +148,11 @@ class Binning:
         while queue and len(inner) + 1 < self.n_bins:
             _, _, begin, end = heapq.heappop(queue)
             median = ascending[begin + (end - begin) // 2]
-            middle = begin + int(xp.searchsorted(ascending[begin:end], median))
-            if min(middle - begin, end - middle) < self.min_bin_size:
+            sides = (
+                begin + int(xp.searchsorted(ascending[begin:end], median, side=side)) for side in ("left", "right")
+            )
+            middle = next((at for at in sides if min(at - begin, end - at) >= self.min_bin_size), None)
+            if middle is None:
                 continue
             inner.append(float(ascending[middle - 1]))
             for part in ((begin, middle), (middle, end)):
@@ -194,8 +197,10 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
 
 
 def bin_edges(n_bins: int) -> np.ndarray:
-    """The doubles that are nearest to 0, 1/n_bins, ..., 1, which all bins of equal width have: `bins_of` in src/cpu/bins.cpp
-    has the same. Those of ``numpy.linspace`` are products, and some are the next double."""
+    """The doubles that are nearest to 0, 1/n_bins, ..., 1, which all bins of equal width have.
+
+    `bins_of` in src/cpu/bins.cpp has the same. Those of ``numpy.linspace`` are products, and some are the next double.
+    """
     return np.arange(n_bins + 1) / n_bins
 
 

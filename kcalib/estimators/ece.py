@@ -186,8 +186,8 @@ def top_label_ece(
 
     Notes
     -----
-    **uniform**: bins of equal width. Edges are the doubles nearest to j / `n_bins`, and the comparison with them is exact: with
-    10 bins 0.3 is in (0.2, 0.3], and 0.1 + 0.2, which is 0.30000000000000004, in (0.3, 0.4].
+    **uniform**: bins of equal width. Edges are the doubles nearest to j / `n_bins`, and the comparison with them is
+    exact: with 10 bins 0.3 is in (0.2, 0.3], and 0.1 + 0.2, which is 0.30000000000000004, in (0.3, 0.4].
 
     **equal_mass**: with the confidences in ascending order the j-th of B bins ends with number
     :math:`\lfloor (n - 1) j / B \rfloor + 1`: sizes that differ by one at most, the bins of the quantiles
@@ -196,7 +196,8 @@ def top_label_ece(
 
     **median_variance**: starting with one bin, the bin of the largest variance is split into confidences
     below its median and others, until there are `n_bins` or no bin can be split into two of `min_bin_size`
-    samples. A bin that its median does not split so is not split [2]_.
+    samples [2]_. Where many confidences equal the median, so that below it there are too few, it is split into those up
+    to the median and others.
 
     **n_bins="risk"**: the mean over 5 folds (seed 0) of the risk [3]_ (equation 20) of
     h(p, p') = gap(p) gap(p') (equation 23), where gap(p) is that of p's bin in the other folds.

@@ -258,8 +258,34 @@ class Splitter {
 
   const std::vector<std::int64_t>& rows() const { return rows_; }
 
-  // The cell of rows [begin, end) with its largest variance, of sums of differences from the first row.
+  // The cell of rows [begin, end) with its largest variance.
   Cell cell(long begin, long end) {
+    Cell found{begin, end, -1, 0, made_++};
+    const std::vector<double> all = variances(begin, end);
+    for (long j = 0; j < data_.m; ++j)
+      if (all[std::size_t(j)] > found.variance) found.variance = all[std::size_t(j)], found.column = j;
+    return found;
+  }
+
+  // Where the second of the two cells begins that this one is split into; its begin, if no column parts it so that both
+  // have `min_size` rows.
+  long split(const Cell& cell, long min_size) {
+    if (const long middle = split(cell, min_size, cell.column); middle > cell.begin) return middle;
+    std::vector<long> columns(std::size_t(data_.m), 0);
+    std::iota(columns.begin(), columns.end(), 0);
+    const std::vector<double> all = variances(cell.begin, cell.end);
+    std::stable_sort(columns.begin(), columns.end(), [&](long a, long b) { return all[std::size_t(a)] > all[std::size_t(b)]; });
+    for (const long column : columns) {
+      if (!(all[std::size_t(column)] > 0)) break;
+      if (column == cell.column) continue;
+      if (const long middle = split(cell, min_size, column); middle > cell.begin) return middle;
+    }
+    return cell.begin;
+  }
+
+ private:
+  // Of each column of rows [begin, end), from sums of differences from the first row.
+  std::vector<double> variances(long begin, long end) {
     const long m = data_.m, length = rows_in_part(m);
     const double* shift = data_.p + rows_[std::size_t(begin)] * m;
     for_parts(end - begin, length, 4.0 * double(end - begin) * double(m), threads_, [&](long first, long last, long part) {
@@ -271,18 +297,17 @@ class Splitter {
     for (long part = 1; part < ceil_divide(end - begin, length); ++part)
       for (long j = 0; j < 2 * m; ++j) total[j] += sums_[std::size_t(part * 2 * m + j)];
     const double n = double(end - begin);
-    Cell found{begin, end, -1, 0, made_++};
-    for (long j = 0; j < m; ++j) {
-      const double variance = std::max(0.0, (total[m + j] - total[j] * total[j] / n) / (n - 1));
-      if (variance > found.variance) found.variance = variance, found.column = j;
-    }
+    std::vector<double> found(std::size_t(m), 0.0);
+    for (long j = 0; j < m; ++j)
+      found[std::size_t(j)] = std::max(0.0, (total[m + j] - total[j] * total[j] / n) / (n - 1));
     return found;
   }
 
-  // Puts the rows below the median of the cell's column first and returns where the others begin.
-  long split(const Cell& cell) {
+  // Puts the rows below the median of a column first, or, if that leaves too few, those that are not above it, and returns
+  // where the others begin. Any other split leaves fewer. The cell's begin, and the order as it was, if both leave too few.
+  long split(const Cell& cell, long min_size, long of_column) {
     const long m = data_.m, size = cell.size();
-    const double* column = data_.p + cell.column;
+    const double* column = data_.p + of_column;
     for_parts(size, PART / 8, 8.0 * double(size), threads_, [&](long first, long last, long) {
       for (long i = first; i < last; ++i) {
         const double value = column[rows_[std::size_t(cell.begin + i)] * m];
@@ -292,20 +317,30 @@ class Splitter {
     const auto middle = selected_.begin() + size / 2;
     std::nth_element(selected_.begin(), middle, selected_.begin() + size);
     const double median = *middle;
-    long below = 0, others = 0;
-    std::int64_t* rows = rows_.data() + cell.begin;
-    for (long i = 0; i < size; ++i) {
-      const bool is_below = values_[std::size_t(i)] < median;
-      spare_[std::size_t(others)] = rows[i];
-      rows[below] = rows[i];
-      below += is_below;
-      others += !is_below;
-    }
-    std::copy_n(spare_.begin(), others, rows + below);
-    return cell.begin + below;
+    const auto values = values_.begin(), end = values + size;
+    const long below = std::count_if(values, end, [median](double x) { return x < median; });
+    if (below >= min_size && size - below >= min_size) return partition(cell, [median](double x) { return x < median; });
+    const long to_median = std::count_if(values, end, [median](double x) { return x <= median; });
+    if (to_median >= min_size && size - to_median >= min_size)
+      return partition(cell, [median](double x) { return x <= median; });
+    return cell.begin;
   }
 
- private:
+  // Puts the rows first whose values are so.
+  template <class Is> long partition(const Cell& cell, Is is_first) {
+    long first = 0, others = 0;
+    std::int64_t* rows = rows_.data() + cell.begin;
+    for (long i = 0; i < cell.size(); ++i) {
+      const bool is = is_first(values_[std::size_t(i)]);
+      spare_[std::size_t(others)] = rows[i];
+      rows[first] = rows[i];
+      first += is;
+      others += !is;
+    }
+    std::copy_n(spare_.begin(), others, rows + first);
+    return cell.begin + first;
+  }
+
   const Predictions& data_;
   const int threads_;
   std::vector<std::int64_t> rows_, spare_;
@@ -379,8 +414,8 @@ long median_variance_cells(const Predictions& data, long max_bins, long min_size
   for (long cells = 1; cells < max_bins && !queue.empty();) {
     const Cell cell = queue.top();
     queue.pop();
-    const long middle = splitter.split(cell);
-    if (middle - cell.begin < min_size || cell.end - middle < min_size) {
+    const long middle = splitter.split(cell, min_size);
+    if (middle == cell.begin) {
       done.push_back(cell);
       continue;
     }

@@ -36,8 +36,8 @@ enum class GapNorm { CITYBLOCK, EUCLIDEAN };
 long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threads, std::int64_t* group, double* row_gap);
 
 // group[i] of at most `max_bins` median-variance bins of at least `min_size` samples: the bin in which some entry has
-// the largest variance is split into values below the median of that entry and others, as long as both have the size.
-// A bin that cannot be split so is left as it is.
+// the largest variance is split into values below the median of that entry and others, if both have the size, else into
+// values up to the median and others, else by the entry of the next variance. A bin that no entry splits is left as it is.
 long median_variance_cells(const Predictions& data, long max_bins, long min_size, int threads, std::int64_t* group);
 
 // For each group: weight[g] = its sum of weights (samples), gap[g] = norm of the difference between its mean prediction

@@ -42,21 +42,31 @@ def equal_mass_lists(c, n_bins):
 
 
 def median_variance_lists(points, n_bins, min_size):
-    """Split the bin with the largest variance of a coordinate at that coordinate's median."""
+    """Split the bin with the largest variance of a coordinate at that coordinate's median, or at that of the next."""
     points = np.asarray(points)
     open_, closed = [list(range(len(points)))], []
     while open_ and len(open_) + len(closed) < n_bins:
         rows = max(open_, key=lambda rows: max(np.var(points[rows], axis=0, ddof=1)) if len(rows) > 1 else -1)
         open_.remove(rows)
-        axis = int(np.argmax(np.var(points[rows], axis=0, ddof=1))) if len(rows) > 1 else 0
-        ascending = sorted(points[rows, axis])
-        median = ascending[len(rows) // 2]  # any number in (the largest below it, it] splits alike
-        parts = [[i for i in rows if points[i, axis] < median], [i for i in rows if points[i, axis] >= median]]
-        if min(map(len, parts)) < min_size or len(rows) < 2 * min_size:
+        parts = median_parts(points, rows, min_size)
+        if parts is None:
             closed.append(rows)
         else:
             open_ += parts
     return open_ + closed
+
+
+def median_parts(points, rows, min_size):
+    """Two parts of a bin, both of the size; None if no coordinate has such."""
+    variance = np.var(points[rows], axis=0, ddof=1) if len(rows) > 1 else np.zeros(points.shape[1])
+    for axis in np.argsort(-variance, kind="stable"):
+        median = sorted(points[rows, axis])[len(rows) // 2]  # any number in (the largest below it, it] splits alike
+        for is_first in (np.less, np.less_equal):
+            first = [i for i in rows if is_first(points[i, axis], median)]
+            others = [i for i in rows if not is_first(points[i, axis], median)]
+            if min(len(first), len(others)) >= min_size:
+                return [first, others]
+    return None
 
 
 def lists_of(binning_rule, c, n_bins, min_size=10):
@@ -217,6 +227,44 @@ def test_median_variance_bins_agree_with_literal_recursion(n_bins, min_size, tie
     expected = sorted(sorted(rows) for rows in median_variance_lists(points, n_bins, min_size))
     number, count = _native.median_variance_cells(points, n_bins, min_size, 2)
     assert sorted(np.flatnonzero(number == b).tolist() for b in range(count)) == expected
+
+
+def test_cells_whose_median_is_their_minimum_are_split():
+    # 60 % of the rows are one-hot for class 0, all of them wrong, and so are nine of ten others.
+    n = 1000
+    p = np.eye(2)[(np.arange(n) >= 600).astype(int)][:, ::-1]
+    y = np.where(np.arange(n) < 600, 0, 1)
+    y[::10] = 1 - y[::10]
+    for columns in (p, p[:, ::-1]):
+        labels = y if columns is p else 1 - y
+        assert kcalib.canonical_ece(labels, columns, binning="median_variance") == pytest.approx(0.9, abs=1e-12)
+    # The same of a column, and of three values of which the most frequent is the least.
+    c = np.repeat([0.1, 0.5, 0.9], [70, 20, 10])
+    assert Binning("median_variance", 9, 5).edges(c)[1:-1].tolist() == [0.1, 0.5]
+    assert Binning("median_variance", 9, 15).edges(c)[1:-1].tolist() == [0.1]
+    assert Binning("median_variance", 9, 31).edges(c)[1:-1].tolist() == []
+
+
+def test_a_cell_that_the_largest_variance_does_not_split_is_split_by_the_next():
+    # The first column has the largest variance, but only five rows there are others.
+    p = np.zeros((100, 3))
+    p[:5, 0] = 1
+    p[5:, 1] = np.where(np.arange(95) < 50, 0.45, 0.55)
+    p[:, 2] = 1 - p[:, 0] - p[:, 1]
+    assert np.var(p, axis=0).argmax() == 0
+    number, count = _native.median_variance_cells(p, 9, 10, 1)
+    assert count == 2 and [len(set(number[rows])) for rows in (slice(5, 55), slice(55, 100))] == [1, 1]
+    assert number[5] != number[99]
+
+
+def test_canonical_ece_of_rounded_predictions():
+    """Rounding to two digits changes the error by no more than itself."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([0.03, 0.03, 0.03], 20_000)
+    y = np.array([rng.choice(3, p=row**0.5 / np.sum(row**0.5)) for row in p])
+    options = {"binning": "median_variance", "n_bins": 200}
+    exact, of_rounded = (kcalib.canonical_ece(*problem, **options) for problem in ((y, p), rounded(y, p)))
+    assert exact > 0.02 and of_rounded == pytest.approx(exact, abs=0.01)
 
 
 def test_canonical_ece_with_median_variance_bins():

@@ -124,7 +124,7 @@ class ForecastResults(ABC):
         ...     state = state.update(y[rows], Normal(mean[rows], np.full(100, 0.6)))
         >>> result = state.result()
         >>> result.verdict.partition(":")[0], round(result.interval_coverage, 2)
-        ('miscalibrated, over-confident', 0.67)
+        ('miscalibrated, over-confident', 0.68)
         """
         check_level(level)
         check_tolerance(tolerance)

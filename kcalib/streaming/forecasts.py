@@ -40,19 +40,19 @@ class ForecastState(ForecastResults, ModelState):
     same rows, any order of merging, and any number of threads, with given bandwidths; rows are numbered in the same
     way.
 
-    The distributions are `Normal`, `MultivariateNormal`, `Laplace`, `Poisson`, `NegativeBinomial`, or `Samples` of
-    numbers with equal weights: those whose characteristic functions and distances have closed forms. A state is of
-    one family, and of one dimension or number of samples; the first batch says of which. Arrays on a GPU come to the
-    host.
+    The distributions are ``Normal``, ``MultivariateNormal``, ``Laplace``, ``Poisson``, ``NegativeBinomial``, or
+    ``Samples`` of numbers with equal weights: those whose characteristic functions and distances have closed forms. A
+    state is of one family, and of one dimension or number of samples; the first batch says of which. Arrays on a GPU
+    come to the host.
 
     Parameters
     ----------
     kernel : Kernel, optional
         On predictions, as in `kcalib.skce`: with Wasserstein distances, the default, or of parameters. One of
-        parameters has to be given for `MultivariateNormal`. A bandwidth that is not given is the median distance of the
-        first 2000 rows, which are held until then; states that are merged have one kernel: see `kernel` below.
+        parameters has to be given for ``MultivariateNormal``. A bandwidth that is not given is the median distance of
+        the first 2000 rows, which are held until then; states that are merged have one kernel: see `kernel` below.
     target_kernel : optional
-        On targets, as in `kcalib.skce`, without `Draws`. A bandwidth that is not given is the median distance of one
+        On targets, as in `kcalib.skce`, without ``Draws``. A bandwidth that is not given is the median distance of one
         draw from each of the first 2000 predictions.
     n_columns : int
         Columns of random features, a multiple of 16. Of the target kernel there are a quarter as many, of numbers an

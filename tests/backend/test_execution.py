@@ -241,7 +241,14 @@ def test_interrupt_stops_a_long_sweep_within_a_second():
 
 @pytest.mark.parametrize(
     ("method", "n"),
-    [("bootstrap", 40_000), ("multiplier", 40_000), ("exact", 20_000), ("spectrum", 150_000), ("consistency", 20_000)],
+    [
+        ("bootstrap", 40_000),
+        ("exact", 20_000),
+        *(
+            pytest.param(*case, marks=pytest.mark.grid)
+            for case in (("multiplier", 40_000), ("spectrum", 150_000), ("consistency", 20_000))
+        ),
+    ],
 )
 def test_interrupt_stops_a_long_test_within_a_second(method, n):
     y, p = softmax_problem(n, 3)
@@ -309,6 +316,7 @@ def test_memory_is_linear_in_n():
     assert grown < 100_000  # KiB
 
 
+@pytest.mark.grid
 def test_memory_of_the_tests_is_linear_in_n():
     """10,000 x 10: H would take 800 MB; batches of weights and Krylov vectors (1.3 MB a product) much less."""
     code = """

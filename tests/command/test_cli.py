@@ -26,6 +26,22 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def evaluated_once():
+    """What the command asks `evaluation_of` about the same predictions with the same options is computed once."""
+    found, whole = {}, evaluate.evaluation_of
+
+    def evaluation_of(data, **options):
+        key = (data.labels.tobytes(), data.probabilities.tobytes(), data.probabilities.shape, repr(options))
+        if key not in found:
+            found[key] = whole(data, **options)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "evaluation_of", evaluation_of)
+        yield
+
+
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)
@@ -223,13 +239,16 @@ def test_narrow_terminal(capsys, monkeypatch, good, poor):
         assert " ".join(table[10].split()[1:]) == "no evidence miscalibrated,"
 
 
-def test_narrow_terminal_with_more_models_than_fit(capsys, monkeypatch):
+def test_narrow_terminal_with_more_models_than_fit(tmp_path, capsys, monkeypatch, good):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["demo", *FAST]) == 0
+    models = sorted(CALIBRATED | MISCALIBRATED)
+    for name in models:
+        os.link(good, tmp_path / f"{name}.npz")
+    assert main(["evaluate", *(str(tmp_path / f"{name}.npz") for name in models)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     names = [name for line in out.splitlines() if line.startswith("model") for name in line.split()[1:]]
-    assert names == sorted(CALIBRATED | MISCALIBRATED)
+    assert names == models
     assert sum(line.startswith("p-value") for line in out.splitlines()) == 2
 
 
@@ -248,7 +267,8 @@ def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
 
 
 def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
-    assert main(["demo", "--level", "0.0083", "--json", *FAST]) == 0  # 0.05 over all six
+    asked = ["demo", "--level", "0.0083", *FAST, "--fail-if-miscalibrated"]  # 0.05 over all six
+    assert main([*asked, "--json"]) == 3
     result = load_json(capsys.readouterr().out)
     verdicts = {entry["model"]: entry["verdict"] for entry in result["models"]}
     assert {name for name, verdict in verdicts.items() if verdict.startswith("no evidence")} == CALIBRATED
@@ -257,13 +277,11 @@ def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
     assert result["errors"] == []
     assert all(entry["n_samples"] == 1797 and entry["n_classes"] == 10 for entry in result["models"])
     assert all(os.path.basename(entry["file"]) == f"digits_{entry['model']}.npz" for entry in result["models"])
-
-
-def test_demo_table_and_options(capsys):
-    assert main(["demo", "--level", "1e-35", *FAST, "--fail-if-miscalibrated"]) == 3
-    out = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in out[1:7]] == sorted(CALIBRATED | MISCALIBRATED)
-    assert sum("miscalibrated" in line for line in out[1:7]) == 2
+    assert main(asked) == 3
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in table[1:7]] == sorted(verdicts)
+    assert {line.split()[0] for line in table[1:7] if "  miscalibrated" in line} == MISCALIBRATED
+    assert any(line.startswith("verdict at level 0.0083: exact test of all pairs, 99 draws") for line in table)
 
 
 # -- compare
@@ -686,12 +704,12 @@ def test_file_names_that_are_no_text(tmp_path, good):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-@pytest.mark.parametrize("arguments", [["demo", *FAST], ["evaluate", "--help"]])
-def test_broken_pipe(arguments):
+@pytest.mark.parametrize("options", [[], ["--help"]])
+def test_broken_pipe(good, options):
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "kcalib", *arguments],
+        [sys.executable, "-P", "-m", "kcalib", "evaluate", good, *options],
         stdout=write,
         stderr=subprocess.PIPE,
         timeout=120,

@@ -180,7 +180,17 @@ class TestNormals:
 
 class TestMixtures:
     @pytest.mark.parametrize("family", ["normal", "normal_full", "laplace", "atoms"])
-    @pytest.mark.parametrize("K, L", [(1, 1), (1, 3), (2, 2), (2, 5), (4, 2), (3, 3), (4, 4), (3, 5), (6, 6)])
+    @pytest.mark.parametrize(
+        "K, L",
+        [
+            (1, 1),
+            (1, 3),
+            (2, 2),
+            (2, 5),
+            (4, 4),
+            *(pytest.param(*k, marks=pytest.mark.grid) for k in ((4, 2), (3, 3), (3, 5), (6, 6))),
+        ],
+    )
     @pytest.mark.parametrize("order", [1, 2])
     def test_against_linear_programmes(self, family, K, L, order):
         d = 1 if family == "laplace" else 2

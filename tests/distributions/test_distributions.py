@@ -336,14 +336,14 @@ def test_parameters_of_covariances_have_frobenius_distances():
 def test_wasserstein_points(name):
     """Distances of points against the distance of quantile functions, by a midpoint rule."""
     case = NUMBERS[name]
-    p = (np.arange(200_000) + 0.5) / 200_000
+    p = (np.arange(50_000) + 0.5) / 50_000
     quantiles = np.array([law.ppf(p) for law in case.frozen])
     points = case.distribution.wasserstein_points()
     exact = name in ("normal", "laplace")
     for i, j in ((0, 1), (0, 2), (1, 2)):
         expected = math.sqrt(np.mean((quantiles[i] - quantiles[j]) ** 2))
-        # The tails that 200,000 (or 128) cells leave out are heavier than linear: 1e-4 (3 per cent).
-        assert np.linalg.norm(points[i] - points[j]) == pytest.approx(expected, rel=1e-4 if exact else 0.03)
+        # The tails that 50,000 (or 128) cells leave out are heavier than linear: 3e-4 (3 per cent).
+        assert np.linalg.norm(points[i] - points[j]) == pytest.approx(expected, rel=3e-4 if exact else 0.03)
 
 
 def test_wasserstein_points_of_samples():

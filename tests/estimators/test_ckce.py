@@ -359,6 +359,7 @@ def test_cosines_and_sines():
     assert np.abs(sin - 0.7 * np.sin(angles)).max() < 2e-15
 
 
+@pytest.mark.grid
 def test_fourier_error_is_an_interval():
     """The half width covers the exact value about 95 times in 100, and falls like the root of the frequencies."""
     widths: dict[int, list[float]] = {25: [], 400: []}

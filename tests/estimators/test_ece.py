@@ -366,7 +366,7 @@ def test_probabilities_above_1_by_rounding_are_in_the_last_bin():
 @pytest.mark.parametrize("m", [1, 2, 100])
 def test_same_bits_for_any_number_of_threads(m):
     rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.full(m, 0.3), size=300_000 // m) if m > 1 else rng.uniform(size=400_000)
+    p = rng.dirichlet(np.full(m, 0.3), size=120_000 // m) if m > 1 else rng.uniform(size=150_000)
     y = rng.integers(max(m, 2), size=len(p))
     weight = rng.uniform(size=len(p))
     for call in (

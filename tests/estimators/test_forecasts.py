@@ -310,13 +310,13 @@ class TestDraws:
         exact = kcalib.skce(y, prediction, target_kernel=Gaussian(bandwidth=1.0))
         results = [
             kcalib.skce(y, prediction, target_kernel=Draws(Gaussian(bandwidth=1.0), 16, seed), full_output=True)
-            for seed in range(40)
+            for seed in range(20)
         ]
         errors = np.array([r.value - exact for r in results])
         claimed = math.sqrt(np.mean([r.draws_standard_error**2 for r in results]))
         # By quasi Monte Carlo two sets of 8 groups of 2 draws are worse than one of 16: the claim may be too large.
-        assert np.std(errors) <= 1.4 * claimed
-        assert abs(np.mean(errors)) <= 4 * np.std(errors) / math.sqrt(40) + 1e-6
+        assert np.std(errors) <= 1.5 * claimed
+        assert abs(np.mean(errors)) <= 4 * np.std(errors) / math.sqrt(20) + 1e-6
         assert results[3].target_factor.startswith("16 draws from each prediction, seed 3")
 
     def test_a_pure_function_of_the_seed(self):

@@ -403,7 +403,7 @@ def calibrated(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
 
 @pytest.mark.parametrize("draw", [calibrated, confused])
 def test_top_label_test_keeps_its_level(draw):
-    rng, trials = np.random.default_rng(11), 250
+    rng, trials = np.random.default_rng(11), 120
     pvalues = [kcalib.calibration_test(*draw(60, rng), lens=TopLabel(), seed=t).pvalue for t in range(trials)]
     rejected = sum(pvalue <= 0.05 for pvalue in pvalues)
     low, high = scipy.stats.binom.ppf([1e-4, 1 - 1e-4], trials, 0.05)
@@ -424,9 +424,9 @@ def test_two_classes_whose_errors_cancel_in_the_top_label():
 
 def test_calibrated_in_the_top_label_but_not_canonically():
     y, p = confused(500, np.random.default_rng(5))
-    assert kcalib.calibration_test(y, p, seed=0).pvalue < 1e-6
+    assert kcalib.calibration_test(y, p, method="gamma").pvalue < 1e-6
     assert kcalib.calibration_test(y, p, lens=TopLabel(), seed=0).pvalue > 0.05
-    assert kcalib.calibration_test(y, p, lens=TopK(2), seed=0).pvalue < 1e-6
+    assert kcalib.calibration_test(y, p, lens=TopK(2), method="gamma").pvalue < 1e-6
 
 
 def test_every_lens_lets_a_calibrated_model_pass_and_no_over_confident_one():
@@ -436,7 +436,7 @@ def test_every_lens_lets_a_calibrated_model_pass_and_no_over_confident_one():
     sharp = p**4 / np.sum(p**4, axis=1, keepdims=True)
     for lens in LENSES:
         assert kcalib.calibration_test(y, p, lens=lens, seed=0).pvalue > 0.01, lens
-        assert kcalib.calibration_test(y, sharp, lens=lens, seed=0).pvalue < 1e-3, lens
+        assert kcalib.calibration_test(y, sharp, lens=lens, method="gamma").pvalue < 1e-3, lens
 
 
 # -- objects and errors

@@ -25,10 +25,10 @@ def shifted(n: int, error: float, rng: np.random.Generator, low: float = 0.2) ->
 
 
 def test_the_bound_is_near_the_truth_where_the_error_is_the_same_everywhere():
-    e = kcalib.evaluate(*shifted(20_000, 0.1, np.random.default_rng(0)), threads=1)
-    assert 0.09 < e.rms_error_lower <= 0.1
+    e = kcalib.evaluate(*shifted(8000, 0.1, np.random.default_rng(0)), threads=1)
+    assert 0.075 < e.rms_error_lower <= 0.1
     assert e.miscalibrated and e.verdict.endswith(f": off by at least {shown_at_least(e.rms_error_lower)}")
-    assert 0 < e.kernel_eigenvalue <= 1 and e.n_eigenvalue_samples == 20_000
+    assert 0 < e.kernel_eigenvalue <= 1 and e.n_eigenvalue_samples == 8000
 
 
 @pytest.mark.parametrize("error", [0.03, 0.1])
@@ -37,10 +37,10 @@ def test_the_level_at_the_boundary(error):
     rng, level = np.random.default_rng(1), 0.1
     found = [
         kcalib.evaluate(*shifted(250, error, rng), tolerance=error, level=level, method="gamma", threads=1)
-        for _ in range(150)
+        for _ in range(60)
     ]
     share = np.mean([e.miscalibrated for e in found])
-    assert share <= binomial_bounds(150, level, RISK)[1]
+    assert share <= binomial_bounds(60, level, RISK)[1]
     assert all(e.miscalibrated == (e.rms_error_lower > error) for e in found)
 
 
@@ -48,19 +48,19 @@ def test_rare_events_at_the_boundary():
     """A rate of one in a thousand that is in truth six: the law is far from normal."""
     rng, level, error = np.random.default_rng(2), 0.1, 0.005
     law, rejected = LAWS["rare, Beta(.1, 100)"], 0
-    for _ in range(100):
+    for _ in range(50):
         p = law.draw(400, rng)
         truth = p + np.array([-error, error])
         y = drawn_labels(np.clip(truth, 0, 1), rng)
         rejected += kcalib.evaluate(y, p, tolerance=error, level=level, method="gamma", threads=1).miscalibrated
-    assert rejected / 100 <= binomial_bounds(100, level, RISK)[1]
+    assert rejected / 50 <= binomial_bounds(50, level, RISK)[1]
 
 
 def away_from_zero(m: int) -> Law:
     return Law(250, lambda n, rng: 0.2 / m + 0.8 * rng.dirichlet(np.full(m, 1.0), size=n))
 
 
-@pytest.mark.parametrize("m", [2, 10])
+@pytest.mark.parametrize("m", [2, pytest.param(10, marks=pytest.mark.grid)])
 def test_errors_along_the_leading_eigenfunction_are_at_the_boundary(m):
     law, level = away_from_zero(m), 0.1
     found = misses(law, Leading(law, 0.02), count=60, level=level)
@@ -80,7 +80,7 @@ def test_the_level_for_errors_along_the_leading_eigenfunction(m, error, n):
 
 def test_larger_errors_than_the_tolerance_are_found():
     rng = np.random.default_rng(3)
-    y, p = shifted(4000, 0.1, rng)
+    y, p = shifted(2500, 0.1, rng)
     for tolerance in (0.0, 0.02, 0.07):
         e = kcalib.evaluate(y, p, tolerance=tolerance, method="gamma", threads=1)
         assert e.miscalibrated and e.tolerance == tolerance and "off by at least 0.0" in e.verdict

@@ -67,6 +67,7 @@ def least_squares_pvalues() -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
+@pytest.mark.grid
 def test_least_squares_is_rejected_though_its_quantiles_look_calibrated(least_squares_pvalues):
     """Shares that would be improbable if the power were below 0.8, or the share of rejected curves above 0.35."""
     for name, values in least_squares_pvalues.items():
@@ -77,6 +78,7 @@ def test_least_squares_is_rejected_though_its_quantiles_look_calibrated(least_sq
             assert share >= binomial_bounds(COUNT, 0.8, RISK)[0], name
 
 
+@pytest.mark.grid
 def test_least_squares_table(least_squares_pvalues):
     lines = (DOCS / "w21_least_squares.txt").read_text().splitlines()
     count = int(lines[0].split()[0])
@@ -85,6 +87,7 @@ def test_least_squares_table(least_squares_pvalues):
         assert_same_share(COUNT, float(np.mean(values < 0.05)), count, published[name])
 
 
+@pytest.mark.grid
 def test_least_squares_of_drawn_targets_is_not_rejected():
     """The same predictions, with targets drawn from them."""
     rejected = []
@@ -155,7 +158,7 @@ def test_variances_of_the_calibrated_model(d):
 QUICK_TESTS = ("B = 2", "B = sqrt(n)", "bootstrap", "spectrum")
 
 
-@pytest.mark.parametrize("d", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.grid), pytest.param(10, marks=pytest.mark.slow)])
 def test_levels(d):
     rows = {name: [] for name in QUICK_TESTS}
     for seed in range(COUNT):
@@ -283,6 +286,7 @@ def test_networks_overfit():
 # -- a real data set -----------------------------------------------------------------------------------
 
 
+@pytest.mark.grid
 def test_diabetes():
     """The boosted trees differ in their standard deviation alone: that of the fitted errors is far too small."""
     pytest.importorskip("sklearn")

@@ -186,7 +186,7 @@ def test_far_tail_has_a_logarithm(reference):
 @pytest.mark.parametrize("n", [16, 50, 250])
 def test_level_for_normal_values(n):
     """F keeps its level exactly; chi-square rejects as often as the F law says, at n = 16 far too often."""
-    n_locations, repetitions = 10, 3000
+    n_locations, repetitions = 10, 1000
     rng = np.random.default_rng(n)
     root = rng.normal(size=(n_locations, n_locations))
     pvalues = {"F": [], "chi2": []}
@@ -236,6 +236,7 @@ def test_conditional_keeps_its_level(predictions, bandwidth, n_locations):
         assert low <= share <= high, f"type I error {share} at level {alpha}"
 
 
+@pytest.mark.grid
 def test_small_samples_reject_too_often_as_documented():
     """Calibrated binary predictions, values far from normal: chi-square is wrong, F less so, but still is."""
 

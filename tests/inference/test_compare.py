@@ -766,8 +766,8 @@ def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
 
 def test_features_of_distributions_add_the_errors_of_both_kernels(monkeypatch):
     rng = np.random.default_rng(6)
-    mean, std = rng.normal(size=200), np.exp(rng.normal(scale=0.5, size=200))
-    y = mean + std * rng.normal(size=200)
+    mean, std = rng.normal(size=120), np.exp(rng.normal(scale=0.5, size=120))
+    y = mean + std * rng.normal(size=120)
     models = {"wide": Normal(mean, 1.5 * std), "narrow": Normal(mean, 0.5 * std)}
     exact = kcalib.compare(y, models).differences[0]
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
@@ -996,14 +996,14 @@ def check_world(name: str, metric: str, n: int, repetitions: int, level: float =
 
 
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize(("metric", "n"), [("skce", 100), ("ece", 200)])
+@pytest.mark.parametrize(("metric", "n"), [("skce", 100), pytest.param("ece", 200, marks=pytest.mark.grid)])
 def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.grid] if n in ("certain", "ten classes") else []) for n in CKCE_WORLDS],
+    [pytest.param(n, marks=[] if n == "general" else [pytest.mark.grid]) for n in CKCE_WORLDS],
 )
 def test_ckce_coverage_and_type_one_error(name):
     check_world(name, "ckce", 100, 100)
@@ -1014,7 +1014,10 @@ def test_brier_coverage(name):
     check_world(name, "brier", 100, 500)
 
 
-@pytest.mark.parametrize(("metric", "n"), [("skce", 400), ("ckce", 300), ("ece", 1000)])
+@pytest.mark.parametrize(
+    ("metric", "n"),
+    [("skce", 400), *(pytest.param(*case, marks=pytest.mark.grid) for case in (("ckce", 300), ("ece", 1000)))],
+)
 def test_power(metric, n):
     pvalues = check_world("general", metric, n, 50)
     for pair in (("true", "sharp"), ("coarse", "sharp")):

@@ -148,6 +148,7 @@ def test_an_unknown_reference():
         Spectrum(reference="labels")
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("name", ["rare", "saturated"])
 def test_levels(name):
     """Calibrated sets: the published form rejects far too many of them."""

@@ -222,6 +222,7 @@ def level(n_bins, resample, repetitions, estimator="ece"):
     return {alpha: np.mean(pvalues <= alpha) for alpha in (0.01, 0.05, 0.1)}
 
 
+@pytest.mark.grid
 def test_resampled_predictions_reject_too_often():
     """As documented, and as W19 (section 7.2) found: the more, the fewer samples a bin has."""
     repetitions = 100

@@ -137,6 +137,7 @@ def test_errors_of_features_have_the_freedom_of_both_kernels_groups():
     assert labels.features_freedom == pytest.approx(7)
 
 
+@pytest.mark.grid
 def test_power_is_near_that_of_all_pairs():
     found = np.zeros(2)
     for seed in range(25):

@@ -36,18 +36,20 @@ class TestLevels:
     """Shares of rejected calibrated models, at the level 0.1."""
 
     def test_exact(self):
-        low, high = binomial_bounds(100, 0.1)
-        assert low <= np.mean(pvalues("exact", 12, 100, n_resamples=19) <= 0.1) <= high
+        low, high = binomial_bounds(60, 0.1)
+        assert low <= np.mean(pvalues("exact", 12, 60, n_resamples=19) <= 0.1) <= high
 
     def test_spectrum(self):
         # Asymptotic: at n = 60 the level may be a few percent off.
         low, high = binomial_bounds(120, 0.1)
         assert low - 0.03 <= np.mean(pvalues("spectrum", 60, 120) <= 0.1) <= high + 0.03
 
+    @pytest.mark.grid
     def test_block(self):
         low, high = binomial_bounds(120, 0.1)
         assert low - 0.03 <= np.mean(pvalues("block", 200, 120, block_size=4) <= 0.1) <= high + 0.03
 
+    @pytest.mark.grid
     def test_cme(self):
         low, high = binomial_bounds(100, 0.1)
         assert low - 0.03 <= np.mean(pvalues("cme", 60, 100, n_locations=3) <= 0.1) <= high + 0.05
@@ -149,6 +151,7 @@ class TestDistributionFree:
 
 
 class TestCME:
+    @pytest.mark.grid
     def test_references(self):
         """From the covariance of the samples: Hotelling's law allows for its error, the asymptotic one does not."""
         low, high = binomial_bounds(100, 0.1)

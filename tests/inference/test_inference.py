@@ -78,11 +78,11 @@ def test_the_variance_of_blocks_is_that_of_drawn_labels():
     rng = np.random.default_rng(6)
     found = [
         kcalib.calibration_test(draw_labels(p, rng), p, method=kcalib.methods.Block(6), kernel=KERNEL)
-        for _ in range(200)
+        for _ in range(100)
     ]
     statistics = np.array([one.statistic for one in found])
-    assert abs(np.mean(statistics)) < 4 / np.sqrt(200)
-    assert np.mean(statistics**2) == pytest.approx(1, abs=0.4)
+    assert abs(np.mean(statistics)) < 4 / np.sqrt(100)
+    assert np.mean(statistics**2) == pytest.approx(1, abs=0.55)
 
 
 @pytest.mark.parametrize(("variance", "count"), [("conditional", 3), ("sample", 3), ("second_moment", 3)])
@@ -162,7 +162,7 @@ def test_sorted_labels_mislead_the_block_test_and_a_seed_repairs_it():
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(kcalib.methods.Block(block_size=10), id="block"),
+        pytest.param(kcalib.methods.Block(block_size=10), id="block", marks=pytest.mark.grid),
         pytest.param(kcalib.methods.Linear(), id="linear", marks=pytest.mark.grid),
     ],
 )
@@ -199,7 +199,7 @@ def test_type_one_error_and_power(method):
 def test_unbiased_estimators_have_mean_zero_under_calibration(estimator):
     rng = np.random.default_rng(1)
     values = []
-    for _ in range(2000):
+    for _ in range(1000):
         p = w19_predictions(40, rng)
         values.append(kcalib.skce(draw_labels(p, rng), p, estimator=estimator, kernel=KERNEL))
     z = np.mean(values) / (np.std(values, ddof=1) / np.sqrt(len(values)))
@@ -221,7 +221,7 @@ def test_unbiased_estimators_agree_in_mean_under_miscalibration():
 @pytest.mark.parametrize("model", ["M1", "M2"])
 def test_standard_error_is_the_spread_of_the_estimate(model):
     rng = np.random.default_rng(3)
-    repetitions = 1500
+    repetitions = 500
     values, errors = np.empty(repetitions), np.empty(repetitions)
     for i in range(repetitions):
         p = w19_predictions(100, rng)
@@ -239,16 +239,20 @@ def test_standard_error_is_the_spread_of_the_estimate(model):
 
 
 def test_evaluate_names_the_direction():
-    y, p = softmax_problem(700, 4, scale=1.0)
+    y, p = softmax_problem(400, 4, scale=1.0)
 
     def powered(t: float) -> np.ndarray:
         q = p**t
         return q / q.sum(axis=1, keepdims=True)
 
     assert kcalib.evaluate(y, p).verdict == "no evidence against calibration"
-    assert kcalib.evaluate(y, powered(3.0)).verdict.startswith("miscalibrated, over-confident: off by at least ")
-    assert kcalib.evaluate(y, powered(0.3)).verdict.startswith("miscalibrated, under-confident: off by at least ")
-    result = kcalib.evaluate(y, powered(3.0), level=1e-300)
+    assert kcalib.evaluate(y, powered(3.0), method="gamma").verdict.startswith(
+        "miscalibrated, over-confident: off by at least "
+    )
+    assert kcalib.evaluate(y, powered(0.3), method="gamma").verdict.startswith(
+        "miscalibrated, under-confident: off by at least "
+    )
+    result = kcalib.evaluate(y, powered(3.0), level=1e-300, method="gamma")
     assert not result.miscalibrated and result.level == 1e-300
     with pytest.raises(ValueError, match="`level` is 1.5, expected a number between 0 and 1"):
         kcalib.evaluate(y, p, level=1.5)

@@ -89,7 +89,7 @@ def test_weights_are_those_of_the_mixture(name, n, m, matrix):
         literal += np.prod(tilted[np.arange(n), every.labels], axis=1) / len(proposal.tilts)
     assert literal.sum() == pytest.approx(1, rel=1e-12)
     assert np.exp(proposal.log_weights(xi)) * literal == pytest.approx(every.probabilities, rel=1e-9)
-    count = 20_000
+    count = 8000
     rows, weights = every.drawn(proposal, count, 5)
     assert weights == pytest.approx(proposal.log_weights(xi[rows]), abs=1e-12)
     shares = np.bincount(rows, minlength=len(literal)) / count
@@ -104,7 +104,7 @@ def test_the_level_holds_far_below_one_over_the_draws(name, n, m):
     order = np.argsort(-every.totals, kind="stable")
     levels = 10.0 ** -np.arange(1.0, 7.0)
     shares = []
-    for seed in range(200):
+    for seed in range(80):
         proposal = Proposal.of(every.directions, seed, 64, 1)
         rows, weights = every.drawn(proposal, count, seed)
         own = np.exp(proposal.log_weights(xi))
@@ -221,7 +221,7 @@ def test_few_draws_are_enough_for_the_level():
     assert result.pvalue < 0.01
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.grid)])
 def test_predictions_that_leave_little_open(n):
     """No eigenvectors between fewer than two uncertain predictions: nothing is known beyond the draws."""
     p = np.eye(3)[np.zeros(40, dtype=int)]
@@ -268,6 +268,7 @@ def over_truth(law: KnownLaw, level: float, seeds: int) -> tuple[np.ndarray, lis
     return np.array([one.pvalue for one in found]) / truth, [str(one.pvalue_from) for one in found]
 
 
+@pytest.mark.grid
 def test_pvalues_of_one_in_a_hundred_thousand_are_those_of_all_outcomes():
     law = KnownLaw.of(np.array([[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]), np.array([60, 70, 70]))
     ratios, sources = over_truth(law, 1e-5, 5)

@@ -125,6 +125,7 @@ def assert_uniform(pvalues: np.ndarray) -> None:
 # -- quick ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.grid
 def test_levels_of_small_samples():
     for name, pvalues in measured(LEVEL_TESTS, "M1", 60, 3, 100, 19).items():
         if name != "CME, F law":

@@ -139,7 +139,10 @@ def test_one_weight_down_to_the_smallest_floats():
     np.testing.assert_allclose(law.cdf([1e-304, 1e-320]), np.sqrt([2e-304 / 3 / np.pi, 2e-320 / 3 / np.pi]), rtol=1e-3)
 
 
-@pytest.mark.parametrize("weights", [[0.6, 0.3, 0.1], [1.0, -0.7, 0.2], [3.0, 0.01, 0.01], [1.0]])
+@pytest.mark.parametrize(
+    "weights",
+    [[0.6, 0.3, 0.1], *(pytest.param(w, marks=pytest.mark.grid) for w in ([1.0, -0.7, 0.2], [3.0, 0.01, 0.01], [1.0]))],
+)
 def test_odd_degrees_of_freedom_by_convolution(weights):
     """One more square, by quadrature over a normal variable of the closed form for two of each weight."""
     paired, single = [0.5, -0.3], weights
@@ -351,7 +354,7 @@ def test_pearson_curves_that_have_names(law, kind):
 
 
 @pytest.mark.parametrize("skewness, kurtosis", [(0.5, 1.0), (-1.5, 5.5), (2.0, 10.0), (0.1, 0.03)])
-@pytest.mark.parametrize("x", [-40.0, 0.5, 4.0, 1e6])
+@pytest.mark.parametrize("x", [*(pytest.param(x, marks=pytest.mark.grid) for x in (0.5, 4.0)), -40.0, 1e6])
 def test_pearson_type_iv_by_its_usual_parameters(skewness, kurtosis, x):
     """Density (1 + z^2)^-m exp(-nu atan z), z = (x - position) / scale (Heinrich 2004), by quadrature."""
     curve = PearsonCurve(0.0, 1.0, skewness, kurtosis)

@@ -182,7 +182,7 @@ def test_moments_under_calibration(name):
     prediction = PREDICTIONS[name]
     found = problem(drawn(prediction, 3), prediction)
     rows = np.array([3, 0, 17, 17, 39])
-    lengths, products, count = found.null_lengths(rows), found.null_products(rows), 3000
+    lengths, products, count = found.null_lengths(rows), found.null_products(rows), 1000
     tile = found.target.take(rows).tile(slice(0, 5))
     draws = [tile.marks(found.data.take(rows).draw(11, r).y) for r in range(count)]
     squares = np.array([np.sum(a * a, axis=1) for a in draws])

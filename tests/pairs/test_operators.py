@@ -285,14 +285,9 @@ CASES_ON_GPU = [
 ]
 FEW_ON_GPU = (
     "linear+gaussian-matrix-197x3-float64",
-    "linear+gaussian-matrix-199x10-float64",
-    "exponential_cityblock-delta-3x10-float32",
     "exponential_cityblock-delta-199x10-float32",
     "exponential-delta-1x2-float64",
     "exponential-delta-7x1000-float64",
-    "exponential-delta-101x10-float64",
-    "exponential-delta-143x70-float64",
-    "exponential-duplicates-3",
     "exponential-duplicates-40",
 )
 
@@ -333,6 +328,7 @@ class TestOnALineOnADevice(Contract):
     """The same on an emulated GPU: a selection, as each polynomial is compiled."""
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(
     "kernel",
     [pytest.param(k, marks=[] if k == "matern_2.5" else pytest.mark.grid) for k in LINE_KERNELS],

@@ -292,7 +292,7 @@ def test_interval_covers_one_for_calibrated_predictions(name):
     case = FAMILIES[name]
     rng = np.random.default_rng(6)
     covered = []
-    times = 100 if name in ("beta", "dirichlet") else 400
+    times = 100 if name in ("beta", "dirichlet") else 200
     for _ in range(times):
         prediction = case.make(200, rng)
         low, high = TemperatureScaling().fit(case.draw(prediction, 1.0, rng), prediction).confidence_interval_
@@ -304,11 +304,11 @@ def test_interval_covers_one_for_calibrated_predictions(name):
 
 def test_interval_covers_one_for_calibrated_labels():
     covered = []
-    for seed in range(500):
+    for seed in range(200):
         y, p, _ = labels_at(1.0, n=200, m=3, seed=seed, scale=1.5)
         low, high = TemperatureScaling(confidence_level=0.9).fit(y, p).confidence_interval_
         covered.append(low <= 1 <= high)
-    low, high = binomial_bounds(500, 0.9)
+    low, high = binomial_bounds(200, 0.9)
     assert low - 0.015 <= np.mean(covered) <= high
 
 

@@ -82,6 +82,7 @@ def test_temperature_has_a_lower_risk_than_all_of_them():
     assert all(function.temperature_ > 1.5 for function in cv.estimators_)
 
 
+@pytest.mark.grid
 def test_canonical_by_kernel_densities():
     cv = published("kde", Canonical())
     assert best_of(cv) == (pytest.approx(4.4628, abs=HALF_A_DIGIT), {"bandwidth": 1.0})
@@ -113,7 +114,7 @@ def check(name: str, estimators: object) -> None:
     assert all(np.isfinite([entry.value, entry.risk]).all() for entry in result.estimators)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES[:2], *(pytest.param(name, marks=pytest.mark.grid) for name in FILES[2:])])
 def test_all_files(name):
     check(name, ["bins", "temperature"])
 

@@ -2,6 +2,7 @@
 
     python -P tests/support/compile_kernels.py  the list
     python -P tests/support/compile_kernels.py --all  compiles it for sm_70, sm_80, sm_90; warnings are errors
+    python -P tests/support/compile_kernels.py --in-turn  compiles each for one of them, the next for the next
     python -P tests/support/compile_kernels.py --all residuals  what has that in its name
 
 A program is a function x the type of numbers x what distances come from x where inner products come from, with the
@@ -163,17 +164,21 @@ def compile_for(program: Program, architecture: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="compile them, not only list them")
+    parser.add_argument("--in-turn", action="store_true", help="compile each for one architecture, in turn")
     parser.add_argument("--jobs", type=int, default=1, help="compilations at a time")
     parser.add_argument("part", nargs="?", default="", help="only programs with this in their names")
     arguments = parser.parse_args()
     found = named(arguments.part)
     start = time.perf_counter()
-    architectures = ARCHITECTURES if arguments.all else ()
+    wanted = dict.fromkeys(found, ARCHITECTURES if arguments.all else ())
+    if arguments.in_turn:
+        wanted = {name: (ARCHITECTURES[i % len(ARCHITECTURES)],) for i, name in enumerate(found)}
+    pieces = [(program, a) for name, program in found.items() for a in wanted[name]]
     with ThreadPoolExecutor(arguments.jobs) as pool:  # NVRTC does not hold Python's lock
-        compiled = pool.map(lambda one: compile_for(*one), itertools.product(found.values(), architectures))
+        compiled = pool.map(lambda one: compile_for(*one), pieces)
         for name in found:
-            print(f"{name:75s}", *(f"{a} {next(compiled):5.1f} s" for a in architectures), flush=True)
-    of = f" x {len(ARCHITECTURES)} architectures, {time.perf_counter() - start:.0f} s" if arguments.all else ""
+            print(f"{name:75s}", *(f"{a} {next(compiled):5.1f} s" for a in wanted[name]), flush=True)
+    of = f", compiled {len(pieces)} times, {time.perf_counter() - start:.0f} s" if pieces else ""
     print(f"{len(found)} programs{of}")
 
 

@@ -183,12 +183,8 @@ class TestMixtures:
     @pytest.mark.parametrize(
         "K, L",
         [
-            (1, 1),
-            (1, 3),
-            (2, 2),
-            (2, 5),
-            (4, 4),
-            *(pytest.param(*k, marks=pytest.mark.grid) for k in ((4, 2), (3, 3), (3, 5), (6, 6))),
+            *((1, 1), (1, 3), (2, 2), (2, 5), (4, 4)),
+            *(pytest.param(*sizes, marks=pytest.mark.grid) for sizes in ((4, 2), (3, 3), (3, 5), (6, 6))),
         ],
     )
     @pytest.mark.parametrize("order", [1, 2])

@@ -1016,7 +1016,11 @@ def test_brier_coverage(name):
 
 @pytest.mark.parametrize(
     ("metric", "n"),
-    [("skce", 400), *(pytest.param(*case, marks=pytest.mark.grid) for case in (("ckce", 300), ("ece", 1000)))],
+    [
+        ("skce", 400),
+        pytest.param("ckce", 300, marks=pytest.mark.grid),
+        pytest.param("ece", 1000, marks=pytest.mark.grid),
+    ],
 )
 def test_power(metric, n):
     pvalues = check_world("general", metric, n, 50)

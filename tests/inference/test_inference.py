@@ -246,12 +246,9 @@ def test_evaluate_names_the_direction():
         return q / q.sum(axis=1, keepdims=True)
 
     assert kcalib.evaluate(y, p).verdict == "no evidence against calibration"
-    assert kcalib.evaluate(y, powered(3.0), method="gamma").verdict.startswith(
-        "miscalibrated, over-confident: off by at least "
-    )
-    assert kcalib.evaluate(y, powered(0.3), method="gamma").verdict.startswith(
-        "miscalibrated, under-confident: off by at least "
-    )
+    for power, direction in ((3.0, "over"), (0.3, "under")):
+        verdict = kcalib.evaluate(y, powered(power), method="gamma").verdict
+        assert verdict.startswith(f"miscalibrated, {direction}-confident: off by at least ")
     result = kcalib.evaluate(y, powered(3.0), level=1e-300, method="gamma")
     assert not result.miscalibrated and result.level == 1e-300
     with pytest.raises(ValueError, match="`level` is 1.5, expected a number between 0 and 1"):

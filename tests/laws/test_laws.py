@@ -13,6 +13,7 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.stats
+from grid import some
 from problems import binomial_bounds
 from scipy import stats
 
@@ -140,8 +141,7 @@ def test_one_weight_down_to_the_smallest_floats():
 
 
 @pytest.mark.parametrize(
-    "weights",
-    [[0.6, 0.3, 0.1], *(pytest.param(w, marks=pytest.mark.grid) for w in ([1.0, -0.7, 0.2], [3.0, 0.01, 0.01], [1.0]))],
+    "weights", some([[0.6, 0.3, 0.1], [1.0, -0.7, 0.2], [3.0, 0.01, 0.01], [1.0]], [0.6, 0.3, 0.1])
 )
 def test_odd_degrees_of_freedom_by_convolution(weights):
     """One more square, by quadrature over a normal variable of the closed form for two of each weight."""

@@ -16,6 +16,7 @@ def _numbers(text: str) -> list[float]:
     return [float(x) for x in re.findall(r"(?<![\w.])-?\d+\.?\d*(?:e[+-]\d+)?(?![\w.])", text)]
 
 
+@pytest.mark.grid  # some ten seconds: the demo with all its defaults
 def test_the_table_of_the_readme_is_the_demos(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     shown = README.partition("<!-- demo output -->\n```text\n")[2].partition("```")[0]

@@ -141,7 +141,7 @@ LEVELS = {
 @pytest.mark.parametrize("name", LEVELS)
 def test_levels_of_default_forms(law, name):
     """At most their level; where a warning is given nothing is claimed but that at 0.05 they do not go wild."""
-    rng, count, n = np.random.default_rng(6), 25, 100
+    rng, count, n = np.random.default_rng(6), 16, 100
     pvalues, warned = [], False
     for seed in range(count):
         y, p = LAWS[law].calibrated(rng, min(n, LAWS[law].n))

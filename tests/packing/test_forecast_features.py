@@ -75,7 +75,7 @@ def without_diagonal(h):
     return float(h.sum() - np.trace(h))
 
 
-@pytest.mark.parametrize("name", some(FAMILIES, *(name for name in FAMILIES if name != "normal of vectors")))
+@pytest.mark.parametrize("name", some(FAMILIES, "normal", "laplace", "poisson", "mixture", "samples"))
 def test_random_marks_are_those_of_the_features(name, monkeypatch):
     """psi(y) - E psi(Z) with expectations summed over nodes, up to a rotation that all products are without."""
     monkeypatch.setattr(target_marks, "EXACT_RANK", 0)

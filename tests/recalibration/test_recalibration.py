@@ -11,6 +11,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+from grid import some
 from libraries import Library
 from problems import binomial_bounds, draw_labels
 from scipy import optimize, special, stats
@@ -224,7 +225,7 @@ def test_as_scikit_learn():
     assert np.allclose(ours, theirs.predict_proba(x), atol=1e-4), sklearn.__version__
 
 
-@family
+@pytest.mark.parametrize("name", some(FAMILIES, "normal", "laplace", "beta"))
 def test_highest_likelihood_of_targets(name):
     """Against the literal likelihood: the density to a power, over its integral."""
     case = FAMILIES[name]
@@ -412,13 +413,13 @@ def test_weights_count_samples_in_the_skce():
     prediction = case.make(80, rng)
     target = case.draw(prediction, 2.0, rng)
     rows = np.repeat(np.arange(80), times)
-    for values, predicted, some, given in (
+    for values, predicted, written_out, given in (
         (y, p, p[rows], {}),
         (target, prediction, prediction.take(rows), {"target_kernel": Gaussian(bandwidth=1.0)}),
     ):
         scaling = TemperatureScaling(criterion="skce", kernel=Exponential(bandwidth=0.5), **given)
         weighted = scaling.clone().fit(values, predicted, sample_weight=times)
-        repeated = scaling.clone().fit(values[rows], some)
+        repeated = scaling.clone().fit(values[rows], written_out)
         assert weighted.temperature_ == pytest.approx(repeated.temperature_, rel=1e-5)
         assert weighted.criterion_after_ == pytest.approx(repeated.criterion_after_, rel=1e-8)
         assert weighted.standard_error_ is None

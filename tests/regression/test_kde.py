@@ -304,7 +304,7 @@ def test_bandwidth_by_leave_one_out(orientation, lens, make_problem: MakeProblem
     assert tuple(by_risk.criteria_) == BANDWIDTHS
 
 
-@pytest.mark.parametrize(("norm", "power"), [("l1", 1), ("l2", 2)])
+@pytest.mark.parametrize(("norm", "power"), [("l1", 1), pytest.param("l2", 2, marks=pytest.mark.grid)])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_calibration_error(norm, power, orientation, make_problem: MakeProblem):
     y, p = make_problem(30, 4)

@@ -13,6 +13,7 @@ import tracemalloc
 import numpy as np
 import oracle
 import pytest
+from grid import some
 from problems import DEFINITE_KERNELS, KERNELS, binomial_bounds, duplicates_problem, softmax_problem
 
 from kcalib import solvers
@@ -85,7 +86,7 @@ class UserOperator:
 # Against dense solves
 
 
-@pytest.mark.parametrize("shift", [1e-3, pytest.param(1.0, marks=pytest.mark.grid), 1e3])
+@pytest.mark.parametrize("shift", some([1e-3, 1.0, 1e3], 1e-3))
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", DEFINITE_KERNELS)
 def test_solutions_are_those_of_a_dense_solve(name, method, shift):

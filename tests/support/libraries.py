@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,7 @@ def library(name: str) -> Library:
     """
     if name == "cupy-emulated":
         return Library(name, "cuda", emulated_cupy.asarray)
-    module = pytest.importorskip(name.partition("-")[0])
+    module = importlib.import_module(_installed(name.partition("-")[0]))
     operator = "cuda" if name in GPU_LIBRARIES else "generic" if name in DEVICE_LIBRARIES else "openmp"
     if name in ("jax", "jax-cuda", "dask"):
         convert = _dask_array if name == "dask" else functools.partial(_jax_array, platform=name.partition("-")[2])
@@ -67,6 +68,18 @@ def library(name: str) -> Library:
             pytest.skip("no GPU")
         options["device"] = "cuda"
     return Library(name, operator, functools.partial(module.asarray, **options))
+
+
+def _installed(package: str) -> str:
+    """Its name; skips where it is not there, found once in a process: an import that fails takes 10 ms."""
+    if not _is_there(package):
+        pytest.skip(f"could not import '{package}'")
+    return package
+
+
+@functools.cache
+def _is_there(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def _jax_array(values: np.ndarray, platform: str = "") -> Any:

@@ -7,6 +7,8 @@ Functions that sum over pairs take ``parallel=``, an object of one of these clas
     Serial       in this process, tile by tile: for a journal
     Processes    worker processes of this machine
     Executor     any concurrent.futures.Executor
+    Dask         a cluster of Dask
+    MPI          the ranks of a program, which all make the same call
 
 H is cut into tiles, whose sums are pure functions of samples and options, and are added in the order in which one
 machine adds them (`plan.py`): the numbers are the same for every transport, every number of workers, and after every
@@ -16,14 +18,25 @@ interruption. With ``journal=`` finished tiles are kept in a file, from which th
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Executor", "Parallel", "Processes", "Serial"]
+__all__ = ["MPI", "Dask", "Executor", "Parallel", "Processes", "RankError", "Serial", "TileError"]
 
 if TYPE_CHECKING:
+    from kcalib.parallel.dask import Dask
     from kcalib.parallel.executor import Executor, Processes
+    from kcalib.parallel.mpi import MPI, RankError
     from kcalib.parallel.serial import Serial
-    from kcalib.parallel.transport import Parallel
+    from kcalib.parallel.transport import Parallel, TileError
 else:  # opened when they are asked for: `import kcalib` does without
-    MODULES = {"Executor": "executor", "Parallel": "transport", "Processes": "executor", "Serial": "serial"}
+    MODULES = {
+        "MPI": "mpi",
+        "Dask": "dask",
+        "Executor": "executor",
+        "Parallel": "transport",
+        "Processes": "executor",
+        "RankError": "mpi",
+        "Serial": "serial",
+        "TileError": "transport",
+    }
 
     def __getattr__(name: str) -> Any:
         if name not in MODULES:

@@ -34,29 +34,31 @@ def as_parallel(parallel: Any) -> Parallel:
     """
     from concurrent import futures
 
+    from kcalib.parallel.dask import Dask, is_client
     from kcalib.parallel.executor import Executor
     from kcalib.parallel.transport import Parallel
 
     if isinstance(parallel, Parallel):
         return parallel
     if isinstance(parallel, futures.Executor):
-        return Executor(executor=parallel)
-    expected = "expected an object of kcalib.parallel, such as Processes(workers=4), or a concurrent.futures.Executor"
+        return Executor(parallel)
+    if is_client(parallel):
+        return Dask(parallel)
+    expected = (
+        "expected an object of kcalib.parallel, such as Processes(workers=4), a concurrent.futures.Executor, or a "
+        "client of Dask"
+    )
     if isinstance(parallel, type) and issubclass(parallel, Parallel):
         raise TypeError(f"`parallel` is the class {parallel.__name__}; pass an object, {parallel.__name__}(...)")
     raise TypeError(f"`parallel` is {parallel!r}, {expected}")
 
 
 @contextmanager
-def opened(parallel: Any) -> Iterator[Run]:
-    """A call on a transport; of a call within it the same."""
+def opened(transport: Parallel) -> Iterator[Run]:
+    """A call on a transport."""
     from kcalib.parallel.operator import Run  # not before it is needed: `import kcalib` does without
 
-    if isinstance(parallel, Run):
-        yield parallel
-        return
-    run = Run(as_parallel(parallel))
-    failed = True
+    run, failed = Run(transport), True
     with run.with_journal():
         run.held = run.parallel.open()
         try:
@@ -83,22 +85,36 @@ def in_parallel(function: F) -> F:
     def call(*args: Any, parallel: Any = None, **kwargs: Any) -> Any:
         if parallel is None:
             return function(*args, **kwargs)
-        with opened(parallel) as run:
-            source = args[0] if args else None
-            if not isinstance(source, Source):
-                return function(*args, parallel=run, **kwargs)
-            is_source(source, args[1] if len(args) > 1 else kwargs.get("y_pred"))
-            check_left_to_source(kwargs.pop("classes", None), kwargs.pop("from_logits", None))
-            before = source.fingerprint()
-            found = function(*_samples(source), *args[2:], parallel=run, **kwargs)
-            if source.fingerprint() != before:
-                raise ValueError(
-                    f"{source.describe()} was changed while it was read and summed: the result would be of neither; "
-                    "call again, when nobody writes to it"
-                )
-            return found
+        from kcalib.parallel.operator import Run
+
+        if isinstance(parallel, Run):  # a call within a call
+            return _called(function, parallel, *args, **kwargs)
+        transport = as_parallel(parallel)
+
+        def whole() -> Any:
+            with opened(transport) as run:
+                return _called(function, run, *args, **kwargs)
+
+        return transport.agreed(whole)
 
     return call  # type: ignore[return-value]
+
+
+def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -> Any:
+    """The call, with all samples of a source."""
+    source = args[0] if args else None
+    if not isinstance(source, Source):
+        return function(*args, parallel=run, **kwargs)
+    is_source(source, args[1] if len(args) > 1 else kwargs.get("y_pred"))
+    check_left_to_source(kwargs.pop("classes", None), kwargs.pop("from_logits", None))
+    before = source.fingerprint()
+    found = function(*_samples(source), *args[2:], parallel=run, **kwargs)
+    if source.fingerprint() != before:
+        raise ValueError(
+            f"{source.describe()} was changed while it was read and summed: the result would be of neither; call "
+            "again, when nobody writes to it"
+        )
+    return found
 
 
 def _samples(source: Source) -> tuple[Any, Any]:

@@ -104,7 +104,7 @@ def results_of(pool: Pool, work: Work, tiles: Sequence[Tile], given: Mapping[str
             future.cancel()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Executor(Parallel):
     """Compute tiles by an executor of your own.
 
@@ -135,7 +135,7 @@ class Executor(Parallel):
     >>> rng = np.random.default_rng(0)
     >>> y, p = rng.integers(3, size=500), rng.dirichlet(np.ones(3), size=500)
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     workers = kcalib.parallel.Executor(executor=pool, tile_size=192)
+    ...     workers = kcalib.parallel.Executor(pool, tile_size=192)
     ...     kcalib.skce(y, p, parallel=workers) == kcalib.skce(y, p)
     True
     """

@@ -52,7 +52,7 @@ class Run:
     @contextmanager
     def with_journal(self) -> Iterator[None]:
         """While the journal is open, if there is one."""
-        if self.parallel.journal is None or not self.parallel.is_first:
+        if self.parallel.journal is None:
             yield
             return
         self.journal = Journal(self.parallel.journal)
@@ -77,7 +77,7 @@ class Run:
         spread = SpreadOperator(operator, self)
         if not self._checked and self.parallel.journal is not None:
             header = spread.described()
-            self.parallel.agreed(lambda: self._open_journal.check(header))
+            self._open_journal.check(header)
         self._checked = True
         return spread
 
@@ -91,7 +91,7 @@ class Run:
         if self.parallel.journal is None or work.primitive in NOT_KEPT:
             return work
         key, plan = work.fingerprint(__version__), asdict(work.grid)
-        sweep = self.parallel.agreed(lambda: self._open_journal.begin(key, plan))
+        sweep = self._open_journal.begin(key, plan)
         self._begun[key] = sweep
         return replace(work, grid=type(work.grid)(**sweep.plan))
 

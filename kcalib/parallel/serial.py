@@ -59,7 +59,8 @@ class Serial(Parallel):
         given: Mapping[str, Any],
         progress: Callable[[Tile], Progress],
     ) -> Generator[Done]:
-        held.put(work, given)
         for tile in tiles:
             start = perf_counter()
-            yield Done(tile, held.sums(work, tile, progress(tile)), worker_name(), perf_counter() - start)
+            sums = held.sums(work, tile, given, progress(tile))
+            assert sums is not None
+            yield Done(tile, sums, worker_name(), perf_counter() - start)

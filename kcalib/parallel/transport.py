@@ -100,13 +100,8 @@ class Parallel(ABC):
         """Threads that a task is sent with."""
         return self.threads or 1
 
-    @property
-    def is_first(self) -> bool:
-        """Whether this process has the journal, of several that run the same program."""
-        return True
-
     def agreed(self, make: Callable[[], T]) -> T:
-        """`make()`, which only the first of several processes that run the same program calls; all have its value."""
+        """`make()`, a whole call: of several processes of one program one makes it, and all have its value."""
         return make()
 
 

@@ -203,34 +203,43 @@ COMPUTED: dict[str, Callable[[Work, Tile, Cut | PlainCut, Any, Progress], Sums]]
 
 
 class Store:
-    """What a worker was sent, and has made of it, by fingerprint; the oldest goes first."""
+    """What a worker was sent, and has made of it, by fingerprint; what was not needed for longest goes first."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
         self._lock = Lock()
 
-    def put(self, work: Work, given: Mapping[str, Any]) -> None:
-        with self._lock:
-            for key in work.needs:
-                if key in given and key not in self._kept:
-                    self._kept[key] = self._made(work, key, given[key])
-            while len(self._kept) > KEPT:
-                self._kept.pop(next(iter(self._kept)))
-
-    def has(self, work: Work) -> bool:
-        return all(key in self._kept for key in work.needs)
+    def missing(self, work: Work) -> list[str]:
+        return [key for key in work.needs if key not in self._kept]
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
 
-    def sums(self, work: Work, tile: Tile, progress: Progress = None) -> Sums:
-        prepared, *vectors = (self._kept[key] for key in work.needs)
+    def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Sums | None:
+        """Those of a tile, with what is `given` now or was before; None if something is missing."""
+        with self._lock:  # threads of one process make nothing twice
+            needed = [self._needed(work, key, given) for key in work.needs]
+            while len(self._kept) > KEPT:
+                self._kept.pop(next(iter(self._kept)))
+        if any(value is None for value in needed):
+            return None
+        prepared, *vectors = needed
         return computed(work, tile, prepared, vectors[0] if vectors else None, progress)
+
+    def _needed(self, work: Work, key: str, given: Mapping[str, Any]) -> Any:
+        value = self._kept.pop(key, None)
+        if value is None and key in given:
+            value = self._made(work, key, given[key])
+        if value is not None:
+            self._kept[key] = value
+        return value
 
     def _made(self, work: Work, key: str, value: Any) -> Any:
         if isinstance(value, PairProblem):
-            return Prepared(value, work.operator, work.threads)
+            prepared = Prepared(value, work.operator, work.threads)
+            assert prepared.cut  # is made now, by one thread
+            return prepared
         if isinstance(value, Drawn):
             columns = value.weights.values(value.begin, value.end, threads=work.threads)
             return np.ascontiguousarray(self._kept[work.problem].cut.right.sorted(columns))
@@ -248,10 +257,10 @@ def forget() -> None:
 def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
     """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
     start = time.perf_counter()
-    _store.put(work, given)
-    if not _store.has(work):
+    found = _store.sums(work, tile, given)
+    if found is None:
         return Missing(tile, worker_name())
-    return Done(tile, _store.sums(work, tile), worker_name(), time.perf_counter() - start)
+    return Done(tile, found, worker_name(), time.perf_counter() - start)
 
 
 def worker_name() -> str:

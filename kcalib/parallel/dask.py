@@ -1,0 +1,296 @@
+"""Tiles on the workers of a Dask cluster: a future for each, and the samples are scattered once.
+
+No array is in a task: samples go to all workers, and a task asks for them by their key. The tiles of a worker that dies
+are given to others by Dask; if all copies of the samples die with their workers, these are scattered again.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kcalib._version import __version__
+from kcalib.parallel.plan import Tile
+from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted
+from kcalib.parallel.work import Done, Missing, Progress, Work, forget, run_tile
+
+PASSING = (OSError, MemoryError)  # errors that another worker may not have, nor a later time
+NAP = 0.01  # seconds between two looks for results
+PATIENCE = 60.0  # seconds without a worker, before the user is told
+MEMORY = "its log says why; too little memory is the usual reason"
+
+
+@dataclass
+class Held:
+    """What is held during a call."""
+
+    client: Any
+    cluster: Any  # that was started for the call, or None
+    own_client: bool
+    scattered: dict[str, Any] = field(default_factory=dict)  # futures by fingerprint
+    futures: dict[Any, Tile] = field(default_factory=dict)  # that were submitted and are not done
+
+
+@dataclass(frozen=True)
+class Dask(Parallel):
+    """Compute tiles on a Dask cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client or str, optional
+        The client, which is not closed, or the address of a scheduler, such as ``"tcp://10.0.0.1:8786"``. By default
+        a cluster of this machine's processors is started for the call (``distributed.LocalCluster``).
+    threads : int, optional
+        Threads of a task, 1 by default. A worker runs as many tasks at a time as it has threads (``nthreads``): leave
+        it at 1, or start workers with ``nthreads=1`` and pass the number of their processors.
+    journal : str or path, optional
+        A file of this process, not of workers, for finished tiles; see `kcalib.parallel.Parallel`.
+    tile_size : int, optional
+        Samples on a side of a tile.
+
+    Raises
+    ------
+    TypeError
+        If `client` is none of the above.
+    ImportError
+        If distributed is not installed.
+    OSError
+        If no scheduler answers at the address.
+    TileError
+        Where a result is computed: if the scheduler is lost, if the workers of a tile die again and again, or if a tile
+        has an error.
+
+    Notes
+    -----
+    The samples, O(n m) bytes, go to each worker once; a task is some hundred bytes, and its sums come back. kcalib must
+    be installed on the workers, in the same version.
+
+    Dask's nannies set OMP_NUM_THREADS to 1 for their workers; it does not count here. Tiles that run when a call is
+    interrupted go on to their end, which takes seconds; all others are cancelled.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from distributed import Client, LocalCluster  # doctest: +SKIP
+    >>> client = Client(LocalCluster(n_workers=2, threads_per_worker=1))  # doctest: +SKIP
+    >>> kcalib.skce(y, p, parallel=kcalib.parallel.Dask(client))  # doctest: +SKIP
+    """
+
+    client: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.client is None or isinstance(self.client, str) or is_client(self.client)):
+            raise TypeError(
+                f"`client` is a {type(self.client).__name__}, expected a distributed.Client or the address of a "
+                "scheduler; of a cluster pass distributed.Client(cluster)"
+            )
+
+    def describe(self) -> str:
+        where = self.client if isinstance(self.client, str) else _address(self.client) if self.client else "here"
+        return f"Dask cluster {where}, {counted(self.threads_of_task, 'thread')} a task"
+
+    def open(self) -> Held:
+        if self.client is not None and not isinstance(self.client, str):
+            held = Held(self.client, None, own_client=False)
+        else:
+            distributed, cluster = _distributed(), None
+            if self.client is None:
+                workers = max(1, place().processors // self.threads_of_task)
+                cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
+            held = Held(distributed.Client(cluster or self.client, set_as_default=False), cluster, own_client=True)
+        _check_workers(held.client, self.threads_of_task)
+        return held
+
+    def close(self, held: Held, failed: bool) -> None:
+        _cancel(held)
+        if held.client.status == "running":
+            held.client.run(forget, on_error="ignore")
+        if held.own_client:
+            held.client.close()
+        if held.cluster is not None:
+            held.cluster.close()
+
+    def results(
+        self,
+        held: Held,
+        work: Work,
+        tiles: Sequence[Tile],
+        given: Mapping[str, Any],
+        progress: Callable[[Tile], Progress],
+    ) -> Generator[Done]:
+        left = {tile.number: tile for tile in tiles}
+        failed = dict.fromkeys(left, 0)
+        losses = 0  # of everything, one after the other without a tile in between
+        while left:
+            before = len(left), sum(failed.values())
+            yield from self._round(held, work, len(tiles), left, failed, given)
+            losses = losses + 1 if before == (len(left), sum(failed.values())) else 0
+            if losses == ATTEMPTS:
+                tile = next(iter(left.values()))
+                why = f"and {len(left) - 1} others were lost {losses} times with all workers that held the samples"
+                raise TileError(tile, len(tiles), f"{why}: {MEMORY.replace('its log says', 'their logs say')}")
+
+    def _round(
+        self,
+        held: Held,
+        work: Work,
+        n_tiles: int,
+        left: dict[int, Tile],
+        failed: dict[int, int],
+        given: Mapping[str, Any],
+    ) -> Iterator[Done]:
+        """Results of what is left, which is taken from it; what is lost, or fails in passing, stays."""
+        client, tiles = held.client, list(left.values())
+        name = f"kcalib-{work.primitive}-{uuid.uuid4().hex[:8]}"
+        submitted = client.map(
+            _on_worker,
+            tiles,
+            work=work,
+            given=_scattered(held, work, given, tiles[0], n_tiles),
+            key=[f"{name}-{tile.number}" for tile in tiles],
+            pure=False,
+        )
+        futures = held.futures = dict(zip(submitted, tiles, strict=True))
+        del submitted  # a future that nobody holds lets go of its result
+        from distributed import as_completed
+
+        done = as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False)
+        while futures:
+            batch = done.next_batch(block=False)
+            if not batch:
+                _check_scheduler(client, next(iter(left.values())), n_tiles)
+                time.sleep(NAP)
+            for future, result in batch:
+                tile, status = futures.pop(future), future.status
+                if status == "finished":
+                    del left[tile.number]
+                    yield result
+                elif status == "error":
+                    failed[tile.number] += 1
+                    _check_error(result[1], tile, n_tiles, failed[tile.number])
+                else:  # the samples are lost, if it is not the scheduler
+                    held.scattered.clear()
+
+
+def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
+    found = run_tile(work, tile, given)
+    assert not isinstance(found, Missing)
+    return found
+
+
+def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
+    """Futures of what is given, of which each worker that there is now has a copy."""
+    client, start, told = held.client, time.monotonic(), False
+    held.scattered = {key: future for key, future in held.scattered.items() if not future.cancelled()}
+    while missing := [key for key in work.needs if key not in held.scattered]:
+        _check_scheduler(client, tile, n_tiles)
+        try:
+            client.wait_for_workers(1, timeout=1)
+            futures = client.scatter([given[key] for key in missing], broadcast=True, hash=False)
+            held.scattered.update(zip(missing, futures, strict=True))
+        except TimeoutError:  # of either: there is no worker, or they were lost on the way
+            if not told and time.monotonic() - start > PATIENCE:
+                told = True
+                warnings.warn(
+                    f"the Dask cluster {_address(client)} has no workers since {PATIENCE:.0f} s; the call waits for "
+                    "them: start some, or interrupt it",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+    return {key: held.scattered[key] for key in work.needs}
+
+
+def _cancel(held: Held) -> None:
+    if held.futures and held.client.status == "running":
+        with suppress(Exception):  # of a scheduler that is lost just now
+            held.client.cancel(list(held.futures), force=True)
+    held.futures.clear()
+    held.scattered.clear()
+
+
+def _check_scheduler(client: Any, tile: Tile, n_tiles: int) -> None:
+    if client.status != "running":
+        raise TileError(tile, n_tiles, f"is not done, and Dask's scheduler {_address(client)} is lost")
+
+
+def _check_error(error: BaseException, tile: Tile, n_tiles: int, times: int) -> None:
+    """Raise an error that will not pass."""
+    from distributed import KilledWorker
+
+    if isinstance(error, KilledWorker):
+        last = error.last_worker.address
+        why = f"was given up, as {error.allowed_failures + 1} workers died while they had it, the last {last}: {MEMORY}"
+        raise TileError(tile, n_tiles, why) from None
+    if not isinstance(error, PASSING):
+        raise error
+    if times == ATTEMPTS:
+        why = f"failed {times} times, the last time by {type(error).__name__}: {error}"
+        raise TileError(tile, n_tiles, why) from error
+
+
+def _check_workers(client: Any, threads: int) -> None:
+    """That workers have this version, and a warning where a machine's tasks have more threads than it processors."""
+    try:
+        workers: dict[str, Place] = client.run(place)
+    except ImportError as error:
+        raise RuntimeError(
+            f"the workers of {_address(client)} cannot import kcalib ({error}); install it there"
+        ) from None
+    info = client.scheduler_info(n_workers=-1)["workers"]
+    for address, one in workers.items():
+        if one.version != __version__:
+            raise RuntimeError(
+                f"the worker {address} has kcalib {one.version}, this process {__version__}; install one version "
+                "everywhere"
+            )
+    for host in sorted({one.host for one in workers.values()}):
+        here = {address: one for address, one in workers.items() if one.host == host}
+        tasks = sum(info[address]["nthreads"] for address in here if address in info)
+        processors = max(one.processors for one in here.values())
+        if tasks * threads > processors:
+            warnings.warn(
+                f"on {host} up to {tasks} tasks of {threads} threads run at a time, for {processors} processors; start "
+                f"workers with fewer threads (nthreads), or pass threads={max(1, processors // tasks)}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class Place(NamedTuple):
+    """Where a worker is, and what it has."""
+
+    host: str
+    processors: int
+    version: str
+
+
+def place() -> Place:
+    """Of the process that calls it."""
+    from dask.system import CPU_COUNT
+
+    return Place(socket.gethostname(), CPU_COUNT, __version__)
+
+
+def _address(client: Any) -> str:
+    scheduler = getattr(client, "scheduler", None)
+    return getattr(scheduler, "address", None) or "without an address"
+
+
+def is_client(value: Any) -> bool:
+    """Whether it is a `distributed.Client`, without importing that."""
+    return any(kind.__module__ == "distributed.client" and kind.__name__ == "Client" for kind in type(value).__mro__)
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError:
+        raise ImportError("Dask clusters need distributed: pip install 'kcalib[dask]'") from None
+    return distributed

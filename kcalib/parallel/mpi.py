@@ -1,0 +1,314 @@
+"""Tiles on the ranks of an MPI program, all of which make the same call: rank 0 computes it, and deals out tiles.
+
+A call belongs to rank 0: its arguments count, it has the journal, adds up the sums and makes the result, which all
+ranks then return. Other ranks get the samples once, by a broadcast, and compute the tiles that they are sent. MPI
+reduces nothing, since its order of summation depends on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from kcalib.parallel.plan import Tile
+from kcalib.parallel.transport import Parallel, TileError, counted
+from kcalib.parallel.work import Done, Progress, Store, Work, worker_name
+
+T = TypeVar("T")
+
+ORDER, DONE, END = 7101, 7102, 7103  # tags: from rank 0, to rank 0, from rank 0 and back
+AHEAD = 2  # tiles that a rank has at a time, so that it need not wait for rank 0, which computes as well
+PIECE = 2**30  # bytes of a message; counts of MPI end at 2^31
+NAP = 1e-3  # seconds between two looks for messages: MPI's own waiting takes a whole processor
+# Ranks as those who started them count them.
+STARTED = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+class RankError(RuntimeError):
+    """A call ended on another rank."""
+
+
+class Failed(NamedTuple):
+    """What a rank sends in place of sums."""
+
+    tile: Tile
+    why: str
+
+
+@dataclass
+class Held:
+    """What a rank holds during a call."""
+
+    store: Store = field(default_factory=Store)
+    calling: bool = False  # rank 0, within a call
+
+
+@dataclass(frozen=True)
+class MPI(Parallel):
+    """Compute tiles on the ranks of an MPI program, of which each makes the same call.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, optional
+        The ranks; by default all, ``MPI.COMM_WORLD``.
+    threads : int, optional
+        Threads of each rank, 1 by default.
+    journal : str or path, optional
+        A file for finished tiles, which rank 0 writes; see `kcalib.parallel.Parallel`.
+    tile_size : int, optional
+        Samples on a side of a tile.
+
+    Raises
+    ------
+    ImportError
+        If mpi4py is not installed.
+    TypeError
+        If `comm` is no communicator.
+    RuntimeError
+        If the program was started with several processes that MPI takes for one rank each.
+    TileError, RankError
+        Where a result is computed: if a tile has an error, on rank 0, and on the others if rank 0 has one.
+
+    Notes
+    -----
+    The arguments of rank 0 count: other ranks may pass None for samples. All ranks return the same result. Start the
+    program by ``srun python -m mpi4py program.py`` or ``mpiexec -n 64 python -m mpi4py program.py``: with ``-m mpi4py``
+    an exception on one rank ends all.
+
+    The samples, O(n m) bytes, are broadcast once, in pieces below 2^31 bytes; tiles are dealt out as ranks are done.
+    A rank that dies ends the program, as MPI has it; with a journal the same call goes on.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from mpi4py import MPI  # doctest: +SKIP
+    >>> y, p = load() if MPI.COMM_WORLD.rank == 0 else (None, None)  # doctest: +SKIP
+    >>> kcalib.skce(y, p, parallel=kcalib.parallel.MPI(journal="tiles.journal"))  # doctest: +SKIP
+    """
+
+    comm: Any = None
+    _held: Held = field(default_factory=Held, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        mpi = _mpi()
+        if self.comm is None:
+            object.__setattr__(self, "comm", mpi.COMM_WORLD)
+        if not isinstance(self.comm, mpi.Comm):
+            raise TypeError(f"`comm` is a {type(self.comm).__name__}, expected a communicator of mpi4py")
+        started = max((int(os.environ[name]) for name in STARTED if os.environ.get(name, "").isdecimal()), default=1)
+        if started > 1 and mpi.COMM_WORLD.size == 1:
+            raise RuntimeError(
+                f"{started} processes were started, and MPI takes each for a program of one rank; start them by the "
+                "mpiexec of the MPI that mpi4py was built with, or by srun with its interface: `srun --mpi=list` shows "
+                "those there are (pmi2 for MPICH, pmix for Open MPI)"
+            )
+
+    def describe(self) -> str:
+        return f"{counted(self.comm.size, 'MPI rank')} of {counted(self.threads_of_task, 'thread')}"
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        comm, held = self.comm, self._held
+        if held.calling:  # a call within a call
+            return make()
+        _check_threads(comm, self.threads_of_task)
+        held.store = Store()
+        if comm.rank != 0:
+            return _served(comm, held.store)
+        held.calling = True
+        try:
+            value = make()
+        except BaseException as error:
+            _end(comm, _said(error))
+            if isinstance(error, Exception):  # an interrupt has reached the others as well, who may be gone
+                _drop_results(comm)
+            raise
+        finally:
+            held.calling = False
+        _end(comm, None)
+        return _shared(comm, value)
+
+    def open(self) -> None:
+        """What ranks hold they have from `agreed`."""
+
+    def close(self, held: None, failed: bool) -> None:
+        """See `agreed`."""
+
+    def results(
+        self,
+        held: None,
+        work: Work,
+        tiles: Sequence[Tile],
+        given: Mapping[str, Any],
+        progress: Callable[[Tile], Progress],
+    ) -> Generator[Done]:
+        from mpi4py import MPI
+
+        comm, store = self.comm, self._held.store
+        for rank in range(1, comm.size):
+            comm.send((work, None), dest=rank, tag=ORDER)
+        missing = frozenset().union(*comm.allgather([]))
+        _shared(comm, {key: given[key] for key in work.needs if key in missing})
+        left, busy, status = iter(tiles), 0, MPI.Status()
+
+        def give(rank: int) -> int:
+            tile = next(left, None)
+            if tile is not None:
+                comm.send((work, tile), dest=rank, tag=ORDER)
+            return tile is not None
+
+        def arrived() -> Iterator[Done]:
+            nonlocal busy
+            while comm.iprobe(source=MPI.ANY_SOURCE, tag=DONE, status=status):
+                rank = status.Get_source()
+                done = _received(comm, rank)
+                busy += give(rank) - 1
+                if isinstance(done, Failed):
+                    raise TileError(done.tile, len(tiles), f"failed on rank {rank}: {done.why}")
+                yield done
+
+        for _ in range(AHEAD):
+            for rank in range(1, comm.size):
+                busy += give(rank)
+        for tile in left:
+            start = time.perf_counter()
+            sums = store.sums(work, tile, given, progress(tile))
+            assert sums is not None
+            yield Done(tile, sums, worker_name(), time.perf_counter() - start)
+            yield from arrived()
+        while busy:
+            yield from arrived()
+            time.sleep(NAP)
+
+
+def _end(comm: Any, failure: str | None) -> None:
+    for rank in range(1, comm.size):
+        comm.send(failure, dest=rank, tag=END)
+
+
+def _served(comm: Any, store: Store) -> Any:
+    """Compute what rank 0 sends, until it ends the call; its result."""
+    given: Mapping[str, Any] = {}
+    while not comm.iprobe(source=0, tag=END):
+        if not comm.iprobe(source=0, tag=ORDER):
+            time.sleep(NAP)
+            continue
+        work, tile = comm.recv(source=0, tag=ORDER)
+        if tile is None:
+            comm.allgather(store.missing(work))
+            given = _shared(comm, None)
+            continue
+        start = time.perf_counter()
+        try:
+            sums = store.sums(work, tile, given)
+            assert sums is not None
+            found: Done | Failed = Done(tile, sums, worker_name(), time.perf_counter() - start)
+        except Exception as error:
+            found = Failed(tile, _said(error))
+        _send(comm, found)
+    failure = comm.recv(source=0, tag=END)
+    if failure is None:
+        return _shared(comm, None)
+    while comm.iprobe(source=0, tag=ORDER):
+        comm.recv(source=0, tag=ORDER)
+    comm.send(None, dest=0, tag=END)
+    raise RankError(f"the call ended on rank 0: {failure}")
+
+
+def _drop_results(comm: Any) -> None:
+    """Receive results that nobody waits for any more, until each rank has seen the end."""
+    from mpi4py import MPI
+
+    status, left = MPI.Status(), comm.size - 1
+    while left:
+        if comm.iprobe(source=MPI.ANY_SOURCE, tag=DONE, status=status):
+            _received(comm, status.Get_source())
+        elif comm.iprobe(source=MPI.ANY_SOURCE, tag=END, status=status):
+            comm.recv(source=status.Get_source(), tag=END)
+            left -= 1
+        else:
+            time.sleep(NAP)
+
+
+def _pickled(value: Any) -> list[memoryview]:
+    """What unpickles to `value`: its arrays by themselves, not copied."""
+    buffers: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return [memoryview(content), *(buffer.raw() for buffer in buffers)]
+
+
+def _pieces(content: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(content), PIECE):
+        yield content[start : start + PIECE]
+
+
+def _send(comm: Any, value: Any) -> None:
+    """To rank 0, of any size."""
+    contents = _pickled(value)
+    comm.send([len(content) for content in contents], dest=0, tag=DONE)
+    for content in contents:
+        for piece in _pieces(content):
+            comm.Send(piece, dest=0, tag=DONE)
+
+
+def _received(comm: Any, rank: int) -> Any:
+    contents = [memoryview(bytearray(size)) for size in comm.recv(source=rank, tag=DONE)]
+    for content in contents:
+        for piece in _pieces(content):
+            comm.Recv(piece, source=rank, tag=DONE)
+    return pickle.loads(contents[0], buffers=contents[1:])
+
+
+def _shared(comm: Any, value: Any) -> Any:
+    """Rank 0's `value` on all ranks."""
+    first = comm.rank == 0
+    contents = _pickled(value) if first else []
+    sizes = comm.bcast([len(content) for content in contents])
+    if not first:
+        contents = [memoryview(bytearray(size)) for size in sizes]
+    for content in contents:
+        for piece in _pieces(content):
+            comm.Bcast(piece)
+    return value if first else pickle.loads(contents[0], buffers=contents[1:])
+
+
+def _check_threads(comm: Any, threads: int) -> None:
+    """Warn where the ranks of a machine would have more threads than processors."""
+    from mpi4py import MPI
+
+    beside = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    masks, ranks = beside.allgather(_processors()), beside.size
+    first = beside.rank == 0
+    beside.Free()
+    processors = len(frozenset().union(*masks))
+    if first and ranks * threads > processors:
+        warnings.warn(
+            f"{ranks} ranks of {threads} threads share {processors} processors of {os.uname().nodename}; start fewer "
+            f"ranks, or pass threads={max(1, processors // ranks)}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _processors() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _said(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise ImportError("MPI needs mpi4py and an MPI: pip install 'kcalib[mpi]'") from None
+    return MPI

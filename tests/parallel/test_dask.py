@@ -1,0 +1,223 @@
+"""Tiles on a Dask cluster: bits, workers and schedulers that die, threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+import kcalib
+from kcalib.kernels import Exponential
+from kcalib.parallel import Dask, Processes, Serial
+
+distributed = pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*distributed:DeprecationWarning"),
+]
+KERNEL = Exponential(0.3)
+Y, P = softmax_problem(3000, 5, seed=0)
+TILE = 192
+OPTIONS = {"kernel": KERNEL, "full_output": True}
+
+
+def numbers(result):
+    return result.value, result.standard_error, result.null_standard_error
+
+
+@pytest.fixture(scope="module")
+def one():
+    """What one machine says."""
+    return numbers(kcalib.skce(Y, P, **OPTIONS))
+
+
+def started(workers=2, **options):
+    options = {"threads_per_worker": 1, "dashboard_address": ":0"} | options
+    return distributed.LocalCluster(n_workers=workers, **options)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with started() as found:
+        yield found
+
+
+@pytest.fixture
+def client(cluster):
+    with distributed.Client(cluster) as found:
+        found.wait_for_workers(2, timeout=60)
+        yield found
+
+
+def kill(client, count):
+    """End workers without a word."""
+    for pid in list(client.run(os.getpid).values())[:count]:
+        os.kill(pid, signal.SIGKILL)
+
+
+class Then(Dask):
+    """Dask, and something that happens when `after` tiles are done."""
+
+    def __init__(self, client, after, act, **options):
+        super().__init__(client, tile_size=TILE, **options)
+        object.__setattr__(self, "waiting", [after])
+        object.__setattr__(self, "act", act)
+
+    def results(self, held, work, tiles, given, progress):
+        for done in super().results(held, work, tiles, given, progress):
+            yield done
+            self.waiting[0] -= 1
+            if self.waiting[0] == 0:
+                self.act()
+
+
+def test_the_bits_of_one_machine(client, one):
+    found = kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))
+    assert numbers(found) == one
+    assert "Dask cluster tcp://127.0.0.1" in found.operator_reason
+    assert not client.futures  # nothing is left behind
+
+
+def test_a_bare_client(client):
+    y, p = softmax_problem(6000, 3, seed=1)  # enough to be shared out
+    found = kcalib.skce(y, p, **OPTIONS, parallel=client)
+    assert "Dask cluster" in found.operator_reason
+    assert found.value == kcalib.skce(y, p, kernel=KERNEL)
+
+
+def test_an_address(cluster, one):
+    address = cluster.scheduler_address
+    assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(address, tile_size=TILE))) == one
+
+
+def test_a_cluster_for_the_call(one):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(tile_size=TILE))) == one
+
+
+def test_other_numbers_of_workers(one):
+    for workers, threads in (1, 1), (3, 1), (1, 3):
+        with (
+            started(workers, threads_per_worker=threads) as cluster,
+            distributed.Client(cluster) as client,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", RuntimeWarning)  # more of them than processors
+            assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
+
+
+def test_executor_of_a_client(client, one):
+    with client.get_executor() as executor:
+        assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=executor_of(executor))) == one
+
+
+def executor_of(executor):
+    return kcalib.parallel.Executor(executor, workers=2, tile_size=TILE)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_are_killed(client, one, workers):
+    """One of two: its tiles go to the other. Both: all samples are lost, and scattered again."""
+    parallel = Then(client, 20, lambda: kill(client, workers))
+    assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=parallel)) == one
+
+
+def test_a_worker_comes_late(one):
+    with started(0) as cluster, distributed.Client(cluster) as client, ThreadPoolExecutor(1) as later:
+        later.submit(lambda: (time.sleep(1.5), cluster.scale(1)))
+        assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
+
+
+def test_a_tile_that_kills_its_workers(one, tmp_path):
+    deadly_tile = pytest.importorskip("deadly_tile")
+    with started() as cluster, distributed.Client(cluster) as client:
+        client.register_plugin(deadly_tile.DeadlyTile())
+        parallel = Dask(client, tile_size=TILE, journal=tmp_path / "tiles")
+        with pytest.raises(kcalib.parallel.TileError, match=r"workers.*memory is the usual reason") as caught:
+            kcalib.skce(Y, P, **OPTIONS, parallel=parallel)
+    assert "the same call goes on from there" in caught.value.__notes__[0]
+
+
+def test_the_scheduler_is_lost_and_another_transport_goes_on(one, tmp_path):
+    journal = tmp_path / "tiles"
+    cluster = started()
+    with distributed.Client(cluster) as client:
+        parallel = Then(client, 30, cluster.close, journal=journal)
+        with pytest.raises(kcalib.parallel.TileError, match="scheduler .* is lost") as caught:
+            kcalib.skce(Y, P, **OPTIONS, parallel=parallel)
+    assert str(journal) in caught.value.__notes__[0]
+    found = kcalib.skce(Y, P, **OPTIONS, parallel=Processes(2, journal=journal, tile_size=TILE))
+    assert numbers(found) == one
+    assert "from the journal" in found.operator_reason
+
+
+def test_errors_of_tiles_are_raised_and_the_rest_is_cancelled(client):
+    def act():
+        raise ValueError("on the way")
+
+    with pytest.raises(ValueError, match="on the way"):
+        kcalib.skce(Y, P, **OPTIONS, parallel=Then(client, 5, act))
+    deadline = time.monotonic() + 10
+    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_threads_are_passed_and_more_than_processors_warned_of(one):
+    """A nanny sets OMP_NUM_THREADS=1; tiles have the threads of the call."""
+    processors = len(os.sched_getaffinity(0))
+    with started(1) as cluster, distributed.Client(cluster) as client:
+        assert set(client.run(os.environ.get, "OMP_NUM_THREADS").values()) == {"1"}
+        (before,) = client.run(n_threads).values()
+        parallel = Dask(client, threads=processors, tile_size=1500)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=parallel)) == one
+        (after,) = client.run(n_threads).values()
+        assert after - before >= processors - 1
+        with pytest.warns(RuntimeWarning, match=f"1 tasks of {processors + 1} threads .* for {processors} processors"):
+            kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, threads=processors + 1, tile_size=1500))
+
+
+def n_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_what_is_no_client():
+    with pytest.raises(TypeError, match="`client` is a int, expected a distributed.Client"):
+        Dask(7)
+
+
+def test_ctrl_c(tmp_path):
+    """All is cancelled, within a second or two, and the journal has what was done."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import kcalib, numpy as np\n"
+        "from kcalib.parallel import Dask\n"
+        "if __name__ == '__main__':\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    p = rng.dirichlet(np.ones(10), size=200_000)\n"
+        "    y = rng.integers(10, size=200_000)\n"
+        f"    parallel = Dask(journal={str(tmp_path / 'tiles')!r})\n"
+        "    kcalib.skce(y, p, kernel=kcalib.kernels.Exponential(1.0), parallel=parallel)\n"
+    )
+    run = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "tiles").exists() or (tmp_path / "tiles").stat().st_size < 10_000:
+        assert time.monotonic() < deadline and run.poll() is None, run.stderr.read()
+        time.sleep(0.1)
+    start = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    assert time.monotonic() - start < 5
+    assert np.isfinite(kcalib.skce(Y, P, parallel=Serial(tile_size=TILE)))

@@ -102,18 +102,22 @@ def median_distance(
     points = check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
     found = median_of_points(points, metric, max_samples=max_samples, seed=check_seed(seed), threads=threads)
     if found.value == 0:
-        raise ValueError(no_length_scale(found.n_samples))
+        raise NoLengthScaleError(found.n_samples)
     return found
 
 
-def no_length_scale(n: int) -> str:
-    """Why n predictions that have no positive distance give no bandwidth."""
-    if n < 2:
-        return f"`y_pred` has {n} rows, expected at least 2 for the median heuristic; pass bandwidth="
-    return (
-        "`y_pred` has identical rows only, so the median heuristic finds no length scale; "
-        "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
-    )
+class NoLengthScaleError(ValueError):
+    """Why n predictions that have no positive distance give no bandwidth; `fault` is without the remedy."""
+
+    def __init__(self, n: int, remedy: str = "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"):
+        super().__init__(n, remedy)
+        self.n, self.remedy = n, remedy
+        self.fault = "`y_pred` has identical rows only, so the median heuristic finds no length scale"
+        if n < 2:
+            self.fault = f"`y_pred` has {n} row{'' if n else 's'}, expected at least 2 for the median heuristic"
+
+    def __str__(self) -> str:
+        return f"{self.fault}; {self.remedy}"
 
 
 def median_of_points(

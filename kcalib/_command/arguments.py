@@ -11,7 +11,7 @@ from typing import Any
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.files import names
-from kcalib._command.state_arguments import STREAMED_FROM, add_running, add_state_options
+from kcalib._command.state_arguments import STREAMED_FROM, add_bandwidth, add_running, add_state_options
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
 from kcalib._input import columns
 from kcalib._input.forecasts import Forecasts
@@ -293,6 +293,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS),
         help=f"bins of the ECE and of reliability diagrams (default: {N_BINS})",
     )  # fmt: skip
+    add_bandwidth(computed, "the median distance")
     computed.add_argument(
         "--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
     )

@@ -13,6 +13,7 @@ from kcalib._command.jobs import Failure, Job, Model, collected, named, prepared
 from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
+from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streamed import check_streaming, streamed, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
@@ -90,7 +91,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "level": arguments.level,
         "tolerance": arguments.tolerance,
-        "kernel": None,
+        "kernel": given_kernel(arguments),
         "estimator": estimator,
         "method": method,
         "block_size": arguments.block_size if estimator == "block" else None,

@@ -17,6 +17,7 @@ from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, report
 from kcalib._input.data import Data
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of
@@ -27,6 +28,7 @@ OF_LENSES = {
     "k": "the number of --lens top-k",
     "groups": "--lens groups",
 }
+OF_STATES = ("rows", "tolerance", "n_columns", "n_resamples", "n_bins", "seed")
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,21 @@ def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator
     except files.FileError:
         raise
     except (ValueError, TypeError) as error:
-        # The library speaks of arguments; say what they are here.
-        message = str(error)
-        if isinstance(error, OptionError) and error.option in owners():
-            message = f"{flag(error.option)} {error.fault}"
-        elif isinstance(error, OptionError) and error.option in OF_LENSES:
-            message = f"{OF_LENSES[error.option]} {error.fault}"
-        if "pass classes=" in message:
-            message += " (in an .npz file: an array `classes`)"
+        message = spelled(error)
         if any(f"`{name}" in message for name in ("y_true", "y_pred", "mean", "std", "samples", "rate")):
             message += f" ({found.origin})"
         raise files.FileError(message) from None
+
+
+def spelled(error: Exception) -> str:
+    """An error of the library, which speaks of arguments, in words of the command."""
+    message = str(error)
+    if isinstance(error, NoLengthScaleError):
+        message = f"{error.fault}; give one by --bandwidth"
+    elif isinstance(error, OptionError) and error.option in OF_LENSES:
+        message = f"{OF_LENSES[error.option]} {error.fault}"
+    elif isinstance(error, OptionError) and (error.option in owners() or error.option in OF_STATES):
+        message = f"{flag(error.option)} {error.fault}"
+    if "pass classes=" in message:
+        message += " (in an .npz file: an array `classes`)"
+    return message

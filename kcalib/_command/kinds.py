@@ -40,7 +40,11 @@ def _(data: Forecasts, arguments: argparse.Namespace) -> None:
             f"holds predictions of vectors of {data.n_dims} entries, and --plot draws those of numbers; leave it out, "
             "or write a file for each entry"
         )
-    given = {"--lens": arguments.lens != Canonical(), "--bins": arguments.n_bins is not None}
+    given = {
+        "--lens": arguments.lens != Canonical(),
+        "--bins": arguments.n_bins is not None,
+        "--bandwidth": getattr(arguments, "bandwidth", None) is not None,
+    }
     for option, is_given in given.items():
         if is_given:
             raise FileError(f"holds {data.noun}, but {option} is for class probabilities; leave it out")

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from kcalib.estimators.binning import N_BINS
+from kcalib.kernels import Exponential, Kernel
 
 STREAMED_FROM = 2**30  # bytes of a file
 
@@ -33,12 +34,20 @@ def add_running(group: Any) -> None:
     )  # fmt: skip
 
 
+def add_bandwidth(group: Any, default: str) -> None:
+    group.add_argument(
+        "--bandwidth", metavar="FLOAT", type=_bandwidth, help=f"of the exponential kernel (default: {default})"
+    )
+
+
+def given_kernel(arguments: argparse.Namespace) -> Kernel | None:
+    """That of the bandwidth, where one is given."""
+    return None if arguments.bandwidth is None else Exponential(bandwidth=arguments.bandwidth)
+
+
 def add_kernel(group: Any) -> None:
     kernel = group.add_mutually_exclusive_group()
-    kernel.add_argument(
-        "--bandwidth", metavar="FLOAT", type=_bandwidth,
-        help="of the exponential kernel (default: the median distance of the first 2000 rows)",
-    )  # fmt: skip
+    add_bandwidth(kernel, "the median distance of the first 2000 rows")
     kernel.add_argument(
         "--bandwidth-of", metavar="FILE",
         help="the bandwidth of another state, or the median distance of the first 2000 rows of other predictions: "

@@ -16,11 +16,11 @@ from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, collected, named
 from kcalib._command.method_options import flag
-from kcalib._command.state_arguments import given_options
-from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened
+from kcalib._command.state_arguments import given_kernel, given_options
+from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._input.source import Source
-from kcalib.kernels import Exponential, Kernel
+from kcalib.kernels import Kernel
 from kcalib.report import figures
 from kcalib.streaming import CalibrationState, ComparisonState, GroupedState
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
@@ -37,7 +37,7 @@ def run_update(arguments: argparse.Namespace) -> int:
             state, note = _begun(samples, arguments)
         if not failures:
             rows = state.n_samples
-            with _spelled(arguments.state):
+            with respelled(), _spelled(arguments.state):
                 feed(
                     state, samples, note, Path(arguments.state),
                     resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
@@ -118,10 +118,8 @@ def _check_options(state: CalibrationState, samples: Source, arguments: argparse
 
 def _kernel(arguments: argparse.Namespace) -> Kernel | None:
     """The kernel whose bandwidth was given, as a number or by what has it."""
-    if arguments.bandwidth is not None:
-        return Exponential(bandwidth=arguments.bandwidth)
     if arguments.bandwidth_of is None:
-        return None
+        return given_kernel(arguments)
     try:
         if arguments.bandwidth_of.endswith(STATE):
             state, _ = loaded(Path(arguments.bandwidth_of))
@@ -166,7 +164,7 @@ def run_show(arguments: argparse.Namespace) -> int:
         with collected(failures, str(arguments.plot)):
             figures.require_matplotlib()
     for job in named(arguments.files) if not failures else ():
-        with collected(failures, job.file):
+        with collected(failures, job.file), respelled():
             for name, state in _states(streaming.load(job.path)).items():
                 model = f"{job.model}: {name}" if name else job.model
                 models.append(model_of(state, replace(job, model=printable(model)), arguments))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kcalib._backend.faults import shown_size
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN, stdin_part
 from kcalib._command.files.source import FileColumns
-from kcalib._command.jobs import Job, Model
+from kcalib._command.jobs import Job, Model, spelled
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag
-from kcalib._command.state_arguments import GIVEN, STREAMED_FROM, given_options
+from kcalib._command.state_arguments import GIVEN, STREAMED_FROM, given_kernel, given_options
 from kcalib._command.streams import report
 from kcalib._input.source import Source
 from kcalib.report import figures
@@ -37,7 +39,7 @@ def made(samples: Source, arguments: argparse.Namespace, **more: Any) -> Calibra
     try:
         return CalibrationState(samples.n_classes, **given_options(arguments), **more, threads=arguments.threads)
     except ValueError as error:
-        message = str(error)
+        message = spelled(error)
         for name in GIVEN:
             message = message.replace(f"`{name}`", flag(name))
         arguments.usage_error(message)
@@ -86,22 +88,37 @@ def unstreamable(arguments: argparse.Namespace) -> str | None:
 def streamed(job: Job, arguments: argparse.Namespace) -> Model:
     """An evaluation of the samples of a file."""
     samples = opened(job.file, arguments)
-    state = made(samples, arguments)
+    state = made(samples, arguments, kernel=given_kernel(arguments))
     checkpoint = arguments.checkpoint
     if job.path == STDIN and checkpoint is not None:
         raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
     if checkpoint is not None and checkpoint.exists() and not arguments.resume:
         raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
-    state = run(
-        state,
-        samples,
-        checkpoint=checkpoint,
-        resume=arguments.resume,
-        rows=arguments.rows,
-        checkpoint_seconds=arguments.checkpoint_every,
-        log_seconds=LOG_SECONDS,
-    )
-    return model_of(state, job, arguments)
+    with respelled():
+        state = run(
+            state,
+            samples,
+            checkpoint=checkpoint,
+            resume=arguments.resume,
+            rows=arguments.rows,
+            checkpoint_seconds=arguments.checkpoint_every,
+            log_seconds=LOG_SECONDS,
+        )
+        if not state.n_samples:
+            raise FileError("there are no rows, expected one for each sample")
+        return model_of(state, job, arguments)
+
+
+@contextmanager
+def respelled() -> Iterator[None]:
+    """Errors of samples in pieces, and of states of them, in words of the command."""
+    try:
+        yield
+    except FileError as error:
+        message = spelled(error)
+        raise error if message == str(error) else FileError(message) from None
+    except (ValueError, TypeError) as error:
+        raise FileError(spelled(error)) from None
 
 
 def model_of(state: CalibrationState, job: Job, arguments: argparse.Namespace) -> Model:

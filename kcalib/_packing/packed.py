@@ -18,7 +18,7 @@ import numpy as np
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._pairs.problem import Mixtures, PairProblem, Side
-from kcalib.bandwidth import MedianDistance, no_length_scale
+from kcalib.bandwidth import MedianDistance, NoLengthScaleError
 from kcalib.kernels import SMALLEST, Kernel
 from kcalib.target_kernels import TargetKernel
 
@@ -188,7 +188,7 @@ def medians_of(
         medians = [median_of(model) for model in models]
         positive = [one for one in medians if one.value > 0]
         if elsewhere and not positive:
-            raise ValueError(no_length_scale(max(one.n_samples for one in medians)))
+            raise NoLengthScaleError(max(one.n_samples for one in medians))
         found[name] = positive or medians
     if found[name][0].value == 0:
         return 1.0

@@ -411,6 +411,7 @@ def result_of_columns(
         norm,
         mixture,
         debiased=debiased,
+        remedy="use fewer bins, or binning='median_variance' with min_bin_size of at least 2",
         **described(how, "risk" if by_risk else "given", risks),
         n_samples=data.n,
         n_classes=data.m,
@@ -419,13 +420,23 @@ def result_of_columns(
 
 
 def result_of_bins(
-    notion: str, bins: tuple[ReliabilityBins, ...], norm: str, mixture: np.ndarray, *, debiased: bool, **fields: Any
+    notion: str,
+    bins: tuple[ReliabilityBins, ...],
+    norm: str,
+    mixture: np.ndarray,
+    *,
+    debiased: bool,
+    remedy: str,
+    **fields: Any,
 ) -> ECEResult:
-    """From the bins of each column; `mixture` are the weights of these, and the fields say what was done."""
+    """From the bins of each column; `mixture` are the weights of these, and the fields say what was done.
+
+    `remedy` is what the caller can do about bins of a single sample.
+    """
     square, values = None, np.array([one.error(norm) for one in bins])
     value = _mean(values, mixture, norm)
     if debiased:
-        _check_sizes(bins, notion)
+        _check_sizes(bins, notion, remedy)
         squares = np.array([one.debiased_square() for one in bins])
         square = float(mixture @ squares)
         value, values = max(0.0, square) ** 0.5, np.sqrt(np.maximum(squares, 0.0))
@@ -471,15 +482,14 @@ def _check_risk(n_bins: str, data: Classification) -> None:
         raise ValueError("`sample_weight` has no meaning for n_bins='risk', which counts pairs; pass a number of bins")
 
 
-def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str) -> None:
+def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str, remedy: str) -> None:
     for k, one in enumerate(bins):
         alone = np.flatnonzero(one.weight == 1)
         if len(alone):
             low, high = one.edges[alone[0] : alone[0] + 2]
             where = f" of class {k}" if notion == "class_wise" else ""
             raise ValueError(
-                f"bin ({low:.6g}, {high:.6g}]{where} holds a single sample, whose noise cannot be estimated; "
-                "use fewer bins, or binning='median_variance' with min_bin_size of at least 2"
+                f"bin ({low:.6g}, {high:.6g}]{where} holds a single sample, whose noise cannot be estimated; {remedy}"
             )
 
 

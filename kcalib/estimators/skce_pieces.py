@@ -19,7 +19,7 @@ from kcalib._input.data import Data
 from kcalib._input.source import Source
 from kcalib._packing import Packed
 from kcalib._packing.packed import name_of
-from kcalib.bandwidth import no_length_scale
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
 
@@ -70,7 +70,7 @@ def blocks_of_source(
             found = packed(some, kernel)
             kernel = found.kernel
             if any(one.value == 0 for one in found.medians):  # later ones may differ
-                raise ValueError(no_length_scale(some.n))
+                raise NoLengthScaleError(some.n)
             from_first = f"{' and '.join(map(name_of, found.medians))} of the first {some.n} samples"
         estimate = estimated(data, packed(data, kernel), size)
         count = used // size

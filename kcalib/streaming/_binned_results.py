@@ -94,13 +94,14 @@ def ece_of(totals: BinTotals, notion: str, norm: str, class_weight: Any = None, 
     if notion == "top_label" and class_weight is not None:
         raise ValueError("`class_weight` is given, but notion='top_label' has no such option; leave it out")
     if debiased and totals.n_weighted:
-        raise ValueError("the noise of weighted samples is not known from a state; leave out `sample_weight`")
+        raise ValueError("the noise of weighted samples is not known from a state; make one without `sample_weight`")
     return result_of_bins(
         notion,
         bins_of(totals, notion),
         norm,
         np.ones(1) if notion == "top_label" else class_weights(class_weight, m, norm),
         debiased=debiased,
+        remedy="make a state with fewer `n_bins`, or add more samples",
         **described(Binning("uniform", n_bins), "given", None),
         n_samples=totals.n,
         n_classes=m,
@@ -114,7 +115,7 @@ def ece_interval_of(totals: BinTotals, notion: str, confidence_level: float, see
     if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
         raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
     if totals.n_weighted:
-        raise ValueError("the ECE of weighted samples has no interval; leave out `sample_weight`")
+        raise ValueError("the ECE of weighted samples has no interval; make a state without `sample_weight`")
     if totals.n < 4:
         raise ValueError(f"an interval needs at least 4 samples, the state has {totals.n}; call update() with more")
     cells = totals.cells[:1] if notion == "top_label" else totals.cells[1:]

@@ -13,7 +13,16 @@ from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
-from kcalib.streaming._contents import MOST_WAITING, SMALLEST_WEIGHT, TOO_LARGE, Batch, Contents, joined, numbers_of
+from kcalib.streaming._contents import (
+    MOST_WAITING,
+    SMALLEST_WEIGHT,
+    TOO_LARGE,
+    Batch,
+    Contents,
+    joined,
+    numbers_of,
+    remedy_of_states,
+)
 from kcalib.streaming._device import DeviceSums, sums_beside, tally_beside
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._rows import OpenRows, Rows, RowSet, no_rows
@@ -118,7 +127,8 @@ class ClassContents(Contents):
         if self.machine is not None:
             return self
         points = self.first_points()
-        kernel, _ = resolve([points], self.options.kernel, threads, elsewhere=elsewhere)
+        with remedy_of_states():
+            kernel, _ = resolve([points], self.options.kernel, threads, elsewhere=elsewhere)
         return self.with_kernel(kernel, len(points), threads)
 
     def first_points(self) -> np.ndarray:
@@ -168,7 +178,7 @@ class ClassContents(Contents):
         )
 
 
-TOO_FEW = "the SKCE needs at least 2 samples, the state has 1 sample; call update() with more"
+TOO_FEW = "the SKCE needs at least 2 samples, and there is 1; add more"
 
 
 def induced(batch: Batch, lens: Lens) -> Classification:

@@ -9,7 +9,8 @@ once the kernels have their bandwidths), is each kind's own: `_class_contents` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming._options import SharedOptions
 from kcalib.streaming._rows import OpenRows, Rows, RowSet
 from kcalib.streaming._sample import RowSample
@@ -62,6 +64,16 @@ class Batch(NamedTuple):
         """Rows [begin, end) of the batch, as many as there are."""
         rows = slice(begin, min(end, self.n))
         return self.each(lambda part: part[rows, ...], self.first + begin)
+
+
+@contextmanager
+def remedy_of_states() -> Iterator[None]:
+    """Predictions that have no median distance: what can be done where there is a state."""
+    try:
+        yield
+    except NoLengthScaleError as error:
+        remedy = "make the state with a kernel that has its bandwidth, such as kernel=Exponential(bandwidth=1.0)"
+        raise NoLengthScaleError(error.n, remedy) from None
 
 
 class Part(Protocol):
@@ -218,7 +230,7 @@ class Contents(ABC):
     def check_some(self) -> int:
         """The number of rows, which is not 0."""
         if not len(self.seen):
-            raise ValueError("the state has no samples; call update() first, or merge a state that has some")
+            raise ValueError("there are no samples yet; add some by update() or merge()")
         return len(self.seen)
 
     def arrays(self) -> dict[str, np.ndarray]:

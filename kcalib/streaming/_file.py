@@ -13,6 +13,7 @@ know them skips them. The header has no time and no name in it: equal contents h
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import hashlib
 import json
@@ -147,19 +148,21 @@ def write(path: Any, data: bytes) -> None:
         raise ValueError(f"{printable(os.fspath(path))} is a folder, expected the name of a file")
     if target.exists() and not target.is_file():  # it would be replaced, too
         raise ValueError(f"{printable(os.fspath(path))} is a device or a pipe, expected the name of a file")
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
+    _remove_unfinished(target)
+    beside = None
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        descriptor, beside = _begun(target)
         with open(descriptor, "wb") as file:
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(beside, target.stat().st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, target)
+            os.replace(beside, target)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
+        if beside is not None:
+            with contextlib.suppress(OSError):
+                beside.unlink()
         if isinstance(error, OSError):
             fault = f"{error.strerror}, the state was not saved and the file is as it was"
             raise type(error)(error.errno, fault, os.fspath(path)) from None
@@ -167,12 +170,37 @@ def write(path: Any, data: bytes) -> None:
     _keep_name(target.parent)
 
 
-def remove_unfinished(path: Any) -> None:
-    """Remove what killed processes have left beside a file that nobody else is writing now."""
-    target = Path(os.path.realpath(os.fspath(path)))
+def _begun(target: Path) -> tuple[int, Path]:
+    """A new file beside the target, open and locked as long as it is: by this others know that its writer lives."""
+    while True:
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if _locked(descriptor) is not False and beside.exists():
+            return descriptor, beside
+        os.close(descriptor)  # another process has taken it for one that was left, before it was locked
+
+
+def _locked(descriptor: int) -> bool | None:
+    """Whether the file is locked by us now; None on a file system without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _remove_unfinished(target: Path) -> None:
+    """Remove what killed processes have left beside the file; what a living one is writing is locked."""
     for beside in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
         with contextlib.suppress(OSError):
-            beside.unlink()
+            descriptor = os.open(beside, os.O_RDWR)
+            try:
+                if _locked(descriptor):
+                    beside.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _keep_name(folder: Path) -> None:

@@ -11,7 +11,7 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.forecasts import open_metrics
 from kcalib.streaming._class_contents import TOO_FEW, check_weights
-from kcalib.streaming._contents import Contents, joined, numbers_of
+from kcalib.streaming._contents import Contents, joined, numbers_of, remedy_of_states
 from kcalib.streaming._families import Family
 from kcalib.streaming._forecast_options import ForecastOptions
 from kcalib.streaming._forecast_scores import SHARES, WIDE, ForecastScores, scores_of_block
@@ -145,7 +145,8 @@ class ForecastContents(Contents):
         first = self.first_rows()
         assert self.options.kernel is not None
         n, of_kernel, of_target = len(first.numbers), self.options.kernel.open_metrics(), self._open_target
-        options = self.options.resolved(first.predictions, threads, elsewhere)
+        with remedy_of_states():
+            options = self.options.resolved(first.predictions, threads, elsewhere)
         new = self.known(options, ForecastMachine(options, threads), n if of_kernel else 0)
         return replace(new, target_rows=n if of_target else 0)
 

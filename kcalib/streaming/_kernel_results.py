@@ -59,8 +59,8 @@ class KernelResults(ABC):
         """For two samples of positive weight at least."""
         found = cls(totals, options, threads)
         if totals.n < 2 or not found.pairs > 0:
-            have = "has 1 sample" if totals.n < 2 else "has 1 sample of positive weight"
-            raise ValueError(f"the SKCE needs at least 2 samples, the state {have}; call update() with more")
+            which = "" if totals.n < 2 else " of positive weight"
+            raise ValueError(f"the SKCE needs at least 2 samples{which}, and there is 1; add more")
         return found
 
     @property

@@ -12,13 +12,14 @@ import numpy as np
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import SEED, check_choice
 from kcalib._packing.labels import resolve
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.estimators.binning import N_BINS
 from kcalib.inference.compare import compared
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import Comparison
 from kcalib.streaming._class_contents import ClassContents, induced
-from kcalib.streaming._contents import FIRST_ROWS, Batch
+from kcalib.streaming._contents import FIRST_ROWS, Batch, remedy_of_states
 from kcalib.streaming._options import N_COLUMNS, StateOptions
 from kcalib.streaming._paired import PairSums, RowTerms
 from kcalib.streaming._paired_metrics import METRICS, Compared
@@ -55,7 +56,8 @@ class ComparisonState(Saved):
 
     Notes
     -----
-    Memory that of a state for each model, and 16 n_bins^2 bytes for each pair.
+    Memory that of a state for each model, and 16 n_bins^2 bytes for each pair. Samples have no weights, as in
+    `kcalib.compare`: intervals of weighted differences are not known.
 
     Examples
     --------
@@ -128,10 +130,11 @@ class ComparisonState(Saved):
 
     @property
     def states(self) -> dict[str, CalibrationState]:
-        """The state of each model: copies, with the kernel that all have."""
-        if not self.n_samples:
+        """The state of each model: copies, with the kernel that all have, open if no two predictions differ."""
+        try:
+            return self._with_common(self._states, self.n_samples)
+        except NoLengthScaleError:
             return {name: state.copy() for name, state in self._states.items()}
-        return self._with_common(self._states, self.n_samples)
 
     def update(self, y_true: Any, y_preds: Mapping[str, Any], *, first_row: int | None = None) -> ComparisonState:
         """Add a batch of samples; an error or an interrupt leaves the state as it was.
@@ -169,6 +172,8 @@ class ComparisonState(Saved):
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"`y_preds[{name!r}]`: {error}") from None
+        if not next(iter(batches.values())).n:
+            return self
         terms = {name: self._terms(batch) for name, batch in batches.items()}
         n_bins = self.options.n_bins
         pairs = {(a, b): sums + PairSums.of(terms[a], terms[b], n_bins) for (a, b), sums in self._pairs.items()}
@@ -196,7 +201,8 @@ class ComparisonState(Saved):
         if not kernel.open_metrics():
             return {name: state.copy() for name, state in states.items()}
         points = [state._contents.first_points()[:HELD] for state in states.values()]
-        common, _ = resolve(points, kernel, self._threads, elsewhere=True)
+        with remedy_of_states():
+            common, _ = resolve(points, kernel, self._threads, elsewhere=True)
 
         def known(contents: ClassContents) -> ClassContents:
             return contents.settled(self._threads).with_kernel(common, min(rows, HELD), self._threads)
@@ -273,9 +279,7 @@ class ComparisonState(Saved):
         if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
             raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
         if self.n_samples < 4:
-            raise ValueError(
-                f"a comparison needs at least 4 samples, the state has {self.n_samples}; call update() with more"
-            )
+            raise ValueError(f"a comparison needs at least 4 samples, not {self.n_samples}; add more")
         totals = [state._totals() for state in self.states.values()]
         known = Compared(totals, list(self._pairs.values()), self.options, self._threads)
         measured = METRICS[metric](known, confidence_level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import SEED, check_integer
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -114,9 +116,8 @@ class GroupedState(Saved):
     def groups(self) -> dict[Name, CalibrationState]:
         """The state of each group by its name, in ascending order, numbers first: copies, with the total's kernel."""
         whole = self._total
-        if not whole.n_samples:
-            return {}
-        whole = whole._settled_kernel()
+        with suppress(NoLengthScaleError):  # it stays open
+            whole = whole._settled_kernel()
         return {name: self._groups[name]._with_kernel_of(whole) for name in sorted(self._groups, key=_order)}
 
     def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any) -> GroupedState:
@@ -127,7 +128,7 @@ class GroupedState(Saved):
         y_true, y_pred, sample_weight
             As of `CalibrationState.update`.
         group : array_like of int or str, shape (n,), or int or str
-            The group of each sample, or of all of them.
+            The group of each sample, or of all of them. False and True are the groups 0 and 1.
 
         Returns
         -------
@@ -144,6 +145,8 @@ class GroupedState(Saved):
         """
         batch = self._total._batch(y_true, y_pred, sample_weight)
         names, number = _names(group, batch.n)
+        if not batch.n:
+            return self
         self._check_room({*self._groups, *names})
         total = self._total.copy()._add(batch)
         order = np.argsort(number, kind="stable")
@@ -245,12 +248,37 @@ def _order(name: Name) -> tuple[bool, Name]:
 
 def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
     """The names in a batch, and which of them each sample has."""
-    if isinstance(group, (int, str)) and not isinstance(group, bool):
-        return [group], np.zeros(n, dtype=np.int64)
-    found = arrays.to_host(arrays.as_array(group, "group"))
-    if found.dtype.kind not in "iuU":
-        raise TypeError(f"`group` has dtype {found.dtype}, expected integers or strings")
+    if isinstance(group, (int, np.integer, np.bool_)):
+        return [int(group)], np.zeros(n, dtype=np.int64)
+    if isinstance(group, str):
+        return [str(group)], np.zeros(n, dtype=np.int64)
+    is_list = isinstance(group, (list, tuple))
+    found = None if is_list else arrays.to_host(arrays.as_array(group, "group"))
+    if found is None or found.dtype.kind == "O":  # NumPy makes strings of all where some are
+        entries = list(group)
+        kinds = [_kind(name, row) for row, name in enumerate(entries)]
+        other = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
+        if other is not None:
+            raise TypeError(
+                f"`group[0]` is {entries[0]!r} and `group[{other}]` is {entries[other]!r}, expected integers or "
+                "strings alone; pass strings for all"
+            )
+        found = np.array(entries, dtype=(kinds[0] if kinds else int))
+    if found.dtype.kind not in "biuU":
+        raise TypeError(f"`group` has dtype {found.dtype}, expected integers or strings{_of_dates(found.dtype)}")
     if found.shape != (n,):
         raise ValueError(f"`group` has shape {found.shape}, expected ({n},): the group of each sample")
-    names, number = np.unique(found, return_inverse=True)
+    names, number = np.unique(found.astype(np.int64) if found.dtype.kind == "b" else found, return_inverse=True)
     return names.tolist(), number
+
+
+def _kind(name: Any, row: int) -> type:
+    """`str` or `int`, of which booleans are."""
+    if isinstance(name, (str, int, np.integer, np.bool_)):
+        return str if isinstance(name, str) else int
+    hint = "; pass strings, such as those of date.isoformat()" if hasattr(name, "isoformat") else ""
+    raise TypeError(f"`group[{row}]` is {name!r}, expected an integer or a string{hint}")
+
+
+def _of_dates(dtype: np.dtype[Any]) -> str:
+    return '; pass strings, such as numpy.datetime_as_string(group, unit="M") of months' if dtype.kind == "M" else ""

@@ -11,7 +11,7 @@ from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, check_integer
 from kcalib._input.labels import prepare
 from kcalib._packing.labels import check_kernel, resolve
-from kcalib.bandwidth import MAX_SAMPLES
+from kcalib.bandwidth import MAX_SAMPLES, NoLengthScaleError
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._options import check_columns_of, induced_row
@@ -90,7 +90,7 @@ class PredictionSample:
         Parameters
         ----------
         y_pred : array_like, shape (n, n_classes)
-            As in `kcalib.skce`.
+            As in `kcalib.skce`; none, too: an empty batch adds nothing.
         first_row : int, optional
             As of `CalibrationState.update`.
 
@@ -105,6 +105,8 @@ class PredictionSample:
             As `kcalib.skce` for predictions; if a row is in the sample's rows already.
         """
         given = arrays.as_array(y_pred, "y_pred")
+        if given.ndim in (1, 2) and given.shape[0] == 0 and given.shape[1:] in ((), (self._n_classes,)):
+            return self  # an empty batch
         labels = np.zeros(given.shape[0] if given.ndim else 1, dtype=np.int64)
         data = prepare(labels, y_pred, from_logits=self._from_logits)
         if data.m != self._n_classes:
@@ -179,4 +181,9 @@ class PredictionSample:
             As `kcalib.skce` for its kernel; if there are fewer than two predictions, or identical ones only.
         """
         rows = self._sample.rows
-        return resolve([rows.predictions], check_kernel(kernel, rows.predictions.shape[1]), None, elsewhere=True)[0]
+        kernel = check_kernel(kernel, rows.predictions.shape[1])
+        try:
+            return resolve([rows.predictions], kernel, None, elsewhere=True)[0]
+        except NoLengthScaleError as error:
+            remedy = "add others by update() or merge(), or make states with kernel=Exponential(bandwidth=1.0)"
+            raise NoLengthScaleError(error.n, remedy) from None

@@ -19,7 +19,7 @@ from typing import Any
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer
 from kcalib._input.source import Source
-from kcalib.streaming._file import Content, packed, read, remove_unfinished, unpacked, write
+from kcalib.streaming._file import Content, packed, read, unpacked, write
 from kcalib.streaming._progress import row_progress
 from kcalib.streaming._rows import PART
 from kcalib.streaming._signals import StopRequest, noted_signals
@@ -252,8 +252,6 @@ def feed(
     log_seconds: float | None = None,
 ) -> CalibrationState:
     """Update `state` with the rows of `note` that follow those it has; save to `path`. See `run`."""
-    if path is not None:
-        remove_unfinished(path)
     chunk_rows = check_integer("chunk_rows", chunk_rows, 1)
     chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_classes))
     begin = row = _place(state, note) if resume else note.begin

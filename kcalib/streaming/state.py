@@ -9,7 +9,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
-from kcalib._input.labels import Classification, prepare
+from kcalib._input.labels import Classification, Names, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -154,7 +154,8 @@ class CalibrationState(Results, ModelState):
         Parameters
         ----------
         y_true, y_pred
-            As in `kcalib.skce`, with the `n_classes`, `classes` and `from_logits` of the state.
+            As in `kcalib.skce`, with the `n_classes`, `classes` and `from_logits` of the state. Of no samples, too: an
+            empty batch adds nothing.
         sample_weight : array_like, shape (n,), optional
             Weights from 0 to 2**18, in all of a root mean square of at least 1e-6; there are no draws of labels of
             weighted samples. Default 1.
@@ -181,8 +182,10 @@ class CalibrationState(Results, ModelState):
         threads = self._threads
         if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
             threads = None  # those are for what is done on the host
-        data = prepare(y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=threads)
-        _check_classes(data, options)
+        if _is_empty(y_true, y_pred, sample_weight, options.n_classes):
+            first = first_number(self._contents.seen, options.part, first_row, 0)
+            return Batch(first, np.empty(0, np.int64), np.empty((0, options.n_classes)), np.empty(0), 2.0**-52)
+        data = _prepared(y_true, y_pred, options, threads)
         weights = checked_weights(sample_weight, data.n, data.reference)
         first = first_number(self._contents.seen, options.part, first_row, data.n)
         p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
@@ -218,14 +221,51 @@ class CalibrationState(Results, ModelState):
         return self._contents.bin_totals(self._threads)
 
 
-def _check_classes(data: Classification, options: StateOptions) -> None:
-    if data.m != options.n_classes:
+NAMES = Names(from_logits="from_logits=True to the state")
+
+
+def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:
+    """Checked, with what can be done about a fault where there is a state."""
+    m = _columns(y_pred)
+    if m is None or m == options.n_classes:
+        try:
+            data = prepare(
+                y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=threads, names=NAMES
+            )
+        except ValueError as error:
+            if "pass classes=" not in str(error):
+                raise
+            raise ValueError(str(error).replace("pass classes=", "make the state with classes=")) from None
+        m = data.m
+    if m != options.n_classes:
         raise ValueError(
-            f"`y_pred` has {data.m} classes, but the state is of n_classes={options.n_classes}; pass the probability "
-            "of every class"
+            f"`y_pred` has {m} classes, but the state is of n_classes={options.n_classes}; pass the probability of "
+            "every class"
         )
     if options.classes is None and data.classes is not None:
         raise ValueError(
             f"`y_true` holds the labels {list(data.classes)}, and which column is which a batch alone does not say; "
             "make the state with classes="
         )
+    return data
+
+
+def _columns(y_pred: Any) -> int | None:
+    """Of predictions of several columns; None of others, about which `prepare` has more to say."""
+    shape: tuple[int, ...] = getattr(y_pred, "shape", ())
+    return int(shape[1]) if len(shape) == 2 and shape[1] > 1 else None
+
+
+def _is_empty(y_true: Any, y_pred: Any, sample_weight: Any, n_classes: int) -> bool:
+    """Whether a batch has no samples, such as a filter leaves at times; of other shapes it is refused."""
+    try:
+        if len(y_pred):
+            return False
+    except TypeError:  # nothing of which there are several, which is refused elsewhere
+        return False
+    given = {"y_pred": y_pred, "y_true": y_true, "sample_weight": sample_weight}
+    shapes = {name: arrays.as_array(one, name).shape for name, one in given.items() if one is not None}
+    pred = shapes["y_pred"]
+    if len(pred) not in (1, 2) or (len(pred) == 2 and pred[1] != n_classes):
+        return False
+    return all(len(shape) in (1, 2) and shape[0] == 0 for shape in shapes.values())

@@ -253,7 +253,7 @@ def test_evaluate_in_pieces_says_what_the_state_says(folder, capsys, data):
     entry = numbers(capsys.readouterr().out)
     assert (entry["n_samples"], entry["lens"]) == (1000, "TopLabel()")
     ran("evaluate", "all.npz", "--rows", "10:5001", code=1)
-    assert error_line(capsys) == "all.npz: `rows` is 10:5001, expected rows among the 5000 of the source"
+    assert error_line(capsys) == "all.npz: --rows is 10:5001, expected rows among the 5000 of the source"
 
 
 def test_large_files_are_streamed_and_it_is_said(folder, capsys, monkeypatch):
@@ -268,6 +268,39 @@ def test_large_files_are_streamed_and_it_is_said(folder, capsys, monkeypatch):
         ran("evaluate", "all.npz", *options, "--json")
         out, err = capsys.readouterr()
         assert err == "" and numbers(out)["test"]["method"] != "features"
+
+
+def test_remedies_in_words_of_the_command(folder, capsys, data):
+    y, p = data[0][:3000], data[1][:3000]
+    np.savez("none.npz", labels=y[:0], probs=p[:0])
+    np.savez("one.npz", labels=y[:1], probs=p[:1])
+    np.savez("same.npz", labels=y, probs=np.tile(p[:1], (3000, 1)))
+    np.savez("large.npz", labels=y, probs=9 * p)
+    np.savez("words.npz", labels=np.array(["a", "b", "c"])[y], probs=p)
+    for options, message in (
+        (["none.npz"], "none.npz: there are no rows, expected one for each sample"),
+        (["one.npz"], "one.npz: the SKCE needs at least 2 samples, and there is 1; add more"),
+        (["same.npz"], "finds no length scale; give one by --bandwidth"),
+        (["large.npz"], "for logits pass --from-logits, for rounding errors clip"),
+        (["words.npz"], "(in an .npz file: an array `classes`)"),
+    ):
+        ran("evaluate", "--stream", "--resamples", "0", "--columns", "16", *options, code=1)
+        assert message in error_line(capsys)
+        ran("update", "s.kcalib", *SMALL, *options, code=0 if options[0] in ("none.npz", "one.npz") else 1)
+        if options[0] not in ("none.npz", "one.npz"):
+            assert message in error_line(capsys)
+        capsys.readouterr()
+        Path("s.kcalib").unlink(missing_ok=True)
+    assert "--lens class-wise is 8, expected" in usage_error(
+        capsys, "evaluate", "all.npz", "--stream", "--lens", "class-wise:8"
+    ).replace("the column of ", "")
+    ran("evaluate", "same.npz", "--stream", "--resamples", "9", "--bandwidth", "0.5", "--json")
+    assert numbers(capsys.readouterr().out)["skce"]["kernel"] == "Exponential(bandwidth=0.5)"
+    ran("evaluate", "all.npz", "--method", "block", "--bandwidth", "0.5", "--json")
+    assert numbers(capsys.readouterr().out)["skce"]["kernel"] == "Exponential(bandwidth=0.5)"
+    np.savez("regression.npz", labels=p[:50, 0], mean=p[:50, 1], std=p[:50, 2] + 0.1)
+    ran("evaluate", "regression.npz", "--bandwidth", "0.5", code=1)
+    assert "--bandwidth is for class probabilities; leave it out" in error_line(capsys)
 
 
 def test_a_checkpoint_is_a_state(folder, capsys):

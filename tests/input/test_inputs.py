@@ -325,7 +325,7 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     "one-sample-and-median": (
         lambda: kcalib.bandwidth.median_distance([[0.3]]),
         ValueError,
-        "`y_pred` has 1 rows, expected at least 2 for the median heuristic; pass bandwidth=",
+        "`y_pred` has 1 row, expected at least 2 for the median heuristic; pass a kernel with bandwidth=",
     ),
     "three-samples-to-test": (
         lambda: kcalib.calibration_test([0, 1, 1], [0.3, 0.4, 0.5], method="block"),

@@ -165,6 +165,25 @@ def test_states_are_those_of_the_models():
     assert [one.n_samples for one in ComparisonState(3).states.values()] == [0, 0]
 
 
+def test_an_empty_batch_adds_nothing():
+    y, models = problem(20)
+    state = state_of(y, models, kernel=None)
+    assert state.copy().update(y[:0], {name: p[:0] for name, p in models.items()}) == state
+    with pytest.raises(ValueError, match=r"`y_preds\['sharp'\]`: `y_true` has 0 labels, `y_pred` 20 predictions"):
+        state.update(y[:0], models | {"good": models["good"][:0]})
+
+
+def test_identical_predictions():
+    y, p = np.array([0, 1, 2, 1, 0]), np.full((5, 3), 1 / 3)
+    state = ComparisonState(3, n_columns=16).update(y[:1], {"a": p[:1], "b": p[:1]})
+    assert {one.kernel for one in state.states.values()} == {None}
+    state.update(y, {"a": p, "b": p})
+    assert state.result().difference("a", "b").difference == 0
+    many = np.zeros(2000, dtype=int), np.tile(p[:1], (2000, 1))
+    with pytest.raises(ValueError, match=r"identical rows only.*; make the state with a kernel that has its bandwidth"):
+        state.update(many[0], {"a": many[1], "b": many[1]})
+
+
 def test_lens_and_kernel(monkeypatch):
     y, models = problem(240, m=5)
     state = state_of(y, models, lens=TopLabel(), kernel=Gaussian(0.2))
@@ -230,7 +249,7 @@ def test_faults_leave_the_state_as_it_was():
         state.result("ckce")
     with pytest.raises(ValueError, match="`confidence_level` is 2"):
         state.result(confidence_level=2)
-    with pytest.raises(ValueError, match="a comparison needs at least 4 samples, the state has 0"):
+    with pytest.raises(ValueError, match="a comparison needs at least 4 samples, not 0; add more"):
         ComparisonState(3).result()
     assert state.to_bytes() == before
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import stat
 import struct
 
@@ -321,3 +322,23 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
     with pytest.raises(ValueError, match="pipe is a device or a pipe, expected the name of a file"):
         _file.write(tmp_path / "pipe", b"state")
     assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_being_written_is_not(tmp_path):
+    path, left = tmp_path / "a.kcalib", []
+    for where in ("fsync", "replace"):
+        child = os.fork()
+        if child == 0:
+            setattr(os, where, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            _file.write(path, b"half")
+        os.waitpid(child, 0)
+        left.append(len(os.listdir(tmp_path)))
+    assert left == [1, 1]  # the second has removed what the first one left
+    descriptor, living = _file._begun(path)
+    (tmp_path / ".b.kcalib.0123456789ab.part").touch()
+    _file.write(path, b"new")
+    assert sorted(os.listdir(tmp_path)) == sorted([".b.kcalib.0123456789ab.part", living.name, "a.kcalib"])
+    os.close(descriptor)
+    _file.write(path, b"newer")
+    assert sorted(os.listdir(tmp_path)) == [".b.kcalib.0123456789ab.part", "a.kcalib"]
+    assert path.read_bytes() == b"newer"

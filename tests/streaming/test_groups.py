@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 
 import numpy as np
@@ -115,7 +116,22 @@ def test_weights_and_single_names():
     [
         (np.zeros(49, int), ValueError, r"`group` has shape \(49,\), expected \(50,\): the group of each sample"),
         (np.zeros(50), TypeError, "`group` has dtype float64, expected integers or strings"),
-        (np.zeros(50, bool), TypeError, "`group` has dtype bool, expected integers or strings"),
+        (
+            np.full(50, "2024-01-31", dtype="datetime64[D]"),
+            TypeError,
+            r"dtype datetime64\[D\], expected integers or strings; pass strings, such as numpy.datetime_as_string",
+        ),
+        (
+            [datetime.date(2024, 1, 31)] * 50,
+            TypeError,
+            r"`group\[0\]` is datetime.date\(2024, 1, 31\), .*; pass strings, such as those of date.isoformat",
+        ),
+        (
+            ["a"] * 7 + [1] + ["a"] * 42,
+            TypeError,
+            r"`group\[0\]` is 'a' and `group\[7\]` is 1, expected integers or strings alone; pass strings for all",
+        ),
+        ([None] * 50, TypeError, r"`group\[0\]` is None, expected an integer or a string"),
         (
             np.arange(50),
             ValueError,
@@ -136,6 +152,31 @@ def test_faults_leave_the_state_as_it_was(group, error, message):
     with pytest.raises(ValueError, match="rows 0 to 49 were added already"):
         state.merge(state)
     assert state.to_bytes() == before
+
+
+def test_names_of_every_kind():
+    y, p, _ = problem(50)
+    whether = np.arange(50) % 2 == 0
+    numbers = GroupedState(3, **OPTIONS).update(y, p, group=whether.astype(int))
+    for group in (whether, whether.tolist(), np.array(whether.tolist(), dtype=object)):
+        state = GroupedState(3, **OPTIONS).update(y, p, group=group)
+        assert state == numbers and state.groups[True] == state.groups[1]
+    words = np.where(whether, "yes", "no")
+    assert list(GroupedState(3, **OPTIONS).update(y, p, group=words.astype(object)).groups) == ["no", "yes"]
+    assert list(GroupedState(3, **OPTIONS).update(y, p, group=np.int64(4)).groups) == [4]
+
+
+def test_an_empty_batch_adds_nothing():
+    y, p, group = problem(50)
+    state = of_batches(y, p, group, 1)
+    for none in (group[:0], "new", []):
+        assert state.copy().update(y[:0], p[:0], group=none) == state
+
+
+@pytest.mark.parametrize("p", [np.array([[0.2, 0.3, 0.5]]), np.full((3, 3), 1 / 3)])
+def test_groups_without_a_bandwidth_are_shown(p):
+    state = GroupedState(3, **OPTIONS).update(np.zeros(len(p), int), p, group="a")
+    assert state.groups["a"].scores().n_samples == len(p) and state.groups["a"].kernel is None
 
 
 def test_no_memory_for_further_groups(monkeypatch):

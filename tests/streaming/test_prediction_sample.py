@@ -70,3 +70,12 @@ def test_states_of_one_kernel_are_merged():
 def test_faults_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_without_a_distance():
+    p = np.full((4, 3), 1 / 3)
+    for rows, message in ((0, "has 0 rows"), (1, "has 1 row,"), (4, "has identical rows only")):
+        sample = PredictionSample(3).update(p[:rows])
+        assert sample.n_samples == rows
+        with pytest.raises(ValueError, match=rf"{message}.*; add others by update\(\) or merge\(\), or make st"):
+            sample.kernel()

@@ -265,16 +265,16 @@ def test_binomial_limits_hold(n, tail):
 
 def test_few_samples():
     state = CalibrationState(2, kernel=KERNEL)
-    with pytest.raises(ValueError, match="the state has no samples"):
+    with pytest.raises(ValueError, match=r"there are no samples yet; add some by update\(\) or merge\(\)"):
         state.result()
     state.update([1], [0.3])
-    with pytest.raises(ValueError, match="the SKCE needs at least 2 samples, the state has 1 sample; call update"):
+    with pytest.raises(ValueError, match="the SKCE needs at least 2 samples, and there is 1; add more"):
         state.skce()
     assert state.top_label_ece().value == pytest.approx(0.7)
     with pytest.raises(ValueError, match="an interval needs at least 4 samples, the state has 1"):
         state.ece_interval()
     with pytest.raises(
-        ValueError, match="the SKCE needs at least 2 samples, the state has 1 sample of positive weight"
+        ValueError, match="the SKCE needs at least 2 samples of positive weight, and there is 1; add more"
     ):
         CalibrationState(2, kernel=KERNEL).update([1, 0], [0.3, 0.2], [1.0, 0.0]).skce()
     state.update([0], [0.3])
@@ -469,5 +469,5 @@ def test_bins_and_scores_need_no_bandwidth(p):
         assert found.skce.bandwidth_source == expected.skce.bandwidth_source
         assert found.skce.bandwidth_source.startswith("any: the predictions are identical")
     else:
-        with pytest.raises(ValueError, match="at least 2 samples, the state has 1"):
+        with pytest.raises(ValueError, match="at least 2 samples, and there is 1"):
             state.result()

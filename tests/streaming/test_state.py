@@ -299,6 +299,48 @@ def test_an_option_that_differs_is_named(name, value):
         one.merge(3)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_an_empty_batch_adds_nothing(known):
+    y, p = problem(10, 3)
+    state = CalibrationState(3, n_resamples=0, kernel=KERNEL if known else None).update(y, p)
+    before = state.to_bytes()
+    for true, pred in ((y[:0], p[:0]), ([], []), (y[:0], p[:0].astype(np.float32)), (np.empty((0, 3)), p[:0])):
+        assert state.update(true, pred).update(true, pred, [], first_row=5).to_bytes() == before
+    for true, pred, weights, message in (
+        (y[:0], p[:0, :2], None, "`y_pred` has 2 classes, but the state is of n_classes=3"),
+        (y, p[:0], None, "`y_pred` is empty, expected at least one prediction"),
+        (y[:0], p[:0], [1.0], "`y_pred` is empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            state.update(true, pred, weights)
+    assert state.to_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda y, p: (y, p[:, :2]),
+            "`y_pred` has 2 classes, but the state is of n_classes=3; pass the",
+        ),
+        (lambda y, p: (y + 1, p), r"subtract 1, or make the state with classes=range\(1, 4\)"),
+        (lambda y, p: (y + 5, p), "; make the state with classes= with the label of each of the 3 columns"),
+        (lambda y, p: (y, 9 * p), "for logits pass from_logits=True to the state"),
+        (
+            lambda y, p: (np.zeros(2000, int), np.tile(p[:1], (2000, 1))),
+            "identical rows only.*; make the state",
+        ),
+    ],
+)
+def test_remedies_are_for_a_state(change, message):
+    y, p = problem(10, 3)
+    with pytest.raises(ValueError, match=message):
+        CalibrationState(3, n_columns=16, n_resamples=0).update(*change(y, p))
+    state = CalibrationState(3, n_columns=16, n_resamples=0).update(y, p)
+    with pytest.raises(ValueError, match="holds a single sample.*; make a state with fewer `n_bins`, or add more samp"):
+        state.debiased_ece()
+
+
 def test_a_row_that_comes_twice_is_refused():
     y, p = problem(100, 3)
     state = CalibrationState(3, kernel=KERNEL, part=2).update(y, p)
@@ -393,7 +435,7 @@ def test_a_kernel_without_features_is_refused_at_once():
 
 
 def test_a_state_without_rows_has_no_totals():
-    with pytest.raises(ValueError, match="the state has no samples"):
+    with pytest.raises(ValueError, match="there are no samples yet"):
         CalibrationState(3)._totals()
 
 

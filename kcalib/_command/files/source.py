@@ -18,7 +18,7 @@ class FileColumns(Columns):
     """The names of a file that the command was given."""
 
     def spelled(self, option: str) -> str:
-        return f"--{option}"
+        return f"--{option}".replace("_", "-")
 
     def otherwise(self) -> str:
         return (

@@ -235,8 +235,9 @@ def _labels_beside(path: Path, wanted: Wanted) -> Path:
         labels = next((file for file in beside if file.is_file() and file != path), None)
     if labels is None:
         tried = "" if wanted.labels is None else f" (there is no file {str(wanted.labels)!r})"
+        how = wanted.columns("array", ()).spelled("labels")
         raise FileError(
-            f"the array has no labels{tried}; name a file by {wanted.columns('array', ()).spelled('labels')}FILE.npy, "
+            f"the array has no labels{tried}; name a file by {how}{'' if how.endswith('=') else ' '}FILE.npy, "
             f"or put one of {', '.join(file.name for file in beside)} beside it"
         )
     return labels

@@ -120,6 +120,8 @@ class PartsSource(Source):
         state = CalibrationState(self.n_classes, **options)
         for true, pred in self.chunks(rows_of_chunks(self.n_classes)):
             state.update(true, pred)
+        if not state.n_samples:
+            raise FileError(f"there are no samples in the source, {self.describe()}; pass one that has some")
         return state
 
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> ComparisonState:

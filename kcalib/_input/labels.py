@@ -23,6 +23,7 @@ from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, 
 from kcalib._backend.threads import threads_for
 from kcalib._input.checks import dtype_name, reject, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
+from kcalib._input.frames import check_frames
 from kcalib.lenses import Canonical, Lens
 
 
@@ -201,8 +202,7 @@ def prepare(
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names)
     n, m = (int(size) for size in probabilities.shape)
     labels, called = _labels(true, n, m, classes, threads, names)
-    if classes is None:
-        _check_column_names(y_pred, called, m, names)
+    check_frames(y_true, y_pred, sample_weight, called, m, names[:2])
     labels = arrays.beside(labels, probabilities)
     if arrays.is_host(labels):
         labels = arrays.compact(labels, np.int64)
@@ -493,16 +493,3 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
         lambda at, x: f"`{names.y_true}{at}` is {x:.0f}, expected a label 0..{m - 1}; {remedy}",
     )
     return xp.astype(true, xp.int64, copy=False)
-
-
-def _check_column_names(y_pred: Any, called: tuple[Any, ...] | None, m: int, names: Names) -> None:
-    """Refuse a frame whose columns are named like the classes, but in another order."""
-    columns = tuple(getattr(y_pred, "column_names", getattr(y_pred, "columns", ())))  # Arrow, or pandas and polars
-    if not columns:
-        return
-    called = tuple(range(m)) if called is None else called
-    if columns != called and len(columns) == len(called) and set(columns) == set(called):
-        raise ValueError(
-            f"`{names.y_pred}` has the columns {list(columns)}, expected them in the order {list(called)}; "
-            f"reorder them, or pass classes={list(columns)}"
-        )

@@ -545,33 +545,6 @@ def test_a_class_may_be_absent(make_problem: MakeProblem) -> None:
         kcalib.skce(np.array(list("abcd"))[y], p)
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
-def test_columns_named_in_another_order_than_the_classes_are_refused(library: str, make_problem: MakeProblem) -> None:
-    module = pytest.importorskip(library)
-    y, p = make_problem(40, 3)
-    labels = np.array(["ant", "bee", "cat"])[y]
-    build = module.table if library == "pyarrow" else module.DataFrame
-    columns = {"cat": p[:, 2], "bee": p[:, 1], "ant": p[:, 0]}
-    message = (
-        "`y_pred` has the columns ['cat', 'bee', 'ant'], expected them in the order ['ant', 'bee', 'cat']; "
-        "reorder them, or pass classes=['cat', 'bee', 'ant']"
-    )
-    with pytest.raises(ValueError, match=re.escape(message)):
-        kcalib.skce(labels, build(columns))
-    assert kcalib.skce(labels, build(columns), classes=["cat", "bee", "ant"]) == pytest.approx(kcalib.skce(y, p))
-    assert kcalib.skce(labels, build(dict(reversed(columns.items())))) == kcalib.skce(y, p)
-    # Names that are not those of the classes say nothing.
-    assert kcalib.skce(labels, build({"z": p[:, 0], "y": p[:, 1], "x": p[:, 2]})) == kcalib.skce(y, p)
-
-
-def test_integer_column_names_in_another_order_are_refused(make_problem: MakeProblem) -> None:
-    pd = pytest.importorskip("pandas")
-    y, p = make_problem(40, 3)
-    with pytest.raises(ValueError, match=r"has the columns \[2, 1, 0\], expected them in the order \[0, 1, 2\]"):
-        kcalib.skce(y, pd.DataFrame(p)[[2, 1, 0]])
-    assert kcalib.skce(y, pd.DataFrame(p, columns=[1, 2, 3])) == kcalib.skce(y, p)
-
-
 # Predictions.
 
 

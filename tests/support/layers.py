@@ -8,7 +8,7 @@ LAYERS = [
     ["_version", "_native"],
     ["_backend"],
     ["_pairs", "laws", "lenses", "report"],
-    ["kernels", "target_kernels", "results", "_input.checks", "_input.data", "_input.labels"],
+    ["kernels", "target_kernels", "results", "_input.checks", "_input.data", "_input.frames", "_input.labels"],
     ["bandwidth", "distributions", "evaluation_results"],
     ["_input"],
     ["_packing"],

@@ -1,0 +1,116 @@
+"""Names of columns and rows that contradict the order in which samples and classes are paired."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from libraries import MakeProblem
+
+import kcalib
+
+FRAMES = ["pandas", "polars", "pyarrow"]
+
+
+def frame(library: str, columns: dict[str, np.ndarray]) -> Any:
+    module = pytest.importorskip(library)
+    return (module.table if library == "pyarrow" else module.DataFrame)(columns)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_columns_named_in_another_order_than_the_classes_are_refused(library: str, make_problem: MakeProblem) -> None:
+    module = pytest.importorskip(library)
+    y, p = make_problem(40, 3)
+    labels = np.array(["ant", "bee", "cat"])[y]
+    build = module.table if library == "pyarrow" else module.DataFrame
+    columns = {"cat": p[:, 2], "bee": p[:, 1], "ant": p[:, 0]}
+    message = (
+        "`y_pred` has the columns ['cat', 'bee', 'ant'], expected them in the order ['ant', 'bee', 'cat']; "
+        "reorder them, or pass classes=['cat', 'bee', 'ant']"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kcalib.skce(labels, build(columns))
+    assert kcalib.skce(labels, build(columns), classes=["cat", "bee", "ant"]) == pytest.approx(kcalib.skce(y, p))
+    assert kcalib.skce(labels, build(dict(reversed(columns.items())))) == kcalib.skce(y, p)
+    # Names that are not those of the classes say nothing.
+    assert kcalib.skce(labels, build({"z": p[:, 0], "y": p[:, 1], "x": p[:, 2]})) == kcalib.skce(y, p)
+
+
+def test_integer_column_names_in_another_order_are_refused(make_problem: MakeProblem) -> None:
+    pd = pytest.importorskip("pandas")
+    y, p = make_problem(40, 3)
+    with pytest.raises(ValueError, match=r"has the columns \[2, 1, 0\], expected them in the order \[0, 1, 2\]"):
+        kcalib.skce(y, pd.DataFrame(p)[[2, 1, 0]])
+    assert kcalib.skce(y, pd.DataFrame(p, columns=[1, 2, 3])) == kcalib.skce(y, p)
+
+
+@pytest.mark.parametrize("library", FRAMES)
+@pytest.mark.parametrize("start", ["", "p_", "class "])
+def test_columns_numbered_in_another_order_are_refused(library: str, start: str, make_problem: MakeProblem) -> None:
+    """With integer labels, strings of digits name them, too."""
+    y, p = make_problem(40, 3)
+    shuffled = frame(library, {f"{start}{k}": p[:, k] for k in (2, 0, 1)})
+    with pytest.raises(ValueError, match=re.escape(f"has the columns ['{start}2', '{start}0', '{start}1'], expected")):
+        kcalib.brier_score(y, shuffled)
+    assert kcalib.brier_score(y, shuffled, classes=[2, 0, 1]) == pytest.approx(kcalib.brier_score(y, p))
+    assert kcalib.brier_score(y, frame(library, {f"{start}{k}": p[:, k] for k in range(3)})) == kcalib.brier_score(y, p)
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_columns_named_like_classes_given_in_another_order_are_refused(library: str, make_problem: MakeProblem) -> None:
+    y, p = make_problem(40, 3)
+    animals = np.array(["ant", "bee", "cat"])
+    shuffled = frame(library, {str(animals[k]): p[:, k] for k in (2, 0, 1)})
+    message = "`y_pred` has the columns ['cat', 'ant', 'bee'], expected them in the order ['ant', 'bee', 'cat']"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kcalib.skce(animals[y], shuffled, classes=animals)
+    tens = frame(library, {str(10 * (k + 1)): p[:, k] for k in (2, 0, 1)})
+    with pytest.raises(ValueError, match=r"expected them in the order \[10, 20, 30\]"):
+        kcalib.skce(10 * (y + 1), tens, classes=[10, 20, 30])
+    # With integer labels the names say nothing, and no encoder of labels puts them in this order.
+    with pytest.raises(ValueError, match=r"do not say which of the labels 0\.\.2 each is.*classes=\[0, 1, 2\]"):
+        kcalib.skce(y, shuffled)
+    assert kcalib.skce(y, shuffled, classes=[2, 0, 1]) == pytest.approx(kcalib.skce(y, p))
+    assert kcalib.skce(y, frame(library, {str(animals[k]): p[:, k] for k in range(3)})) == kcalib.skce(y, p)
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_one_hot_columns_in_another_order_are_refused(library: str, make_problem: MakeProblem) -> None:
+    y, p = make_problem(40, 3)
+    animals, one_hot = ["cat", "ant", "bee"], np.eye(3)[y]
+    predicted = frame(library, {name: p[:, k] for k, name in enumerate(animals)})
+    labels = frame(library, {name: one_hot[:, k] for k, name in enumerate(animals)})
+    assert kcalib.skce(labels, predicted) == kcalib.skce(one_hot, p)
+    turned = frame(library, {animals[k]: one_hot[:, k] for k in (1, 2, 0)})
+    message = "`y_true` has the one-hot columns ['ant', 'bee', 'cat'], `y_pred` ['cat', 'ant', 'bee']"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kcalib.skce(turned, predicted)
+    with pytest.raises(ValueError, match=r"`y_true` has the columns \['2', '0', '1'\], expected them in the order"):
+        kcalib.skce(frame(library, {str(k): one_hot[:, k] for k in (2, 0, 1)}), p)
+
+
+def test_rows_in_another_order_are_refused(make_problem: MakeProblem) -> None:
+    pd = pytest.importorskip("pandas")
+    y, p = make_problem(40, 3)
+    names = [f"s{i}" for i in range(40)]
+    labels, predicted = pd.Series(y, index=names), pd.DataFrame(p, index=names)
+    weights = pd.Series(np.linspace(1, 2, 40), index=names)
+    expected = kcalib.skce(y, p)
+    assert kcalib.skce(labels, predicted) == expected
+    turned = labels.sample(frac=1, random_state=0)
+    message = (
+        r"`y_true` and `y_pred` have the same index in another order: row 0 is s\d+ in `y_true` and s0 in `y_pred`"
+    )
+    with pytest.raises(ValueError, match=message + r"; pass y_true\.loc\[y_pred\.index\], or, .*y_true\.to_numpy\(\)"):
+        kcalib.skce(turned, predicted)
+    assert kcalib.skce(turned.loc[predicted.index], predicted) == expected
+    with pytest.raises(ValueError, match="`y_true` and `y_pred` have different indexes, as rows of different samples"):
+        kcalib.skce(labels.rename(lambda name: name + "x"), predicted)
+    with pytest.raises(ValueError, match="`sample_weight` and `y_pred` have the same index in another order"):
+        kcalib.skce(y, predicted, sample_weight=weights[::-1])
+    with pytest.raises(ValueError, match="`sample_weight` and `y_true` have the same index in another order"):
+        kcalib.skce(labels, p, sample_weight=weights[::-1])
+    # Rows that nobody named, as a model's predictions of a part of the samples, are paired by position.
+    assert kcalib.skce(pd.Series(y, index=np.arange(40) + 7), pd.DataFrame(p)) == expected

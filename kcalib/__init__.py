@@ -64,7 +64,12 @@ from kcalib import (
     solvers,
     target_kernels,
 )
-from kcalib._backend.warnings import AntiConservativeWarning, IndefiniteKernelWarning
+from kcalib._backend.warnings import (
+    AntiConservativeWarning,
+    GradientWarning,
+    IndefiniteKernelWarning,
+    LogitsWarning,
+)
 from kcalib._version import __version__
 from kcalib.definiteness import smallest_eigenvalue
 from kcalib.estimators.bands import Band
@@ -106,8 +111,10 @@ __all__ = [
     "Evaluation",
     "FewErrors",
     "ForecastEvaluation",
+    "GradientWarning",
     "IndefiniteKernelWarning",
     "KDEResult",
+    "LogitsWarning",
     "MMCEResult",
     "ModelDifference",
     "ModelValue",

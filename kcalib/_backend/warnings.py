@@ -10,6 +10,14 @@ class IndefiniteKernelWarning(UserWarning):
     """A kernel that is not known to be positive definite: estimates may mislead."""
 
 
+class LogitsWarning(UserWarning):
+    """Predictions are passed as logits, but their rows are probabilities already."""
+
+
+class GradientWarning(UserWarning):
+    """A tensor requires gradients, and results are plain numbers without any."""
+
+
 class AntiConservativeWarning(UserWarning):
     """A test that may reject calibrated models more often than its level says.
 

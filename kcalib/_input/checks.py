@@ -17,6 +17,11 @@ from kcalib._backend.arrays import Array
 DTYPES = ("float64", "float32")
 
 
+def is_column(array: Array) -> bool:
+    """Whether there is one number a row, shape (n,) or (n, 1)."""
+    return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+
+
 def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None:
     """Raise for the first entry where `bad` holds."""
     xp = arrays.namespace(array)

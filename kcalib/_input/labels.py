@@ -21,9 +21,11 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, replicate_numbers
 from kcalib._backend.threads import threads_for
-from kcalib._input.checks import dtype_name, reject, weights_of
+from kcalib._backend.warnings import GradientWarning, warn
+from kcalib._input.checks import dtype_name, is_column, reject, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
 from kcalib._input.frames import check_frames
+from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
 from kcalib.lenses import Canonical, Lens
 
 
@@ -193,6 +195,12 @@ def prepare(
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
     true = arrays.as_array(y_true, names.y_true)
     pred = arrays.as_array(y_pred, names.y_pred)
+    if getattr(y_pred, "requires_grad", None) is True:
+        warn(
+            f"`{names.y_pred}` requires gradients, but none are tracked: results are plain numbers. Train with a loss "
+            f"of the framework, such as its cross-entropy, and measure {names.y_pred}.detach()",
+            GradientWarning,
+        )
     arrays.check_no_threads(pred, threads)
     _check_swapped(true, pred, names)
     _check_pred_type(pred, names)
@@ -213,7 +221,7 @@ def prepare(
     losses = None
     if from_logits:
         epsilon = float(arrays.namespace(probabilities).finfo(probabilities.dtype).smallest_normal)
-        losses = _losses_of_logits(pred, labels, probabilities, epsilon)
+        losses = losses_of_logits(pred, labels, probabilities, epsilon)
     data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses)
     return data if lens is None else lens.induced(data)
 
@@ -228,15 +236,11 @@ def _epsilon(y_pred: Any, pred: Array) -> float:
     return float(xp.finfo(pred.dtype if arrays.kind_of(pred) == "f" else xp.float64).eps)
 
 
-def _is_column(array: Array) -> bool:
-    return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
-
-
 def _check_swapped(true: Array, pred: Array, names: Names) -> None:
     """The order is (y_true, y_pred); say so where the two are plainly the other way round."""
-    if arrays.kind_of(true) != "f" or arrays.kind_of(pred) not in "iubU" or not _is_column(pred):
+    if arrays.kind_of(true) != "f" or arrays.kind_of(pred) not in "iubU" or not is_column(pred):
         return
-    if _is_column(true):
+    if is_column(true):
         swapped = bool(arrays.namespace(true).any((true > 0) & (true < 1)))
     else:
         swapped = true.ndim == 2 and not _is_one_hot(true)
@@ -256,7 +260,7 @@ def _check_pred_type(pred: Array, names: Names) -> None:
         )
     if kind == "U":
         raise TypeError(f"`{names.y_pred}` holds strings, expected probabilities; pass the output of predict_proba")
-    if kind == "b" or (kind in "iu" and _is_column(pred) and pred.shape[0] > 0):
+    if kind == "b" or (kind in "iu" and is_column(pred) and pred.shape[0] > 0):
         raise TypeError(
             f"`{names.y_pred}` has dtype {pred.dtype} and looks like predicted labels, expected probabilities; "
             f"pass the output of predict_proba, or {names.y_pred}.astype(float) if 0 and 1 are meant as probabilities"
@@ -277,8 +281,10 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         raise ValueError(f"`{names.y_pred}` has shape {tuple(pred.shape)}, expected at least one column")
     xp = arrays.namespace(pred)
     if from_logits:
-        pred = _softmax(xp, arrays.cast(xp, pred, "float64", or_else=target), names)
-    binary = _is_column(pred)
+        logits = arrays.cast(xp, pred, "float64", or_else=target)
+        pred = softmax(xp, logits, names.y_pred)
+        warn_of_probabilities(xp, logits, names.y_pred, names.from_logits)
+    binary = is_column(pred)
     # Rounding of the entries, and of sums of m of them in float32.
     tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
     if arrays.is_host(pred):
@@ -299,7 +305,11 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
             (pred < 0) | (pred > 1 + tolerance),
             lambda at, x: (
                 f"`{names.y_pred}{at}` is {x:.9g}, expected a probability between 0 and 1; "
-                f"for logits pass {names.from_logits}, for rounding errors clip to [0, 1]"
+                + (
+                    "divide percentages by 100"
+                    if _are_percentages(xp, pred)
+                    else f"for logits pass {names.from_logits}, for rounding errors clip to [0, 1]"
+                )
             ),
         )
     if binary:
@@ -321,41 +331,15 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
     return pred
 
 
+def _are_percentages(xp: Any, values: Array) -> bool:
+    """Whether numbers that are no probabilities are so times 100: rows that sum to 100, or a column from 0 to 100."""
+    if not (float(xp.min(values)) >= 0 and 2 < float(xp.max(values)) <= 101):
+        return False
+    return is_column(values) or float(xp.max(xp.abs(xp.sum(values, axis=1) - 100))) <= 1
+
+
 _FLOAT32_EPSILON = 2.0**-23
 _FLOAT64_EPSILON = 2.0**-52
-
-
-def _softmax(xp: Any, logits: Array, names: Names) -> Array:
-    """Softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
-    reject(
-        logits,
-        xp.isnan(logits) | (logits == xp.inf),
-        lambda at, x: f"`{names.y_pred}{at}` is {x}, expected a logit below infinity; drop or repair such rows first",
-    )
-    if logits.ndim == 1 or logits.shape[1] == 1:
-        small = xp.exp(-xp.abs(logits))
-        return xp.where(logits < 0, small / (1 + small), 1 / (1 + small))
-    highest = xp.max(logits, axis=1, keepdims=True)
-    reject(
-        highest[:, 0],
-        highest[:, 0] == -xp.inf,
-        lambda at, x: f"`{names.y_pred}{at}` has only logits of -inf, expected at least one finite logit a row",
-    )
-    powers = xp.exp(logits - highest)
-    return powers / xp.sum(powers, axis=1, keepdims=True)
-
-
-def _losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon: float) -> Array:
-    """-log of the softmax of each label: the gap to the highest logit, less the log of the highest probability."""
-    xp = arrays.namespace(probabilities)
-    logits = xp.astype(logits, probabilities.dtype, copy=False)
-    if _is_column(logits):
-        second = xp.reshape(logits, (-1,))
-        logits = xp.stack((xp.zeros_like(second), second), axis=1)
-    own = xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    losses = (xp.max(logits, axis=1) - own) - xp.log(xp.max(probabilities, axis=1))
-    # Of an infinite one, as a probability of 0 has it, the largest that a probability can have.
-    return xp.where(xp.isfinite(losses), losses, xp.full_like(losses, -math.log(epsilon)))
 
 
 def _labels(
@@ -376,7 +360,7 @@ def _labels(
         )
     xp = arrays.namespace(true)
     called = None if classes is None else _class_names(classes, m, names)
-    if not _is_column(true):
+    if not is_column(true):
         return _one_hot_labels(true, m, names), None if called is None else tuple(called.tolist())
     true = xp.reshape(true, (-1,))
     if called is None and kind == "U":

@@ -78,6 +78,7 @@ class TestOtherLibraries:
         assert data.input_epsilon == 2.0**-7
         np.testing.assert_allclose(data.probabilities.get(), p, rtol=2.0**-8)
 
+    @pytest.mark.filterwarnings("ignore::kcalib.GradientWarning")
     def test_gradients_and_lazy_views_are_resolved(self, cupy, torch_tensor):
         y, p = softmax_problem(30, 3)
         expected = kcalib.skce(y, p, kernel=KERNEL)

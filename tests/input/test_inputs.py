@@ -599,7 +599,40 @@ def test_logits_are_told_not_guessed(function: str, make_problem: MakeProblem) -
     for attribute in ("estimate", "brier_score"):
         value, expected = getattr(value, attribute, value), getattr(expected, attribute, expected)
     assert value == pytest.approx(expected, rel=1e-9)
-    assert FUNCTIONS[function](y, p, from_logits=True) != FUNCTIONS[function](y, p)
+    with pytest.warns(kcalib.LogitsWarning):
+        assert FUNCTIONS[function](y, p, from_logits=True) != FUNCTIONS[function](y, p)
+
+
+def test_probabilities_as_logits_are_told(xp: Library, make_problem: MakeProblem) -> None:
+    """Their softmax is a prediction like any other."""
+    y, p = make_problem(100, 3)
+    with pytest.warns(kcalib.LogitsWarning, match="with from_logits=True, but its rows are probabilities already"):
+        kcalib.brier_score(y, xp.asarray(p), from_logits=True)
+    p[90] = [1.5, -0.25, -0.25]  # rows of logits may sum to 1
+    kcalib.brier_score(y, xp.asarray(p), from_logits=True)
+    kcalib.brier_score(y % 2, xp.asarray(p[:, 0]), from_logits=True)  # so may a column of logits be in [0, 1]
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_percentages_are_told(columns: int, xp: Library, make_problem: MakeProblem) -> None:
+    y, p = make_problem(40, 3)
+    y, p = (y, p) if columns > 1 else (y % 2, p[:, 0])
+    with pytest.raises(ValueError, match=r"expected a probability between 0 and 1; divide percentages by 100"):
+        kcalib.brier_score(y, xp.asarray(np.round(100 * p, 1)))
+    with pytest.raises(ValueError, match="for logits pass from_logits=True"):
+        kcalib.brier_score(y, xp.asarray(100 * p - 3))
+
+
+def test_a_tensor_that_requires_gradients_is_told(make_problem: MakeProblem) -> None:
+    torch = pytest.importorskip("torch")
+    y, p = make_problem(40, 3)
+    tensor = torch.tensor(p, requires_grad=True)
+    with pytest.warns(
+        kcalib.GradientWarning, match=r"`y_pred` requires gradients, but none.*y_pred\.detach\(\)"
+    ) as said:
+        found = kcalib.evaluate(y, tensor)
+    assert len(said) == 1
+    assert found.brier_score == kcalib.evaluate(y, tensor.detach()).brier_score  # without a word
 
 
 def test_extreme_logits_neither_overflow_nor_vanish() -> None:

@@ -85,6 +85,7 @@ def test_kernels_come_back(kernel, tmp_path):
 def test_options_come_back(options, tmp_path):
     y, p = problem(150)
     y = np.array(options["classes"])[y] if "classes" in options else y
+    p = np.log(p) if options.get("from_logits") else p
     state = CalibrationState(4, **{"n_columns": 32, "n_resamples": 2} | options).update(y, p)
     for found in returned(state, tmp_path):
         assert found == state and found.options == state.options

@@ -12,6 +12,7 @@ from kcalib._input.forecasts import prepare
 from kcalib._packing import forecasts, labels
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib.distributions import Laplace, MultivariateNormal, Normal, Poisson, Samples
+from kcalib.estimators.skce import PairOptions
 from kcalib.inference import task
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
@@ -182,15 +183,18 @@ def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatc
         monkeypatch.setattr(
             module, "resolve", lambda *a, original=original, **k: packings.append(0) or original(*a, **k)
         )
-    counted = task.operator_for
 
-    def counting(*arguments, **options):
-        operator = counted(*arguments, **options)
-        moments = operator.moments
-        operator.moments = lambda *a, **o: sweeps.append(0) or moments(*a, **o)
-        return operator
+    def counting(make):
+        def made(*arguments):
+            operator = make(*arguments)
+            moments = operator.moments
+            operator.moments = lambda *a, **o: sweeps.append(0) or moments(*a, **o)
+            return operator
 
-    monkeypatch.setattr(task, "operator_for", counting)
+        return made
+
+    monkeypatch.setattr(PairOptions, "operator_for", counting(PairOptions.operator_for))
+    monkeypatch.setattr(task, "like", counting(task.like))
     result = kcalib.evaluate(y, prediction, estimator=estimator, method=method)
     assert len(packings) == 1
     # One sweep over the pairs, and for the spectrum of distributions but counts one with drawn targets.

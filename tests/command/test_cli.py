@@ -266,6 +266,7 @@ def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
 # -- demo
 
 
+@pytest.mark.grid
 def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
     asked = ["demo", "--level", "0.0083", *FAST, "--fail-if-miscalibrated"]  # 0.05 over all six
     assert main([*asked, "--json"]) == 3

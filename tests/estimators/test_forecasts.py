@@ -305,6 +305,7 @@ class Uniform(Distribution):
 
 
 class TestDraws:
+    @pytest.mark.grid
     def test_the_error_is_that_of_the_draws(self):
         """Over seeds the estimates spread as the standard error says, around the closed form."""
         y, prediction = targets("normal"), Normal(MEAN, STD)

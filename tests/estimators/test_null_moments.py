@@ -234,6 +234,7 @@ def law_by_draws(task: Task, count: int) -> tuple[float, float, float]:
     return float(squares.mean()), float(squares.std() / np.sqrt(count)), float(np.mean(traces))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("family", some(["normal", "laplace", "poisson", "negative binomial"], "normal", "poisson"))
 def test_distributions_against_draws(family):
     rng = np.random.default_rng(12)

@@ -68,6 +68,7 @@ def test_the_bound_from_features_is_near_that_of_all_pairs():
     assert features.kernel_eigenvalue == pytest.approx(pairs.kernel_eigenvalue, rel=0.1)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("family", ["normal", pytest.param("counts", marks=pytest.mark.grid)])
 def test_bounds_of_distributions_by_features(family):
     """Marks of counts are exact, so that the bound is one for the feature kernel; those of normals are random."""

@@ -24,6 +24,7 @@ def shifted(n: int, error: float, rng: np.random.Generator, low: float = 0.2) ->
     return (rng.uniform(size=n) < p + error).astype(int), p
 
 
+@pytest.mark.grid
 def test_the_bound_is_near_the_truth_where_the_error_is_the_same_everywhere():
     e = kcalib.evaluate(*shifted(8000, 0.1, np.random.default_rng(0)), threads=1)
     assert 0.075 < e.rms_error_lower <= 0.1

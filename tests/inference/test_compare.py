@@ -764,6 +764,7 @@ def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
     assert np.mean(added) > -0.05 * exact.standard_error**2
 
 
+@pytest.mark.grid
 def test_features_of_distributions_add_the_errors_of_both_kernels(monkeypatch):
     rng = np.random.default_rng(6)
     mean, std = rng.normal(size=120), np.exp(rng.normal(scale=0.5, size=120))
@@ -1009,11 +1010,13 @@ def test_ckce_coverage_and_type_one_error(name):
     check_world(name, "ckce", 100, 100)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("name", WORLDS)
 def test_brier_coverage(name):
     check_world(name, "brier", 100, 500)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("metric", "n"),
     [

@@ -39,6 +39,7 @@ class TestLevels:
         low, high = binomial_bounds(60, 0.1)
         assert low <= np.mean(pvalues("exact", 12, 60, n_resamples=19) <= 0.1) <= high
 
+    @pytest.mark.grid
     def test_spectrum(self):
         # Asymptotic: at n = 60 the level may be a few percent off.
         low, high = binomial_bounds(120, 0.1)

@@ -221,7 +221,7 @@ def test_few_draws_are_enough_for_the_level():
     assert result.pvalue < 0.01
 
 
-@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.grid)])
+@pytest.mark.parametrize("n", [1, *(pytest.param(n, marks=pytest.mark.grid) for n in (2, 3))])
 def test_predictions_that_leave_little_open(n):
     """No eigenvectors between fewer than two uncertain predictions: nothing is known beyond the draws."""
     p = np.eye(3)[np.zeros(40, dtype=int)]

@@ -353,7 +353,10 @@ def test_pearson_curves_that_have_names(law, kind):
     np.testing.assert_allclose(curve.isf([0.3, 0.01]), law.isf([0.3, 0.01]), rtol=1e-10)
 
 
-@pytest.mark.parametrize("skewness, kurtosis", [(0.5, 1.0), (-1.5, 5.5), (2.0, 10.0), (0.1, 0.03)])
+@pytest.mark.parametrize(
+    "skewness, kurtosis",
+    [*((0.5, 1.0), (-1.5, 5.5)), *(pytest.param(*m, marks=pytest.mark.grid) for m in ((2.0, 10.0), (0.1, 0.03)))],
+)
 @pytest.mark.parametrize("x", [*(pytest.param(x, marks=pytest.mark.grid) for x in (0.5, 4.0)), -40.0, 1e6])
 def test_pearson_type_iv_by_its_usual_parameters(skewness, kurtosis, x):
     """Density (1 + z^2)^-m exp(-nu atan z), z = (x - position) / scale (Heinrich 2004), by quadrature."""

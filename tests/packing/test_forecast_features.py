@@ -138,6 +138,7 @@ def test_tiles_threads_and_batches(monkeypatch):
     assert tiled.drawn_totals(0, 0).shape == (0,)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("name", EVERY)
 def test_the_mean_over_seeds_is_the_estimate_of_all_pairs(name):
     prediction = PREDICTIONS[name]
@@ -237,6 +238,7 @@ def test_routes_and_columns():
     assert [n_columns_beside(c, 3) for c in (16, 256, 512)] == [64, 64, 128]
 
 
+@pytest.mark.grid
 def test_error_of_draws():
     """As that of all pairs, and not below the spread of estimates with draws from other seeds."""
     prediction = PREDICTIONS["normal"]
@@ -278,7 +280,9 @@ def test_nearly_certain_predictions_keep_their_digits():
     np.testing.assert_allclose(found.marks, slopes, rtol=0, atol=1e-7 * std)
 
 
-@pytest.mark.parametrize("name", ["normal", "mixture", "poisson", "samples", "full covariances"])
+@pytest.mark.parametrize(
+    "name", some(["normal", "mixture", "poisson", "samples", "full covariances"], "mixture", "poisson")
+)
 def test_other_array_libraries(name):
     prediction = PREDICTIONS[name]
     y = drawn(prediction, 3)

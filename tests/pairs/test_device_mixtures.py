@@ -135,6 +135,7 @@ def test_float32(cupy):
     assert found == pytest.approx(expected, abs=2e-5)
 
 
+@pytest.mark.grid
 def test_covariances_of_many_dimensions_are_the_generic_operators_on_the_gpu(cupy):
     """Array operations, as on the CPU."""
     n, d, rng = 60, 17, np.random.default_rng(1)

@@ -287,7 +287,7 @@ def test_known_temperature_of_labels(temperature):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("normal", "beta") else pytest.mark.grid) for name in FAMILIES]
+    "name", [pytest.param(name, marks=[] if name == "normal" else pytest.mark.grid) for name in FAMILIES]
 )
 def test_interval_covers_one_for_calibrated_predictions(name):
     case = FAMILIES[name]

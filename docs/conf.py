@@ -14,8 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 import kcalib
-from kcalib._command.files import names as file_names
-from kcalib._input import columns
+from kcalib._input import columns, parameters
 from kcalib._pairs import dispatch
 
 project = "kcalib"
@@ -78,10 +77,10 @@ rst_epilog = f"""
 .. |probability_names| replace:: {names(columns.PROBABILITY_NAMES)}
 .. |logit_names| replace:: {names(columns.LOGIT_NAMES)}
 .. |label_names| replace:: {names(columns.LABEL_NAMES)}
-.. |mean_names| replace:: {names(file_names.MEAN_NAMES)}
-.. |std_names| replace:: {names(file_names.STD_NAMES)}
-.. |samples_names| replace:: {names(file_names.SAMPLES_NAMES)}
-.. |rate_names| replace:: {names(file_names.RATE_NAMES)}
+.. |mean_names| replace:: {names(parameters.MEAN_NAMES)}
+.. |std_names| replace:: {names(parameters.STD_NAMES)}
+.. |samples_names| replace:: {names(parameters.SAMPLES_NAMES)}
+.. |rate_names| replace:: {names(parameters.RATE_NAMES)}
 """
 
 

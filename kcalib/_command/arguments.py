@@ -10,10 +10,9 @@ from typing import Any
 
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
-from kcalib._command.files import names
 from kcalib._command.state_arguments import STREAMED_FROM, add_bandwidth, add_running, add_state_options
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
-from kcalib._input import columns
+from kcalib._input import columns, parameters
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.binning import N_BINS
@@ -42,14 +41,16 @@ probs.0, probs0), or probs_cat, probs_dog, ... for labels cat, dog, ...
 Regression: targets, and for each sample a predicted distribution: a normal one by its mean and
 standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of
 samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ... and mean_0, ...,
-std_0, ...; arrays are (n, d), samples (n, S, d).
+std_0, ...; arrays are (n, d), samples (n, S, d). Also negative binomial distributions by mean and
+dispersion, normal ones of vectors by arrays mean and cov or scale_tril, and Laplace distributions,
+by --loc and --scale only, since files of normal ones have such names, too.
 
 names, in order of preference:
   probabilities  {", ".join(columns.PROBABILITY_NAMES)}
   logits         {", ".join(columns.LOGIT_NAMES)} (a softmax is applied)
-  mean and std   {", ".join(names.MEAN_NAMES)}; {", ".join(names.STD_NAMES)}
-  samples        {", ".join(names.SAMPLES_NAMES)}
-  rate           {", ".join(names.RATE_NAMES)}
+  mean and std   {", ".join(parameters.MEAN_NAMES)}; {", ".join(parameters.STD_NAMES)}
+  samples        {", ".join(parameters.SAMPLES_NAMES)}
+  rate           {", ".join(parameters.RATE_NAMES)}
   labels         {", ".join(columns.LABEL_NAMES)} (targets, too)
 
 exit codes:
@@ -152,7 +153,8 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_reading(parser: argparse.ArgumentParser) -> None:
+def _add_reading(parser: argparse.ArgumentParser) -> Any:
+    """The group of options that say what to read."""
     names = parser.add_argument_group("what to read")
     which = names.add_mutually_exclusive_group()
     which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
@@ -162,9 +164,17 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
     which.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
     names.add_argument(
+        "--dispersion", metavar="NAME", help="beside --mean: the same for negative binomial distributions"
+    )
+    names.add_argument("--cov", metavar="NAME", help="beside --mean: array (n, d, d) of covariance matrices")
+    names.add_argument("--scale-tril", metavar="NAME", help="beside --mean: array (n, d, d) of their Cholesky factors")
+    which.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
+    names.add_argument("--scale", metavar="NAME", help="the same for their scales")
+    names.add_argument(
         "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
     )
     names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+    return names
 
 
 def _add_comparing(parser: argparse.ArgumentParser) -> None:
@@ -202,15 +212,7 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_updating(parser: argparse.ArgumentParser) -> None:
-    reading = parser.add_argument_group("what to read")
-    which = reading.add_mutually_exclusive_group()
-    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
-    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
-    reading.add_argument("--labels", metavar="NAME", help="array or column with the labels, or a file NAME.npy")
-    reading.add_argument(
-        "--from-logits", action="store_true", help="the predictions are logits, however they are named"
-    )
-    add_running(reading)
+    add_running(_add_reading(parser))
     numbers = parser.add_argument_group("numbers of the rows, of which none may come twice")
     numbers.add_argument(
         "--part", metavar="INT", type=integer(0, 2**23 - 1),

@@ -18,6 +18,7 @@ from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, report
 from kcalib._input.data import Data
 from kcalib.bandwidth import NoLengthScaleError
+from kcalib._input.parameters import PARAMETERS
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of
@@ -29,6 +30,10 @@ OF_LENSES = {
     "groups": "--lens groups",
 }
 OF_STATES = ("rows", "tolerance", "n_columns", "n_resamples", "n_bins", "seed")
+
+# Parameters that go first, of which one names the predictions, and those that go beside one of them.
+SINGLE = ("mean", "samples", "rate", "loc")
+BESIDE = {"std": "mean", "dispersion": "mean", "cov": "mean", "scale_tril": "mean", "scale": "loc"}
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,16 @@ class Failure:
 
 
 def reading_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("probs", "logits", "labels", "from_logits", "mean", "std", "samples", "rate")
-    reading = {name: getattr(arguments, name) for name in names}
-    for option in ("probs", "logits", "samples", "rate"):
-        if reading["std"] is not None and reading[option] is not None:
-            arguments.usage_error(f"--std goes with --mean, not with --{option}; leave it out")
-    for option in ("mean", "std", "samples", "rate"):
+    reading = {name: getattr(arguments, name) for name in ("probs", "logits", "labels", "from_logits", *PARAMETERS)}
+    for second, first in BESIDE.items():
+        for option in ("probs", "logits", *SINGLE):
+            if option != first and reading[second] is not None and reading[option] is not None:
+                arguments.usage_error(f"{flag(second)} goes with {flag(first)}, not with {flag(option)}; leave it out")
+    for option in PARAMETERS:
         if reading["from_logits"] and reading[option] is not None:
-            arguments.usage_error(f"--from-logits is for class probabilities, --{option} for regression; leave one out")
+            arguments.usage_error(
+                f"--from-logits is for class probabilities, {flag(option)} for regression; leave one out"
+            )
     return reading
 
 
@@ -105,7 +112,7 @@ def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator
         raise
     except (ValueError, TypeError) as error:
         message = spelled(error)
-        if any(f"`{name}" in message for name in ("y_true", "y_pred", "mean", "std", "samples", "rate")):
+        if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
             message += f" ({found.origin})"
         raise files.FileError(message) from None
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from kcalib._backend.options import OptionError
+from kcalib.distributions import Distribution
 from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
 if TYPE_CHECKING:  # of it the results of few calls are made
@@ -47,12 +49,22 @@ class Source(ABC):
 
     @property
     @abstractmethod
+    def prediction(self) -> str | None:
+        """The family of predicted distributions, such as "Normal"; None for class probabilities."""
+
+    @property
+    @abstractmethod
     def n_classes(self) -> int:
-        """The number of classes, 2 for predictions of shape (n,)."""
+        """The number of classes, 2 for predictions of shape (n,); a ValueError for predicted distributions."""
+
+    @property
+    @abstractmethod
+    def n_columns(self) -> int:
+        """The number of numbers in a prediction, at least 1."""
 
     @abstractmethod
     def chunks(self, rows: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Labels and predictions of the samples from `start` on, `rows` at a time, fewer in the last chunk.
+        """Labels or targets, and predictions, from `start` on, `rows` at a time, fewer in the last chunk.
 
         Nothing is read ahead: a chunk is read when it is asked for, and only this one is held.
 
@@ -66,10 +78,11 @@ class Source(ABC):
 
         Yields
         ------
-        y_true : array, shape (rows,)
-            Labels as numbers of the columns, int64.
-        y_pred : array, shape (rows, m) or (rows,)
-            Probabilities, checked; in the dtype that they are kept in, float64 if they are kept as logits.
+        y_true : array, shape (rows,) or (rows, d)
+            Labels as numbers of the columns, int64; targets, float64.
+        y_pred : array, shape (rows, m) or (rows,), or Distribution
+            Probabilities, checked; in the dtype that they are kept in, float64 if they are kept as logits. Or
+            predicted distributions.
 
         Raises
         ------
@@ -89,9 +102,9 @@ class Source(ABC):
 
         Returns
         -------
-        y_true : array, shape (stop - start,)
+        y_true : array, shape (stop - start,) or (stop - start, d)
             As `chunks` has them.
-        y_pred : array, shape (stop - start, m) or (stop - start,)
+        y_pred : array, shape (stop - start, m) or (stop - start,), or Distribution
             The same; functions of kcalib that read all samples at once take both.
 
         Raises
@@ -119,7 +132,7 @@ class Source(ABC):
         Parameters
         ----------
         **options
-            Those of `kcalib.streaming.CalibrationState`.
+            Those of `kcalib.streaming.CalibrationState`, or of `kcalib.streaming.ForecastState`.
         """
 
     @abstractmethod
@@ -133,6 +146,17 @@ class Source(ABC):
         **options
             Those of `kcalib.streaming.ComparisonState`.
         """
+
+
+@singledispatch
+def rows_of(pred: Any, rows: slice) -> Any:
+    """Some rows of predictions that a source has given."""
+    return pred[rows]
+
+
+@rows_of.register
+def _(pred: Distribution, rows: slice) -> Distribution:
+    return pred.take(rows)
 
 
 def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from kcalib._backend.options import OptionError, check_integer
 from kcalib._input.data import Data
-from kcalib._input.source import Source
+from kcalib._input.source import Source, rows_of
 from kcalib._packing import Packed
 from kcalib._packing.packed import name_of
 from kcalib.bandwidth import NoLengthScaleError
@@ -60,11 +60,11 @@ def blocks_of_source(
     size = _size(source, block_size)
     mean, n, first, from_first = _Mean(), 0, None, ""
     for true, pred in source.chunks(max(1, PIECE // size) * size):
-        used = len(pred) // size * size
-        n += len(pred)
+        used = len(true) // size * size
+        n += len(true)
         if not used:
             continue
-        data = prepared(true[:used], pred[:used])
+        data = prepared(true[:used], rows_of(pred, slice(used)))
         if first is None and (kernel is None or kernel.open_metrics()):
             some = data.take(np.arange(min(FIRST, used)))
             found = packed(some, kernel)

@@ -18,7 +18,7 @@ from typing import Any
 
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer
-from kcalib._input.source import Source
+from kcalib._input.source import Source, rows_of
 from kcalib.streaming._file import Content, packed, read, unpacked, write
 from kcalib.streaming._progress import row_progress
 from kcalib.streaming._rows import PART
@@ -26,7 +26,7 @@ from kcalib.streaming._signals import StopRequest, noted_signals
 from kcalib.streaming.state import CalibrationState
 
 CHUNK_ROWS = 65536
-CHUNK_VALUES = 2**22  # most probabilities of a chunk
+CHUNK_VALUES = 2**22  # most numbers of predictions of a chunk
 FIRST_SLICE = 1024  # rows of a chunk that are added at a time, before it is known how long they take
 SLICE_SECONDS = 0.25  # that they should take: signals wait for them
 SHARE_OF_SAVING = 0.05  # of the time of a run
@@ -253,7 +253,7 @@ def feed(
 ) -> CalibrationState:
     """Update `state` with the rows of `note` that follow those it has; save to `path`. See `run`."""
     chunk_rows = check_integer("chunk_rows", chunk_rows, 1)
-    chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_classes))
+    chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_columns))
     begin = row = _place(state, note) if resume else note.begin
     finished = note.end is not None and begin >= note.end
     with ExitStack() as stack:
@@ -298,7 +298,7 @@ def _slices(source: Source, begin: int, end: int | None, chunk_rows: int) -> Ite
         while at < length:
             stop = min(length, at + size - row % size)
             before = time.perf_counter()
-            yield y_true[at:stop], y_pred[at:stop]
+            yield y_true[at:stop], rows_of(y_pred, slice(at, stop))
             seconds = time.perf_counter() - before
             fitting = SLICE_SECONDS * (stop - at) / max(seconds, 1e-6)
             size = max(1, min(2 * size, chunk_rows, 2 ** int(math.log2(max(1.0, fitting)))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def csv_source(path: Path) -> Source:
     def read(choice: Choice, labels: str | None) -> tuple[np.ndarray, np.ndarray | None]:
         opened = table if path == STDIN else Table.opened(path)
         try:
-            pred, true = opened.rows(choice.names, labels, as_text=choice.classes is not None).take(None)
+            pred, true = opened.columns(choice.names, labels, as_text=choice.classes is not None).take(None)
         finally:
             opened.lines.close()
         if not len(pred):
@@ -40,21 +41,19 @@ def csv_source(path: Path) -> Source:
 def stdin_part(wanted: Wanted) -> Part:
     """Standard input in pieces, as it comes."""
     table = _standard_input()
-    columns = wanted.columns("column", table.header)
-    choice, labels = wanted.choice(columns), wanted.label_name(columns)
-    found = wanted.found(columns, choice, labels)
-    rows = table.rows(choice.names, labels, logits=found.from_logits, as_text=choice.classes is not None)
+    found = wanted.found(wanted.columns("column", table.header))
+    rows = table.rows(found)
 
-    def batches() -> Iterator[tuple[np.ndarray | None, np.ndarray]]:
+    def batches() -> Iterator[tuple[np.ndarray, Any]]:
         whole = True
-        while True:
-            pred, true = rows.take(LINES)
-            if not len(pred):
-                return
-            whole = whole and pred.dtype.kind == "i"
-            yield true, pred if whole else pred.astype(np.float64, copy=False)
+        while len((batch := rows.take(LINES))[1]):
+            true, pred = batch
+            if isinstance(pred, np.ndarray):
+                whole = whole and pred.dtype.kind == "i"
+                pred = pred if whole else pred.astype(np.float64, copy=False)
+            yield true, pred
 
-    return BatchesPart(batches, Wanted(from_logits=found.from_logits, classes=found.classes), once=True, place="-")
+    return BatchesPart(batches, Wanted(classes=found.classes), once=True, place="-", found=found)
 
 
 def _standard_input() -> Table:

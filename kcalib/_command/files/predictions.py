@@ -11,7 +11,6 @@ import numpy as np
 
 from kcalib import distributions
 from kcalib._command.files.csv import STDIN, csv_source
-from kcalib._command.files.names import FamilyChoice, choose_forecasts, target_names
 from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
 from kcalib._command.files.parquet import parquet_source
 from kcalib._command.files.source import Source
@@ -19,6 +18,7 @@ from kcalib._input.columns import CLASSES_NAME, LABEL_NAMES, Choice, FileError, 
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.labels import Names
+from kcalib._input.parameters import VECTORS, FamilyChoice, choose_forecasts, target_names
 from kcalib.distributions import Distribution
 from kcalib.streaming.sources.content import as_text, check_content
 from kcalib.streaming.sources.npy import label_file
@@ -56,7 +56,7 @@ class FileForecasts:
     """Targets and the parameters of predicted distributions."""
 
     y_true: np.ndarray  # shape: (n,) or (n, d)
-    family: str  # a key of `FAMILIES`
+    family: str  # a class of `kcalib.distributions`
     parameters: dict[str, np.ndarray]  # by the names that the family has for them
     name: str
     origin: str
@@ -78,10 +78,7 @@ def read_predictions(
     logits: str | None = None,
     labels: str | None = None,
     from_logits: bool = False,
-    mean: str | None = None,
-    std: str | None = None,
-    samples: str | None = None,
-    rate: str | None = None,
+    **parameters: str | None,
 ) -> FilePredictions | FileForecasts:
     """Predictions and labels, or targets, of one model from one file.
 
@@ -99,10 +96,10 @@ def read_predictions(
         the file of that name beside it.
     from_logits : bool
         Whatever is read are logits, however it is named.
-    mean, std, samples, rate : str, optional
-        Names, or prefixes of families of columns, of the parameters of predicted distributions; `labels` then names
-        the targets. Default: the first of `FAMILIES` that the file has all parameters of, if it has no class
-        probabilities.
+    **parameters : str, optional
+        Names, or prefixes of families of columns, of the parameters of predicted distributions, by those of
+        `_input.parameters.PARAMETERS`; `labels` then names the targets. Default: the first of `FAMILIES` that the file
+        has all parameters of, if it has no class probabilities.
 
     Returns
     -------
@@ -117,7 +114,6 @@ def read_predictions(
         If the system refuses to open it.
     """
     path = Path(path)
-    given = {"mean": mean, "std": std, "samples": samples, "rate": rate}
     suffix = ".csv" if path == STDIN else suffix_of(path)
     if suffix not in SUFFIXES:
         raise FileError(f"the suffix is {suffix!r}, expected one of {', '.join(SUFFIXES)}; convert the file")
@@ -126,7 +122,7 @@ def read_predictions(
     if suffix == ".npy":
         whole = npy_array(path)
         if whole.dtype.names is None:
-            _check_no_names(probs=probs, logits=logits, **given)
+            _check_no_names(probs=probs, logits=logits, **parameters)
             return _plain_npy(path, whole, labels, from_logits)
         source = field_source(whole)
     else:
@@ -134,7 +130,7 @@ def read_predictions(
 
     forecasts = None
     if probs is None and logits is None and not from_logits:
-        forecasts = choose_forecasts(source, given)
+        forecasts = choose_forecasts(source, parameters)
     if forecasts is not None:
         return _read_forecasts(path, source, forecasts, labels)
     choice = choose(source, probs, logits)
@@ -173,7 +169,7 @@ def read_predictions(
 
 def _read_forecasts(path: Path, source: Source, chosen: FamilyChoice, labels: str | None) -> FileForecasts:
     file = label_file(labels)
-    vectors = chosen.family == "Normal" and len(chosen.names["mean"]) > 1
+    vectors = chosen.family in VECTORS and len(chosen.names["mean"]) > 1
     targets = () if file is not None else target_names(source, labels, vectors)
     *parameters, true = _read_groups(source, [*chosen.names.values(), targets])
     if file is not None:

@@ -13,9 +13,20 @@ from typing import Any
 import numpy as np
 
 from kcalib._input.columns import FileError
-from kcalib.streaming.sources.content import damaged, identity, library, stacked
+from kcalib.streaming.sources.content import damaged, identity, library
 from kcalib.streaming.sources.npy import label_file
-from kcalib.streaming.sources.part import Blocks, Cursor, Part, Rows, Slices, Wanted, rows_sampled, sampled
+from kcalib.streaming.sources.part import (
+    Blocks,
+    Cursor,
+    Part,
+    Rows,
+    Slices,
+    Wanted,
+    columns_of,
+    rows_from,
+    rows_sampled,
+    sampled,
+)
 
 _BATCH = 8192  # rows of a Parquet file that are decoded together
 
@@ -42,14 +53,12 @@ class TablePart(Part):
         holder: str = "the data set",
     ):
         columns = wanted.columns("column", names, holder="the file" if place else holder)
-        choice = wanted.choice(columns)
         self.place, self.n = place, n
         if label_file(wanted.labels) is not None:
             raise FileError("labels of a table that is read in pieces are a column of it; add one")
-        self._labels = wanted.label_name(columns)
-        self.wanted = tuple(dict.fromkeys((*choice.names, self._labels)))
+        self.found = wanted.found(columns)
+        self.wanted = self.found.names
         check_once(names, self.wanted)
-        self.found = wanted.found(columns, choice, self._labels)
         self._table, self._tables, self._identity = table, tables, identity
         self.n_columns = None
 
@@ -61,7 +70,7 @@ class TablePart(Part):
         finally:
             cursor.close()
         if rows is not None:
-            self.n_columns = 0 if rows[1].ndim == 1 else int(rows[1].shape[1])
+            self.n_columns = columns_of(rows[1])
         return self
 
     def open(self, start: int) -> Cursor:
@@ -80,9 +89,8 @@ class TablePart(Part):
 
     def rows(self, table: Table, at: int) -> Rows:
         """Rows from number `at` on as arrays."""
-        names = self.found.y_pred
-        pred = stacked([arrow_array(table.column(name), name, at) for name in names], names)
-        return arrow_array(table.column(self._labels), self._labels, at), pred
+        arrays = {name: arrow_array(table.column(name), name, at) for name in self.wanted}
+        return rows_from(self.found, arrays.__getitem__)
 
     def identity(self) -> Iterator[bytes]:
         if self._identity is not None:

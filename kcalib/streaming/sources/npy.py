@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -161,23 +161,23 @@ Member = StoredArray | PackedArray
 class NumpyPart(Part):
     """Predictions and labels in .npy files or in members of an .npz file."""
 
-    def __init__(self, path: Path, true: Member, pred: Member, found: Found):
+    def __init__(self, path: Path, true: Member, pred: Sequence[Member], found: Found):
         self.place, self.found = str(path), found
-        self.n_columns = columns_of(pred)
         self.n = check_lengths(true, pred, found)
-        self._files = list(dict.fromkeys((pred.path, true.path)))
+        self.n_columns = columns_of(found.predictions(pred))
+        self._files = list(dict.fromkeys((path, true.path)))
         self._true, self._pred = true, pred
 
     def open(self, start: int) -> Cursor:
         assert self.n is not None
-        true, pred = _Reader(self._true, start), _Reader(self._pred, start)
+        true, *pred = (_Reader(array, start) for array in (self._true, *self._pred))
 
         def rows(start: int, stop: int) -> Rows:
-            return as_text(true.read(start, stop)), pred.read(start, stop)
+            return as_text(true.read(start, stop)), self.found.predictions([one.read(start, stop) for one in pred])
 
         def close() -> None:
-            true.close()
-            pred.close()
+            for reader in (true, *pred):
+                reader.close()
 
         return Slices(rows, start, self.n, close)
 
@@ -215,17 +215,16 @@ def npy_part(path: Path, wanted: Wanted) -> Part:
             str(path),
             lambda: identity(path),
         )
-    for option in ("probs", "logits"):
-        if getattr(wanted, option) is not None:
-            columns = wanted.columns("array", ())
-            raise FileError(
-                f"the array has no fields, so {columns.spelled(option)} names nothing; leave it out (for logits: "
-                f"{columns.spelled('from_logits')})"
-            )
+    for option in wanted.given():
+        columns = wanted.columns("array", ())
+        remedy = f"leave it out (for logits: {columns.spelled('from_logits')})"
+        if option not in ("probs", "logits"):
+            remedy = "save predicted distributions as an .npz file of named arrays"
+        raise FileError(f"the array has no fields, so {columns.spelled(option)} names nothing; {remedy}")
     file = _labels_beside(path, wanted)
     logits = wanted.from_logits or "logits" in path.stem.lower()
-    found = Found(file.name, (path.name,), "file", logits, wanted.classes)
-    return NumpyPart(path, label_array(file), array, found)
+    found = Found((file.name,), (path.name,), "file", logits, wanted.classes)
+    return NumpyPart(path, label_array(file), [array], found)
 
 
 def _labels_beside(path: Path, wanted: Wanted) -> Path:
@@ -272,7 +271,8 @@ def npz_part(path: Path, wanted: Wanted) -> Part:
     except Exception as error:
         raise damaged("the archive", error) from None
     columns = wanted.columns("array", tuple(members))
-    choice = wanted.choice(columns)
+    file = label_file(wanted.labels)
+    found = wanted.found(columns, labels=file is None)
 
     def array(name: str) -> Member:
         info, what = members[name], f"array {name!r}"
@@ -287,12 +287,9 @@ def npz_part(path: Path, wanted: Wanted) -> Part:
         except Exception as error:
             raise damaged(what, error) from None
 
-    file = label_file(wanted.labels)
-    name = wanted.label_name(columns) if file is None else None
-    pred = array(choice.names[0])
-    true = array(name) if name is not None else label_array(file)  # type: ignore[arg-type]
-    found = wanted.found(columns, choice, name)
-    if CLASSES_NAME in members:
+    pred = [array(group[0]) for group in found.groups]
+    true = array(found.y_true) if file is None else label_array(file)
+    if CLASSES_NAME in members and found.family is None:
         with np.load(path, allow_pickle=False) as loaded:
             found = with_classes(found, as_text(loaded[CLASSES_NAME]), true.dtype)
     return NumpyPart(path, true, pred, found)

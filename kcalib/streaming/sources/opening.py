@@ -45,6 +45,15 @@ def source(
     logits: str | None = None,
     from_logits: bool = False,
     classes: Iterable[Any] | None = None,
+    mean: str | None = None,
+    std: str | None = None,
+    samples: str | None = None,
+    rate: str | None = None,
+    dispersion: str | None = None,
+    cov: str | None = None,
+    scale_tril: str | None = None,
+    loc: str | None = None,
+    scale: str | None = None,
 ) -> Source:
     """Samples that are read in pieces, from files, arrays or batches.
 
@@ -65,6 +74,9 @@ def source(
         Tables: a ``pyarrow.dataset.Dataset`` of Parquet files, a ``pyarrow.Table``, or a ``Dataset`` or
         ``IterableDataset`` of Hugging Face ``datasets``.
 
+        Instead of arrays of predictions a pair may have predicted distributions, of `kcalib.distributions` or another
+        library's (`kcalib.distributions.as_distribution`).
+
         Batches: an iterable of pairs ``(y_true, y_pred)``, of batches or of single samples, or of dictionaries. An
         iterator is read once; a function that returns an iterator, called for each reading, or a list can be read
         from any sample on.
@@ -81,11 +93,19 @@ def source(
         The label of each column; default 0..m-1, the suffixes of a family of columns, or an array ``classes`` of a
         file of arrays. Labels that are strings need one of these: a piece does not show all of them.
 
+    mean, std, samples, rate, dispersion, cov, scale_tril, loc, scale : str, optional
+        Names of the arrays or columns of parameters of predicted distributions, or prefixes of families of columns
+        (``mean_0``, ``mean_1``, ... for targets that are vectors); `labels` then names the targets. They say what the
+        distributions are: mean and std `kcalib.distributions.Normal`, samples `Samples`, rate `Poisson`, mean and
+        dispersion `NegativeBinomial`, mean and cov or scale_tril `MultivariateNormal`, loc and scale `Laplace`.
+        Default: if there are no class probabilities, the first of these, but for Laplace, that there are all parameters
+        of, by the names that they have here, or "y_mean", "mu", "y_std", "sigma", "y_samples", "y_rate".
+
     Returns
     -------
     Source
-        With ``n``, ``n_classes``, ``chunks``, ``read``, ``fingerprint`` and ``describe``. Functions of kcalib that work
-        in pieces take it in place of ``y_true``.
+        With ``n``, ``n_classes``, ``prediction``, ``chunks``, ``read``, ``fingerprint`` and ``describe``.
+        Functions of kcalib that work in pieces take it in place of ``y_true``.
 
     Raises
     ------
@@ -127,7 +147,18 @@ def source(
     (100, 3)
     """
     named = None if classes is None else tuple(np.asarray(list(classes)).tolist())
-    wanted = Wanted(probs, logits, labels, bool(from_logits), named)
+    parameters = {
+        "mean": mean,
+        "std": std,
+        "samples": samples,
+        "rate": rate,
+        "dispersion": dispersion,
+        "cov": cov,
+        "scale_tril": scale_tril,
+        "loc": loc,
+        "scale": scale,
+    }
+    wanted = Wanted(probs, logits, labels, bool(from_logits), named, parameters)
     return opened(data, wanted)
 
 

@@ -14,11 +14,13 @@ from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
 from kcalib._input.source import Source
+from kcalib.distributions import Distribution
 from kcalib.streaming.comparison import ComparisonState
-from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, joined
+from kcalib.streaming.sources.parameters import Parameters
+from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, columns_of, joined
 from kcalib.streaming.state import CalibrationState
 
-CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most probabilities of a chunk
+CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predictions of a chunk
 
 
 class PartsSource(Source):
@@ -31,7 +33,7 @@ class PartsSource(Source):
         first = next((part for part in self._parts if part.n_columns is not None), self._parts[0])
         for part in self._parts:
             _check_same(part, first)
-        self._n_classes = None if first.n_columns is None else max(2, first.n_columns)
+        self._first, self._n_columns = first, first.n_columns
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the files again."""
@@ -45,11 +47,21 @@ class PartsSource(Source):
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
+    def prediction(self) -> str | None:
+        return self._first.found.family
+
+    @property
     def n_classes(self) -> int:
-        if self._n_classes is None:
+        if self.prediction is not None:
+            raise ValueError(f"the source has {self.prediction} distributions, which have no classes")
+        return max(2, self.n_columns)
+
+    @property
+    def n_columns(self) -> int:
+        if self._n_columns is None:
             pred = self.read(0, 1)[1]
-            self._n_classes = 2 if pred.ndim == 1 else max(2, int(pred.shape[1]))
-        return self._n_classes
+            self._n_columns = columns_of(Parameters.of(pred) if isinstance(pred, Distribution) else pred)
+        return max(1, self._n_columns)
 
     @property
     def resumable(self) -> bool:
@@ -74,8 +86,8 @@ class PartsSource(Source):
                         piece = _taken(part, cursor, rows - held, at)
                     if piece is None:
                         break
-                    at += len(piece[1])
-                    held += len(piece[1])
+                    at += len(piece[0])
+                    held += len(piece[0])
                     pieces.append(piece)
                     if held == rows:
                         yield joined(pieces)
@@ -93,7 +105,7 @@ class PartsSource(Source):
             found = next(chunks, None)
         finally:
             chunks.close()  # type: ignore[attr-defined]
-        count = 0 if found is None else len(found[1])
+        count = 0 if found is None else len(found[0])
         if found is None or count < stop - start:
             raise FileError(f"`stop` is {stop}, but there are {start + count} samples; read fewer")
         return found
@@ -114,11 +126,12 @@ class PartsSource(Source):
         files = f"{len(self._parts)} files, " if len(self._parts) > 1 else ""
         places = f"{files}{' to '.join(where)}: " if where[0] else ""
         n = "unknown number of" if self.n is None else str(self.n)
-        return f"{places}{n} samples, {self.n_classes} classes; {first.found.describe()}"
+        classes = f", {self.n_classes} classes" if self.prediction is None else ""
+        return f"{places}{n} samples{classes}; {first.found.describe()}"
 
     def summed(self, **options: Any) -> CalibrationState:
         state = CalibrationState(self.n_classes, **options)
-        for true, pred in self.chunks(rows_of_chunks(self.n_classes)):
+        for true, pred in self.chunks(rows_of_chunks(self.n_columns)):
             state.update(true, pred)
         if not state.n_samples:
             raise FileError(f"there are no samples in the source, {self.describe()}; pass one that has some")
@@ -126,7 +139,7 @@ class PartsSource(Source):
 
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> ComparisonState:
         state = ComparisonState(self.n_classes, tuple(models), **options)
-        for true, preds in together(models, rows_of_chunks(self.n_classes)):
+        for true, preds in together(models, rows_of_chunks(self.n_columns)):
             state.update(true, preds)
         return state
 
@@ -151,7 +164,7 @@ def together(models: Mapping[str, Source], rows: int) -> Iterator[tuple[Any, dic
     """Chunks of several models' samples, side by side; labels that differ are refused."""
     names, at = list(models), 0
     for chunks in itertools.zip_longest(*(source.chunks(rows) for source in models.values())):
-        counts = [0 if chunk is None else len(chunk[1]) for chunk in chunks]
+        counts = [0 if chunk is None else len(chunk[0]) for chunk in chunks]
         if len(set(counts)) > 1:
             short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
             raise ValueError(
@@ -170,9 +183,9 @@ def together(models: Mapping[str, Source], rows: int) -> Iterator[tuple[Any, dic
         yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}
 
 
-def rows_of_chunks(n_classes: int) -> int:
+def rows_of_chunks(n_columns: int) -> int:
     """Rows that are read at a time: enough for the work on them to be most of the time."""
-    return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_classes))
+    return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_columns))
 
 
 def _taken(part: Part, cursor: Cursor, most: int, at: int) -> Rows | None:
@@ -181,12 +194,13 @@ def _taken(part: Part, cursor: Cursor, most: int, at: int) -> Rows | None:
     count = 0
     while count < most and (rows := cursor.take(most - count)) is not None:
         pieces.append(rows)
-        count += len(rows[1])
+        count += len(rows[0])
     return checked(part.found, joined(pieces), at) if pieces else None
 
 
 def _check_same(part: Part, first: Part) -> None:
     for what, one, other in (
+        ("as predictions", *(one.found.family or "class probabilities" for one in (part, first))),
         ("columns of predictions", part.n_columns, first.n_columns),
         ("classes", part.found.classes, first.found.classes),
         ("logits" if part.found.from_logits else "probabilities", part.found.from_logits, first.found.from_logits),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._input.columns import CLASSES_NAME, FileError
-from kcalib.streaming.sources.content import as_text, damaged, stacked
+from kcalib.streaming.sources.content import as_text, damaged
+from kcalib.streaming.sources.parameters import Parameters
 from kcalib.streaming.sources.part import (
     Found,
     Part,
@@ -19,6 +20,9 @@ from kcalib.streaming.sources.part import (
     Wanted,
     check_lengths,
     columns_of,
+    found_in,
+    plain,
+    rows_from,
     sampled,
     with_classes,
 )
@@ -27,11 +31,11 @@ from kcalib.streaming.sources.part import (
 class ArraysPart(Part):
     """Labels and predictions as arrays that can be sliced, from wherever they are."""
 
-    def __init__(self, true: Any, pred: Any, found: Found, place: str = ""):
+    def __init__(self, true: Any, pred: Sequence[Any], found: Found, place: str = ""):
         self.place, self.found = place, found
-        self.n_columns = columns_of(pred)
         self.n = check_lengths(true, pred, found)
-        self.true, self.pred = true, pred
+        self.n_columns = columns_of(found.predictions(pred))
+        self.true, self.pred = true, tuple(pred)
 
     def open(self, start: int) -> Slices:
         assert self.n is not None
@@ -40,33 +44,47 @@ class ArraysPart(Part):
     def _rows(self, start: int, stop: int) -> Rows:
         self._release()  # what was read before
         try:
-            return sliced(self.true, start, stop), sliced(self.pred, start, stop)
+            pred = self.found.predictions([sliced(array, start, stop) for array in self.pred])
+            return sliced(self.true, start, stop), pred
         except Exception as error:  # of the library that reads them
             if not self.place or isinstance(error, FileError):
                 raise
             raise damaged(f"what there is between the rows {start} and {stop}", error) from None
 
     def _release(self) -> None:
-        release(self.true)
-        release(self.pred)
+        for array in (self.true, *self.pred):
+            release(array)
 
     def identity(self) -> Iterator[bytes]:
-        return sampled(self.true, self.pred)
+        return sampled(self.true, self.found.predictions(self.pred))
+
+
+class DistributionsPart(ArraysPart):
+    """Targets as an array, and distributions, whose parameters were checked when they were made."""
+
+    def __init__(self, true: Any, pred: Parameters):
+        self._made = pred
+        super().__init__(true, list(pred.values.values()), found_in(pred, "y_true"))
+
+    def _rows(self, start: int, stop: int) -> Rows:
+        return sliced(self.true, start, stop), self._made[start:stop]
 
 
 def pair(true: Any, pred: Any, wanted: Wanted) -> Part:
-    found = Found("y_true", ("y_pred",), "array", wanted.from_logits, wanted.classes)
-    return ArraysPart(_sliceable(true, "y_true"), _sliceable(pred, "y_pred"), found)
+    pred, wanted = plain(pred, wanted)
+    true = _sliceable(true, "y_true")
+    if isinstance(pred, Parameters):
+        return DistributionsPart(true, pred)
+    found = Found(("y_true",), ("y_pred",), "array", wanted.from_logits, wanted.classes)
+    return ArraysPart(true, [_sliceable(pred, "y_pred")], found)
 
 
 def named_arrays(holder: str, names: list[str], get: Callable[[str], Any], wanted: Wanted, place: str) -> ArraysPart:
     """Two of several arrays that have names."""
     columns = wanted.columns("array", tuple(names), holder=holder)
-    choice = wanted.choice(columns)
-    label = wanted.label_name(columns)
-    pred, true = get(choice.names[0]), get(label)
-    found = wanted.found(columns, choice, label)
-    if CLASSES_NAME in names:
+    found = wanted.found(columns)
+    pred, true = [get(group[0]) for group in found.groups], get(found.y_true)
+    if CLASSES_NAME in names and found.family is None:
         found = with_classes(found, as_text(np.asarray(get(CLASSES_NAME)[:])), np.dtype(true.dtype))
     return ArraysPart(true, pred, found, place)
 
@@ -90,20 +108,16 @@ class FieldsPart(Part):
         identity: Callable[[], Iterator[bytes]] | None = None,
     ):
         columns = wanted.columns("column", dtype.names or (), holder="the file" if place else "the array")
-        choice = wanted.choice(columns)
-        self._labels = wanted.label_name(columns)
-        self.place, self.n, self.found = place, n, wanted.found(columns, choice, self._labels)
-        shape = dtype[choice.names[0]].shape
-        self.n_columns = len(choice.names) if len(choice.names) > 1 else int(shape[0]) if shape else 0
+        self.place, self.n, self.found = place, n, wanted.found(columns)
         self._structured, self._identity = rows, identity
+        self.n_columns = columns_of(rows_from(self.found, np.empty(1, dtype).__getitem__)[1])
 
     def open(self, start: int) -> Slices:
         assert self.n is not None
         return Slices(self._rows, start, self.n)
 
     def _rows(self, start: int, stop: int) -> Rows:
-        rows = self._structured(start, stop)
-        return as_text(rows[self._labels]), stacked([rows[name] for name in self.found.y_pred], self.found.y_pred)
+        return rows_from(self.found, self._structured(start, stop).__getitem__)
 
     def identity(self) -> Iterator[bytes]:
         if self._identity is not None:

@@ -66,7 +66,7 @@ class ZarrPart(ArraysPart):
 
     def identity(self) -> Iterator[bytes]:
         """The names, sizes and times of all files beneath the arrays, without a look into them."""
-        for array in (self.found.y_true, *self.found.y_pred):
+        for array in self.found.names:
             for folder, folders, files in os.walk(self._path / array):
                 folders.sort()
                 for name in sorted(files):

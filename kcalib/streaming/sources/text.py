@@ -1,6 +1,6 @@
 """Columns of text files: a header, then one sample a line, `.csv` and `.tsv`, also compressed (`.gz`).
 
-`Table` and `TextRows` are also what the command reads whole files and standard input by.
+`Table` and `its rows are also what the command reads whole files and standard input by.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcalib.streaming.sources.content import identity
 from kcalib.streaming.sources.fast_text import arrow_reader, block_columns, plain
 from kcalib.streaming.sources.lines import Lines, Records, delimiter_of, lines_of, records
 from kcalib.streaming.sources.npy import label_file
-from kcalib.streaming.sources.part import Cursor, Part, Rows, Wanted
+from kcalib.streaming.sources.part import Cursor, Found, Part, Rows, Wanted
 
 BLOCK = 2**20  # bytes that pyarrow reads at once; of shorter files importing it would take longer than reading them
 _LINES = 64  # headers in a block at least: of thousands of columns a few lines are more bytes
@@ -60,7 +60,14 @@ class Table:
             lines.close()
             raise
 
-    def rows(
+    def rows(self, found: Found) -> FoundRows:
+        """The rows of the columns that were found."""
+        classes = found.classes
+        as_text = classes is not None and isinstance(classes[0], str)
+        names, labels = (found.y_pred, found.y_true) if found.family is None else (found.names, None)
+        return FoundRows(self.columns(names, labels, logits=found.from_logits, as_text=as_text), found)
+
+    def columns(
         self, names: Sequence[str], labels: str | None, *, logits: bool = False, as_text: bool = False
     ) -> TextRows:
         """The rows of some columns; labels are text if they are names of classes, whatever they look like."""
@@ -235,6 +242,27 @@ class TextRows:
         return _Piece(np.frombuffer(numbers).reshape(-1, len(columns)), np.array(codes), list(different), whole)
 
 
+class FoundRows:
+    """Labels or targets, and predictions, of the rows of a text in order."""
+
+    def __init__(self, rows: TextRows, found: Found):
+        self._rows, self._found = rows, found
+        self.skip, self.close = rows.skip, rows.close
+
+    def take(self, most: int) -> Rows:
+        """Those of the next rows, at most so many."""
+        values, labels = self._rows.take(most)
+        if labels is not None:
+            return labels, values
+        places = {name: i for i, name in enumerate(self._found.names)}
+        table = values.reshape(len(values), len(places)).astype(np.float64, copy=False)
+
+        def of(names: tuple[str, ...]) -> np.ndarray:
+            return table[:, places[names[0]]] if len(names) == 1 else table[:, [places[name] for name in names]]
+
+        return of(self._found.targets), self._found.predictions([of(names) for names in self._found.groups])
+
+
 def _labels_of(pieces: list[_Piece], as_text: bool) -> np.ndarray:
     different: dict[str, int] = {}
     codes = []
@@ -279,21 +307,18 @@ class TextPart(Part):
         self.place, self._path = str(path), path
         table = Table.opened(path)
         try:
-            columns = wanted.columns("column", table.header)
-            choice = wanted.choice(columns)
             if label_file(wanted.labels) is not None:
                 raise FileError("labels of a text file that is read in pieces are a column of it; add one")
-            self.labels = wanted.label_name(columns)
-            self.found = wanted.found(columns, choice, self.labels)
-            self._rows_of(table)
+            self.found = wanted.found(wanted.columns("column", table.header))
+            table.rows(self.found)
         finally:
             table.lines.close()
-        self.n_columns = len(choice.names) if len(choice.names) > 1 else 0
+        self.n_columns = self.found.n_columns
         self._whole: bool | None = None
 
     def open(self, start: int) -> Cursor:
         table = Table.opened(self._path)
-        rows = self._rows_of(table)
+        rows = table.rows(self.found)
         try:
             rows.skip(start)
         except BaseException:
@@ -304,9 +329,9 @@ class TextPart(Part):
     def is_whole(self) -> bool:
         """Whether the single column of predictions has whole numbers alone, from its first row to its last."""
         if self._whole is None:
-            rows = self._rows_of(Table.opened(self._path))
+            rows = Table.opened(self._path).rows(self.found)
             try:
-                kinds = iter(lambda: _kind(rows.take(_ROWS)[0]), None)
+                kinds = iter(lambda: _kind(rows.take(_ROWS)[1]), None)
                 self._whole = all(kind == "i" for kind in kinds)
             finally:
                 rows.close()
@@ -315,28 +340,24 @@ class TextPart(Part):
     def identity(self) -> Iterator[bytes]:
         return identity(self._path)
 
-    def _rows_of(self, table: Table) -> TextRows:
-        found = self.found
-        as_text = found.classes is not None and isinstance(found.classes[0], str)
-        return table.rows(found.y_pred, self.labels, logits=found.from_logits, as_text=as_text)
 
-
-def _kind(values: np.ndarray) -> str | None:
-    """That of the dtype; None of no values."""
-    return values.dtype.kind if len(values) else None
+def _kind(pred: Any) -> str | None:
+    """That of the dtype of numbers; None of no rows."""
+    if not len(pred):
+        return None
+    return pred.dtype.kind if isinstance(pred, np.ndarray) else "f"
 
 
 class _TextCursor(Cursor):
-    def __init__(self, part: TextPart, rows: TextRows):
+    def __init__(self, part: TextPart, rows: FoundRows):
         self._part, self._rows = part, rows
 
     def take(self, most: int) -> Rows | None:
-        pred, true = self._rows.take(most)
+        true, pred = self._rows.take(most)
         if not len(pred):
             return None
-        if pred.dtype.kind == "i" and not self._part.is_whole():  # the column has others elsewhere
+        if _kind(pred) == "i" and not self._part.is_whole():  # the column has others elsewhere
             pred = pred.astype(np.float64)
-        assert true is not None
         return true, pred
 
     def close(self) -> None:

@@ -1,0 +1,263 @@
+"""Sources of targets and predicted distributions: every format gives the rows that were written, or a sentence."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import kcalib
+from kcalib import distributions
+from kcalib.distributions import (
+    Categorical,
+    Laplace,
+    Mixture,
+    MultivariateNormal,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    Samples,
+)
+from kcalib.streaming import source
+
+RNG = np.random.default_rng(3)
+N = 43
+Y, MEAN, STD = RNG.normal(size=N), RNG.normal(size=N), RNG.uniform(0.5, 2, size=N)
+COUNTS = RNG.poisson(3.0, size=N).astype(float)
+DRAWS = RNG.normal(size=(N, 5))
+VECTORS, CENTRES, WIDTHS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 2)), RNG.uniform(0.5, 2, size=(N, 2))
+FACTORS = np.tril(RNG.uniform(0.5, 2, size=(N, 2, 2)))
+COVARIANCES = FACTORS @ FACTORS.swapaxes(1, 2)
+
+# Arrays by names, options, and what they are.
+CASES = {
+    "normal": ({"y": Y, "mean": MEAN, "std": STD}, {}, Y, Normal(MEAN, STD)),
+    "named": ({"truth": Y, "a": MEAN, "b": STD}, {"labels": "truth", "mean": "a", "std": "b"}, Y, Normal(MEAN, STD)),
+    "laplace": ({"y": Y, "loc": MEAN, "scale": STD}, {"loc": "loc"}, Y, Laplace(MEAN, STD)),
+    "poisson": ({"y": COUNTS.astype(int), "rate": STD}, {}, COUNTS, Poisson(STD)),
+    "counts": ({"y": COUNTS, "mean": STD, "dispersion": STD + 1}, {}, COUNTS, NegativeBinomial(STD, STD + 1)),
+}
+ARRAYS = CASES | {
+    "samples": ({"y": Y, "samples": DRAWS}, {}, Y, Samples(DRAWS)),
+    "vectors": ({"y": VECTORS, "mean": CENTRES, "std": WIDTHS}, {}, VECTORS, Normal(CENTRES, WIDTHS)),
+    "cov": ({"y": VECTORS, "mean": CENTRES, "cov": COVARIANCES}, {}, VECTORS, MultivariateNormal(CENTRES, COVARIANCES)),
+    "scale_tril": (
+        {"y": VECTORS, "mean": CENTRES, "scale_tril": FACTORS}, {}, VECTORS,
+        MultivariateNormal(CENTRES, scale_tril=FACTORS),
+    ),
+}  # fmt: skip
+COLUMNS = CASES | {
+    "samples": ({"y": Y, **{f"samples_{i}": DRAWS[:, i] for i in range(5)}}, {}, Y, Samples(DRAWS)),
+    "vectors": (
+        {f"{name}_{i}": array[:, i] for name, array in (("y", VECTORS), ("mean", CENTRES), ("std", WIDTHS))
+         for i in range(2)}, {}, VECTORS, Normal(CENTRES, WIDTHS),
+    ),
+}  # fmt: skip
+FIELDS = ("mean", "std", "cov", "scale_tril", "loc", "scale", "rate", "dispersion", "samples")
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    for name in FIELDS:
+        if hasattr(expected, name) and not callable(getattr(expected, name)):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def assert_rows(samples, true, pred, *, n=N):
+    assert samples.n == n and samples.prediction == type(pred).__name__
+    for rows in (1, 10, N, 100):
+        begin = 0
+        for y, p in samples.chunks(rows):
+            np.testing.assert_array_equal(y, true[begin : begin + rows])
+            assert_same(p, pred.take(slice(begin, begin + rows)))
+            begin += len(y)
+        assert begin == N
+    y, p = samples.read(7, 31)
+    np.testing.assert_array_equal(y, true[7:31])
+    assert y.dtype == np.float64
+    assert_same(p, pred.take(slice(7, 31)))
+    assert samples.fingerprint() == samples.fingerprint()
+    assert f"{type(pred).__name__} distributions" in samples.describe()
+    with pytest.raises(ValueError, match="distributions, which have no classes"):
+        samples.n_classes  # noqa: B018
+
+
+def write_csv(path, columns):
+    rows = zip(*columns.values(), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(map(repr, map(float, row))) for row in rows)]) + "\n")
+    return path
+
+
+def write_parquet(path, columns):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pa.table(columns), path, row_group_size=10)
+    return path
+
+
+def structured(columns):
+    array = np.zeros(N, [(name, np.asarray(a).dtype, np.shape(a)[1:]) for name, a in columns.items()])
+    for name, values in columns.items():
+        array[name] = values
+    return array
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_files_and_mappings_of_arrays(tmp_path, case):
+    arrays, options, true, pred = ARRAYS[case]
+    np.savez(tmp_path / "m.npz", **arrays)
+    np.savez_compressed(tmp_path / "c.npz", **arrays)
+    for data in (tmp_path / "m.npz", tmp_path / "c.npz", arrays):
+        assert_rows(source(data, **options), true, pred)
+    assert_rows(pickle.loads(pickle.dumps(source(tmp_path / "m.npz", **options))), true, pred)
+    truth = options.get("labels", "y")
+    np.save(tmp_path / "truth.npy", arrays[truth])
+    options = {**options, "labels": str(tmp_path / "truth.npy")}
+    assert_rows(source(tmp_path / "m.npz", **options), true, pred)
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_stores(tmp_path, case):
+    arrays, options, true, pred = ARRAYS[case]
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    group = zarr.open_group(str(tmp_path / "m.zarr"), mode="w")
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+            group[name] = np.asarray(array)
+    assert_rows(source(tmp_path / "m.h5", **options), true, pred)
+    assert_rows(source(tmp_path / "m.zarr", **options), true, pred)
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_tables(tmp_path, case):
+    columns, options, true, pred = COLUMNS[case]
+    np.save(tmp_path / "m.npy", structured(columns))
+    assert_rows(source(tmp_path / "m.npy", **options), true, pred)
+    assert_rows(source(structured(columns), **options), true, pred)
+    assert_rows(source(write_csv(tmp_path / "m.csv", columns), **options), true, pred, n=None)
+    path = write_parquet(tmp_path / "m.parquet", columns)
+    assert_rows(source(path, **options), true, pred)
+    import pyarrow as pa
+
+    assert_rows(source(pa.table(columns), **options), true, pred)
+
+
+def test_lists_in_columns(tmp_path):
+    path = write_parquet(tmp_path / "m.parquet", {"y": Y, "samples": DRAWS.tolist()})
+    assert_rows(source(path), Y, Samples(DRAWS))
+    assert_rows(source(structured({"y": VECTORS, "mean": CENTRES, "std": WIDTHS})), VECTORS, Normal(CENTRES, WIDTHS))
+
+
+def test_parts_one_after_the_other(tmp_path):
+    for number, (start, stop) in enumerate([(0, 10), (10, 11), (11, N)]):
+        np.savez(tmp_path / f"part-{number}.npz", y=Y[start:stop], mu=MEAN[start:stop], sigma=STD[start:stop])
+    assert_rows(source(tmp_path), Y, Normal(MEAN, STD))
+    np.savez(tmp_path / "part-3.npz", y=COUNTS, rate=STD)
+    with pytest.raises(ValueError, match=r"part-3.npz has Poisson as predictions, .*part-0.npz Normal"):
+        source(tmp_path)
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_distributions_themselves(case):
+    _, _, true, pred = ARRAYS[case]
+    cuts = [slice(0, 11), slice(11, 12), slice(12, N)]
+    batches = [(true[cut], pred.take(cut)) for cut in cuts]
+    assert_rows(source((true, pred)), true, pred)
+    assert_rows(source(batches), true, pred, n=None)
+    assert_rows(source(lambda: iter(batches)), true, pred, n=None)
+    assert_rows(source([{"y": y, "y_pred": p} for y, p in batches]), true, pred, n=None)
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_batches_of_parameters(case):
+    arrays, options, true, pred = ARRAYS[case]
+    cuts = [slice(0, 11), slice(11, 12), slice(12, N)]
+    batches = [{name: array[cut] for name, array in arrays.items()} for cut in cuts]
+    assert_rows(source(batches, **options), true, pred, n=None)
+    assert sum(len(y) for y, _ in source(iter(batches), **options).chunks(7)) == N
+
+
+def test_single_samples_and_other_libraries():
+    samples = source([{"y": y, "mean": m, "std": s} for y, m, s in zip(Y.tolist(), MEAN.tolist(), STD.tolist())])
+    assert_rows(samples, Y, Normal(MEAN, STD), n=None)
+    assert_rows(source((Y, scipy.stats.norm(MEAN, STD))), Y, Normal(MEAN, STD))
+    p = RNG.dirichlet(np.ones(3), size=N)
+    labels = np.array(["a", "b", "c"])[RNG.integers(3, size=N)]
+    for data in (
+        (labels, Categorical(p, classes=["a", "b", "c"])),
+        [(labels, Categorical(p, classes=["a", "b", "c"]))],
+    ):
+        samples = source(data)
+        assert samples.prediction is None and samples.n_classes == 3
+        np.testing.assert_array_equal(samples.read(0, N)[1], p)
+
+
+def message_of(data, match, **options):
+    with pytest.raises(ValueError, match=match) as caught:
+        list(source(data, **options).chunks(10))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong(tmp_path):
+    path = tmp_path / "m.npz"
+    np.savez(path, y=Y, mean=MEAN)
+    message_of(path, r"m.npz: there is array 'mean', but no array of std; .* expected one of std, .* name it by std=")
+    message_of(path, r"m.npz: there is array 'mean', but no array of scale; .* name it by scale=", loc="mean")
+    message_of(path, "there is no array 'z', as mean= says", mean="z")
+    message_of(path, "mean= and samples= are of different families", mean="mean", samples="y")
+    np.savez(path, y=Y, mean=MEAN, std=STD, probs=np.full((N, 2), 0.5))
+    message_of(path, "class probabilities .* and predicted distributions, .* say which by probs= or mean=")
+    message_of(path, "classes= is for class probabilities; leave it out", mean="mean", classes=[0, 1])
+    np.savez(path, y=Y, mean=MEAN, std=STD[:-1])
+    message_of(path, r"array 'y' has shape \(43,\), array 'std' \(42,\); expected one target for each row")
+    bad = STD.copy()
+    bad[23] = -1
+    np.savez(path, y=Y, mean=MEAN, sd=bad)
+    message_of(path, r"m.npz: `sd\[23\]` is -1, expected a positive standard deviation", std="sd")
+    table = COLUMNS["vectors"][0]
+    message_of(write_csv(tmp_path / "m.csv", {**table, "std_1": bad}), r"m.csv: `std_1\[23\]` is -1, expected a pos")
+    target = Y.copy()
+    target[31] = np.nan
+    message_of((target, Normal(MEAN, STD)), r"`y_true\[31\]` is nan")
+    message_of({"y": target, "rate": STD}, r"`y\[31\]` is nan")
+    message_of({"y": Y, "rate": STD}, r"`y\[0\]` is .* a count")
+    np.save(tmp_path / "z.npy", Y)
+    np.save(tmp_path / "labels.npy", Y)
+    message_of(tmp_path / "z.npy", "so std= names nothing; save predicted distributions as an .npz", std="s")
+    some = Normal(MEAN, STD)
+    message_of((Y, Mixture(np.full((N, 2), 0.5), [some, some])), "the predictions are Mixture, which come in no pieces")
+    message_of((Y, Samples(DRAWS, np.full((N, 5), 0.2))), "Samples with weights, which come in no pieces")
+    message_of([(Y, some), (Y, Laplace(MEAN, STD))], "there are Laplace .* after Normal|other predictions")
+    message_of([(Y, some), (Y, np.full(N, 0.5))], "batch 1 has other predictions than the first one")
+    message_of([(Y, some), (Y[:5], some)], r"batch 1 has targets of shape \(5,\) for parameters of 43 distributions")
+    wide = Samples(np.concatenate([DRAWS, DRAWS], axis=1))
+    with pytest.raises(ValueError, match=r"shapes \[\(10,\)\] after Samples of \[\(5,\)\]"):
+        source([(Y, Samples(DRAWS)), (Y, wide)]).read(0, 2 * N)
+
+
+def test_families_have_these_names():
+    """What files are read by is what `kcalib.distributions` takes."""
+    from kcalib._input.parameters import FAMILIES, PARAMETERS
+
+    arrays = {name: array for data, *_ in ARRAYS.values() for name, array in data.items()} | {"mean": CENTRES}
+    for family, parameters in FAMILIES:
+        values = {name: MEAN if family in ("Normal", "NegativeBinomial") and name == "mean" else arrays[name]
+                  for name in parameters}  # fmt: skip
+        values = {name: np.abs(array) + 0.1 if array is MEAN else array for name, array in values.items()}
+        if family == "Normal":
+            values["std"] = STD
+        assert getattr(distributions, family)(**values).n == N
+    assert set(PARAMETERS) <= set(FIELDS)
+
+
+def test_blocks_of_a_source_are_those_in_memory():
+    samples = source((Y, Normal(MEAN, STD)))
+    kernel = kcalib.kernels.Exponential(metric="wasserstein")
+    for estimator in ("block", "linear"):
+        inside = kcalib.skce(Y, Normal(MEAN, STD), estimator=estimator, kernel=kernel.resolve({"wasserstein": 1.0}))
+        pieces = kcalib.skce(samples, estimator=estimator, kernel=kernel.resolve({"wasserstein": 1.0}))
+        assert abs(inside - pieces) < 1e-12

@@ -23,6 +23,7 @@ from kcalib._input.source import (
     REMEDY,
     check_left_to_source,
     check_not_for_sums,
+    check_of_classes,
     is_source,
     state_options,
 )
@@ -223,6 +224,7 @@ def evaluate(
         check_not_for_sums(block_size=block_size)
         if estimator not in ("auto", FEATURES):
             raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
+        check_of_classes(y_true.prediction, n_bins=n_bins)
         given = {**state_options(n_bins=n_bins), **sums_of(method)}
         state = y_true.summed(kernel=kernel, lens=lens, seed=check_seed(seed), threads=threads, **given)
         return state.result(level=level, tolerance=tolerance)

@@ -17,7 +17,7 @@ from kcalib.distributions import Distribution
 from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
 if TYPE_CHECKING:  # of it the results of few calls are made
-    from kcalib.evaluation_results import Evaluation
+    from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 
 AT_ONCE = "reads all samples at once"
 REMEDY = "or pass the samples themselves: y, p = source.read(0, n)"
@@ -26,7 +26,7 @@ REMEDY = "or pass the samples themselves: y, p = source.read(0, n)"
 class Summed(Protocol):
     """Sums over all samples of a source, as `kcalib.streaming.CalibrationState` has them."""
 
-    def result(self, *, level: float, tolerance: float | None) -> Evaluation: ...
+    def result(self, *, level: float, tolerance: float | None) -> Evaluation | ForecastEvaluation: ...
 
     def skce(self) -> SKCEResult: ...
 
@@ -175,6 +175,15 @@ def check_left_to_source(classes: Any, from_logits: Any) -> None:
     for name, value in {"classes": classes, "from_logits": from_logits or None}.items():
         if value is not None:
             raise OptionError(name, f"is {value!r}, but a source has its own; pass it to kcalib.streaming.source")
+
+
+def check_of_classes(prediction: str | None, **options: Any) -> None:
+    """Refuse options of class probabilities where a source has distributions."""
+    for name, value in options.items():
+        if prediction is not None and value is not None:
+            raise OptionError(
+                name, f"is for class probabilities, but the source has {prediction} distributions; leave it out"
+            )
 
 
 def check_not_for_sums(**options: Any) -> None:

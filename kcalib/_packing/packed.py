@@ -51,6 +51,11 @@ class Target(ABC):
     def name(self) -> str:
         """The kernel on targets, as results show it."""
 
+    @property
+    def given(self) -> TargetKernel:
+        """What `target_kernel` is with bandwidths as numbers, where it has some that are found; else None."""
+        return None
+
     @abstractmethod
     def take(self, rows: Array) -> Self:
         """The same for some of the predictions."""

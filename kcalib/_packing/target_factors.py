@@ -53,6 +53,10 @@ class TargetFactor(Target):
     def name(self) -> str:
         return str(self.kernel)
 
+    @property
+    def given(self) -> Any:
+        return self.kernel if self.draws is None or not self.asked_for_draws else self.draws
+
     def take(self, rows: Array) -> TargetFactor:
         components = None if self.components is None else _taken(self.components, rows)
         means = None if self.means is None else take_rows(self.means, rows)

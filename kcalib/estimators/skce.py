@@ -396,8 +396,9 @@ def _of_source(
     def prepared(true: Any, pred: Any) -> Data:
         return prepare(true, pred, lens=lens, dtype=dtype, threads=options.threads)
 
-    def packed(data: Data, kernel: Kernel | None) -> Packed:
-        return _packing.pack(data, kernel, options.target_kernel, threads=options.threads)
+    def packed(data: Data, kernel: Kernel | None, target_kernel: TargetKernel) -> Packed:
+        target = options.target_kernel if target_kernel is None else target_kernel
+        return _packing.pack(data, kernel, target, threads=options.threads)
 
     def estimated(data: Data, packed: Packed, size: int) -> SKCEResult:
         operator = options.operator_for(packed.problem)

@@ -22,6 +22,7 @@ from kcalib._packing.packed import name_of
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
+from kcalib.target_kernels import TargetKernel
 
 PIECE = 65_536  # samples that are read at a time, about: as many whole blocks
 FIRST = 2000  # samples whose median distance is a bandwidth that is not given
@@ -52,27 +53,30 @@ def blocks_of_source(
     block_size: int | None,
     kernel: Kernel | None,
     prepared: Callable[[Any, Any], Data],
-    packed: Callable[[Data, Kernel | None], Packed],
+    packed: Callable[[Data, Kernel | None, TargetKernel], Packed],
     estimated: Callable[[Data, Packed, int], SKCEResult],
 ) -> SKCEResult:
     """The mean of the estimates of all whole blocks, with the bandwidth of the first samples where none is given."""
     start = time.perf_counter()
     size = _size(source, block_size)
     mean, n, first, from_first = _Mean(), 0, None, ""
+    target: TargetKernel = None  # with the bandwidth of the first samples
     for true, pred in source.chunks(max(1, PIECE // size) * size):
         used = len(true) // size * size
         n += len(true)
         if not used:
             continue
         data = prepared(true[:used], rows_of(pred, slice(used)))
-        if first is None and (kernel is None or kernel.open_metrics()):
+        if first is None:
             some = data.take(np.arange(min(FIRST, used)))
-            found = packed(some, kernel)
-            kernel = found.kernel
+            found = packed(some, kernel, None)
+            kernel, target = found.kernel, found.target.given
             if any(one.value == 0 for one in found.medians):  # later ones may differ
                 raise NoLengthScaleError(some.n)
-            from_first = f"{' and '.join(map(name_of, found.medians))} of the first {some.n} samples"
-        estimate = estimated(data, packed(data, kernel), size)
+            sources = [*map(name_of, found.medians)]
+            sources += [f"{name_of(median)} of one draw of each" for median in found.target.medians]
+            from_first = f"{' and '.join(sources)} of the first {some.n} samples" if sources else ""
+        estimate = estimated(data, packed(data, kernel, target), size)
         count = used // size
         spread = 0.0 if estimate.standard_error is None else estimate.standard_error**2 * count * (count - 1)
         mean.add(_Mean(count, estimate.value, spread))

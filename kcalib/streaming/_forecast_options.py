@@ -86,6 +86,15 @@ class ForecastOptions(SharedOptions):
             part=check_integer("part", part, 0, PARTS - 1),
         )
 
+    def difference(self, other: SharedOptions) -> str | None:
+        """As of all options; those without a family yet are for any."""
+        assert isinstance(other, ForecastOptions)
+        if (self.prediction is None) == (other.prediction is None):
+            return super().difference(other)
+        if self.prediction is None:
+            return self.of_family(other.family).difference(other)
+        return super().difference(other.of_family(self.family))
+
     @property
     def family(self) -> Family:
         """Once it is known."""

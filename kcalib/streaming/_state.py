@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
@@ -27,6 +28,15 @@ class ModelState(Saved):
     OPTIONS: ClassVar[type[SharedOptions]]
     _contents: Any  # of the class `CONTENTS`
     _threads: int | None
+
+    @property
+    @abstractmethod
+    def options(self) -> SharedOptions:
+        """The options of the state."""
+
+    @abstractmethod
+    def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, first_row: int | None = None) -> Any:
+        """Add a batch of samples."""
 
     def _start(self, options: SharedOptions, threads: int | None) -> None:
         """With no rows."""

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer
@@ -23,7 +23,11 @@ from kcalib.streaming._file import Content, packed, read, unpacked, write
 from kcalib.streaming._progress import row_progress
 from kcalib.streaming._rows import PART
 from kcalib.streaming._signals import StopRequest, noted_signals
+from kcalib.streaming._state import ModelState
+from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.state import CalibrationState
+
+S = TypeVar("S", bound=ModelState)
 
 CHUNK_ROWS = 65536
 CHUNK_VALUES = 2**22  # most numbers of predictions of a chunk
@@ -91,7 +95,7 @@ class Note:
 
 
 def run(
-    state: CalibrationState,
+    state: S,
     source: Source,
     *,
     checkpoint: str | PathLike[str] | None = None,
@@ -101,7 +105,7 @@ def run(
     chunk_rows: int = CHUNK_ROWS,
     checkpoint_seconds: float = 0.0,
     log_seconds: float | None = None,
-) -> CalibrationState:
+) -> S:
     """Update a state with the rows of a source, in O(chunk) memory, so that an interrupted run can go on.
 
     With a `checkpoint` the state is saved there after a chunk whenever saving costs at most 5 % of the time, and at the
@@ -111,7 +115,7 @@ def run(
 
     Parameters
     ----------
-    state : CalibrationState
+    state : CalibrationState or ForecastState
         What to update, in place.
     source : Source
         See `kcalib.streaming.source`.
@@ -136,7 +140,7 @@ def run(
 
     Returns
     -------
-    CalibrationState
+    CalibrationState or ForecastState
         `state`, or the one from the checkpoint.
 
     Raises
@@ -178,26 +182,27 @@ def run(
     )  # fmt: skip
 
 
-def loaded(path: Path) -> tuple[CalibrationState, Note | None]:
-    """The state of a file, and the note of the run that left it."""
+def loaded(path: Path) -> tuple[Any, Note | None]:
+    """The state of a file, of one model, and the note of the run that left it."""
     name = printable(path)
     content = unpacked(read(path), name)
-    return CalibrationState.of_content(content, name), None if content.run is None else Note.of(content.run)
+    kind = ForecastState if content.kind == ForecastState.kind else CalibrationState
+    return kind.of_content(content, name), None if content.run is None else Note.of(content.run)
 
 
-def _save(state: CalibrationState, path: Path, note: Note) -> None:
+def _save(state: ModelState, path: Path, note: Note) -> None:
     write(path, packed(Content(state.kind, *state._content(), asdict(note))))
 
 
-def next_row(state: CalibrationState) -> int:
+def next_row(state: ModelState) -> int:
     """The number after those of the state's part, counted from its start."""
     begin = state.options.part * PART
     return max((stop - begin for _, stop in state.rows if begin < stop <= begin + PART), default=0)
 
 
-def with_part(state: CalibrationState, part: int) -> CalibrationState:
+def with_part(state: S, part: int) -> S:
     """The same rows, and more to come in another part."""
-    return CalibrationState._from(replace(state.options, part=part), state._arrays())
+    return state._from(replace(state.options, part=part), state._arrays())  # type: ignore[type-var]
 
 
 def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
@@ -215,12 +220,12 @@ def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
     return begin, end
 
 
-def _resumed(state: CalibrationState, path: Path, note: Note) -> CalibrationState:
+def _resumed(state: S, path: Path, note: Note) -> S:
     """The state of a checkpoint that this very run has left."""
     found, before = loaded(path)
     what = f"the checkpoint {str(path)!r} is of another run"
     remedy = "name another checkpoint, or remove this one to start again"
-    if type(found) is not type(state):
+    if not isinstance(found, type(state)):
         raise ValueError(f"{what}: it holds a {type(found).__name__}; {remedy}")
     reason = found.options.difference(state.options)
     if reason is not None:
@@ -241,7 +246,7 @@ def _holds(intervals: tuple[tuple[int, int], ...], rows: tuple[int, int]) -> boo
 
 
 def feed(
-    state: CalibrationState,
+    state: S,
     source: Source,
     note: Note,
     path: Path | None,
@@ -250,7 +255,7 @@ def feed(
     chunk_rows: int = CHUNK_ROWS,
     checkpoint_seconds: float = 0.0,
     log_seconds: float | None = None,
-) -> CalibrationState:
+) -> S:
     """Update `state` with the rows of `note` that follow those it has; save to `path`. See `run`."""
     chunk_rows = check_integer("chunk_rows", chunk_rows, 1)
     chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_columns))
@@ -278,7 +283,7 @@ def feed(
     return state
 
 
-def _place(state: CalibrationState, note: Note) -> int:
+def _place(state: ModelState, note: Note) -> int:
     """The first row of the run that the state does not have."""
     number = state.options.part * PART + note.first_row
     for start, stop in state.rows:
@@ -310,7 +315,7 @@ def _slices(source: Source, begin: int, end: int | None, chunk_rows: int) -> Ite
 class _Saver:
     """Saves the state now and then."""
 
-    def __init__(self, state: CalibrationState, note: Note, path: Path | None, least_seconds: float):
+    def __init__(self, state: ModelState, note: Note, path: Path | None, least_seconds: float):
         self._state, self._note, self._path, self._least = state, note, path, least_seconds
         self._cost = 0.0  # seconds of the last save
         self._last = time.perf_counter()

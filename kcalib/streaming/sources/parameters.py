@@ -17,26 +17,8 @@ from kcalib import distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.columns import FileError
-from kcalib.distributions import (
-    Distribution,
-    Laplace,
-    MultivariateNormal,
-    NegativeBinomial,
-    Normal,
-    Poisson,
-    Samples,
-)
-
-# The arrays that a distribution is.
-FIELDS: dict[type[Distribution], tuple[str, ...]] = {
-    Normal: ("mean", "std"),
-    MultivariateNormal: ("mean", "cov", "scale_tril"),
-    Laplace: ("loc", "scale"),
-    Poisson: ("rate",),
-    NegativeBinomial: ("mean", "dispersion"),
-    Samples: ("samples",),
-}
-OTHERS = f"expected {', '.join(kind.__name__ for kind in FIELDS)}, of equal weights"
+from kcalib.distributions import Distribution
+from kcalib.streaming._families import FIELDS, OTHERS
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
-from kcalib._input.source import Source
+from kcalib._input.source import REMEDY, Source, check_of_classes
 from kcalib.distributions import Distribution
 from kcalib.streaming.comparison import ComparisonState
+from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.sources.parameters import Parameters
 from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, columns_of, joined
 from kcalib.streaming.state import CalibrationState
@@ -129,8 +130,13 @@ class PartsSource(Source):
         classes = f", {self.n_classes} classes" if self.prediction is None else ""
         return f"{places}{n} samples{classes}; {first.found.describe()}"
 
-    def summed(self, **options: Any) -> CalibrationState:
-        state = CalibrationState(self.n_classes, **options)
+    def summed(self, **options: Any) -> CalibrationState | ForecastState:
+        state: CalibrationState | ForecastState
+        if self.prediction is None:
+            state = CalibrationState(self.n_classes, **options)
+        else:
+            check_of_classes(self.prediction, lens=options.pop("lens", None))
+            state = ForecastState(**options)
         for true, pred in self.chunks(rows_of_chunks(self.n_columns)):
             state.update(true, pred)
         if not state.n_samples:
@@ -138,6 +144,12 @@ class PartsSource(Source):
         return state
 
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> ComparisonState:
+        for name, model in models.items():
+            if model.prediction is not None:
+                raise ValueError(
+                    f"`y_true[{name!r}]` has {model.prediction} distributions, and only models of class probabilities "
+                    f"are compared in pieces; {REMEDY}"
+                )
         state = ComparisonState(self.n_classes, tuple(models), **options)
         for true, preds in together(models, rows_of_chunks(self.n_columns)):
             state.update(true, preds)

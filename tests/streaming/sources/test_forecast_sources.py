@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
+import signal
 
 import numpy as np
 import pytest
@@ -20,7 +23,9 @@ from kcalib.distributions import (
     Poisson,
     Samples,
 )
-from kcalib.streaming import source
+from kcalib.estimators import skce_pieces
+from kcalib.kernels import Exponential, Gaussian
+from kcalib.streaming import CalibrationState, ForecastState, RunStopped, load, run, source
 
 RNG = np.random.default_rng(3)
 N = 43
@@ -223,7 +228,6 @@ def test_what_is_wrong(tmp_path):
     target = Y.copy()
     target[31] = np.nan
     message_of((target, Normal(MEAN, STD)), r"`y_true\[31\]` is nan")
-    message_of({"y": target, "rate": STD}, r"`y\[31\]` is nan")
     message_of({"y": Y, "rate": STD}, r"`y\[0\]` is .* a count")
     np.save(tmp_path / "z.npy", Y)
     np.save(tmp_path / "labels.npy", Y)
@@ -254,10 +258,91 @@ def test_families_have_these_names():
     assert set(PARAMETERS) <= set(FIELDS)
 
 
-def test_blocks_of_a_source_are_those_in_memory():
+KERNELS = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(0.8)}
+
+
+def test_functions_of_a_source_are_those_in_memory():
+    pred = Normal(MEAN, STD)
+    samples = source((Y, pred))
+    for options in ({"estimator": "block"}, {"estimator": "linear"}, {"estimator": "features", "n_columns": 64}):
+        options |= KERNELS
+        assert abs(kcalib.skce(Y, pred, **options) - kcalib.skce(samples, **options)) < 1e-12
+    with pytest.raises(
+        ValueError, match="`estimator` is 'unbiased', which reads all samples at once; use estimator='f"
+    ):
+        kcalib.skce(samples)
+    inside = kcalib.evaluate(Y, pred, kernel=KERNELS["kernel"], estimator="features", method="features")
+    pieces = kcalib.evaluate(samples, kernel=KERNELS["kernel"])
+    assert pieces.n_samples == N and pieces.prediction == "Normal"
+    for name in ("rmse", "crps", "log_score", "pit_mean", "interval_coverage", "quantile_calibration_error"):
+        assert abs(getattr(pieces, name) - getattr(inside, name)) < 1e-9, name
+    result = kcalib.calibration_test(samples, method="features", **KERNELS)
+    assert result.n_samples == N and result.prediction == "Normal"
+
+
+def test_kernel_on_targets_of_pieces_is_that_of_the_first(monkeypatch):
+    """A median of each piece would make other estimates of them."""
+    monkeypatch.setattr(skce_pieces, "PIECE", 12)
+    pred = Normal(MEAN, STD)
+    found = kcalib.skce(source((Y, pred)), estimator="block", block_size=4, full_output=True)
+    first = kcalib.skce(Y[:12], pred.take(slice(12)), estimator="block", block_size=4, full_output=True)
+    kernels = {"kernel": Exponential(first.bandwidth, metric="wasserstein")}
+    blocks = [
+        kcalib.skce(Y[i : i + 4], pred.take(slice(i, i + 4)), target_kernel=on_targets(first), **kernels)
+        for i in range(0, 40, 4)
+    ]
+    assert abs(found.value - np.mean(blocks)) < 1e-6  # of the bandwidth that the result shows
+    assert found.target_kernel == first.target_kernel and "of the first 12 samples" in found.bandwidth_source
+
+
+def on_targets(result):
+    """The kernel on targets of a result."""
+    return Gaussian(float(re.search(r"bandwidth=([\d.e-]+)", result.target_kernel)[1]))
+
+
+def test_options_that_are_not_for_distributions():
     samples = source((Y, Normal(MEAN, STD)))
-    kernel = kcalib.kernels.Exponential(metric="wasserstein")
-    for estimator in ("block", "linear"):
-        inside = kcalib.skce(Y, Normal(MEAN, STD), estimator=estimator, kernel=kernel.resolve({"wasserstein": 1.0}))
-        pieces = kcalib.skce(samples, estimator=estimator, kernel=kernel.resolve({"wasserstein": 1.0}))
-        assert abs(inside - pieces) < 1e-12
+    with pytest.raises(
+        ValueError, match="`n_bins` is for class probabilities, but the source has Normal distributions"
+    ):
+        kcalib.evaluate(samples, n_bins=10)
+    for function in (
+        kcalib.evaluate,
+        kcalib.calibration_test,
+        lambda s, **o: kcalib.skce(s, estimator="features", **o),
+    ):
+        with pytest.raises(ValueError, match="`lens` is for class probabilities, but the source has Normal"):
+            function(samples, lens=kcalib.lenses.TopLabel())
+    with pytest.raises(ValueError, match=r"`y_true\['a'\]` has Normal distributions, and only models of class prob"):
+        kcalib.compare({"a": samples, "b": samples})
+
+
+def checkpointed(path, batches, **options):
+    state = ForecastState(n_columns=16, n_resamples=9, **KERNELS)
+    return run(state, source(lambda: iter(batches)), checkpoint=path, **options)
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path):
+    n = 6000
+    mean, std = RNG.normal(size=n), RNG.uniform(0.5, 2, size=n)
+    y = mean + std * RNG.normal(size=n)
+    batches = [(y[i : i + 500], Normal(mean[i : i + 500], std[i : i + 500])) for i in range(0, n, 500)]
+    undisturbed = ForecastState(n_columns=16, n_resamples=9, **KERNELS).update(y, Normal(mean, std))
+
+    def stopping():
+        for number, batch in enumerate(batches):
+            if number == 7:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    path = tmp_path / "run.kcalib"
+    state = ForecastState(n_columns=16, n_resamples=9, **KERNELS)
+    with pytest.raises(RunStopped) as stopped:
+        run(state, source(stopping), checkpoint=path, chunk_rows=1000)
+    assert 0 < stopped.value.row < n
+    assert checkpointed(path, batches, resume=True) == undisturbed == load(path)
+    other = ForecastState(n_columns=32, n_resamples=9, **KERNELS)
+    with pytest.raises(ValueError, match="is of another run: `n_columns` is 16 in one state and 32 in the other"):
+        run(other, source(lambda: iter(batches)), checkpoint=path, resume=True)
+    with pytest.raises(ValueError, match="is of another run: it holds a ForecastState"):
+        run(CalibrationState(2), source(lambda: iter(batches)), checkpoint=path, resume=True)

@@ -17,8 +17,8 @@ from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, report
 from kcalib._input.data import Data
-from kcalib.bandwidth import NoLengthScaleError
 from kcalib._input.parameters import PARAMETERS
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of

@@ -23,7 +23,7 @@ from kcalib._packing.features import FeatureProblem, MapOptions, drawn_map, feat
 from kcalib._packing.packed import Packed
 from kcalib._packing.prediction_points import Vectors, vectors
 from kcalib._packing.target_factors import TargetFactor
-from kcalib._packing.target_marks import ExactMarks, TargetMarks, Tile, slices, target_marks
+from kcalib._packing.target_marks import ExactMarks, RandomMarks, TargetMarks, Tile, slices, target_marks
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
 from kcalib._pairs.feature_sums import feature_rows, mark_sums
 from kcalib._pairs.features import FeatureMap
@@ -97,6 +97,10 @@ class ForecastFeatures(FeatureProblem):
 
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(self.n)
+        law = self.finite_law(rows)
+        if law is not None:
+            squares, fourths = (arrays.to_host(part) for part in expected_lengths(law))
+            return squares, fourths
         drawn = [np.sum(marks * marks, axis=1) for marks in self._drawn_marks(rows, self._taken(rows))]
         return self.null_lengths(rows), np.mean(np.square(drawn), axis=0)
 
@@ -115,9 +119,15 @@ class ForecastFeatures(FeatureProblem):
 
     def _law(self, rows: np.ndarray) -> FiniteLaw | None:
         """Of counts whose marks are exact."""
-        if not isinstance(self.target, ExactMarks):
-            return None
-        return finite_law(self.data.take(arrays.like(rows, self.data.y)), self.packed)
+        return self.finite_law(rows) if isinstance(self.target, ExactMarks) else None
+
+    def finite_law(self, rows: np.ndarray) -> FiniteLaw | None:
+        """Of counts that are not too large."""
+        law = finite_law(self.data.take(arrays.like(rows, self.data.y)), self.packed)
+        if law is None or not isinstance(self.target, RandomMarks):
+            return law
+        counts = np.arange(law.probabilities.shape[1], dtype=np.float64)
+        return replace(law, root=self.target.of_targets(counts[:, None]))
 
     def _taken(self, rows: np.ndarray) -> TargetMarks:
         return self.target.take(arrays.like(rows, self.data.y))

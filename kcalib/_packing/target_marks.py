@@ -151,6 +151,11 @@ class RandomMarks(TargetMarks):
         real, imaginary = (arrays.to_host(part) for part in centred(self.prediction, self.means, self.frequencies))
         return np.asarray(-(real * (2 + real) + imaginary * imaginary) @ self.map.amplitudes**2)
 
+    def of_targets(self, y: np.ndarray) -> np.ndarray:
+        """psi of targets, shape (N, d), less nothing, shape (N, r)."""
+        phases = (y - arrays.to_host(self.centre)) @ arrays.to_host(self.frequencies).T
+        return np.concatenate([self.map.amplitudes * np.cos(phases), self.map.amplitudes * np.sin(phases)], axis=1)
+
     def null_products(self) -> np.ndarray | None:
         """With u = exp(i <v, Z>) - E exp(i <v, Z>) the product is the real part of sum_f a_f^2 u_if conj(u_jf), and the
         mean of its square half the real part of sum_fg a_f^2 a_g^2 (P_i conj(P_j) + Q_i conj(Q_j)), P_i = E u_f u_g and

@@ -158,11 +158,17 @@ def of_rows(problem: FeatureProblem, n: int) -> Hidden:
 
 @of_rows.register
 def _(problem: ForecastFeatures, n: int) -> Hidden:
-    rows = some_rows(problem.n, 1)
+    law = problem.finite_law(some_rows(problem.n, 1))
+    rows = some_rows(problem.n, 1 if law is None else int(law.probabilities.shape[1]))
     points = arrays.namespace(problem.points).take(problem.points, _beside(rows, problem.data), axis=0)
-    features, marks = arrays.to_host(feature_rows(problem.map, points)), problem.drawn_marks(rows)
+    features = arrays.to_host(feature_rows(problem.map, points))
     if problem.data.sample_weight is not None:
         features = features * arrays.to_host(problem.data.sample_weight)[rows, None]
+    if law is not None:
+        law = problem.finite_law(rows)
+        assert law is not None
+        return _of_law(law, features @ features.T, n)
+    marks = problem.drawn_marks(rows)
     return _between((features @ features.T) * (marks @ marks.T), len(rows), n)
 
 

@@ -12,14 +12,17 @@ import numpy as np
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing import ForecastFeatures, pack
 from kcalib._packing.prediction_points import vectors
+from kcalib._packing.variance import finite_parts
 from kcalib._pairs.dispatch import operator_for
 from kcalib.estimators import rms_bound
+from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.forecast_quantities import LEVELS
 from kcalib.estimators.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
 from kcalib.estimators.rms_bound import MeanEigenvalue
 from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
 from kcalib.inference.verdict import check_level, check_tolerance, off_quantiles, off_spread
 from kcalib.kernels import Kernel
+from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
 from kcalib.streaming._forecast_contents import ForecastFeatureTotals, ForecastTotals
 from kcalib.streaming._forecast_options import ForecastOptions
@@ -48,7 +51,27 @@ class DistributionResults(KernelResults):
         return [np.sum(squares[:, groups == group], axis=1) for group in range(groups.max() + 1)]
 
     def few_errors(self) -> FewErrors | None:
-        return None
+        """Of counts, beside the most probable ones."""
+        data, packed = self.totals.sample, self.problem.packed
+        parts = finite_parts(data, packed)
+        if parts is None:
+            return None
+
+        def expected() -> float:
+            return sum(float(np.sum(law.parts[2])) for _, law in parts) / data.n
+
+        seen = round(self.totals.scores["beside_likely"])
+        return few_of(seen, self.n, lambda: self.effective_events, expected, data, packed)
+
+    def law(self, statistic: float) -> ChiSquareMixture:
+        """Of targets other than counts its shape is that of one set of drawn ones; the variance is known."""
+        law = super().law(statistic)
+        known = 2 * self.null_squares / (self.n - 1) ** 2
+        if not (known > 0 and law.var > 0):
+            return law
+        scale = math.sqrt(known / law.var)
+        weights, variance = scale * np.array(law.weights), scale**2 * law.normal_variance
+        return ChiSquareMixture(weights, variance, degrees_of_freedom=law.degrees_of_freedom)
 
     def eigenvalue(self) -> MeanEigenvalue:
         packed = self.problem.packed

@@ -14,7 +14,7 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
-from kcalib.distributions import Distribution
+from kcalib.distributions import Distribution, NegativeBinomial
 from kcalib.estimators.crps import crps_values
 from kcalib.estimators.forecast_quantities import LEVELS, has_density, means_of, quantiles_of
 from kcalib.estimators.forecast_scores import log_score_values, pinball_values
@@ -24,7 +24,8 @@ from kcalib.evaluation_results import INTERVAL
 TAIL = (1 - INTERVAL) / 2
 # Times the row's weight. Of vectors the last two: the mean square of standardised errors, and the square of that.
 WIDE = ("square_error", "crps", "log_score", "pinball_loss", "interval_width", "standardised", "standardised_squared")
-SHARES = ("pit", "covered", "without_spread")  # between 0 and 1
+# Between 0 and 1; of counts whether it is another one than the most probable, of vectors whether an entry is certain.
+SHARES = ("pit", "covered", "beside_likely", "without_spread")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,8 @@ def scores_of_block(
         values["pinball_loss"] = pinball_values(data, np.asarray(LEVELS))
         values["interval_width"] = limits[:, 1] - limits[:, 0]
         shares = {"pit": pit, "covered": ((pit >= TAIL) & (pit <= 1 - TAIL)).astype(np.float64)}
+        if data.prediction.support == "count":
+            shares["beside_likely"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
         coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))
         histogram = np.histogram(pit, n_bins, (0, 1), weights=weights)[0]
     else:
@@ -96,6 +99,13 @@ def _weighted(values: Mapping[str, np.ndarray], names: tuple[str, ...], weights:
     """Sums over rows, 0 of what there is not; a score may be infinite."""
     used = weights > 0
     return np.array([np.sum(values[name][used] * weights[used]) if name in values else 0.0 for name in names])
+
+
+def most_probable(prediction: Distribution) -> np.ndarray:
+    """Of Poisson and negative binomial counts; the smaller of two that are as probable as each other."""
+    mean = prediction.expected_value()[:, 0]
+    reach = mean * (1 - prediction.dispersion) if isinstance(prediction, NegativeBinomial) else mean
+    return np.asarray(np.maximum(np.ceil(reach) - 1, 0.0))
 
 
 def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:

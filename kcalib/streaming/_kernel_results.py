@@ -42,7 +42,6 @@ from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming._totals import FeatureTotals, Totals
 
 ERRORS = 2.0  # standard errors of a sample's sum that are not taken for what it lacks
-REMEDY = "make the state with n_resamples=199: its draws of labels hold for any"
 METHOD = Features.name
 
 
@@ -230,7 +229,8 @@ class KernelResults(ABC):
         if not self.totals.null_own > 0:
             return degenerate(total)
         of = "weighted samples" if self.is_weighted else "a state without draws"
-        events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, REMEDY)
+        remedy = f"make the state with n_resamples=199: its draws of {self.problem.targets} hold for any"
+        events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, remedy)
         statistic = total / (n - 1)
         law = self.law(statistic)
         said = f"the limit law of many samples given the predictions, from {self.totals.sample.n} of them"

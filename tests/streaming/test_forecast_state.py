@@ -104,7 +104,7 @@ def test_bandwidths_come_from_the_first_rows():
         "median wasserstein distance of the first 2000 samples; on targets: median euclidean distance of one draw from "
         "each of the first 2000"
     )
-    detailed = kcalib.calibration_test(Y[:2000], first, method=kcalib.methods.Features(n_columns=16, n_resamples=1))
+    detailed = kcalib.skce(Y[:2000], first, estimator="linear", full_output=True)
     assert detailed.kernel == result.kernel and detailed.target_kernel == result.target_kernel
 
 

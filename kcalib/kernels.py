@@ -29,9 +29,9 @@ The metrics of class probabilities are those of vectors. Predicted distributions
 ``"mmd"``, `MMD`         the distance of their embeddings under a Gaussian kernel on targets
 `MixtureWasserstein`     transport between the components of two mixtures
 ======================== ====================================================================================
-
-`_packing` turns these objects into the normal form that operators read.
 """
+
+# `_packing` turns these objects into the normal form that operators read.
 
 from __future__ import annotations
 

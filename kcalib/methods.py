@@ -7,8 +7,10 @@
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
 
-Each class checks its options when it is made; it stands in the file of what it does.
+Each class checks its options when it is made.
 """
+
+# Each class stands in the file of what it does.
 
 from kcalib.estimators.ckce_low_rank import Fourier, Nystrom, PivotedCholesky
 from kcalib.inference.blocks import Block, Linear

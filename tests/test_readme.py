@@ -1,7 +1,8 @@
-"""What the README shows is what the program prints."""
+"""What README, tutorial and the API page show: what the program prints, and nothing of the inside."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from kcalib._command.cli import main
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+DEMO = README.partition("<!-- demo output -->\n```text\n")[2].partition("```")[0]
 
 
 def _numbers(text: str) -> list[float]:
@@ -19,10 +22,34 @@ def _numbers(text: str) -> list[float]:
 @pytest.mark.grid  # some ten seconds: the demo with all its defaults
 def test_the_table_of_the_readme_is_the_demos(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    shown = README.partition("<!-- demo output -->\n```text\n")[2].partition("```")[0]
     assert main(["demo", "--threads", "2"]) == 0
     printed = capsys.readouterr().out
-    for line, other in zip(shown.splitlines(), printed.splitlines(), strict=True):
+    for line, other in zip(DEMO.splitlines(), printed.splitlines(), strict=True):
         # The last printed digit may differ between instruction sets.
         assert _numbers(line) == pytest.approx(_numbers(other), rel=0.01)
         assert re.sub(r"[\d.e+-]+", "#", line).split() == re.sub(r"[\d.e+-]+", "#", other).split()
+
+
+def _rows(table: str) -> list[dict[str, str]]:
+    """Rows of a table whose last column may hold spaces, and others at most one."""
+    names, *rows = (re.split(r"\s{2,}", line.strip()) for line in table.strip().splitlines())
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_the_table_of_the_tutorial_is_that_of_the_readme():
+    """Which is the demo's; some columns are left out."""
+    tutorial = (ROOT / "docs" / "tutorial.rst").read_text()
+    table = tutorial.partition("Shown here without some of its columns:\n\n.. code-block:: none\n\n")[2]
+    shown = _rows(table.partition("\n\n")[0])
+    printed = _rows(DEMO.partition("\n\n")[0])
+    assert len(shown) == 6
+    assert [{name: row[name] for name in shown[0]} for row in printed] == shown
+
+
+def test_the_api_page_shows_nothing_of_the_inside():
+    """Docstrings of modules that the page includes name no private modules, and no files."""
+    page = (ROOT / "docs" / "api.rst").read_text()
+    texts = {name: importlib.import_module(name).__doc__ for name in re.findall(r"automodule:: (\S+)", page)}
+    assert len(texts) >= 3
+    for name, text in (texts | {"api.rst": page}).items():
+        assert not re.findall(r"`_\w+`|\w+\.py\b|``[A-Z]\w+`` \(`_", text), name

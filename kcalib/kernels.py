@@ -65,6 +65,7 @@ __all__ = [
 
 VECTOR_METRICS = ("euclidean", "cityblock", "total_variation")
 SMALLEST = 1e-15  # bandwidth and scale; distances of probabilities below this are rounding
+LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -703,7 +704,7 @@ def _gamma(value: float) -> float:
     return gamma
 
 
-def _in_range(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = 1e15) -> float:
+def _in_range(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = LARGEST) -> float:
     """`value` as a float in [low, high]: there no square or product leaves the range of float32."""
     ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -48,6 +48,8 @@ def as_array(value: Any, name: str) -> Array:
         raise ValueError(f"`{name}{subscript(index)}` is masked, expected a value; drop or fill such entries first")
     if array_api_compat.is_torch_array(value):
         _check_not_sparse(value, name)
+        if value.device.type == "meta":
+            raise ValueError(f"`{name}` is on the device 'meta', where tensors have no values; pass one that has some")
         value = value.detach().resolve_conj().resolve_neg()
     elif array_api_compat.is_jax_array(value):
         _check_not_traced(value, name)
@@ -146,7 +148,8 @@ def _check_not_traced(value: Any, name: str) -> None:
 def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
     """An object array whose entries are all strings or all numbers, as an array of these."""
     if array.ndim == 0:
-        raise TypeError(f"`{name}` is {_shown(value)}, expected an array or a list")
+        remedy = f"; pass `{name}.collect()`" if hasattr(value, "collect") else ""  # frames of polars that are lazy
+        raise TypeError(f"`{name}` is {_shown(value)}, expected an array or a list{remedy}")
     for index, entry in np.ndenumerate(array):
         if (
             entry is None

@@ -56,6 +56,13 @@ def check_positive(name: str, value: Any, hint: str = "") -> float:
     return number
 
 
+def check_within(name: str, value: Any, low: float, high: float, hint: str = "") -> float:
+    """`value` as a float in [low, high], positive: squares and quotients of others would leave the range of float64."""
+    if not low <= check_positive(name, value, hint) <= high:
+        raise ValueError(f"`{name}` is {value:.3g}, expected a number between {low:.0e} and {high:.0e}{hint}")
+    return float(value)
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise OptionError(name, f"is {value!r}, expected one of {', '.join(map(repr, choices))}")

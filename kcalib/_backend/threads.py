@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kcalib import _native
-from kcalib._backend.options import check_integer
+from kcalib._backend.options import OptionError, check_integer
+
+MOST_THREADS = 4096
 
 
 def resolve_threads(threads: Any = None) -> int:
@@ -21,9 +24,41 @@ def resolve_threads(threads: Any = None) -> int:
     the CPUs of the affinity mask and of the control group, shared with the sweeps that other
     Python threads are running."""
     if threads is not None:
-        return check_integer("threads", threads, 1)
+        return _startable(check_integer("threads", threads, 1, MOST_THREADS))
     available = min(_native.max_threads(), _affinity(), _cgroup_quota())
     return max(1, available // (1 + _native.running_sweeps()))
+
+
+def _startable(threads: int) -> int:
+    """So many, if more than there are CPUs can be started: OpenMP would end the process at a limit of the system's."""
+    if threads <= _affinity():
+        return threads
+    over, started = threading.Event(), []
+    waiting = _native_threads()
+    try:
+        for _ in range(threads - 1 - waiting):  # the calling thread is one of them
+            thread = threading.Thread(target=over.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        raise OptionError(
+            "threads",
+            f"is {threads}, but only {len(started) + waiting + 1} can be started, by a limit on processes or memory; "
+            f"pass fewer, such as the number of CPUs, {_affinity()}",
+        ) from None
+    finally:
+        over.set()
+        for thread in started:
+            thread.join()
+    return threads
+
+
+def _native_threads() -> int:
+    """Threads that compiled code has started: OpenMP's wait for the next sweep."""
+    try:
+        return max(0, len(os.listdir("/proc/self/task")) - threading.active_count())
+    except OSError:  # no Linux
+        return 0
 
 
 def _affinity() -> int:

@@ -15,6 +15,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
 DTYPES = ("float64", "float32")
+LARGEST_POINT = 1e15  # entry, as of targets: squares of distances do not overflow
 
 
 def is_column(array: Array) -> bool:
@@ -45,6 +46,11 @@ def check_points(points: Array, name: str) -> Array:
         points,
         ~xp.isfinite(points),
         lambda at, x: f"`{name}{at}` is {x}, expected a finite number; drop or repair such rows first",
+    )
+    reject(
+        points,
+        xp.abs(points) > LARGEST_POINT,
+        lambda at, x: f"`{name}{at}` is {x:.3g}, expected at most 1e+15 in size; rescale the points",
     )
     return points
 

@@ -441,6 +441,10 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
 
 def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
     """Labels that must be 0..m-1 as int64: a copy, since they are indices, and the caller's may change meanwhile."""
+    remedy = f"pass classes= with the label of each of the {m} columns of `{names.y_pred}`"
+    if (arrays.is_host(true) or arrays.is_cuda(true)) and true.dtype == np.uint64:
+        beyond = true > np.uint64(2**63 - 1)
+        reject(true, beyond, lambda at, x: f"`{names.y_true}{at}` is {x}, expected a label 0..{m - 1}; {remedy}")
     if arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
         exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
         true = arrays.compact(true, exact)
@@ -466,7 +470,6 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
     else:
         true = xp.astype(true, xp.int64, copy=False)
     lowest, highest = int(xp.min(true)), int(xp.max(true))
-    remedy = f"pass classes= with the label of each of the {m} columns of `{names.y_pred}`"
     if lowest == 1 and highest == m:
         remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
     elif lowest == -1 and highest == 1 and m == 2:

@@ -19,7 +19,7 @@ from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._pairs.problem import Mixtures, PairProblem, Side
 from kcalib.bandwidth import MedianDistance, NoLengthScaleError
-from kcalib.kernels import SMALLEST, Kernel
+from kcalib.kernels import LARGEST, SMALLEST, Kernel
 from kcalib.target_kernels import TargetKernel
 
 Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one; of all where none has
@@ -197,4 +197,4 @@ def medians_of(
         found[name] = positive or medians
     if found[name][0].value == 0:
         return 1.0
-    return max(median(m.value for m in found[name]), SMALLEST)
+    return min(max(median(m.value for m in found[name]), SMALLEST), LARGEST)

@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 from kcalib import _packing
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
-from kcalib._backend.options import check_choice, check_positive
+from kcalib._backend.options import check_choice, check_within
 from kcalib._input.forecasts import prepare
 from kcalib._input.methods import Method, Seeded, resolved
 from kcalib.estimators.ckce_exact import ToleranceWarning, exact_value
@@ -414,4 +414,4 @@ def jkce(
 def _regularization(value: Any, n: int) -> float:
     if value is None:
         return float(n**-0.25)
-    return check_positive("regularization", value, "; leave it out for n**-0.25")
+    return check_within("regularization", value, 1e-100, 1e100, "; leave it out for n**-0.25")

@@ -16,13 +16,18 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_KEY, SEED, OptionError, check_choice, check_integer, check_seed
+from kcalib._backend.options import (
+    LARGEST_KEY,
+    SEED,
+    OptionError,
+    check_choice,
+    check_integer,
+    check_seed,
+    check_within,
+)
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -471,7 +476,7 @@ def check_options(options: MetricOptions, metric: str, confidence_level: Any) ->
                 name, f"has no meaning for the metric {metric!r}, only for {', '.join(having)}; leave it out"
             )
     if options.regularization is not None:
-        _check_regularization(options.regularization)
+        check_within("regularization", options.regularization, 1e-100, 1e100, "; leave it out for n**-0.25")
     if options.n_bins is not None:
         check_integer("n_bins", options.n_bins, 1, MAX_BINS)
     if options.seed is not None:
@@ -479,10 +484,3 @@ def check_options(options: MetricOptions, metric: str, confidence_level: Any) ->
     if options.n_resamples is not None:
         least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
         check_integer("n_resamples", options.n_resamples, least, 2**32, f" at the confidence level {confidence_level}")
-
-
-def _check_regularization(value: Any) -> None:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TypeError(f"`regularization` is {value!r}, expected a positive number")
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"`regularization` is {value}, expected a positive finite number; leave it out for n**-0.25")

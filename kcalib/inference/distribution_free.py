@@ -29,6 +29,8 @@ from kcalib.results import CalibrationTestResult
 
 NORMS = (1.0, 2.0, math.inf)
 
+SMALLEST_BOUND, LARGEST_BOUND = 1e-40, 1e40  # of a kernel, whose scales are from 1e-30 to 1e30
+
 
 @dataclass(frozen=True)
 class DistributionFree(CalibrationMethod):
@@ -192,8 +194,11 @@ def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -
 def check_bound(bound: Any) -> float:
     if isinstance(bound, bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
         raise TypeError(f"`bound` is {bound!r}, expected a number")
-    if not 0 < bound < math.inf:
-        raise ValueError(f"`bound` is {bound}, expected a positive number: the supremum of |k(p, q)|")
+    if not SMALLEST_BOUND <= bound <= LARGEST_BOUND:
+        raise ValueError(
+            f"`bound` is {bound}, expected a positive number between {SMALLEST_BOUND:.0e} and {LARGEST_BOUND:.0e}: the "
+            "supremum of |k(p, q)|"
+        )
     return float(bound)
 
 

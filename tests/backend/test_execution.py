@@ -375,3 +375,34 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
             p, marks, None, None, p, marks, None, None, True, kernel, _native.Sweep(2, None, stop), False, False
         )
     assert capfd.readouterr().err == ""
+
+
+def test_threads_that_cannot_be_started_are_an_error(monkeypatch):
+    """OpenMP would end the process, so they are started once before."""
+    some, start = threading.active_count() + 3, threading.Thread.start
+
+    def limited(thread):
+        if threading.active_count() >= some:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(ValueError, match=r"`threads` is 4000, but only \d+ can be started, by a limit on processes"):
+        resolve_threads(4000)
+    assert threading.active_count() < some
+    assert resolve_threads(1) == 1
+
+
+@pytest.mark.grid
+def test_many_threads_under_a_limit_do_not_end_python():
+    code = """
+import resource, numpy as np, kcalib
+resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))
+p = np.random.default_rng(0).dirichlet(np.ones(10), 20000)
+try:
+    kcalib.skce(np.zeros(20000, int), p, threads=4000)
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "`threads` is 4000, but only" in done.stdout, done.stderr

@@ -376,7 +376,7 @@ def test_target_kernels_are_checked(matrix, message):
         ({"operator": "opencl"}, "`operator` is 'opencl', expected one of 'sorted_scan', 'openmp', 'cuda', 'generic'"),
         ({"operator": "generic", "threads": 2}, "`threads` has no effect on operator='generic'"),
         ({"operator": "sorted_scan"}, "operator='sorted_scan' cannot take this problem: the points have 3 coordinates"),
-        ({"threads": 0}, "`threads` is 0, expected an integer at least 1"),
+        ({"threads": 0}, "`threads` is 0, expected an integer between 1 and 4096"),
         ({"estimator": "block", "sample_weight": np.ones(20)}, "`sample_weight` has no meaning for estimator='block'"),
         ({"sample_weight": np.eye(20)[0]}, "estimator='unbiased' needs at least 2 samples of positive `sample_weight`"),
         ({"dtype": "float16"}, "`dtype` is 'float16', expected 'float64' or 'float32'"),

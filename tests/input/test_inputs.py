@@ -16,7 +16,7 @@ from libraries import Library, MakeProblem
 import kcalib
 from kcalib import _input
 from kcalib._backend import arrays
-from kcalib.kernels import Exponential, Gaussian
+from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.regression import TemperatureCalibration
 
 Y = [0, 1, 2, 1]
@@ -388,7 +388,46 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "`dtype` is 'float16', expected 'float64' or 'float32'",
     ),
-    "threads": (lambda: kcalib.skce(Y, P, threads=0), ValueError, "`threads` is 0, expected an integer at least 1"),
+    "threads": (
+        lambda: kcalib.skce(Y, P, threads=0),
+        ValueError,
+        "`threads` is 0, expected an integer between 1 and 4096",
+    ),
+    "threads-beyond-int": (
+        lambda: kcalib.skce(Y, P, threads=2**31),
+        ValueError,
+        "`threads` is 2147483648, expected an integer between 1 and 4096",
+    ),
+    "huge-points": (
+        lambda: kcalib.bandwidth.median_distance([[1e160, 0.0, 0.0], [0.0, 1e160, 0.0]]),
+        ValueError,
+        "`y_pred[0, 0]` is 1e+160, expected at most 1e+15 in size; rescale the points",
+    ),
+    "huge-points-and-no-bandwidth": (
+        lambda: kcalib.smallest_eigenvalue([[1e155, 0.0], [0.0, 1.0]], Linear()),
+        ValueError,
+        "`y_pred[0, 0]` is 1e+155, expected at most 1e+15 in size; rescale the points",
+    ),
+    "tiny-bound": (
+        lambda: kcalib.calibration_test(Y, P, method=kcalib.methods.DistributionFree(bound=1e-300)),
+        ValueError,
+        "`bound` is 1e-300, expected a positive number between 1e-40 and 1e+40: the supremum of |k(p, q)|",
+    ),
+    "huge-regularization": (
+        lambda: kcalib.ckce(Y, P, regularization=1e300, method="nystrom"),
+        ValueError,
+        "`regularization` is 1e+300, expected a number between 1e-100 and 1e+100; leave it out for n**-0.25",
+    ),
+    "huge-regularization-of-a-comparison": (
+        lambda: kcalib.compare(Y, {"a": P, "b": P}, metric="ckce", regularization=1e300),
+        ValueError,
+        "`regularization` is 1e+300, expected a number between 1e-100 and 1e+100; leave it out for n**-0.25",
+    ),
+    "labels-beyond-int64": (
+        lambda: kcalib.skce(np.array([0, 2**64 - 1, 1, 1], dtype=np.uint64), P),
+        ValueError,
+        "`y_true[1]` is 18446744073709551615, expected a label 0..2; pass classes=",
+    ),
     "n-bins": (
         lambda: kcalib.top_label_ece(Y, P, n_bins=0),
         ValueError,
@@ -722,3 +761,11 @@ def test_classes_of_a_fitted_model_name_the_columns(fitted: Any) -> None:
     model.fit(x, y)
     p = model.predict_proba(x)
     assert kcalib.evaluate(y, p, classes=model.classes_).skce.value == kcalib.skce(codes, p)
+
+
+def test_what_holds_no_values_is_told() -> None:
+    torch, polars = pytest.importorskip("torch"), pytest.importorskip("polars")
+    with pytest.raises(ValueError, match="`y_pred` is on the device 'meta', where tensors have no values"):
+        kcalib.skce(Y, torch.empty((4, 3), device="meta"))
+    with pytest.raises(TypeError, match=r"`y_pred` is <LazyFrame.*; pass `y_pred\.collect\(\)`"):
+        kcalib.skce(Y, polars.DataFrame(P).lazy())

@@ -209,7 +209,7 @@ cdef Side[real] one_side(
         side.labels = &labels[0]
     if order is not None:
         side.order = &order[0]
-    side.n = points.shape[0]
+    side.n = points.shape[0] if order is None else order.shape[0]
     return side
 
 
@@ -234,11 +234,14 @@ def moments(
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
 ):
-    """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares."""
+    """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares.
+
+    The samples are those that `order` names, all of them where it is None.
+    """
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    row_sums = np.empty(points.shape[0]) if rows else None
-    column_sums = np.empty(right_points.shape[0]) if rows and not symmetric else None
+    row_sums = np.empty(problem.left.n) if rows else None
+    column_sums = np.empty(problem.right.n) if rows and not symmetric else None
     cdef double[::1] rows_view
     cdef double[::1] columns_view
     cdef double total = 0
@@ -284,8 +287,8 @@ def moment_parts(
     cdef Groups found = c_groups(problem, sweep.run)
     totals = np.empty((found.rows, found.columns))
     squares = np.empty_like(totals) if second else None
-    row_parts = np.empty((found.columns, points.shape[0])) if rows else None
-    column_parts = np.empty((found.rows, right_points.shape[0])) if rows and not symmetric else None
+    row_parts = np.empty((found.columns, problem.left.n)) if rows else None
+    column_parts = np.empty((found.rows, problem.right.n)) if rows and not symmetric else None
     cdef double[:, ::1] totals_view = totals
     cdef double[:, ::1] squares_view, rows_view, columns_view
     cdef double* squares_pointer = NULL

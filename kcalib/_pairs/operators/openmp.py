@@ -7,7 +7,7 @@ points, of mixtures, and from a table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -181,11 +181,20 @@ class HostSide:
 
     def part(self, rows: range) -> HostSide:
         """Some of the samples, counted in the order of the sweep."""
-        at: Any = slice(rows.start, rows.stop)
+        at = slice(rows.start, rows.stop)
         if self.order is not None:
-            at = self.order[at]
+            return replace(self, order=self.order[at])
         marks, labels = (None if values is None else values[at] for values in (self.marks, self.labels))
         return HostSide(self.points[at], marks, labels, None)
+
+    def gathered(self) -> HostSide:
+        """The samples in the order of the sweep."""
+        if self.order is None:
+            return self
+        points, marks, labels = (
+            None if values is None else values[self.order] for values in (self.points, self.marks, self.labels)
+        )
+        return HostSide(points, marks, labels, None)
 
     def sorted(self, values: np.ndarray) -> np.ndarray:
         """Values of the samples in the order of the sweep."""
@@ -253,7 +262,7 @@ class Cut:
         progress: Callable[[float], None] | None = None,
     ) -> np.ndarray:
         """H[rows, columns] @ vectors[columns]."""
-        left, right = self.left.part(rows), self.right.part(columns)
+        left, right = self.left.part(rows).gathered(), self.right.part(columns).gathered()
         vectors = np.ascontiguousarray(vectors[columns.start : columns.stop], dtype=np.float64)
         arguments = (*left.arrays, *right.arrays, self.symmetric and rows == columns, self._operator._kernel)
         sweep = self._operator._sweep(progress)
@@ -263,7 +272,7 @@ class Cut:
         """The sums of these of the consecutive diagonal blocks."""
         if size not in self._in_blocks:
             self._in_blocks[size] = self._operator._prepared(self._operator.problem.left, size)
-        part = self._in_blocks[size].part(range(blocks.start * size, blocks.stop * size))
+        part = self._in_blocks[size].part(range(blocks.start * size, blocks.stop * size)).gathered()
         return _native.block_sums(
             *part.arrays, kernel=self._operator._kernel, sweep=self._operator._sweep(progress), size=size
         )

@@ -142,7 +142,8 @@ def matmul(
     sweep: Sweep,
     vectors: np.ndarray,
     single: bool,
-) -> np.ndarray: ...
+    left_vectors: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray | None]: ...
 def entries(
     points: np.ndarray,
     marks: np.ndarray | None,

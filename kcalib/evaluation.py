@@ -27,6 +27,7 @@ from kcalib._input.source import (
     is_source,
     state_options,
 )
+from kcalib._pairs.dispatch import Spread
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
 from kcalib.estimators.crps import crps_values
@@ -41,6 +42,7 @@ from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import check_level, check_tolerance, direction, measure, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
+from kcalib.parallel.argument import in_parallel
 
 __all__ = ["evaluate"]
 
@@ -59,6 +61,7 @@ def evaluate(
     n_bins: int | None = ...,
     seed: int | None = ...,
     threads: int | None = ...,
+    parallel: Any = ...,
 ) -> Evaluation: ...
 
 
@@ -75,6 +78,7 @@ def evaluate(
     block_size: int | None = ...,
     seed: int | None = ...,
     threads: int | None = ...,
+    parallel: Any = ...,
 ) -> ForecastEvaluation: ...
 
 
@@ -95,9 +99,11 @@ def evaluate(
     from_logits: bool = ...,
     lens: Lens | None = ...,
     threads: int | None = ...,
+    parallel: Any = ...,
 ) -> Evaluation: ...
 
 
+@in_parallel
 @on_their_gpu
 def evaluate(
     y_true: Any,
@@ -115,6 +121,7 @@ def evaluate(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
+    parallel: Any = None,
 ) -> Evaluation | ForecastEvaluation:
     """Familiar scores, the SKCE and a test of calibration, with a verdict.
 
@@ -123,9 +130,9 @@ def evaluate(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, classes, from_logits, threads
+    y_true, y_pred, kernel, classes, from_logits, threads, parallel
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `estimator` and
-        `method` are "auto" or "features".
+        `method` are "auto" or "features". With `parallel` "auto" sums all pairs, and a source is read at once.
     estimator : {"auto", "unbiased", "biased", "block", "linear", "features"}
         Of the SKCE, as in `kcalib.skce`. "auto", the default, is what the test rests on: "unbiased" where that sums
         all pairs, or if that takes about a second, else "features".
@@ -238,6 +245,7 @@ def evaluate(
         "block_size": block_size,
         "seed": seed,
         "threads": threads,
+        "parallel": parallel,
     }
     return evaluation_of(data, n_bins=n_bins, **options)
 
@@ -255,6 +263,7 @@ def evaluation_of(
     n_bins: int | None,
     seed: int | None,
     threads: int | None,
+    parallel: Spread | None = None,
 ) -> Evaluation | ForecastEvaluation:
     """`evaluate` of checked data."""
     raise NotImplementedError(type(data))
@@ -273,9 +282,10 @@ def _(
     n_bins: int | None,
     seed: int | None,
     threads: int | None,
+    parallel: Spread | None = None,
 ) -> Evaluation:
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
-    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance)
+    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, parallel)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     return Evaluation(
@@ -305,12 +315,13 @@ def _(
     n_bins: int | None,
     seed: int | None,
     threads: int | None,
+    parallel: Spread | None = None,
 ) -> ForecastEvaluation:
     if n_bins is not None:
         raise ValueError(
             f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
         )
-    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance)
+    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, parallel)
     errors = arrays.where_computed(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     pit_seed = check_seed(seed)

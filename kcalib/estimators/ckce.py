@@ -25,6 +25,7 @@ from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.estimators.skce import PairOptions, describe, estimate, value_of
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
+from kcalib.parallel.argument import in_parallel
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers._solve import SOLVERS
 from kcalib.solvers.kernel_operator import KernelMatrix
@@ -52,6 +53,7 @@ def ckce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
 
@@ -72,6 +74,7 @@ def ckce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: Literal[True],
 ) -> CKCEResult: ...
 
@@ -92,10 +95,12 @@ def ckce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: bool,
 ) -> float | CKCEResult: ...
 
 
+@in_parallel
 @on_their_gpu
 def ckce(
     y_true: Any,
@@ -112,6 +117,7 @@ def ckce(
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
+    parallel: Any = None,
     full_output: bool = False,
 ) -> float | CKCEResult:
     r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
@@ -160,6 +166,9 @@ def ckce(
         may use. Factorisations use those of NumPy's and SciPy's BLAS.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes the kernel's entries; chosen from the arrays by default.
+    parallel : kcalib.parallel.Parallel or concurrent.futures.Executor, optional
+        Where products with the kernel matrix are computed, as in `kcalib.skce`; solvers run here. A journal keeps none
+        of them: an interrupted solver begins again.
     full_output : bool
         Return a `CKCEResult` instead of a float.
 
@@ -264,7 +273,7 @@ def ckce(
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
     residuals = residual_rows(data, packed, threads=threads, max_memory=max_memory, seed=seed)
     packed = kernel_alone(packed)
-    matrix = KernelMatrix(packed, threads=threads, operator=operator)
+    matrix = KernelMatrix(packed, threads=threads, operator=operator, parallel=parallel)
     system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
     found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not full_output:
@@ -294,6 +303,7 @@ def jkce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
 
@@ -312,6 +322,7 @@ def jkce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: Literal[True],
 ) -> SKCEResult: ...
 
@@ -330,10 +341,12 @@ def jkce(
     dtype: Any = ...,
     threads: int | None = ...,
     operator: str | None = ...,
+    parallel: Any = ...,
     full_output: bool,
 ) -> float | SKCEResult: ...
 
 
+@in_parallel
 @on_their_gpu
 def jkce(
     y_true: Any,
@@ -348,6 +361,7 @@ def jkce(
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
+    parallel: Any = None,
     full_output: bool = False,
 ) -> float | SKCEResult:
     r"""Joint kernel calibration error of predicted class probabilities, or of predicted distributions.
@@ -357,7 +371,7 @@ def jkce(
 
     Parameters
     ----------
-    y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, operator
+    y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, operator, parallel
         As in `kcalib.skce`.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
@@ -405,7 +419,7 @@ def jkce(
     check_choice("estimator", estimator, ("unbiased", "biased"))
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     kernel = default_kernel(data) if kernel is None else kernel
-    options = PairOptions(kernel, target_kernel, operator, threads)
+    options = PairOptions(kernel, target_kernel, operator, threads, parallel)
     if not full_output:
         return value_of(data, options, estimator, None)
     return estimate(data, options, estimator, None)

@@ -53,6 +53,7 @@ from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
+from kcalib.parallel.argument import in_parallel
 from kcalib.results import CalibrationTestResult
 from kcalib.target_kernels import TargetKernel
 
@@ -69,6 +70,7 @@ ON_A_LINE, FEW_DRAWS_ON_A_LINE = 20_000, 100_000  # samples with 999 draws, and 
 EXPONENTIAL_COST = 12
 
 
+@in_parallel
 @on_their_gpu
 def calibration_test(
     y_true: Any,
@@ -84,6 +86,7 @@ def calibration_test(
     seed: int | None = None,
     threads: int | None = None,
     operator: str | None = None,
+    parallel: Any = None,
 ) -> CalibrationTestResult:
     r"""Test the hypothesis that the model is calibrated.
 
@@ -92,9 +95,10 @@ def calibration_test(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator, parallel
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
-        "features" alone, which is "auto" then.
+        "features" alone, which is "auto" then. With `parallel` "auto" sums all pairs, and a source is read at once; a
+        journal keeps the sums, and none of the products with H of which eigenvalues are made.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
         ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
@@ -235,7 +239,7 @@ def calibration_test(
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, **state_options(seed=seed), **sums_of(method)).calibration_test()
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    return run(Task(data, PairOptions(kernel, target_kernel, operator, threads)), method, seed)
+    return run(Task(data, PairOptions(kernel, target_kernel, operator, threads, parallel)), method, seed)
 
 
 def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> CalibrationTestResult:
@@ -319,6 +323,8 @@ def _choice(task: Task) -> tuple[CalibrationMethod, str]:
         return Exact(FEW_DRAWS), f"{work.size} lie on a line: all pairs in O(n log n), {few}"
     if task.options.operator is not None:
         but = f"but operator={task.options.operator!r} asks for them"
+    elif task.options.parallel is not None:
+        but = "but `parallel` shares them out"
     elif _has_features(task):
         return Features(), f"{work.size} are too many for all pairs: random features of the kernel"
     else:

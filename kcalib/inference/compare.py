@@ -48,12 +48,14 @@ from kcalib.inference.metrics.measured import Estimate, Measured, MetricOptions
 from kcalib.inference.metrics.skce import skce
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
+from kcalib.parallel.argument import in_parallel
 from kcalib.results import Comparison, ModelDifference, ModelValue
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["compare"]
 
 
+@in_parallel
 @on_their_gpu
 def compare(
     y_true: Any,
@@ -73,6 +75,7 @@ def compare(
     dtype: Any = None,
     threads: int | None = None,
     operator: str | None = None,
+    parallel: Any = None,
 ) -> Comparison:
     r"""Compare models on the same samples: values, paired differences, and a ranking.
 
@@ -123,6 +126,8 @@ def compare(
         "skce" only, as in `kcalib.skce`.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         "skce" and "ckce", as in `kcalib.skce`. "skce" takes all pairs by the one that is named, for any n.
+    parallel : kcalib.parallel.Parallel or concurrent.futures.Executor, optional
+        "skce" and "ckce", as in `kcalib.skce`: who computes sums over pairs, all of them for any n. Not of sources.
     threads : int, optional
         "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any
         number.
@@ -270,6 +275,7 @@ def compare(
     given = {
         "kernel": kernel, "target_kernel": target_kernel, "regularization": regularization, "n_bins": n_bins,
         "n_resamples": n_resamples, "seed": seed, "dtype": dtype, "threads": threads, "operator": operator,
+        "parallel": parallel,
     }  # fmt: skip
     options = MetricOptions(**given)
     check_options(options, metric, confidence_level)
@@ -321,6 +327,7 @@ def _of_sources(
         n_resamples=options.n_resamples,
         dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,
         operator=options.operator,
+        parallel=options.parallel,
     )
     given = state_options(n_bins=options.n_bins, seed=check_seed(options.seed))
     kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
@@ -451,9 +458,10 @@ class Metric:
 
 
 BOTH = (Classification, Forecasts)
+WHO = ("operator", "parallel")
 METRICS = {
-    "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "operator"}), BOTH),
-    "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "operator"}), BOTH),
+    "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", *WHO}), BOTH),
+    "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", *WHO}), BOTH),
     "ece": Metric(ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier": Metric(scores.brier, frozenset()),
     "log_loss": Metric(scores.log_loss, frozenset()),

@@ -16,6 +16,7 @@ from typing import Any
 import scipy
 
 from kcalib._input.data import Data
+from kcalib._pairs.dispatch import Spread
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.rms_bound import RISK_SHARE, MeanEigenvalue, NoBoundError
@@ -166,9 +167,10 @@ def measure(
     threads: int | None,
     level: float,
     tolerance: float | None,
+    parallel: Spread | None = None,
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
-    task = Task(data, PairOptions(kernel, threads=threads))
+    task = Task(data, PairOptions(kernel, threads=threads, parallel=parallel))
     test = run(task, method, seed)
     bound = bound_or_none(
         lambda: _error_bound(task, test, level),
@@ -217,7 +219,7 @@ def _estimated(
 
 def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
-    if test.variance_slope is not None or task.operator.on_a_line:
+    if test.variance_slope is not None or task.operator.on_a_line or task.options.parallel is not None:
         return True
     if task.n**2 / 2 * entry_cost(task.packed.problem) <= PAIRS_WORK:
         return True

@@ -130,11 +130,17 @@ class PlainCut:
         return np.array([[float(found.total)]]), row_sums, column_sums, squares
 
     def matmul(
-        self, rows: range, columns: range, vectors: np.ndarray, *, dtype: str, progress: Progress = None
-    ) -> np.ndarray:
+        self, rows: range, columns: range, vectors: np.ndarray, *, dtype: str, both: bool, progress: Progress = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        own = self.symmetric and rows == columns
+        return self._product(rows, columns, vectors, dtype), (
+            self._product(columns, rows, vectors, dtype) if both and not own else None
+        )
+
+    def _product(self, rows: range, columns: range, vectors: np.ndarray, dtype: str) -> np.ndarray:
         part = self._part(rows, columns)
-        beside = arrays.like(vectors[columns.start : columns.stop], part.problem.left.points)
-        return np.asarray(arrays.to_host(part.matmul(beside, dtype=dtype)), dtype=np.float64)
+        some = arrays.like(vectors[columns.start : columns.stop], part.problem.left.points)
+        return np.asarray(arrays.to_host(part.matmul(some, dtype=dtype)), dtype=np.float64)
 
     def block_sums(self, size: int, blocks: range, progress: Progress = None) -> np.ndarray:
         rows = range(blocks.start * size, blocks.stop * size)
@@ -182,15 +188,14 @@ def _block_sums(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: None, prog
 
 
 def _matmul(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: np.ndarray, progress: Progress) -> Sums:
-    dtype = work.options["dtype"]
-    found = {"rows": cut.matmul(tile.rows, tile.columns, vectors, dtype=dtype, progress=progress)}
-    if cut.symmetric and not tile.on_diagonal:
-        found["columns"] = cut.matmul(tile.columns, tile.rows, vectors, dtype=dtype, progress=progress)
-    return found
+    both, dtype = cut.symmetric, work.options["dtype"]
+    rows, columns = cut.matmul(tile.rows, tile.columns, vectors, dtype=dtype, both=both, progress=progress)
+    return {"rows": rows} if columns is None else {"rows": rows, "columns": columns}
 
 
 def _forms(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: np.ndarray, progress: Progress) -> Sums:
-    products = cut.matmul(tile.rows, tile.columns, vectors, dtype=work.options["dtype"], progress=progress)
+    dtype = work.options["dtype"]
+    products, _ = cut.matmul(tile.rows, tile.columns, vectors, dtype=dtype, both=False, progress=progress)
     return {"forms": np.sum(vectors[tile.row : tile.row_end] * products, axis=0)}
 
 

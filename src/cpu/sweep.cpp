@@ -256,13 +256,15 @@ std::vector<double> scales_of(const double* v, long n, Columns columns) {
   return scales;
 }
 
-// H times some vectors, in W's precision but for sums over more than a tile.
+// H times some vectors, in W's precision but for sums over more than a tile; of rectangular problems on request also
+// H^T times others, of the same entries.
 //
 // A task is a pair of groups of blocks. Its products are added up in the thread's own memory, and then to the results,
 // group by group in the order that `GroupOrder` gives.
 template <class T, class W> class Product {
  public:
-  Product(const Blocks<T>& blocks, const Run& run, const double* vectors, Columns columns)
+  // Without `left_vectors` (null) there are no sums over rows, but those of symmetric problems.
+  Product(const Blocks<T>& blocks, const Run& run, const double* vectors, const double* left_vectors, Columns columns)
       : blocks_(blocks),
         run_(run),
         columns_(columns),
@@ -271,15 +273,11 @@ template <class T, class W> class Product {
         per_group_(blocks_in_a_group(std::max(blocks.row_blocks, blocks.column_blocks), size_)),
         row_groups_(ceil_divide(blocks.row_blocks, per_group_)),
         order_(blocks.problem.symmetric, row_groups_, ceil_divide(blocks.column_blocks, per_group_)),
-        scales_(sizeof(W) == sizeof(float) ? scales_of(vectors, blocks.n_right, columns) : std::vector<double>(columns.count, 1.0)),
-        vectors_(blocks.n_right, blocks.block, length_, columns.count),
+        right_(blocks.problem.right, blocks.block, length_, columns, vectors, run),
         sums_(blocks.n, blocks.block, length_, columns.count) {
-    const Side<T>& side = blocks.problem.right;
-    std::vector<double> factors;
-    for (double scale : scales_) factors.push_back(1 / scale);
-    vectors_.for_each(run, [&](long i, long c, W& number) {
-      number = i < 0 ? W(0) : W(vectors[side.row(i) * columns.stride + c] * factors[c]);
-    });
+    if (!left_vectors) return;
+    left_.emplace(blocks.problem.left, blocks.block, length_, columns, left_vectors, run);
+    column_sums_.emplace(blocks.n_right, blocks.block, length_, columns.count);
   }
 
   void sweep(Watch& watch) {
@@ -288,7 +286,7 @@ template <class T, class W> class Product {
     const AlignedBuffer<double> parts(2 * part_size * threads);
     const AlignedBuffer<W> entries(room * threads);
     std::fill_n(entries.get(), room * threads, W(0));
-    Turns turns(row_groups_);
+    Turns turns(row_groups_), column_turns(ceil_divide(blocks_.column_blocks, per_group_));
     std::atomic<long> place{0};
 #pragma omp parallel num_threads(threads)
     {
@@ -300,20 +298,42 @@ template <class T, class W> class Product {
           double* columns = own ? rows : rows + part_size;
           std::fill_n(rows, 2 * part_size, 0.0);
           multiply(*pair, h, rows, columns, watch);
-          add(pair->rows, pair->turn, rows, turns, watch);
-          if (blocks_.problem.symmetric && !own) add(pair->columns, pair->turn, columns, turns, watch);
+          add(sums_, blocks_.row_blocks, pair->rows, pair->turn, rows, turns, watch);
+          if (blocks_.problem.symmetric && !own)
+            add(sums_, blocks_.row_blocks, pair->columns, pair->turn, columns, turns, watch);
+          if (left_) add(*column_sums_, blocks_.column_blocks, pair->columns, pair->rows, columns, column_turns, watch);
         }
     }
   }
 
-  void write(double* out) const {
-    const Side<T>& side = blocks_.problem.left;
-    sums_.for_each(run_, [&](long i, long c, double sum) {
-      if (i >= 0) out[side.row(i) * columns_.stride + c] = sum * scales_[c];
-    });
+  void write(double* out, double* column_out) const {
+    write(sums_, blocks_.problem.left, right_, out);
+    if (left_) write(*column_sums_, blocks_.problem.right, *left_, column_out);
   }
 
  private:
+  // Vectors with a number for each sample of a side, in blocks, and brought into W's range by powers of two.
+  struct Vectors {
+    const std::vector<double> scales;
+    const BlockColumns<W> numbers;
+
+    Vectors(const Side<T>& side, long block, long length, Columns columns, const double* values, const Run& run)
+        : scales(sizeof(W) == sizeof(float) ? scales_of(values, side.n, columns) : std::vector<double>(columns.count, 1.0)),
+          numbers(side.n, block, length, columns.count) {
+      std::vector<double> factors;
+      for (double scale : scales) factors.push_back(1 / scale);
+      numbers.for_each(run, [&](long i, long c, W& number) {
+        number = i < 0 ? W(0) : W(values[side.row(i) * columns.stride + c] * factors[c]);
+      });
+    }
+  };
+
+  void write(const BlockColumns<double>& sums, const Side<T>& side, const Vectors& of, double* out) const {
+    sums.for_each(run_, [&](long i, long c, double sum) {
+      if (i >= 0) out[side.row(i) * columns_.stride + c] = sum * of.scales[c];
+    });
+  }
+
   // As many as there is room for in a second-level cache, 4 at most, and few enough to leave work for many threads.
   // Depends on the problem's sizes alone: it decides the order of summation.
   static long blocks_in_a_group(long blocks, long size) {
@@ -323,10 +343,14 @@ template <class T, class W> class Product {
 
   long rows_of_entries() const { return blocks_.block + MAX_ROWS_AT_ONCE; }  // the last rows of a tile may be beyond the block's
 
-  // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem, H^T V to `columns`.
+  // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem or with vectors on the left, H^T
+  // times these to `columns`.
   void multiply(const GroupOrder::Pair& pair, W* h, double* rows, double* columns, Watch& watch) const {
     const TileFunctions<W>& weighted = functions<W>(*run_.table);
     const bool symmetric = blocks_.problem.symmetric;
+    const auto left = [&](long i, long j) -> const W* {
+      return left_ ? left_->numbers[i] : symmetric && i != j ? right_.numbers[i] : nullptr;
+    };
     const long i_begin = pair.rows * per_group_, i_end = std::min(blocks_.row_blocks, i_begin + per_group_);
     const long j_begin = pair.columns * per_group_, j_end = std::min(blocks_.column_blocks, j_begin + per_group_);
     for (long i = i_begin; i < i_end; ++i)
@@ -337,20 +361,21 @@ template <class T, class W> class Product {
         else
           blocks_.tile.panels_single(pairs, h, rows_of_entries());
         weighted.multiply({h, rows_of_entries(), pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
-                           columns_.count, length_, vectors_[j], symmetric && i != j ? vectors_[i] : nullptr,
+                           columns_.count, length_, right_.numbers[j], left(i, j),
                            rows + (i - i_begin) * size_, columns + (j - j_begin) * size_});
         watch.task_done();
       }
   }
 
   // Adds a task's sums to those of a group when it is their turn.
-  void add(long group, long turn, const double* part, Turns& turns, const Watch& watch) const {
+  void add(const BlockColumns<double>& sums, long blocks, long group, long turn, const double* part, Turns& turns,
+           const Watch& watch) const {
     if (!turns.wait_for(group, turn, watch)) return;
-    const long begin = group * per_group_, size = std::min(per_group_, blocks_.row_blocks - begin) * size_;
+    const long begin = group * per_group_, size = std::min(per_group_, blocks - begin) * size_;
     if (turn == 0)
-      std::copy_n(part, size, sums_[begin]);
+      std::copy_n(part, size, sums[begin]);
     else
-      run_.table->add(part, size, sums_[begin]);
+      run_.table->add(part, size, sums[begin]);
     turns.pass(group, turn);
   }
 
@@ -360,17 +385,19 @@ template <class T, class W> class Product {
   const long length_, size_;  // of a block's numbers in a column, and in all columns
   const long per_group_, row_groups_;
   const GroupOrder order_;
-  const std::vector<double> scales_;
-  const BlockColumns<W> vectors_;
+  Vectors right_;
+  std::optional<Vectors> left_;
   const BlockColumns<double> sums_;
+  std::optional<BlockColumns<double>> column_sums_;
 };
 
-// out = H vectors, for the given columns of both. False if stopped.
+// out = H vectors, and column_out = H^T left_vectors unless null, for the given columns of all. False if stopped.
 template <class T, class W>
-bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const double* vectors, Columns columns, double* out) {
-  Product<T, W> product(blocks, run, vectors, columns);
+bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const double* vectors, const double* left_vectors,
+              Columns columns, double* out, double* column_out) {
+  Product<T, W> product(blocks, run, vectors, left_vectors, columns);
   product.sweep(watch);
-  if (!watch.stopped()) product.write(out);
+  if (!watch.stopped()) product.write(out, column_out);
   return !watch.stopped();
 }
 
@@ -544,14 +571,18 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
 }
 
 template <class T>
-bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, long n_vectors, bool single, double* out) {
+bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, const double* left_vectors,
+            long n_vectors, bool single, double* out, double* column_out) {
   constexpr long AT_ONCE = 256;  // vectors of one sweep: bounds what each thread adds up
   const Blocks<T> blocks(problem, run);
   Watch watch(run, blocks.pairs_of_blocks() * ceil_divide(n_vectors, AT_ONCE));
   bool finished = true;
   for (long c = 0; c < n_vectors && finished; c += AT_ONCE) {
     const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
-    finished = (single ? multiply<T, float> : multiply<T, double>)(blocks, run, watch, vectors + c, columns, out + c);
+    const double* left = left_vectors ? left_vectors + c : nullptr;
+    double* column = column_out ? column_out + c : nullptr;
+    finished = (single ? multiply<T, float> : multiply<T, double>)(
+        blocks, run, watch, vectors + c, left, columns, out + c, column);
   }
   return finished;
 }
@@ -629,7 +660,8 @@ void register_fork_handler() {
   template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
   template bool moment_parts<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*); \
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
-  template bool matmul<T>(const PairProblem<T>&, const Run&, const double*, long, bool, double*);    \
+  template bool matmul<T>(                                                                           \
+      const PairProblem<T>&, const Run&, const double*, const double*, long, bool, double*, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \

@@ -55,9 +55,11 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
 
 // out (left.n x n_vectors) = H vectors for vectors (right.n x n_vectors), diagonal included; rows of both are those of
-// the sides' points, whatever their order. `single`: in float32 but for sums over more than a tile.
+// the sides' points, whatever their order. `single`: in float32 but for sums over more than a tile. Of rectangular
+// problems also column_out (right.n x n_vectors) = H^T left_vectors, of the same entries; null: not wanted.
 template <class T>
-bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, long n_vectors, bool single, double* out);
+bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, const double* left_vectors,
+            long n_vectors, bool single, double* out, double* column_out);
 
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
 // for the sums over blocks; symmetric problems, diagonal included.

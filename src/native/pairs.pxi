@@ -87,7 +87,8 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
-    bint c_matmul "kcalib::matmul"[T](const PairProblem[T]&, const Run&, const double*, long, bint, double*) except +
+    bint c_matmul "kcalib::matmul"[T](
+        const PairProblem[T]&, const Run&, const double*, const double*, long, bint, double*, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
@@ -398,20 +399,33 @@ def matmul(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
+    const double[:, ::1] left_vectors=None,
 ):
-    """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32."""
+    """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
+
+    And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
+    """
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     result = np.empty((points.shape[0], vectors.shape[1]))
+    columns = None if left_vectors is None else np.empty((right_points.shape[0], vectors.shape[1]))
     cdef double[:, ::1] out = result
+    cdef double[:, ::1] column_out
     cdef double* out_pointer = &out[0, 0]
+    cdef double* column_pointer = NULL
     cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef const double* left_pointer = NULL
     cdef long n_vectors = vectors.shape[1]
+    if left_vectors is not None:
+        column_out = columns
+        column_pointer = &column_out[0, 0]
+        left_pointer = &left_vectors[0, 0]
     cdef bint finished
     with nogil:
-        finished = c_matmul(problem, sweep.run, vectors_pointer, n_vectors, single, out_pointer)
+        finished = c_matmul(
+            problem, sweep.run, vectors_pointer, left_pointer, n_vectors, single, out_pointer, column_pointer)
     sweep.raise_if_stopped(finished)
-    return result
+    return result, columns
 
 
 def entries(

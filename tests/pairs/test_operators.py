@@ -29,6 +29,8 @@ from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import SortedScanOperator
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import Exponential
+from kcalib.parallel import Serial
+from kcalib.parallel.operator import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")  # of kernels that change sign
 
@@ -63,6 +65,13 @@ def _map(problem: PairProblem, convert) -> PairProblem:
     return PairProblem(side(problem.left), side(problem.right), problem.kernel)
 
 
+def in_tiles(operator):
+    """The operator in tiles, which this process computes."""
+    run = Run(Serial(tile_size=64))
+    run.held = run.parallel.open()
+    return run.spread(operator)
+
+
 OPERATORS = {f"openmp-{level}": lambda p, level=level: OpenMPOperator(p, level=level) for level in instruction_sets()}
 CONVERSIONS = {
     "generic-strict": _strict,
@@ -79,6 +88,11 @@ OPERATORS |= {
     "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
     "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
     "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
+}
+# H in tiles, of one group of blocks each.
+OPERATORS |= {
+    "parallel-openmp": lambda p: in_tiles(OpenMPOperator(p)),
+    "parallel-generic": lambda p: in_tiles(GenericOperator(p)),
 }
 WITHOUT_GPU = list(OPERATORS)
 OPERATORS["cuda-emulated"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))

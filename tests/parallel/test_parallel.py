@@ -9,10 +9,12 @@ import pytest
 from problems import softmax_problem
 
 import kcalib
+from kcalib.distributions import Normal
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.parallel import Executor, Processes, Serial
 
 KERNEL = Exponential(0.3)
+TILES = Serial(tile_size=100)
 
 
 def numbers(result):
@@ -46,6 +48,85 @@ def test_estimators(estimator):
     one = kcalib.skce(y, p, **options)
     found = kcalib.skce(y, p, **options, parallel=Serial(tile_size=300))
     assert numbers(found) == numbers(one)
+
+
+@pytest.mark.parametrize("method", ["exact", "spectrum", "bootstrap", "multiplier", "gamma", "block", "cme", "auto"])
+def test_tests_of_calibration(method):
+    y, p = softmax_problem(400, 5, seed=1)
+    one = kcalib.calibration_test(y, p, method=method, seed=1)
+    found = kcalib.calibration_test(y, p, method=method, seed=1, parallel=TILES)
+    assert found.estimate == one.estimate
+    assert found.log_pvalue == pytest.approx(one.log_pvalue, rel=1e-4)  # products are added in another order
+    assert "in parallel" in found.operator_reason
+
+
+def test_auto_takes_all_pairs():
+    y, p = softmax_problem(7000, 4, seed=1)
+    with pytest.raises(Asked):
+        kcalib.calibration_test(y, p, parallel=Asking())
+    with pytest.raises(Asked):
+        kcalib.evaluate(y, p, parallel=Asking())
+
+
+class Asked(Exception):
+    pass
+
+
+class Asking(Serial):
+    def results(self, *args):
+        raise Asked
+
+
+@pytest.mark.parametrize("method", ["cg", "fourier", "auto"])
+def test_ckce(method):
+    y, p = softmax_problem(400, 5, seed=1)
+    one = kcalib.ckce(y, p, method=method, full_output=True)
+    found = kcalib.ckce(y, p, method=method, full_output=True, parallel=TILES)
+    assert found.value == pytest.approx(one.value, rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["skce", "ckce"])
+def test_compare(metric):
+    y, p = softmax_problem(300, 5, seed=1)
+    models = {"right": p, "other": np.roll(p, 1, axis=0)}
+    (one,) = kcalib.compare(y, models, metric=metric).differences
+    (found,) = kcalib.compare(y, models, metric=metric, parallel=TILES).differences
+    assert found.difference == pytest.approx(one.difference, rel=1e-12)
+    assert found.standard_error == pytest.approx(one.standard_error, rel=1e-12)
+    with pytest.raises(ValueError, match="`parallel` has no meaning for the metric 'brier'"):
+        kcalib.compare(y, models, metric="brier", parallel=TILES)
+
+
+def test_evaluate_and_jkce():
+    y, p = softmax_problem(300, 5, seed=1)
+    assert kcalib.evaluate(y, p, parallel=TILES).skce.value == kcalib.evaluate(y, p).skce.value
+    assert kcalib.jkce(y, p, parallel=TILES) == kcalib.jkce(y, p)
+
+
+@pytest.mark.parametrize("kernel", [None, Gaussian(metric="mmd")])
+def test_distributions(kernel):
+    rng = np.random.default_rng(0)
+    mean, scale = rng.normal(size=300), rng.uniform(0.5, 2, 300)
+    y, p = rng.normal(mean, scale), Normal(mean, scale)
+    one = kcalib.skce(y, p, kernel=kernel, full_output=True)
+    assert numbers(kcalib.skce(y, p, kernel=kernel, full_output=True, parallel=TILES)) == numbers(one)
+
+
+def test_weights_in_float32():
+    y, p = softmax_problem(400, 5, seed=1)
+    options = {"sample_weight": np.random.default_rng(0).uniform(size=400), "dtype": "float32"}
+    assert kcalib.skce(y, p, **options, parallel=TILES) == kcalib.skce(y, p, **options)
+
+
+@pytest.mark.parametrize("rare", [1e-4, 1e-8])
+def test_saturated_predictions(rare):
+    rng = np.random.default_rng(0)
+    p = np.full((500, 10), rare * rng.uniform(size=(500, 1)))
+    p[np.arange(500), rng.integers(10, size=500)] = 0
+    p[np.arange(500), np.argmin(p, axis=1)] = 1 - p.sum(axis=1)
+    y = np.where(rng.uniform(size=500) < 0.02, 3, np.argmax(p, axis=1))
+    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    assert numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=TILES)) == numbers(one)
 
 
 def test_processes():

@@ -83,7 +83,7 @@ class OpenMPOperator:
         right = left if problem.right is None else self._prepared(problem.right)
         vectors = np.ascontiguousarray(vectors, dtype=np.float64)
         arrays = *left.arrays, *right.arrays
-        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)
+        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)[0]
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)
@@ -191,10 +191,8 @@ class HostSide:
         """The samples in the order of the sweep."""
         if self.order is None:
             return self
-        points, marks, labels = (
-            None if values is None else values[self.order] for values in (self.points, self.marks, self.labels)
-        )
-        return HostSide(points, marks, labels, None)
+        marks, labels = (None if values is None else values[self.order] for values in (self.marks, self.labels))
+        return HostSide(self.points[self.order], marks, labels, None)
 
     def sorted(self, values: np.ndarray) -> np.ndarray:
         """Values of the samples in the order of the sweep."""
@@ -259,14 +257,16 @@ class Cut:
         vectors: np.ndarray,
         *,
         dtype: str,
+        both: bool,
         progress: Callable[[float], None] | None = None,
-    ) -> np.ndarray:
-        """H[rows, columns] @ vectors[columns]."""
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """H[rows, columns] @ vectors[columns]; `both`: and H[rows, columns]^T @ vectors[rows], off the diagonal."""
+        own = self.symmetric and rows == columns
         left, right = self.left.part(rows).gathered(), self.right.part(columns).gathered()
-        vectors = np.ascontiguousarray(vectors[columns.start : columns.stop], dtype=np.float64)
-        arguments = (*left.arrays, *right.arrays, self.symmetric and rows == columns, self._operator._kernel)
-        sweep = self._operator._sweep(progress)
-        return _native.matmul(*arguments, sweep, vectors=vectors, single=dtype == "float32")
+        on_right = np.ascontiguousarray(vectors[columns.start : columns.stop])
+        on_left = np.ascontiguousarray(vectors[rows.start : rows.stop]) if both and not own else None
+        arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, self._operator._sweep(progress))
+        return _native.matmul(*arguments, vectors=on_right, single=dtype == "float32", left_vectors=on_left)
 
     def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:
         """The sums of these of the consecutive diagonal blocks."""

@@ -40,7 +40,8 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     kernel = default_kernel(*data) if options.kernel is None else options.kernel
     together = Together.of(data, kernel, options)
     matrices = [
-        KernelMatrix(kernel_alone(one), threads=options.threads, operator=options.operator) for one in together.packed
+        KernelMatrix(kernel_alone(one), threads=options.threads, operator=options.operator, parallel=options.parallel)
+        for one in together.packed
     ]
     residuals = [
         residual_rows(one, packed, threads=options.threads, seed=seed).take(slice(None))

@@ -138,7 +138,7 @@ def _by_features(
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
     operator = _operators(together, options)[0]
     work = data[0].n ** 2 / 2 * entry_cost(operator.problem)  # as `evaluate` asks, by the same limit
-    if options.operator is not None or operator.on_a_line or work <= PAIRS_WORK:
+    if options.operator is not None or options.parallel is not None or operator.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []
     try:

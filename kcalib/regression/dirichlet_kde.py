@@ -29,6 +29,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.warnings import warn
 from kcalib._input.checks import DTYPES
 from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, Lens
@@ -45,6 +46,10 @@ ORIENTATIONS = ("training", "query")
 POWERS = {"l1": 1, "l2": 2}  # p of each norm
 Progress = Callable[[float], None]
 
+AT_THE_END = (
+    "the likelihood of the predictions is highest at the end of the bandwidths tried, {:g}, which says nothing of "
+    "calibration: a single prediction of 0 or 1 does that; pass bandwidth='loo_risk', or a number"
+)
 SMALLEST = 2.0**-1022  # the smallest normal number: what the logarithm of a smaller probability is taken of
 ROUNDING = 10.0  # bandwidths are above so many machine epsilons: exponents are of the size of 1 / bandwidth
 
@@ -150,6 +155,8 @@ class Bandwidth:
                 risks[candidate] = risk_of(problem.residuals, _phi(problem, shares), None)
         if bandwidth == "likelihood":
             best = max(BANDWIDTHS, key=lambda b: log_likelihoods[b])
+            if best in (BANDWIDTHS[0], BANDWIDTHS[-1]):
+                warn(AT_THE_END.format(best), UserWarning)
             return cls(best, f"best leave-one-out log-likelihood of {len(BANDWIDTHS)}", log_likelihoods)
         best = min(BANDWIDTHS, key=lambda b: risks[b])
         return cls(best, f"best leave-one-out risk of {len(BANDWIDTHS)}", risks)
@@ -195,7 +202,8 @@ class DirichletKDE(CalibrationFunction):
         A positive number, at least 2.2e-15 (1.2e-6 in float32): small ones look at the nearest training samples only,
         large ones at all. Otherwise the best of 20 between 1e-5 and 1 (appendix B of [2]_): by the risk
         (equation 20 of [2]_) of the leave-one-out function on the training set, or by the leave-one-out likelihood of
-        the density of the predictions, as in the code of [1]_, which does not look at the labels.
+        the density of the predictions, as in the code of [1]_, which does not look at the labels: a single prediction
+        of 0 or 1, of which no other has a density, drives that to the largest bandwidth, which is warned of.
     orientation : {"training", "query"}
         Whose Dirichlet density it is, see the notes.
     lens : Lens, optional
@@ -240,6 +248,8 @@ class DirichletKDE(CalibrationFunction):
 
     Weights are computed relative to each other: a prediction far from all training samples has the shares of the
     nearest. Those below :math:`2^{-1021}` (float32: :math:`2^{-125}`) of the largest may count as that.
+
+    A `UserWarning` says that "likelihood" took the smallest or the largest of the bandwidths it may.
 
     Time O(n n' m) for n' evaluated predictions, memory O((n + n') m); to choose a bandwidth 20 times the time for
     n' = n. Results do not depend on the number of threads, nor those of a prediction on the others, which on a GPU
@@ -350,7 +360,7 @@ def kde_calibration_error(
     y_true: Any,
     y_pred: Any,
     *,
-    bandwidth: float | str = "likelihood",
+    bandwidth: float | str = "loo_risk",
     norm: str = "l1",
     orientation: str = "training",
     lens: Lens | None = None,
@@ -371,8 +381,8 @@ def kde_calibration_error(
     y_true, y_pred, classes, from_logits
         As in `kcalib.skce`, at least 2 samples. Arrays on an NVIDIA GPU stay there; those on other devices are copied
         to the host.
-    bandwidth : float or {"likelihood", "loo_risk"}
-        A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; the default is the choice of [1]_'s code.
+    bandwidth : float or {"loo_risk", "likelihood"}
+        A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; "likelihood" is the choice of [1]_'s code.
     norm : {"l1", "l2"}
         That of the distances, p = 1 or 2. With "l2" the estimate is a mean squared Euclidean distance: its root is not
         taken.
@@ -392,6 +402,11 @@ def kde_calibration_error(
     TypeError, ValueError
         As `kcalib.skce` for its arguments, and if `bandwidth` is not positive, below 2.2e-15 (1.2e-6 in
         float32) or no number; if `norm` or `orientation` is none of those listed; if there is one sample only.
+
+    Warns
+    -----
+    UserWarning
+        If the likelihood takes the smallest or the largest of the bandwidths it may.
 
     See Also
     --------

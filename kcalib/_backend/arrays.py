@@ -25,7 +25,7 @@ _CUPY_FLOATS = ("float16", "float32", "float64")
 
 
 def as_array(value: Any, name: str) -> Array:
-    """`value` as a NumPy array of numbers or strings, as a CuPy array if it is on an NVIDIA GPU, or else unchanged.
+    """`value` as an aligned NumPy array of numbers or strings, as a CuPy array from an NVIDIA GPU, or else unchanged.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def as_array(value: Any, name: str) -> Array:
         If it is a ragged list, has masked or missing entries, or lies on several GPUs.
     """
     if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
-        return value
+        return value if value.flags.aligned else value.copy()
     if library(value) == "dask":
         value = value.compute()
     if hasattr(value, "todense"):
@@ -68,7 +68,7 @@ def as_array(value: Any, name: str) -> Array:
         ) from None
     if array.dtype.kind in "OT":  # NumPy's variable-width strings (T) cannot be searched among others (U)
         return _without_objects(array.astype(object, copy=False), value, name)
-    return _without_bfloat16(array)
+    return _without_bfloat16(array if array.flags.aligned else array.copy())
 
 
 def _on_cpu(value: Array) -> bool:

@@ -6,11 +6,13 @@ Arrays on a GPU take the memory of that GPU. Called by the dense methods.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
 from kcalib._backend.faults import shown_size
 
 
@@ -48,8 +50,29 @@ def check_max_memory(max_memory: Any) -> int:
     return int(max_memory)
 
 
-def available_memory() -> int | None:
-    """Bytes that can be taken without swapping; None where the system does not say."""
+def available_memory(mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> int | None:
+    """Bytes that can be taken without swapping, and within the limits of control groups; None where nobody says."""
+    found = [_of_machine(), *map(_within, control_groups("memory", mounts, membership))]
+    return min((size for size in found if size is not None), default=None)
+
+
+def _within(group: Path) -> int | None:
+    """What a control group has left of its limit, caches that it can give back included; None if it has no limit."""
+    versions = (
+        ("memory.max", "memory.current", "inactive_file"),  # 2
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # 1
+    )
+    for limit, usage, cache in versions:
+        try:
+            left = int((group / limit).read_text()) - int((group / usage).read_text())
+            numbers = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            return max(0, left + int(numbers.get(cache, 0)))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return None
+
+
+def _of_machine() -> int | None:
     try:
         with open("/proc/meminfo") as file:
             for line in file:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kcalib import _native
+from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
 from kcalib._backend.options import OptionError, check_integer
 
 MOST_THREADS = 4096
@@ -68,27 +69,12 @@ def _affinity() -> int:
 
 
 @functools.cache
-def _cgroup_quota(mounts: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+def _cgroup_quota(mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> int:
     """CPUs of the smallest quota of the process's control group and those above it, rounded up.
 
     Read once in a process: the files take longer than a small sweep.
     """
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:  # no control groups
-        return sys.maxsize
-    quotas = [math.inf]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            roots = [mounts, mounts / "unified"]  # version 2; beside version 1
-        else:
-            roots = [mounts / "cpu"] if "cpu" in controllers.split(",") else []
-        for root in roots:
-            group = root / path.lstrip("/")
-            # Inside a container `path` may be the host's, with only the mount itself to be seen.
-            quotas += [_own_quota(folder) for folder in (group, *group.parents) if folder.is_relative_to(root)]
-    quota = min(quotas)
+    quota = min(map(_own_quota, control_groups("cpu", mounts, membership)), default=math.inf)
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
 

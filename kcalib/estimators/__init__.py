@@ -4,7 +4,7 @@
     ece      binned errors of the top label and of every class
     canonical_ece   binned errors of the whole prediction
     debiased_ece   binned errors without the part that noise in labels adds
-    binning  bins over predicted probabilities, and how many there should be
+    binning, bin_risk   bins over predicted probabilities, and how many there should be
     reliability   reliability diagrams with confidence and consistency bands
     event_bins, bands   bins of a diagram, and where their frequencies may lie
     scores   proper scores: Brier score, log loss

@@ -36,9 +36,8 @@ class Band(NamedTuple):
 def clopper_pearson(bins: Bins, tail: float) -> Band:
     """Limits of the true frequency in each bin, for the effective number of samples; [0, 1] in empty bins."""
     filled = bins.count > 0
-    effective = np.where(filled, bins.weight**2 / np.where(filled, bins.square_weight, 1.0), 0.0)
-    hits = effective * np.where(filled, bins.frequency, 0.0)
-    misses = effective * np.where(filled, 1 - bins.frequency, 0.0)
+    hits = bins.effective * np.where(filled, bins.frequency, 0.0)
+    misses = bins.effective * np.where(filled, 1 - bins.frequency, 0.0)
     # 1 where betaincinv is not defined and not used.
     low = scipy.special.betaincinv(np.where(hits > 0, hits, 1.0), misses + 1, tail)
     high = scipy.special.betainccinv(hits + 1, np.where(misses > 0, misses, 1.0), tail)

@@ -2,15 +2,15 @@ r"""Bins over predicted probabilities: where their edges are, what they hold, an
 
 A *column* is one probability of every sample with a label that says which samples hit: the top-label confidence, or
 the probability of one class. `column_bins` makes `ReliabilityBins` of each column, in one compiled pass over all of
-them or by sorting each; `simplex_bins` bins whole rows; `n_bins_by_risk` chooses a number of bins. Called by
-`kcalib.estimators.ece`, and for its `ReliabilityBins` by whoever shows a reliability diagram.
+them or by sorting each; `simplex_bins` bins whole rows. Called by `kcalib.estimators.ece`, by `bin_risk`, which
+chooses a number of bins, and for its `ReliabilityBins` by whoever shows a reliability diagram.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.segments import Segments
 from kcalib._backend.threads import threads_for
 from kcalib._input.labels import Classification
-from kcalib._pairs.statistics import group_sums, row_groups, total
+from kcalib._pairs.statistics import group_sums, row_groups
 from kcalib.estimators.scores import top_label
 
 __all__ = ["ReliabilityBins"]
@@ -34,9 +34,6 @@ N_BINS = 15  # everywhere, where a number of bins is not given
 MAX_BINS = 1_000_000
 BINNINGS = ("uniform", "equal_mass", "median_variance")
 MIN_BIN_SIZE = 10
-RISK_GRID = tuple(range(5, 101, 5))
-FOLDS = 5
-FOLD_SEED = 0
 COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
 DEVICE_ELEMENTS = 2**23  # that are binned at once on a device
 
@@ -125,15 +122,18 @@ class Binning:
         """
         if self.rule == "uniform":
             return bin_edges(self.n_bins)
-        inner = self._equal_mass(ascending) if self.rule == "equal_mass" else self._median_variance(ascending)
+        if self.rule == "equal_mass":
+            below = ends_of_equal_mass(len(ascending), self.n_bins)
+            inner = np.unique(arrays.to_host(ascending[arrays.like(below, ascending)]))
+        else:
+            inner = np.sort(self.median_variance_edges(ascending))
         return np.concatenate([[0.0], inner[inner < float(ascending[-1])], [1.0]])
 
-    def _equal_mass(self, ascending: Array) -> np.ndarray:
-        below = (len(ascending) - 1) * np.arange(1, self.n_bins) // self.n_bins
-        return np.unique(arrays.to_host(ascending[arrays.like(below, ascending)]))
+    def median_variance_edges(self, ascending: Array) -> np.ndarray:
+        """The inner edges in the order in which they are found: fewer bins have the first of them.
 
-    def _median_variance(self, ascending: Array) -> np.ndarray:
-        """The recursion of `median_variance_cells` in src/cpu/bins.h; here every cell is a slice."""
+        The recursion of `median_variance_cells` in src/cpu/bins.h; here every cell is a slice.
+        """
         xp, made = arrays.namespace(ascending), itertools.count()
 
         def cell(begin: int, end: int) -> tuple[float, int, int, int]:
@@ -158,7 +158,12 @@ class Binning:
             for part in ((begin, middle), (middle, end)):
                 if can_be_split(*part):
                     heapq.heappush(queue, cell(*part))
-        return np.sort(np.array(inner))
+        return np.array(inner)
+
+
+def ends_of_equal_mass(n: int, n_bins: int) -> np.ndarray:
+    """The numbers, in ascending order, of the last samples of all bins but the last."""
+    return (n - 1) * np.arange(1, n_bins) // n_bins
 
 
 class Columns(NamedTuple):
@@ -216,7 +221,7 @@ def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tupl
     if binning.rule == "uniform":
         return bins_of_width(columns, binning, threads)
     xp, hits = arrays.namespace(columns.values), _hits(columns)
-    return tuple(_over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
+    return tuple(over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
 
 
 def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
@@ -265,12 +270,12 @@ def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> Reliability
     ends = _ends(ascending, edges)
     begins = np.concatenate([[0], ends[:-1]])
     count = ends - begins
-    sums = np.add.reduceat(ascending, begins) if arrays.is_host(ascending) else _sums_up_to(ends, ascending)[0]
+    sums = np.add.reduceat(ascending, begins) if arrays.is_host(ascending) else sums_up_to(ends, ascending)[0]
     hit = xp.bincount(xp.searchsorted(arrays.like(edges[1:-1], hits), hits), minlength=len(count))
     return ReliabilityBins(edges, count.astype(np.float64), sums / count, arrays.to_host(hit) / count)
 
 
-def _sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
+def sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
     """Sums of arrays on a device between these ends, on the host."""
     bins = Segments.of_runs(arrays.like(np.diff(ends, prepend=0), values[0]))
     return [arrays.to_host(bins.sums(one)) for one in values]
@@ -293,7 +298,7 @@ def _hits(columns: Columns) -> Callable[[int], Array]:
     return lambda j: columns.values[order[starts[j] : starts[j + 1]], j]
 
 
-def _over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threads: Any) -> Iterator[Any]:
+def over_columns(columns: Columns, work: Callable[[int, np.ndarray], Any], threads: Any) -> Iterator[Any]:
     """work(j, a copy of column j) for every column, in threads."""
     n_columns = columns.values.shape[1]
     if not columns.on_host:
@@ -348,83 +353,3 @@ def _device_simplex_bins(columns: Columns, binning: Binning, metric: str) -> Sim
     return SimplexBins(
         number, weights, xp.sum(gaps, axis=1) if metric == "cityblock" else xp.sqrt(xp.sum(gaps * gaps, axis=1))
     )
-
-
-class Risk(NamedTuple):
-    n_bins: int
-    value: float  # mean over folds, and over columns by their weight
-
-
-def n_bins_by_risk(
-    columns: Columns, rule: str, min_bin_size: int, column_weight: np.ndarray, threads: Any
-) -> list[Risk]:
-    r"""The risk of h(p, p') = gap(p) gap(p') for each number of bins of the grid, by cross-validation.
-
-    gap(p) is the mean of label minus probability in p's bin among the samples of the other folds, or of all of these
-    where the bin holds none. The risk is the mean over pairs of different samples of the fold of
-    (r_i r_j - gap_i gap_j)^2, r = label - probability. It is a function of sums within bins, which
-    come from cumulative sums over the sorted column: O(n log n) for all numbers of bins.
-    """
-    n = len(columns.values)
-    if n < 2 * FOLDS:
-        raise ValueError(f"n_bins='risk' needs at least {2 * FOLDS} samples, there are {n}; pass a number of bins")
-    fold = np.random.default_rng(FOLD_SEED).permutation(n) % FOLDS
-    smallest = n - int(np.max(np.bincount(fold)))
-    grid = [b for b in RISK_GRID if rule != "equal_mass" or b <= smallest]
-
-    xp, fold = arrays.namespace(columns.values), arrays.like(fold, columns.values)
-
-    def risks(j: int, values: Array) -> list[float]:
-        order = np.argsort(values, kind="stable") if columns.on_host else xp.argsort(values)
-        residuals = (xp.astype(columns.labels == j, values.dtype) - values)[order]
-        return _column_risks(values[order], residuals, fold[order], [Binning(rule, b, min_bin_size) for b in grid])
-
-    table = np.array(list(_over_columns(columns, risks, threads)))
-    return [Risk(b, float(value)) for b, value in zip(grid, column_weight @ table, strict=True)]
-
-
-def _column_risks(ascending: Array, residuals: Array, fold: Array, binnings: Sequence[Binning]) -> list[float]:
-    totals = np.zeros(len(binnings))
-    for k in range(FOLDS):
-        own = fold == k
-        train, test = (_Sorted.of(ascending[rows], residuals[rows]) for rows in (~own, own))
-        for i, binning in enumerate(binnings):
-            totals[i] += test.risk_of_gaps_from(train, binning.edges(train.values))
-    return (totals / FOLDS).tolist()
-
-
-class _Sorted(NamedTuple):
-    """A sorted column with residuals and their squares: on the host as cumulative sums with a leading 0."""
-
-    values: Array
-    sums: Array
-    squares: Array
-    total: tuple[float, float]  # of residuals, and of their squares
-    fourth: float  # sum of fourth powers
-
-    @classmethod
-    def of(cls, values: Array, residuals: Array) -> _Sorted:
-        squares = residuals**2
-        if not arrays.is_host(values):
-            totals = total(residuals), total(squares)
-            return cls(values, residuals, squares, totals, total(squares * squares))
-        cumulative, of_squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (residuals, squares))
-        return cls(values, cumulative, of_squares, (cumulative[-1], of_squares[-1]), float(squares @ squares))
-
-    def risk_of_gaps_from(self, train: _Sorted, edges: np.ndarray) -> float:
-        count, sums, _ = train._in_bins(edges)
-        overall = train.total[0] / len(train.values)
-        gap = np.where(count > 0, sums / np.maximum(count, 1), overall)
-        count, sums, squares = self._in_bins(edges)
-        n = len(self.values)
-        # Sums over all pairs, less those of a sample with itself.
-        pairs = self.total[1] ** 2 - 2 * float(gap @ sums) ** 2 + float(count @ gap**2) ** 2
-        own = self.fourth - 2 * float(gap**2 @ squares) + float(count @ gap**4)
-        return (float(pairs) - own) / (n * (n - 1))
-
-    def _in_bins(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        ends = np.concatenate([[0], _ends(self.values, edges)])
-        if not arrays.is_host(self.values):
-            sums, squares = _sums_up_to(ends[1:], self.sums, self.squares)
-            return np.diff(ends), sums, squares
-        return np.diff(ends), np.diff(self.sums[ends]), np.diff(self.squares[ends])

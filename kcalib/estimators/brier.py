@@ -19,7 +19,7 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.warnings import warn
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums, row_groups
-from kcalib.estimators.event_bins import Sample, check_binning, cut
+from kcalib.estimators.event_bins import Sample, check_binning, cut, effective_numbers
 from kcalib.estimators.scores import brier_score_of, is_halved
 from kcalib.lenses import Lens
 
@@ -263,9 +263,8 @@ def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
     group = xp.unique(group, return_inverse=True)[1]  # without empty ones
     size = xp.bincount(group)
     total, n_groups = xp.sum(weight), len(size)
-    sums, squares = group_sums(group, n_groups, weight, weight * weight)
-    # Variance of a weighted mean: this share of that of one sample.
-    share = squares / sums**2
+    (sums,) = group_sums(group, n_groups, weight)
+    share = 1 / effective_numbers(group, weight, size, sums)  # of a sample's variance: that of a weighted mean
     loss = xp.where(size > 1, share / xp.where(size > 1, 1 - share, 1.0), 0.0)
     terms = np.zeros(6)
     for k in range(p.shape[1]):

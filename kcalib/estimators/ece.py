@@ -16,16 +16,8 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import Classification, prepare
-from kcalib.estimators.binning import (
-    N_BINS,
-    Binning,
-    ReliabilityBins,
-    Risk,
-    class_columns,
-    column_bins,
-    n_bins_by_risk,
-    top_label_column,
-)
+from kcalib.estimators.bin_risk import Risk, n_bins_by_risk
+from kcalib.estimators.binning import N_BINS, Binning, ReliabilityBins, class_columns, column_bins, top_label_column
 from kcalib.lenses import Lens
 
 __all__ = [

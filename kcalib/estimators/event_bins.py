@@ -112,13 +112,24 @@ def by_confidence(sample: Sample) -> _Distinct:
     return _Distinct(distinct, place, np.bincount(place, sample.weight * sample.event) / weight, weight)
 
 
+def effective_numbers(group: Array, weight: Array, count: Array, sums: Array) -> Array:
+    """Squared sum over sum of squares of the positive weights of each group, 0 of an empty one; beside the weights.
+
+    Of weights relative to their group's mean: squares of the weights themselves may vanish.
+    """
+    xp = arrays.namespace(weight)
+    relative = weight / (sums / xp.where(count > 0, count, 1))[group]
+    first, second = group_sums(group, len(count), relative, relative * relative)
+    return xp.where(count > 0, first**2 / xp.where(count > 0, second, 1.0), 0.0)
+
+
 @dataclass(frozen=True)
 class Bins:
     """Numbers of each bin, on the host."""
 
     count: np.ndarray
     weight: np.ndarray
-    square_weight: np.ndarray  # sum of the squares of the weights
+    effective: np.ndarray  # number of samples of equal weight whose mean has the same variance
     confidence: np.ndarray
     frequency: np.ndarray
     lowest: np.ndarray
@@ -128,7 +139,7 @@ class Bins:
     def of(cls, sample: Sample, index: Array, n_bins: int) -> Bins:
         w = sample.weight
         count = arrays.to_host(arrays.namespace(index).bincount(index, minlength=n_bins))
-        terms = (w, w * w, w * sample.confidence, w * sample.event)
+        terms = (w, w * sample.confidence, w * sample.event)
         sums = [arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
         share = np.where(count > 0, sums[0], np.nan)
         lowest, highest = np.full(n_bins, np.nan), np.full(n_bins, np.nan)
@@ -140,4 +151,5 @@ class Bins:
             ascending = arrays.namespace(index).sort(sample.confidence)
             first, last = (arrays.like(at[filled], index) for at in (ends - count, ends - 1))
             lowest[filled], highest[filled] = (arrays.to_host(ascending[at]) for at in (first, last))
-        return cls(count, sums[0], sums[1], sums[2] / share, sums[3] / share, lowest, highest)
+        effective = arrays.to_host(effective_numbers(index, w, *(arrays.like(one, w) for one in (count, sums[0]))))
+        return cls(count, sums[0], effective, sums[1] / share, sums[2] / share, lowest, highest)

@@ -382,7 +382,7 @@ def kde_calibration_error(
         As in `kcalib.skce`, at least 2 samples. Arrays on an NVIDIA GPU stay there; those on other devices are copied
         to the host.
     bandwidth : float or {"loo_risk", "likelihood"}
-        A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; "likelihood" is the choice of [1]_'s code.
+        A number, or how to choose it, as in `kcalib.regression.DirichletKDE`; the code of [1]_ takes "likelihood".
     norm : {"l1", "l2"}
         That of the distances, p = 1 or 2. With "l2" the estimate is a mean squared Euclidean distance: its root is not
         taken.

@@ -19,7 +19,7 @@ from problems import named_method, softmax_problem
 
 import kcalib
 from kcalib import _native
-from kcalib._backend import threads
+from kcalib._backend import memory, threads
 from kcalib._backend.random import KINDS
 from kcalib._backend.threads import ProgressBar, resolve_threads
 
@@ -73,6 +73,67 @@ def test_threads_follow_the_control_group(groups, membership, expected, tmp_path
     (tmp_path / "cgroup").write_text(membership)
     assert threads._cgroup_quota(tmp_path / "mounts", tmp_path / "cgroup") == (expected or sys.maxsize)
     assert threads._cgroup_quota(tmp_path / "mounts", tmp_path / "absent") == sys.maxsize
+
+
+@pytest.mark.parametrize(
+    ("groups", "membership", "expected"),
+    [
+        # version 2: the group's limit less its usage, caches given back; of one above; none
+        (
+            {"a": {"memory.max": f"{GIB}", "memory.current": f"{GIB // 4}", "memory.stat": "anon 1"}},
+            "0::/a",
+            3 * GIB // 4,
+        ),
+        ({"a": {"memory.max": "100", "memory.current": "90", "memory.stat": "anon 1\ninactive_file 40"}}, "0::/a", 50),
+        (
+            {
+                "a/b": {"memory.max": "max", "memory.current": "90", "memory.stat": "anon 0"},
+                "a": {"memory.max": "1000", "memory.current": "990", "memory.stat": "anon 0"},
+            },
+            "0::/a/b",
+            10,
+        ),
+        ({"a": {"memory.max": "100", "memory.current": "130", "memory.stat": "anon 0"}}, "0::/a", 0),
+        ({"a": {"memory.max": "max", "memory.current": "1", "memory.stat": "anon 0"}}, "0::/a", None),
+        # version 1, inside a container too; its "no limit" is a number
+        (
+            {
+                "memory": {
+                    "memory.limit_in_bytes": "500",
+                    "memory.usage_in_bytes": "400",
+                    "memory.stat": "inactive_file 3\ntotal_inactive_file 100",
+                }
+            },
+            "4:memory:/docker/1\n0::/",
+            200,
+        ),
+        (
+            {
+                "memory/a": {
+                    "memory.limit_in_bytes": "9223372036854771712",
+                    "memory.usage_in_bytes": "1",
+                    "memory.stat": "anon 0",
+                }
+            },
+            "4:memory:/a",
+            None,
+        ),
+        ({"cpu/a": {"memory.max": "1", "memory.current": "0", "memory.stat": "anon 0"}}, "4:cpu:/a", None),
+    ],
+)
+def test_memory_is_what_the_control_group_leaves(groups, membership, expected, tmp_path, monkeypatch):
+    for group, files in groups.items():
+        (tmp_path / "mounts" / group).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (tmp_path / "mounts" / group / name).write_text(text + "\n")
+    (tmp_path / "cgroup").write_text(membership)
+    monkeypatch.setattr(memory, "_of_machine", lambda: 2**50)
+    found = memory.available_memory(tmp_path / "mounts", tmp_path / "cgroup")
+    assert found == (2**50 if expected is None else expected)
+    assert memory.available_memory(tmp_path / "mounts", tmp_path / "absent") == 2**50
+    monkeypatch.setattr(memory, "_of_machine", lambda: None)
+    absent = memory.available_memory(tmp_path / "mounts", tmp_path / "absent")
+    assert absent is None
 
 
 def test_threads_are_at_most_the_quota_and_the_argument_wins(monkeypatch):

@@ -34,6 +34,29 @@ def literal(p, e, w, group):
     return parts
 
 
+@pytest.mark.parametrize("decades", [100, 170, 300])
+def test_weights_over_many_decades(decades):
+    """Squares of the smallest weights vanish; in their groups they count as they would without the others."""
+    y, p = softmax_problem(60, 2)
+    small = p[:, 1] < 0.5
+    weights = np.where(small, 10.0**-decades, 1.0) * np.random.default_rng(0).uniform(0.5, 1, len(y))
+    d = kcalib.brier_decomposition(y, p, n_bins=2, sample_weight=weights)
+    assert total(d) == pytest.approx(d.score) and all(np.isfinite([d.noise, d.miscalibration, d.discrimination]))
+    assert d.noise == pytest.approx(
+        kcalib.brier_decomposition(y[~small], p[~small], n_bins=1, sample_weight=weights[~small]).noise
+    )
+    found = kcalib.reliability(
+        y == 1, p[:, 1], n_bins=2, sample_weight=weights, lens=ClassWise(1), bands=("confidence",)
+    )
+    alone = kcalib.reliability(
+        y[small] == 1, p[small, 1], n_bins=2, sample_weight=weights[small] * 10.0**decades, lens=ClassWise(1),
+        bands=("confidence",),
+    )  # fmt: skip
+    assert found.confidence_band is not None and alone.confidence_band is not None
+    for whole, part in zip(found.confidence_band, alone.confidence_band, strict=True):
+        assert whole[0] == pytest.approx(part[0])
+
+
 def test_by_hand():
     # Bins (0, 1/2] with 0.2, 0.4 and labels 0, 1; (1/2, 1] with 0.8 and label 1.
     d = kcalib.brier_decomposition([0, 1, 1], [0.2, 0.4, 0.8], n_bins=2)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 import os
 import signal
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import mpmath

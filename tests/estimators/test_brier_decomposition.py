@@ -45,13 +45,9 @@ def test_weights_over_many_decades(decades):
     assert d.noise == pytest.approx(
         kcalib.brier_decomposition(y[~small], p[~small], n_bins=1, sample_weight=weights[~small]).noise
     )
-    found = kcalib.reliability(
-        y == 1, p[:, 1], n_bins=2, sample_weight=weights, lens=ClassWise(1), bands=("confidence",)
-    )
-    alone = kcalib.reliability(
-        y[small] == 1, p[small, 1], n_bins=2, sample_weight=weights[small] * 10.0**decades, lens=ClassWise(1),
-        bands=("confidence",),
-    )  # fmt: skip
+    options = {"n_bins": 2, "lens": ClassWise(1), "bands": "confidence"}
+    found = kcalib.reliability(y, p, sample_weight=weights, **options)
+    alone = kcalib.reliability(y[small], p[small], sample_weight=weights[small] * 10.0**decades, **options)
     assert found.confidence_band is not None and alone.confidence_band is not None
     for whole, part in zip(found.confidence_band, alone.confidence_band, strict=True):
         assert whole[0] == pytest.approx(part[0])

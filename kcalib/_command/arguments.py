@@ -96,9 +96,20 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=formatter,
     )
-    compare.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model; at least two")
+    compare.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="predictions and labels of one model; at least two, or a state of several",
+    )
     _add_reading(compare)
     _add_comparing(compare)
+    _add_streaming(compare)
+    compare.add_argument("--columns", dest="n_columns", metavar="INT", type=int, help="columns of features in pieces")
+    compare.add_argument(
+        "--part", metavar="INT", type=integer(0, 2**23 - 1),
+        help="with --checkpoint: count these rows apart from those of other parts, so that the states can be merged",
+    )  # fmt: skip
     compare.set_defaults(usage_error=compare.error)
 
     update = commands.add_parser(
@@ -193,6 +204,7 @@ def _add_comparing(parser: argparse.ArgumentParser) -> None:
         "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"
     )
     _add_lens(computed)
+    add_bandwidth(computed, "the median over the models of the median distance; skce only")
     # None: not given, which matters where the metric has no such option.
     computed.add_argument(
         "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"

@@ -6,26 +6,46 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from kcalib._backend.options import OptionError
+from kcalib._backend.options import SEED, OptionError
+from kcalib._command.arguments import CANONICAL
 from kcalib._command.files import FileError
+from kcalib._command.files.csv import STDIN
 from kcalib._command.jobs import Failure, Job, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.method_options import flag
+from kcalib._command.state_arguments import STATE, given_kernel
+from kcalib._command.streamed import check_streaming, completed, made, of_forecasts, opened, respelled, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
+from kcalib._input.source import Source
+from kcalib.inference.compare import IN_PIECES, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
-from kcalib.inference.compare import comparison_of
 from kcalib.inference.metrics.measured import MetricOptions
+from kcalib.results import Comparison
+from kcalib.streaming import ComparisonState, load
+
+COMMAND = "compare"  # what errors that are of no single file name
+OF_SAMPLES = (
+    "probs", "logits", "labels", "from_logits", "mean", "std", "samples", "rate", "lens", "bandwidth", "n_bins",
+    "n_resamples", "n_columns", "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads",
+)  # fmt: skip
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
     jobs = list(named(arguments.files))
-    options = _options(arguments, jobs)
+    failures: list[Failure] = []
+    if len(jobs) == 1 and jobs[0].path.suffix == STATE:
+        return _written(_of_state(jobs[0], arguments, failures), jobs, failures, arguments)
+    unable = _unstreamable(arguments)
+    _check_pieces(arguments, jobs, unable)
+    in_pieces = wants_stream(jobs, arguments, unable)
+    options = _options(arguments, jobs, in_pieces)
+    if in_pieces:
+        return _written(_in_pieces(jobs, arguments, failures), jobs, failures, arguments)
     whole: dict[str, Data] = {}  # as in the files, not seen through the lens
     models: dict[str, Data] = {}
-    failures: list[Failure] = []
     for job in jobs:
         with collected(failures, job.file):
             with prepared(job, arguments.threads, reading_of(arguments)) as data:
@@ -35,8 +55,14 @@ def run_compare(arguments: argparse.Namespace) -> int:
             _check_same_samples(data, *next(iter(whole.items())))
     comparison = None
     if not failures:
-        with collected(failures, "compare"):
+        with collected(failures, COMMAND):
             comparison = comparison_of(models, arguments.metric, arguments.confidence_level, options)
+    return _written(comparison, jobs, failures, arguments)
+
+
+def _written(
+    comparison: Comparison | None, jobs: Sequence[Job], failures: Sequence[Failure], arguments: argparse.Namespace
+) -> int:
     if arguments.json:
         text = comparison_json(comparison, jobs, failures)
     elif comparison is None:
@@ -46,14 +72,72 @@ def run_compare(arguments: argparse.Namespace) -> int:
     return DONE if write(text) and not failures else BAD_INPUT
 
 
-def _options(arguments: argparse.Namespace, jobs: Sequence[Job]) -> MetricOptions:
+def _in_pieces(jobs: Sequence[Job], arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
+    """Of files that are read side by side."""
+    sources: dict[str, Source] = {}
+    for job in jobs:
+        with collected(failures, job.file):
+            sources[job.model] = opened(job.file, arguments)
+    if failures:
+        return None
+    with collected(failures, COMMAND), respelled():
+        first = next(iter(sources.values()))
+        kernel, part = given_kernel(arguments), arguments.part or 0
+        state = made(ComparisonState, first, arguments, models=tuple(sources), kernel=kernel, part=part, n_resamples=0)
+        state = completed(state, sources, arguments)
+        return state.result(arguments.metric, confidence_level=arguments.confidence_level)
+    return None
+
+
+def _of_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
+    """Of a state of several models, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
+    given = [name for name in OF_SAMPLES if getattr(arguments, name) not in (None, False, CANONICAL, SEED, 0.0)]
+    if given:
+        arguments.usage_error(f"{flag(given[0])} is for predictions, and {job.file} is a state, which has its own")
+    if arguments.metric not in IN_PIECES:
+        arguments.usage_error(f"--metric {arguments.metric} needs all samples; a state has {', '.join(IN_PIECES)}")
+    with collected(failures, job.file), respelled():
+        state = load(job.path)
+        if not isinstance(state, ComparisonState):
+            raise FileError(
+                f"is a {type(state).__name__}, expected a state of several models, as --checkpoint leaves it"
+            )
+        return state.result(arguments.metric, confidence_level=arguments.confidence_level)
+    return None
+
+
+def _check_pieces(arguments: argparse.Namespace, jobs: Sequence[Job], unable: str | None) -> None:
+    """Usage errors of options of samples in pieces."""
+    if arguments.part is not None and arguments.checkpoint is None:
+        arguments.usage_error("--part needs --checkpoint FILE, which can be merged with those of other parts")
+    if arguments.bandwidth is not None and arguments.metric != "skce":
+        arguments.usage_error(f"--bandwidth is for --metric skce, not for {arguments.metric}; leave it out")
+    check_streaming(arguments, unable)
+    if arguments.stream and sum(job.path == STDIN for job in jobs):
+        arguments.usage_error("standard input is one file of one model; write it to a file, or leave out --stream")
+
+
+def _unstreamable(arguments: argparse.Namespace) -> str | None:
+    """What needs all samples at once; None if nothing does."""
+    if arguments.metric not in IN_PIECES:
+        return f"--metric {arguments.metric}"
+    if arguments.n_resamples is not None:
+        return "--resamples"
+    return of_forecasts(arguments)
+
+
+def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool) -> MetricOptions:
     """The options of the comparison; a usage error if the metric does not have one of them."""
     if len(jobs) < 2:
-        arguments.usage_error("expected at least two files to compare")
+        arguments.usage_error("expected at least two files to compare, or a state of several models")
     twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
     if twice:
         arguments.usage_error(f"{twice[0]} is given twice")
-    options = MetricOptions(**{name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed", "threads")})
+    if arguments.n_columns is not None and not in_pieces:
+        arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
+    given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed")}
+    # Sums of all metrics are added up in pieces, by threads.
+    options = MetricOptions(kernel=given_kernel(arguments), threads=None if in_pieces else arguments.threads, **given)
     try:
         check_metric_options(options, arguments.metric, arguments.confidence_level)
     except OptionError as error:

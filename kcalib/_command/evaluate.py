@@ -14,7 +14,7 @@ from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
 from kcalib._command.state_arguments import given_kernel
-from kcalib._command.streamed import check_streaming, streamed, wants_stream
+from kcalib._command.streamed import check_streaming, streamed, unstreamable, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
 from kcalib.evaluation import evaluation_of
@@ -23,7 +23,9 @@ from kcalib.report import figures
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
-    check_streaming(arguments)
+    if arguments.checkpoint is not None and len(arguments.files) > 1:
+        arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
+    check_streaming(arguments, unstreamable(arguments))
     return _run(arguments, list(named(arguments.files)), reading_of(arguments))
 
 
@@ -43,7 +45,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
-    streams = [wants_stream(job, arguments) for job in jobs]
+    unable = None if arguments.stream is not None else unstreamable(arguments)  # the demo has no options to ask for
+    streams = [wants_stream([job], arguments, unable) for job in jobs]
     options = {} if all(streams) else _options(arguments)
     models: list[Model] = []
     failures: list[Failure] = []

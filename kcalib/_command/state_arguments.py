@@ -9,7 +9,8 @@ from typing import Any
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Exponential, Kernel
 
-STREAMED_FROM = 2**30  # bytes of a file
+STREAMED_FROM = 2**30  # bytes of the files that are read together
+STATE = ".kcalib"  # suffix of states
 
 # Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
 GIVEN = ("n_columns", "n_resamples", "n_bins", "lens", "seed")

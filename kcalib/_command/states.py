@@ -16,7 +16,7 @@ from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, collected, named
 from kcalib._command.method_options import flag
-from kcalib._command.state_arguments import given_kernel, given_options
+from kcalib._command.state_arguments import STATE, given_kernel, given_options
 from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._input.source import Source
@@ -26,7 +26,6 @@ from kcalib.streaming import CalibrationState, ComparisonState, GroupedState
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
 
 FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidth
-STATE = ".kcalib"
 
 
 def run_update(arguments: argparse.Namespace) -> int:
@@ -73,12 +72,13 @@ def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[CalibrationS
     path = Path(arguments.state)
     if path.exists():
         state, before = loaded(path)
+        _check_kind(type(state))
         _check_options(state, samples, arguments)
         if arguments.part is not None:
             state = with_part(state, arguments.part)
     else:
         kernel = _kernel(arguments)
-        state = made(samples, arguments, kernel=kernel, part=arguments.part or 0)
+        state = made(CalibrationState, samples, arguments, kernel=kernel, part=arguments.part or 0)
     begin, end = checked_rows(arguments.rows, samples.n)
     # A part, or a share of a file, is numbered as the file is, so that the same rows are noticed if they come again.
     numbered = arguments.part is not None or arguments.rows is not None
@@ -99,6 +99,14 @@ def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[CalibrationS
             f"an update with {before.source} was interrupted; finish it first, by the same command and --resume"
         )
     return state, again if same else note
+
+
+def _check_kind(kind: type) -> None:
+    """That a file which exists holds a state that predictions of one model can be added to."""
+    if kind is ComparisonState:
+        raise FileError("is a state of several models; `kcalib compare` with --checkpoint FILE --part K makes others")
+    if kind is not CalibrationState:
+        raise FileError(f"is a {kind.__name__}, to which only Python can add: load it, update and save")
 
 
 def _check_options(state: CalibrationState, samples: Source, arguments: argparse.Namespace) -> None:
@@ -122,7 +130,7 @@ def _kernel(arguments: argparse.Namespace) -> Kernel | None:
         return given_kernel(arguments)
     try:
         if arguments.bandwidth_of.endswith(STATE):
-            state, _ = loaded(Path(arguments.bandwidth_of))
+            state = next(iter(_states(streaming.load(arguments.bandwidth_of)).values()))
         else:
             samples = opened(arguments.bandwidth_of, arguments)
             state = CalibrationState(samples.n_classes, lens=arguments.lens, n_columns=16, n_resamples=0)
@@ -145,6 +153,9 @@ def run_merge(arguments: argparse.Namespace) -> int:
             if merged is None:
                 merged = state
             else:
+                if type(state) is not type(merged):
+                    kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"
+                    raise FileError(f"is {kinds}; merge states of one kind")
                 merged.merge(state)
     if failures or merged is None:
         return BAD_INPUT

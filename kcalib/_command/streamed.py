@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from kcalib._backend.faults import shown_size
 from kcalib._command.files import FileError
@@ -19,10 +19,12 @@ from kcalib._command.state_arguments import GIVEN, STREAMED_FROM, given_kernel, 
 from kcalib._command.streams import report
 from kcalib._input.source import Source
 from kcalib.report import figures
-from kcalib.streaming import CalibrationState, run
+from kcalib.streaming import CalibrationState, ComparisonState, run
 from kcalib.streaming.sources.opening import file_parts
 from kcalib.streaming.sources.part import Wanted
 from kcalib.streaming.sources.parts import PartsSource
+
+State = TypeVar("State", CalibrationState, ComparisonState)
 
 LOG_SECONDS = 60.0
 NOUN = "class probabilities"
@@ -34,10 +36,11 @@ def opened(file: str, arguments: argparse.Namespace) -> Source:
     return PartsSource([stdin_part(wanted)] if file == str(STDIN) else file_parts([file], wanted))
 
 
-def made(samples: Source, arguments: argparse.Namespace, **more: Any) -> CalibrationState:
+def made(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
     """An empty state for the samples, with the options that were given."""
+    options = {name: value for name, value in given_options(arguments).items() if name not in more}
     try:
-        return CalibrationState(samples.n_classes, **given_options(arguments), **more, threads=arguments.threads)
+        return kind(samples.n_classes, **options, **more, threads=arguments.threads)
     except ValueError as error:
         message = spelled(error)
         for name in GIVEN:
@@ -46,33 +49,30 @@ def made(samples: Source, arguments: argparse.Namespace, **more: Any) -> Calibra
         raise AssertionError("unreachable: a usage error ends the command") from None
 
 
-def wants_stream(job: Job, arguments: argparse.Namespace) -> bool:
-    """Whether a file is read in pieces: on request, or if it is large and nothing is asked for that this cannot do."""
+def wants_stream(files: Sequence[Job], arguments: argparse.Namespace, unable: str | None) -> bool:
+    """Whether files are read in pieces: on request, or if they are large and nothing is asked for that is `unable`."""
     if arguments.stream is not None:
         return bool(arguments.stream)
-    size = os.path.getsize(job.path) if job.path.is_file() else 0
-    if size <= STREAMED_FROM or unstreamable(arguments) is not None:
+    size = sum(os.path.getsize(job.path) for job in files if job.path.is_file())
+    if size <= STREAMED_FROM or unable is not None:
         return False
-    report(f"{job.file}: {shown_size(size)} are read in pieces, as --stream says; --no-stream reads them at once")
+    names = ", ".join(job.file for job in files)
+    report(f"{names}: {shown_size(size)} are read in pieces, as --stream says; --no-stream reads them at once")
     return True
 
 
-def check_streaming(arguments: argparse.Namespace) -> None:
+def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
     """Usage errors of options that do not go together; what needs a stream asks for one."""
     for name in ("checkpoint", "rows"):
         if getattr(arguments, name) is not None:
             if arguments.stream is False:
                 arguments.usage_error(f"--{name} is for samples that are read in pieces, not for --no-stream")
             arguments.stream = True
-    if arguments.checkpoint is None:
-        if arguments.resume or arguments.checkpoint_every:
-            given = "--resume" if arguments.resume else "--checkpoint-every"
-            arguments.usage_error(f"{given} needs --checkpoint FILE")
-    elif len(arguments.files) > 1:
-        arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
-    option = unstreamable(arguments)
-    if arguments.stream and option is not None:
-        arguments.usage_error(f"{option} needs all samples at once; leave it out, or --stream")
+    if arguments.checkpoint is None and (arguments.resume or arguments.checkpoint_every):
+        given = "--resume" if arguments.resume else "--checkpoint-every"
+        arguments.usage_error(f"{given} needs --checkpoint FILE")
+    if arguments.stream and unable is not None:
+        arguments.usage_error(f"{unable} needs all samples at once; leave it out, or --stream")
 
 
 def unstreamable(arguments: argparse.Namespace) -> str | None:
@@ -81,32 +81,42 @@ def unstreamable(arguments: argparse.Namespace) -> str | None:
         return f"--method {arguments.method}"
     if arguments.estimator not in (None, "features"):
         return f"--estimator {arguments.estimator}"
-    of_forecasts = (name for name in ("mean", "std", "samples", "rate") if getattr(arguments, name) is not None)
-    return next((f"--{name}" for name in of_forecasts), None)
+    return of_forecasts(arguments)
+
+
+def of_forecasts(arguments: argparse.Namespace) -> str | None:
+    """An option of predicted distributions; None if there is none."""
+    names = ("mean", "std", "samples", "rate")
+    return next((f"--{name}" for name in names if getattr(arguments, name) is not None), None)
 
 
 def streamed(job: Job, arguments: argparse.Namespace) -> Model:
     """An evaluation of the samples of a file."""
     samples = opened(job.file, arguments)
-    state = made(samples, arguments, kernel=given_kernel(arguments))
-    checkpoint = arguments.checkpoint
-    if job.path == STDIN and checkpoint is not None:
+    state = made(CalibrationState, samples, arguments, kernel=given_kernel(arguments))
+    if job.path == STDIN and arguments.checkpoint is not None:
         raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
+    with respelled():
+        return model_of(completed(state, samples, arguments), job, arguments)
+
+
+def completed(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
+    """The state with all samples, or those of --rows, as --checkpoint and --resume say."""
+    checkpoint = arguments.checkpoint
     if checkpoint is not None and checkpoint.exists() and not arguments.resume:
         raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
-    with respelled():
-        state = run(
-            state,
-            samples,
-            checkpoint=checkpoint,
-            resume=arguments.resume,
-            rows=arguments.rows,
-            checkpoint_seconds=arguments.checkpoint_every,
-            log_seconds=LOG_SECONDS,
-        )
-        if not state.n_samples:
-            raise FileError("there are no rows, expected one for each sample")
-        return model_of(state, job, arguments)
+    state = run(
+        state,
+        samples,
+        checkpoint=checkpoint,
+        resume=arguments.resume,
+        rows=arguments.rows,
+        checkpoint_seconds=arguments.checkpoint_every,
+        log_seconds=LOG_SECONDS,
+    )
+    if not state.n_samples:
+        raise FileError("there are no rows, expected one for each sample")
+    return state
 
 
 @contextmanager

@@ -124,6 +124,11 @@ class ComparisonState(Saved):
         return next(iter(self._states.values())).n_samples
 
     @property
+    def rows(self) -> tuple[tuple[int, int], ...]:
+        """The numbers of the rows, as intervals [start, stop) in ascending order."""
+        return next(iter(self._states.values())).rows
+
+    @property
     def models(self) -> tuple[str, ...]:
         """The names of the models."""
         return tuple(self._states)

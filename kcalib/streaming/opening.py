@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from kcalib._backend.files import printable
-from kcalib.streaming._file import read, unpacked
+from kcalib.streaming._file import Content, read, unpacked
 from kcalib.streaming._saved import Saved
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
@@ -48,7 +48,11 @@ def load(path: Any) -> Any:
     True
     """
     name = printable(os.fspath(path))
-    content = unpacked(read(path), name)
+    return state_of(unpacked(read(path), name), name)
+
+
+def state_of(content: Content, name: str) -> Any:
+    """The state of what was read of a file called `name`."""
     if content.kind not in KINDS:
         raise ValueError(
             f"{name} holds a state of the kind {content.kind!r}, which this version does not know; update kcalib"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
@@ -24,10 +24,16 @@ from kcalib.streaming._progress import row_progress
 from kcalib.streaming._rows import PART
 from kcalib.streaming._signals import StopRequest, noted_signals
 from kcalib.streaming._state import ModelState
+from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
+from kcalib.streaming.opening import state_of
+from kcalib.streaming.sources.together import Together
 from kcalib.streaming.state import CalibrationState
 
+AnyState = CalibrationState | ForecastState | ComparisonState
 S = TypeVar("S", bound=ModelState)
+State = TypeVar("State", CalibrationState, ForecastState, ComparisonState)
+Samples = Source | Together
 
 CHUNK_ROWS = 65536
 CHUNK_VALUES = 2**22  # most numbers of predictions of a chunk
@@ -95,8 +101,8 @@ class Note:
 
 
 def run(
-    state: S,
-    source: Source,
+    state: State,
+    source: Source | Mapping[str, Source],
     *,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
@@ -105,7 +111,7 @@ def run(
     chunk_rows: int = CHUNK_ROWS,
     checkpoint_seconds: float = 0.0,
     log_seconds: float | None = None,
-) -> S:
+) -> State:
     """Update a state with the rows of a source, in O(chunk) memory, so that an interrupted run can go on.
 
     With a `checkpoint` the state is saved there after a chunk whenever saving costs at most 5 % of the time, and at the
@@ -115,10 +121,10 @@ def run(
 
     Parameters
     ----------
-    state : CalibrationState or ForecastState
+    state : CalibrationState, ForecastState or ComparisonState
         What to update, in place.
-    source : Source
-        See `kcalib.streaming.source`.
+    source : Source, or mapping of str to Source
+        See `kcalib.streaming.source`; for a `ComparisonState` one for each of its models, with the same labels.
     checkpoint : path-like, optional
         A file for the state; it can be loaded, merged and shown like any other.
     resume : bool
@@ -140,7 +146,7 @@ def run(
 
     Returns
     -------
-    CalibrationState or ForecastState
+    CalibrationState, ForecastState or ComparisonState
         `state`, or the one from the checkpoint.
 
     Raises
@@ -149,7 +155,9 @@ def run(
         By SIGTERM or SIGINT, if there is a checkpoint.
     ValueError
         If a value is wrong, with its row; if the checkpoint is of another run, with the difference; if rows are
-        outside of the source; if the state has some of the rows.
+        outside of the source; if the state has some of the rows; if labels of models differ, with the first such row.
+    TypeError
+        If the state is of one model and there are sources of several, or the other way round.
     FileExistsError
         If there is a checkpoint and no `resume`.
     OSError
@@ -166,9 +174,10 @@ def run(
     >>> run(CalibrationState(3, n_resamples=0), source(batches)).n_samples
     1000
     """
-    begin, end = checked_rows(rows, source.n)
+    samples = _samples(state, source)
+    begin, end = checked_rows(rows, samples.n)
     first_row = check_integer("first_row", first_row, 0)
-    note = Note(source.describe(), source.fingerprint(), begin, end, state.options.part, first_row, finished=False)
+    note = Note(samples.describe(), samples.fingerprint(), begin, end, state.options.part, first_row, finished=False)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         if not resume:
@@ -177,20 +186,32 @@ def run(
             )
         state = _resumed(state, path, note)
     return feed(
-        state, source, note, path,
+        state, samples, note, path,
         resume=resume, chunk_rows=chunk_rows, checkpoint_seconds=checkpoint_seconds, log_seconds=log_seconds,
     )  # fmt: skip
 
 
+def _samples(state: AnyState, source: Any) -> Samples:
+    """What a run reads."""
+    if isinstance(state, ComparisonState):
+        if not isinstance(source, Mapping):
+            raise TypeError(f"`source` is a {type(source).__name__}, expected a mapping of the models to their sources")
+        if source.keys() != set(state.models):
+            raise ValueError(f"`source` has the models {list(source)}, the state {list(state.models)}; name them alike")
+        return Together({name: source[name] for name in state.models})
+    if not isinstance(source, Source):
+        raise TypeError(f"`source` is a {type(source).__name__}, expected what kcalib.streaming.source returns")
+    return source
+
+
 def loaded(path: Path) -> tuple[Any, Note | None]:
-    """The state of a file, of one model, and the note of the run that left it."""
+    """The state of a file, and the note of the run that left it."""
     name = printable(path)
     content = unpacked(read(path), name)
-    kind = ForecastState if content.kind == ForecastState.kind else CalibrationState
-    return kind.of_content(content, name), None if content.run is None else Note.of(content.run)
+    return state_of(content, name), None if content.run is None else Note.of(content.run)
 
 
-def _save(state: ModelState, path: Path, note: Note) -> None:
+def _save(state: AnyState, path: Path, note: Note) -> None:
     write(path, packed(Content(state.kind, *state._content(), asdict(note))))
 
 
@@ -220,7 +241,7 @@ def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
     return begin, end
 
 
-def _resumed(state: S, path: Path, note: Note) -> S:
+def _resumed(state: State, path: Path, note: Note) -> State:
     """The state of a checkpoint that this very run has left."""
     found, before = loaded(path)
     what = f"the checkpoint {str(path)!r} is of another run"
@@ -246,8 +267,8 @@ def _holds(intervals: tuple[tuple[int, int], ...], rows: tuple[int, int]) -> boo
 
 
 def feed(
-    state: S,
-    source: Source,
+    state: State,
+    source: Samples,
     note: Note,
     path: Path | None,
     *,
@@ -255,7 +276,7 @@ def feed(
     chunk_rows: int = CHUNK_ROWS,
     checkpoint_seconds: float = 0.0,
     log_seconds: float | None = None,
-) -> S:
+) -> State:
     """Update `state` with the rows of `note` that follow those it has; save to `path`. See `run`."""
     chunk_rows = check_integer("chunk_rows", chunk_rows, 1)
     chunk_rows = max(1, min(chunk_rows, CHUNK_VALUES // source.n_columns))
@@ -283,7 +304,7 @@ def feed(
     return state
 
 
-def _place(state: ModelState, note: Note) -> int:
+def _place(state: AnyState, note: Note) -> int:
     """The first row of the run that the state does not have."""
     number = state.options.part * PART + note.first_row
     for start, stop in state.rows:
@@ -292,7 +313,7 @@ def _place(state: ModelState, note: Note) -> int:
     return note.begin
 
 
-def _slices(source: Source, begin: int, end: int | None, chunk_rows: int) -> Iterator[tuple[Any, Any]]:
+def _slices(source: Samples, begin: int, end: int | None, chunk_rows: int) -> Iterator[tuple[Any, Any]]:
     """The rows of a source, so many at a time that whoever takes them has a moment's work.
 
     Slices end at multiples of their length, as blocks of a state do.
@@ -303,7 +324,7 @@ def _slices(source: Source, begin: int, end: int | None, chunk_rows: int) -> Ite
         while at < length:
             stop = min(length, at + size - row % size)
             before = time.perf_counter()
-            yield y_true[at:stop], rows_of(y_pred, slice(at, stop))
+            yield y_true[at:stop], _part(y_pred, at, stop)
             seconds = time.perf_counter() - before
             fitting = SLICE_SECONDS * (stop - at) / max(seconds, 1e-6)
             size = max(1, min(2 * size, chunk_rows, 2 ** int(math.log2(max(1.0, fitting)))))
@@ -312,10 +333,17 @@ def _slices(source: Source, begin: int, end: int | None, chunk_rows: int) -> Ite
             return
 
 
+def _part(y_pred: Any, start: int, stop: int) -> Any:
+    """Rows of the predictions of one model, or of each."""
+    if isinstance(y_pred, dict):
+        return {name: rows_of(one, slice(start, stop)) for name, one in y_pred.items()}
+    return rows_of(y_pred, slice(start, stop))
+
+
 class _Saver:
     """Saves the state now and then."""
 
-    def __init__(self, state: ModelState, note: Note, path: Path | None, least_seconds: float):
+    def __init__(self, state: AnyState, note: Note, path: Path | None, least_seconds: float):
         self._state, self._note, self._path, self._least = state, note, path, least_seconds
         self._cost = 0.0  # seconds of the last save
         self._last = time.perf_counter()

@@ -6,21 +6,17 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_runs import N, error_line, predictions, ran, saved, started, usage_error
 
 import kcalib
 from kcalib._command import streamed
 from kcalib._command.cli import main
 from kcalib.streaming import CalibrationState, ComparisonState, GroupedState
-
-N = 5000
-SLOW = Path(__file__).parents[1] / "support" / "slow_command.py"
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +26,7 @@ def wide_terminal(monkeypatch):
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(3), size=N)
-    return (rng.uniform(size=(N, 1)) > np.cumsum(p, axis=1)).sum(axis=1), p
+    return predictions()
 
 
 @pytest.fixture
@@ -44,22 +38,6 @@ def folder(tmp_path, monkeypatch, data):
     for k, rows in enumerate((slice(0, 2500), slice(2500, 2600), slice(2600, N))):
         np.savez(f"parts/{k}.npz", labels=y[rows], probs=p[rows])
     return tmp_path
-
-
-def ran(*arguments, code=0):
-    assert main([*map(str, arguments)]) == code
-
-
-def error_line(capsys):
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("kcalib: error: ") and err.count("\n") == 1, err
-    return err.removeprefix("kcalib: error: ").strip()
-
-
-def usage_error(capsys, *arguments):
-    assert main([*map(str, arguments)]) == 2
-    return capsys.readouterr().err.splitlines()[-1]
 
 
 SMALL = ("--columns", "16", "--resamples", "19", "--threads", "1")
@@ -179,9 +157,17 @@ def test_states_of_groups_and_of_several_models_are_shown_one_by_one(folder, cap
     models = {entry["model"]: entry["n_samples"] for entry in json.loads(capsys.readouterr().out)["models"]}
     assert models == {"g": N, "g: old": 2000, "g: new": 3000, "c: a": N, "c: b": N}
     ran("merge", "g.kcalib", "c.kcalib", "-o", "x.kcalib", code=1)
-    assert error_line(capsys).startswith("c.kcalib: `other` is")
+    expected = "c.kcalib: is a ComparisonState, the first one is a GroupedState; merge states of one kind"
+    assert error_line(capsys) == expected
     ran("update", "g.kcalib", "all.npz", code=1)
-    assert "g.kcalib: " in error_line(capsys)
+    assert error_line(capsys) == "g.kcalib: is a GroupedState, to which only Python can add: load it, update and save"
+    ran("update", "c.kcalib", "all.npz", code=1)
+    assert error_line(capsys).startswith("c.kcalib: is a state of several models; `kcalib compare` with --checkpoint")
+    ran("update", "s.kcalib", "parts/0.npz", "--bandwidth-of", "c.kcalib", *SMALL)
+    assert str(CalibrationState.load("s.kcalib").kernel) == "Exponential(bandwidth=0.4)"
+    GroupedState(3, part=1, **options).update(y, p, group="new").save("g1.kcalib")
+    ran("merge", "g.kcalib", "g1.kcalib", "-o", "h.kcalib")
+    assert GroupedState.load("h.kcalib").groups["new"].n_samples == 3000 + N
 
 
 def test_files_that_are_no_states(folder, capsys):
@@ -377,24 +363,6 @@ def test_errors_of_text_and_standard_input(folder, capsys, monkeypatch, data):
 
 
 # -- signals
-
-
-def started(*arguments, seconds_a_row=2e-4):
-    environment = {**os.environ, "KCALIB_TEST_SECONDS_A_ROW": str(seconds_a_row), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(SLOW), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def saved(file, process):
-    """Wait until a state is there."""
-    while not file.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
 
 
 def test_signals_end_the_command_with_75_and_it_goes_on_from_there(folder, capsys):

@@ -5,18 +5,23 @@ import sys
 import time
 
 from kcalib._command.cli import main
-from kcalib.streaming import CalibrationState, running
+from kcalib.streaming import CalibrationState, ComparisonState, running
 
 SECONDS = float(os.environ["KCALIB_TEST_SECONDS_A_ROW"])
-update = CalibrationState.update
 
 
-def slow(self, y_true, *args, **kwargs):
-    time.sleep(SECONDS * len(y_true))
-    return update(self, y_true, *args, **kwargs)
+def slowed(kind):
+    update = kind.update
+
+    def slow(self, y_true, *args, **kwargs):
+        time.sleep(SECONDS * len(y_true))
+        return update(self, y_true, *args, **kwargs)
+
+    kind.update = slow
 
 
 if __name__ == "__main__":
-    CalibrationState.update = slow
+    slowed(CalibrationState)
+    slowed(ComparisonState)
     running.FIRST_SLICE = 64
     sys.exit(main())

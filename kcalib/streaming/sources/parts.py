@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
-from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
 from kcalib._input.source import REMEDY, Source, check_of_classes
@@ -19,6 +15,7 @@ from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.sources.parameters import Parameters
 from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, columns_of, joined
+from kcalib.streaming.sources.together import Together
 from kcalib.streaming.state import CalibrationState
 
 CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predictions of a chunk
@@ -150,8 +147,9 @@ class PartsSource(Source):
                     f"`y_true[{name!r}]` has {model.prediction} distributions, and only models of class probabilities "
                     f"are compared in pieces; {REMEDY}"
                 )
-        state = ComparisonState(self.n_classes, tuple(models), **options)
-        for true, preds in together(models, rows_of_chunks(self.n_columns)):
+        together = Together(models)
+        state = ComparisonState(together.n_classes, together.names, **options)
+        for true, preds in together.chunks(rows_of_chunks(together.n_columns)):
             state.update(true, preds)
         return state
 
@@ -170,29 +168,6 @@ class PartsSource(Source):
         if row == 0:
             return len(self._parts), 0
         raise FileError(f"`start` is {row} rows beyond the {self.n} samples there are")
-
-
-def together(models: Mapping[str, Source], rows: int) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Chunks of several models' samples, side by side; labels that differ are refused."""
-    names, at = list(models), 0
-    for chunks in itertools.zip_longest(*(source.chunks(rows) for source in models.values())):
-        counts = [0 if chunk is None else len(chunk[0]) for chunk in chunks]
-        if len(set(counts)) > 1:
-            short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
-            raise ValueError(
-                f"{short!r} has {at + min(counts)} samples, {long!r} has more; models are compared on the same samples"
-            )
-        true = arrays.to_host(chunks[0][0])
-        for name, chunk in zip(names[1:], chunks[1:], strict=True):
-            other = arrays.to_host(chunk[0])
-            if not np.array_equal(true, other):
-                row = int(np.argmax(true != other))
-                raise ValueError(
-                    f"the label of sample {at + row} is {true[row]} for {names[0]!r} and {other[row]} for {name!r}; "
-                    "models are compared on the same samples in the same order"
-                )
-        at += counts[0]
-        yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}
 
 
 def rows_of_chunks(n_columns: int) -> int:

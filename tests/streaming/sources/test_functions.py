@@ -177,8 +177,10 @@ def test_models_of_other_samples():
     other[2100] = (other[2100] + 1) % 3
     for match, data in (
         (r"the label of sample 2100 is \d for 'a' and \d for 'b'; models are compared on the same", (other, Q)),
-        ("'b' has 2000 samples, 'a' has more; models are compared on the same samples", (Y[:2000], Q[:2000])),
-        ("'a' has 2203 samples, 'b' has more", (np.append(Y, 0), np.vstack([Q, Q[:1]]))),
+        ("'a' has 2203 samples, 'b' has 2000; models are compared on the same samples", (Y[:2000], Q[:2000])),
+        ("'b' has 2000 samples, 'a' has more; models are compared on the same sam", [(Y[:2000], Q[:2000])]),
+        ("'a' has 2203 samples, 'b' has more", [(np.append(Y, 0), np.vstack([Q, Q[:1]]))]),
+        ("'a' has 3 classes, 'b' has 2; models are compared on the same samples, with", (Y, Q[:, 0])),
     ):
         with pytest.raises(ValueError, match=match):
             kcalib.compare({"a": source((Y, P)), "b": source(data)})

@@ -1,0 +1,76 @@
+"""`Together`: the sources of several models side by side, whose labels must be the same; for comparisons."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.files import printable
+from kcalib._input.source import Source
+
+SAME = "models are compared on the same samples"
+
+
+class Together:
+    """What a run asks of samples; the predictions of a chunk are those of each model by its name."""
+
+    def __init__(self, models: Mapping[str, Source]):
+        self._models = dict(models)
+        name, first = next(iter(self._models.items()))
+        for other, source in self._models.items():
+            if source.n_classes != first.n_classes:
+                raise ValueError(
+                    f"{name!r} has {first.n_classes} classes, {other!r} has {source.n_classes}; {SAME}, with the "
+                    "probability of every class"
+                )
+            if first.n is not None and source.n is not None and source.n != first.n:
+                raise ValueError(f"{name!r} has {first.n} samples, {other!r} has {source.n}; {SAME}")
+        self.n_classes = first.n_classes
+        self.n_columns = sum(source.n_columns for source in self._models.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._models)
+
+    @property
+    def n(self) -> int | None:
+        """The number of samples; None where only reading all of them would tell."""
+        return next((source.n for source in self._models.values() if source.n is not None), None)
+
+    def chunks(self, rows: int, start: int = 0) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Labels, and the predictions of each model, as `Source.chunks`; labels that differ are refused."""
+        names, at = list(self._models), start
+        sources = self._models.values()
+        for chunks in itertools.zip_longest(*(source.chunks(rows, start) for source in sources)):
+            counts = [0 if chunk is None else len(chunk[0]) for chunk in chunks]
+            if len(set(counts)) > 1:
+                short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
+                raise ValueError(f"{short!r} has {at + min(counts)} samples, {long!r} has more; {SAME}")
+            true = arrays.to_host(chunks[0][0])
+            for name, chunk in zip(names[1:], chunks[1:], strict=True):
+                other = arrays.to_host(chunk[0])
+                if not np.array_equal(true, other):
+                    row = int(np.argmax(true != other))
+                    raise ValueError(
+                        f"the label of sample {at + row} is {true[row]} for {names[0]!r} and {other[row]} for "
+                        f"{name!r}; {SAME} in the same order"
+                    )
+            at += counts[0]
+            yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for name, source in self._models.items():
+            for text in (name, source.fingerprint()):
+                encoded = text.encode("utf-8", "surrogateescape")
+                digest.update(len(encoded).to_bytes(8, "little"))
+                digest.update(encoded)
+        return digest.hexdigest()
+
+    def describe(self) -> str:
+        return "; ".join(f"{printable(name)}: {source.describe()}" for name, source in self._models.items())

@@ -6,6 +6,8 @@ added exactly. `ForecastMachine` makes them for kernels whose bandwidths are kno
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -148,14 +150,19 @@ class ForecastMachine:
     def _blocks(self, pieces: Iterable[Rows]) -> Iterator[BlockSums]:
         blocks = [block for rows in pieces for block in blocks_of(rows)]
         workers = min(resolve_threads(self.threads), len(blocks))
+        stopped = threading.Event()
         if workers <= 1:
-            yield from map(self._block, blocks)
+            yield from (self._block(rows, stopped) for rows in blocks)
             return
         with ThreadPoolExecutor(workers) as pool:
-            for begin in range(0, len(blocks), workers):  # so that an interrupt waits for few
-                yield from pool.map(self._block, blocks[begin : begin + workers])
+            try:
+                for begin in range(0, len(blocks), workers):  # as many are in memory
+                    some = blocks[begin : begin + workers]
+                    yield from pool.map(self._block, some, [stopped] * len(some))
+            finally:
+                stopped.set()  # after an interrupt the pool waits for those that it has begun
 
-    def _block(self, rows: Rows) -> BlockSums:
+    def _block(self, rows: Rows, stopped: threading.Event) -> BlockSums:
         options, prediction = self.options, self.family.distribution(rows.predictions)
         data = Forecasts(rows.targets, prediction, None)
         scores = scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
@@ -172,7 +179,7 @@ class ForecastMachine:
             squares,
             np.asarray(np.sum(rows.weights**2 * lengths)),
             scores,
-            list(self._drawn(rows, prediction, points, tile)),
+            list(itertools.takewhile(lambda _: not stopped.is_set(), self._drawn(rows, prediction, points, tile))),
         )
 
     def _drawn(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -296,6 +300,30 @@ def test_an_error_leaves_the_state_as_it_was():
         state.update(Y[:5], normal(slice(5)), first_row=2)
     with pytest.raises(TypeError, match="expected a ForecastState"):
         state.merge(CalibrationState(2))
+    assert state.to_bytes() == before
+
+
+def test_an_empty_batch_adds_nothing():
+    state = ForecastState(**KERNELS, n_columns=16).update(Y[:5], normal(slice(5)))
+    before = state.to_bytes()
+    none = normal().take(slice(0, 0))
+    assert state.update([], none).update([], none, []).to_bytes() == before
+    with pytest.raises(ValueError, match=r"`y_true` has shape \(1,\), expected \(0,\)"):
+        state.update([1.0], none)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_interrupt_stops_draws_soon_and_leaves_the_state_as_it_was(threads):
+    prediction = normal()
+    state = ForecastState(**KERNELS, n_columns=32, n_resamples=800, threads=threads).update(Y[:1], normal(slice(1)))
+    before = state.to_bytes()
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        state.update(Y, prediction)
+    assert time.perf_counter() - start < 0.2 + 1.0
+    timer.join()
     assert state.to_bytes() == before
 
 

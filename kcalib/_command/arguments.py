@@ -6,8 +6,9 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from kcalib._backend.files import printable
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.state_arguments import STREAMED_FROM, add_bandwidth, add_running, add_state_options
@@ -63,9 +64,16 @@ exit codes:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose errors are what a terminal shows and does not obey, whatever the arguments hold."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kcalib",
         description="Are my models calibrated, how sure is that, and which is calibrated better?",
         epilog=f"`kcalib COMMAND --help` lists options, file formats and exit codes.\n\n{EPILOG}",

@@ -84,8 +84,9 @@ def evaluations_csv(models: Sequence[Model]) -> str:
     for model in models:
         e = model.evaluation
         writer.writerow([
-            model.model, model.file, *(getattr(e, field) for field in fields), e.skce.value, e.skce.standard_error,
-            e.skce.estimator, e.skce.kernel, e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size,
-            e.test.n_blocks, e.test.seed, e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
+            model.model, printable(model.file), *(getattr(e, field) for field in fields),
+            e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
+            e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed,
+            e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()

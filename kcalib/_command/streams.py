@@ -21,7 +21,7 @@ def message_of(error: BaseException) -> str:
 
 def report(line: str) -> None:
     if sys.stderr is not None:
-        print("kcalib: " + _encodable(line, sys.stderr), file=sys.stderr)
+        print("kcalib: " + _encodable(printable(line), sys.stderr), file=sys.stderr)
 
 
 def write(text: str) -> bool:

@@ -7,6 +7,7 @@ a window system and keep figures in global state.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import textwrap
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from kcalib._backend.files import write_whole
 
 __all__ = ["Panel", "PlotError", "plot_diagram", "plot_reliability", "require_matplotlib"]
 
@@ -300,12 +303,17 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
             diagram.set_ylabel(panel.style.labels[1])
             histogram.set_ylabel("share")
     figure.text(0.5, 0.08 / height, "\n".join(caption), ha="center", va="bottom", fontsize=8, color="0.25")
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box in a model's name
+        kind = os.path.splitext(os.fspath(path))[1].removeprefix(".").lower()
+        figure.savefig(picture, format=kind, dpi=min(DPI, MOST_PIXELS / max(width, height)))
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box in a model's name
-            figure.savefig(path, dpi=min(DPI, MOST_PIXELS / max(width, height)))
+        write_whole(path, picture.getvalue())
     except OSError as error:
         raise PlotError(f"cannot write the picture: {error.strerror or error}") from None
+    except ValueError as error:
+        raise PlotError(f"cannot write the picture: {error}") from None
 
 
 def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:

@@ -12,21 +12,16 @@ know them skips them. The header has no time and no name in it: equal contents h
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import glob
 import hashlib
 import json
 import os
-import secrets
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib._backend.files import endless, printable
+from kcalib._backend.files import endless, printable, write_whole
 from kcalib._version import __version__
 from kcalib.streaming._descriptions import UnknownError, described, restored
 
@@ -34,7 +29,6 @@ MAGIC = b"\x89KCALIB\n"
 VERSION = 1
 PROLOGUE = struct.Struct("<8sIIQ")
 ALIGNMENT, DIGEST = 64, 32
-UNFINISHED = ".part"  # suffix of a file that is being written
 DTYPES = ("|b1", "|u1", "<i4", "<i8", "<u8", "<f4", "<f8")
 
 
@@ -134,8 +128,6 @@ def read(path: Any) -> bytes:
 def write(path: Any, data: bytes) -> None:
     """Put the bytes into the file, all of them or none: until then what was there stays.
 
-    They are written to a new file beside it, which takes its place when it is on the disk.
-
     Raises
     ------
     OSError
@@ -143,75 +135,11 @@ def write(path: Any, data: bytes) -> None:
     ValueError
         If it is a folder, a device or a pipe.
     """
-    target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
-    if target.is_dir():
-        raise ValueError(f"{printable(os.fspath(path))} is a folder, expected the name of a file")
-    if target.exists() and not target.is_file():  # it would be replaced, too
-        raise ValueError(f"{printable(os.fspath(path))} is a device or a pipe, expected the name of a file")
-    _remove_unfinished(target)
-    beside = None
     try:
-        descriptor, beside = _begun(target)
-        with open(descriptor, "wb") as file:
-            with contextlib.suppress(FileNotFoundError):
-                os.chmod(beside, target.stat().st_mode & 0o7777)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(beside, target)
-    except BaseException as error:
-        if beside is not None:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-        if isinstance(error, OSError):
-            fault = f"{error.strerror}, the state was not saved and the file is as it was"
-            raise type(error)(error.errno, fault, os.fspath(path)) from None
-        raise
-    _keep_name(target.parent)
-
-
-def _begun(target: Path) -> tuple[int, Path]:
-    """A new file beside the target, open and locked as long as it is: by this others know that its writer lives."""
-    while True:
-        beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        if _locked(descriptor) is not False and beside.exists():
-            return descriptor, beside
-        os.close(descriptor)  # another process has taken it for one that was left, before it was locked
-
-
-def _locked(descriptor: int) -> bool | None:
-    """Whether the file is locked by us now; None on a file system without locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-def _remove_unfinished(target: Path) -> None:
-    """Remove what killed processes have left beside the file; what a living one is writing is locked."""
-    for beside in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(beside, os.O_RDWR)
-            try:
-                if _locked(descriptor):
-                    beside.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def _keep_name(folder: Path) -> None:
-    """That the folder knows the file by its name must be on the disk, too; not all file systems can be asked for it."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with contextlib.suppress(OSError):
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_whole(path, data)
+    except OSError as error:
+        fault = f"{error.strerror}, the state was not saved and the file is as it was"
+        raise type(error)(error.errno, fault, os.fspath(path)) from None
 
 
 def _check_start(start: bytes, size: int, name: str) -> None:

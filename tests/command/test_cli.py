@@ -740,3 +740,39 @@ def test_version_and_help_load_no_extras():
         subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, timeout=120, check=False).returncode
         == 0
     )
+
+
+NASTY = "a\x1b[31m\nb"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["evaluate", "{}.npz"], 0),
+        (["evaluate", "{}.npz", "--csv"], 0),
+        (["evaluate", "{}.npz", "--json"], 0),
+        (["evaluate", "no {}.npz", "no {}.xyz"], 1),
+        (["evaluate", "{}.npz", "--plot", "no {}/out.png"], 1),
+        (["evaluate", "{}.npz", "--plot", "out {}"], 2),
+        (["evaluate", "{}.npz", "--probs", "no {}"], 1),
+        (["evaluate", "{}.npz", "--no-{}"], 2),
+        (["compare", "{}.npz", "c.npz"], 0),
+        (["compare", "{}.npz", "{}.npz"], 2),
+        (["update", "no {}/a.kcalib", "{}.npz"], 1),
+        (["merge", "{}.kcalib", "-o", "{}.kcalib"], 2),
+        (["merge", "{}.kcalib", "-o", "no {}/c.kcalib"], 1),
+        (["show", "{}.kcalib"], 0),
+    ],
+)
+def test_names_that_a_terminal_would_obey_are_shown_escaped(command, code, tmp_path, monkeypatch, capsys):
+    if "--plot" in command:
+        pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    y, p = np.arange(40) % 2, np.linspace(0.1, 0.9, 40)
+    for name in (NASTY, "c"):
+        np.savez(f"{name}.npz", y=y, p=p)
+    kcalib.streaming.CalibrationState(2, n_resamples=0, n_columns=16).update(y, p).save(f"{NASTY}.kcalib")
+    assert main([part.format(NASTY) for part in command]) == code
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.out + captured.err
+    assert r"a\x1b[31m\nb" in (captured.out + captured.err).replace(r"\\", "\\").replace(r"\u001b", r"\x1b")

@@ -1,5 +1,6 @@
 """The picture: valid files, all models drawn, readable at the width of a README."""
 
+import os
 import struct
 import sys
 
@@ -133,12 +134,34 @@ def test_few_samples_and_any_number_of_bins(tmp_path, n_bins):
     assert png_size(tmp_path / "out.png")[0] > 300
 
 
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "stopped"]
+)
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_the_old_picture_stays_until_the_new_one_is_whole(tmp_path, monkeypatch, fault, where):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.svg"
+    path.write_bytes(b"old")
+
+    def failing(*_):
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, where, failing)
+        with pytest.raises((figures.PlotError, KeyboardInterrupt)) as caught:
+            figures.plot_reliability([panel()], path)
+    assert isinstance(caught.value, KeyboardInterrupt) or "cannot write the picture: No space left" in str(caught.value)
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["out.svg"]
+    figures.plot_reliability([panel()], path)
+    assert path.read_bytes().startswith(b"<?xml") and os.listdir(tmp_path) == ["out.svg"]
+
+
 def test_errors(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     with pytest.raises(figures.PlotError, match="cannot write the picture: No such file"):
         figures.plot_reliability([panel()], tmp_path / "none" / "out.png")
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(figures.PlotError, match="cannot write the picture: Is a directory"):
+    with pytest.raises(figures.PlotError, match=r"cannot write the picture: .*folder\.png is a folder"):
         figures.plot_reliability([panel()], tmp_path / "folder.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from kcalib import kernels, lenses, target_kernels
+from kcalib._backend import files
 from kcalib.kernels import (
     MMD,
     Cosine,
@@ -278,9 +279,9 @@ def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch, fault):
 
             write = full
 
-        monkeypatch.setattr(_file, "open", Full, raising=False)
+        monkeypatch.setattr(files, "open", Full, raising=False)
     else:
-        monkeypatch.setattr(_file.os, fault, full)
+        monkeypatch.setattr(files.os, fault, full)
     with pytest.raises(OSError, match=r"No space left on device, the state was not saved.*a\.kcalib") as caught:
         _file.write(path, b"new")
     assert caught.value.errno == errno.ENOSPC
@@ -300,7 +301,7 @@ def test_a_device_that_is_full(tmp_path, monkeypatch):
             return opened("/dev/full", os.O_WRONLY)
         return opened(name, flags, mode)
 
-    monkeypatch.setattr(_file.os, "open", to_full)
+    monkeypatch.setattr(files.os, "open", to_full)
     with pytest.raises(OSError, match="No space left on device"):
         _file.write(path, bytes(100))
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.kcalib"]
@@ -310,7 +311,7 @@ def test_an_interrupt_while_saving_leaves_nothing(tmp_path, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_file.os, "fsync", stopped)
+    monkeypatch.setattr(files.os, "fsync", stopped)
     with pytest.raises(KeyboardInterrupt):
         _file.write(tmp_path / "a.kcalib", b"new")
     assert os.listdir(tmp_path) == []
@@ -334,7 +335,7 @@ def test_what_killed_processes_left_is_removed_and_what_is_being_written_is_not(
         os.waitpid(child, 0)
         left.append(len(os.listdir(tmp_path)))
     assert left == [1, 1]  # the second has removed what the first one left
-    descriptor, living = _file._begun(path)
+    descriptor, living = files._begun(path)
     (tmp_path / ".b.kcalib.0123456789ab.part").touch()
     _file.write(path, b"new")
     assert sorted(os.listdir(tmp_path)) == sorted([".b.kcalib.0123456789ab.part", living.name, "a.kcalib"])

@@ -124,12 +124,10 @@ class Results(ABC):
 
         Examples
         --------
-        >>> import numpy as np, kcalib
-        >>> rng = np.random.default_rng(1)
-        >>> p = rng.dirichlet([1, 1, 1], size=500)
-        >>> y = (p.cumsum(axis=1) < rng.uniform(size=(500, 1))).sum(axis=1)
+        >>> import kcalib
+        >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.3, 0.7, 0.6, 0.9]
         >>> kernel = kcalib.kernels.Exponential(0.5)
-        >>> state = kcalib.streaming.CalibrationState(3, kernel=kernel, n_columns=64).update(y, p)
+        >>> state = kcalib.streaming.CalibrationState(2, kernel=kernel, n_columns=64).update(y, p)
         >>> value = kcalib.skce(y, p, kernel=kernel, estimator="features", n_columns=64)
         >>> abs(state.skce().value - value) < 1e-15
         True

@@ -10,22 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib._backend.memory import check_memory
-from kcalib._backend.options import SEED, check_choice
+from kcalib._backend.options import check_choice
 from kcalib._packing.labels import resolve
 from kcalib.bandwidth import NoLengthScaleError
-from kcalib.estimators.binning import N_BINS
 from kcalib.inference.compare import compared
-from kcalib.kernels import Kernel
-from kcalib.lenses import Lens
 from kcalib.results import Comparison
 from kcalib.streaming._class_contents import ClassContents, induced
 from kcalib.streaming._contents import FIRST_ROWS, Batch, remedy_of_states
-from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._options import StateOptions
 from kcalib.streaming._paired import PairSums, RowTerms
 from kcalib.streaming._paired_metrics import METRICS, Compared
 from kcalib.streaming._saved import Saved
 from kcalib.streaming.state import CalibrationState
-from kcalib.target_kernels import TargetKernel
 
 __all__ = ["ComparisonState"]
 
@@ -41,11 +37,10 @@ class ComparisonState(Saved):
         Of all models.
     models : sequence of str
         Two or more names.
-    kernel : Kernel, optional
-        The one kernel of all models. A bandwidth that is not given is the median over the models of the median distance
-        of the first 1999 rows.
-    target_kernel, n_columns, n_bins, lens, n_resamples, classes, from_logits, seed, part, threads
-        As of `CalibrationState`. No comparison needs draws of labels, but a state's own test does: default 0.
+    **options
+        As of `CalibrationState`, the same for all models. The bandwidth of a `kernel` that has none is the median over
+        the models of the median distance of the first 1999 rows; `n_resamples` is 0 by default, as no comparison needs
+        draws of labels, but a state's own test does.
 
     Raises
     ------
@@ -76,42 +71,13 @@ class ComparisonState(Saved):
 
     kind: ClassVar[str] = "comparison"
 
-    def __init__(
-        self,
-        n_classes: int,
-        models: Sequence[str] = ("a", "b"),
-        *,
-        kernel: Kernel | None = None,
-        target_kernel: TargetKernel = None,
-        n_columns: int = N_COLUMNS,
-        n_bins: int = N_BINS,
-        lens: Lens | None = None,
-        n_resamples: int = 0,
-        classes: Any = None,
-        from_logits: bool = False,
-        seed: int = SEED,
-        part: int = 0,
-        threads: int | None = None,
-    ) -> None:
-        empty = CalibrationState(
-            n_classes,
-            kernel=kernel,
-            target_kernel=target_kernel,
-            n_columns=n_columns,
-            n_bins=n_bins,
-            lens=lens,
-            n_resamples=n_resamples,
-            classes=classes,
-            from_logits=from_logits,
-            seed=seed,
-            part=part,
-            threads=threads,
-        )
+    def __init__(self, n_classes: int, models: Sequence[str] = ("a", "b"), **options: Any) -> None:
+        empty = CalibrationState(n_classes, **{"n_resamples": 0} | options)
         self._states = {name: empty.copy() for name in _checked(models)}
-        n_pairs = len(self._states) * (len(self._states) - 1) // 2
+        n_pairs, n_bins = len(self._states) * (len(self._states) - 1) // 2, empty.options.n_bins
         check_memory(16 * n_bins**2 * n_pairs, None, f"sums of {n_pairs} pairs of models by bins", "use fewer `n_bins`")
         self._pairs = {pair: PairSums.empty(n_bins) for pair in itertools.combinations(self._states, 2)}
-        self._threads = threads
+        self._threads = empty._threads
 
     @property
     def options(self) -> StateOptions:

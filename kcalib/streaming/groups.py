@@ -9,15 +9,11 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.memory import check_memory
-from kcalib._backend.options import SEED, check_integer
+from kcalib._backend.options import check_integer
 from kcalib.bandwidth import NoLengthScaleError
-from kcalib.estimators.binning import N_BINS
-from kcalib.kernels import Kernel
-from kcalib.lenses import Lens
-from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._options import StateOptions
 from kcalib.streaming._saved import Saved
 from kcalib.streaming.state import CalibrationState
-from kcalib.target_kernels import TargetKernel
 
 __all__ = ["GroupedState"]
 
@@ -30,10 +26,12 @@ class GroupedState(Saved):
 
     Parameters
     ----------
-    n_classes, kernel, target_kernel, n_columns, n_bins, lens, n_resamples, classes, from_logits, seed, part, threads
-        As of `CalibrationState`. Draws of labels take memory in each group: 8 MB of 10 classes with 199 draws.
+    n_classes : int
+        As of `CalibrationState`.
     max_groups : int
         More groups than these are refused: names are those of groups, not one for each sample.
+    **options
+        As of `CalibrationState`. Draws of labels take memory in each group: 8 MB of 10 classes with 199 draws.
 
     Raises
     ------
@@ -62,38 +60,9 @@ class GroupedState(Saved):
 
     kind: ClassVar[str] = "grouped"
 
-    def __init__(
-        self,
-        n_classes: int,
-        *,
-        kernel: Kernel | None = None,
-        target_kernel: TargetKernel = None,
-        n_columns: int = N_COLUMNS,
-        n_bins: int = N_BINS,
-        lens: Lens | None = None,
-        n_resamples: int | None = None,
-        classes: Any = None,
-        from_logits: bool = False,
-        seed: int = SEED,
-        part: int = 0,
-        max_groups: int = MAX_GROUPS,
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, n_classes: int, *, max_groups: int = MAX_GROUPS, **options: Any) -> None:
         self.max_groups = check_integer("max_groups", max_groups, 1)
-        self._total = CalibrationState(
-            n_classes,
-            kernel=kernel,
-            target_kernel=target_kernel,
-            n_columns=n_columns,
-            n_bins=n_bins,
-            lens=lens,
-            n_resamples=n_resamples,
-            classes=classes,
-            from_logits=from_logits,
-            seed=seed,
-            part=part,
-            threads=threads,
-        )
+        self._total = CalibrationState(n_classes, **options)
         self._groups: dict[Name, CalibrationState] = {}
         self._empty = self._total.copy()
 

@@ -289,3 +289,11 @@ def test_batches_on_a_gpu(cupy, kernel):
     found = state_of(cupy.asarray(y), on_gpu, kernel=kernel, pieces=2)
     for metric in METRICS:
         near(found.result(metric), expected.result(metric), 1e-9)
+
+
+def test_options_are_those_of_a_state():
+    state = ComparisonState(3, n_bins=7, seed=4, threads=1, part=2)
+    expected = CalibrationState(3, n_bins=7, seed=4, part=2, n_resamples=0)
+    assert state.options == expected.options and state.copy().update([0], {"a": [[1, 0, 0]], "b": [[1, 0, 0]]})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_column'"):
+        ComparisonState(3, n_column=16)

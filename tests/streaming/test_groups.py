@@ -164,6 +164,8 @@ def test_names_of_every_kind():
     words = np.where(whether, "yes", "no")
     assert list(GroupedState(3, **OPTIONS).update(y, p, group=words.astype(object)).groups) == ["no", "yes"]
     assert list(GroupedState(3, **OPTIONS).update(y, p, group=np.int64(4)).groups) == [4]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bins'"):
+        GroupedState(3, bins=4)
 
 
 def test_an_empty_batch_adds_nothing():

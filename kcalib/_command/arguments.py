@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from kcalib._backend.files import printable
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
+from kcalib._command.parallel import FORMS, METAVAR, workers
 from kcalib._command.state_arguments import STREAMED_FROM, add_bandwidth, add_running, add_state_options
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
 from kcalib._input import columns, parameters
@@ -168,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=formatter,
     )
     _add_common(demo)
-    demo.set_defaults(usage_error=demo.error, stream=False)
+    demo.set_defaults(usage_error=demo.error, stream=False, parallel=None)
     return parser
 
 
@@ -259,6 +260,11 @@ def _add_streaming(parser: argparse.ArgumentParser) -> None:
         help=f"save the state there now and then, and when SIGTERM or SIGINT come, which then exit with {SAVED}",
     )  # fmt: skip
     add_running(group)
+    pairs = parser.add_argument_group("all pairs of samples, on several processes or machines")
+    pairs.add_argument(
+        "--parallel", metavar=METAVAR, type=workers,
+        help=f"who computes: {FORMS}; --checkpoint FILE then keeps finished tiles, from which --resume goes on",
+    )  # fmt: skip
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

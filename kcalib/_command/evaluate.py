@@ -13,6 +13,7 @@ from kcalib._command.jobs import Failure, Job, Model, collected, named, prepared
 from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
+from kcalib._command.parallel import check_parallel, shared_out, with_workers
 from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streamed import check_streaming, streamed, unstreamable, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
@@ -25,8 +26,12 @@ from kcalib.report import figures
 def run_evaluate(arguments: argparse.Namespace) -> int:
     if arguments.checkpoint is not None and len(arguments.files) > 1:
         arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
-    check_streaming(arguments, unstreamable(arguments))
-    return _run(arguments, list(named(arguments.files)), reading_of(arguments))
+    jobs, reading = list(named(arguments.files)), reading_of(arguments)
+    if arguments.parallel is None:
+        check_streaming(arguments, unstreamable(arguments))
+        return _run(arguments, jobs, reading)
+    check_parallel(arguments)
+    return with_workers(arguments, lambda: _run(arguments, jobs, reading))
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -46,7 +51,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
     unable = None if arguments.stream is not None else unstreamable(arguments)  # the demo has no options to ask for
-    streams = [wants_stream([job], arguments, unable) for job in jobs]
+    streams = [arguments.parallel is None and wants_stream([job], arguments, unable) for job in jobs]
     options = {} if all(streams) else _options(arguments)
     models: list[Model] = []
     failures: list[Failure] = []
@@ -119,7 +124,8 @@ def _evaluated(
             )
         check_options(data, arguments)
         seen = arguments.lens.induced(data)
-        evaluation = evaluation_of(seen, **options)
+        with shared_out(arguments.parallel) as run:
+            evaluation = evaluation_of(seen, **options, parallel=run)
         picture = None if arguments.plot is None else picture_of(seen, arguments.n_bins, arguments.seed)
     return Model(job.model, job.file, data.noun, evaluation, picture)
 

@@ -20,6 +20,7 @@ from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
+from kcalib.parallel.transport import TileError
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of
 
@@ -97,7 +98,7 @@ def collected(failures: list[Failure], file: str) -> Iterator[None]:
     """An error becomes a line on standard error and a Failure."""
     try:
         yield
-    except (OSError, ValueError, TypeError, MemoryError, figures.PlotError) as error:
+    except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
         failures.append(Failure(printable(file), message_of(error).removeprefix(f"{printable(file)}: ")))
         report(f"error: {failures[-1].file}: {failures[-1].message}")
 

@@ -14,6 +14,7 @@ DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130 
 def message_of(error: BaseException) -> str:
     """One line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = "; ".join([text, *getattr(error, "__notes__", ())])
     if isinstance(error, MemoryError):
         text = f"not enough memory ({text})" if text else "not enough memory"
     return printable(" ".join(text.split()))

@@ -91,6 +91,7 @@ class Dask(Parallel):
                 f"`client` is a {type(self.client).__name__}, expected a distributed.Client or the address of a "
                 "scheduler; of a cluster pass distributed.Client(cluster)"
             )
+        _distributed()
 
     def describe(self) -> str:
         where = self.client if isinstance(self.client, str) else _address(self.client) if self.client else "here"
@@ -104,7 +105,13 @@ class Dask(Parallel):
             if self.client is None:
                 workers = max(1, place().processors // self.threads_of_task)
                 cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
-            held = Held(distributed.Client(cluster or self.client, set_as_default=False), cluster, own_client=True)
+            try:
+                client = distributed.Client(cluster or self.client, set_as_default=False)
+            except OSError:
+                raise OSError(
+                    f"no Dask scheduler answers at {self.client}; correct the address, or start one: dask scheduler"
+                ) from None
+            held = Held(client, cluster, own_client=True)
         _check_workers(held.client, self.threads_of_task)
         return held
 

@@ -113,13 +113,17 @@ class MPI(Parallel):
     def describe(self) -> str:
         return f"{counted(self.comm.size, 'MPI rank')} of {counted(self.threads_of_task, 'thread')}"
 
+    @property
+    def leads(self) -> bool:
+        return bool(self.comm.rank == 0)
+
     def agreed(self, make: Callable[[], T]) -> T:
         comm, held = self.comm, self._held
         if held.calling:  # a call within a call
             return make()
         _check_threads(comm, self.threads_of_task)
         held.store = Store()
-        if comm.rank != 0:
+        if not self.leads:
             return _served(comm, held.store)
         held.calling = True
         try:
@@ -138,7 +142,15 @@ class MPI(Parallel):
         """What ranks hold they have from `agreed`."""
 
     def close(self, held: None, failed: bool) -> None:
-        """See `agreed`."""
+        """What ranks hold ends with `agreed`.
+
+        Parameters
+        ----------
+        held : None
+            What `open` returned.
+        failed : bool
+            Not used.
+        """
 
     def results(
         self,

@@ -63,7 +63,15 @@ class Parallel(ABC):
 
     @abstractmethod
     def close(self, held: Any, failed: bool) -> None:
-        """Give back what `open` made; `failed`: the call ended by an error or Ctrl-C, and nobody waits for results."""
+        """Give back what `open` made.
+
+        Parameters
+        ----------
+        held : object
+            What `open` returned.
+        failed : bool
+            Whether the call ended by an error or Ctrl-C, so that nobody waits for results.
+        """
 
     @abstractmethod
     def results(
@@ -92,7 +100,7 @@ class Parallel(ABC):
         Raises
         ------
         TileError
-            If a tile was tried `ATTEMPTS` times in vain, or there is nobody left to compute it.
+            If a tile was tried three times in vain, or there is nobody left to compute it.
         """
 
     @property
@@ -100,8 +108,24 @@ class Parallel(ABC):
         """Threads that a task is sent with."""
         return self.threads or 1
 
+    @property
+    def leads(self) -> bool:
+        """Whether `agreed` calls its argument in this process."""
+        return True
+
     def agreed(self, make: Callable[[], T]) -> T:
-        """`make()`, a whole call: of several processes of one program one makes it, and all have its value."""
+        """The value of a whole call: of several processes of one program one makes it, and all have its value.
+
+        Parameters
+        ----------
+        make : callable
+            The call, without arguments.
+
+        Returns
+        -------
+        object
+            What it returned.
+        """
         return make()
 
 
@@ -109,7 +133,17 @@ ATTEMPTS = 3  # of a tile
 
 
 class TileError(RuntimeError):
-    """A tile could not be computed; what is in the journal stays there."""
+    """A tile could not be computed; what is in the journal stays there.
+
+    Parameters
+    ----------
+    tile : Tile
+        Which one.
+    tiles : int
+        How many there are.
+    why : str
+        The rest of the message.
+    """
 
     def __init__(self, tile: Tile, tiles: int, why: str) -> None:
         where = f"rows {tile.row} to {tile.row_end}, columns {tile.column} to {tile.column_end}"

@@ -51,9 +51,11 @@ def test_all_ranks_have_the_bits_of_one_machine(problem, ranks):
     (y, p), kernel, _ = problem
     value = kcalib.skce(y, p, kernel=kernel)
     blocks = kcalib.skce(y, p, kernel=kernel, estimator="block", full_output=True)
+    test = kcalib.calibration_test(y, p, kernel=kernel, method="spectrum")
     lines, _ = calls("calls", ranks=ranks)
-    numbers = sorted(line for line in lines if len(line) == 4)
-    assert numbers == [[rank, value, blocks.value, blocks.standard_error] for rank in range(ranks)]
+    numbers = sorted(line for line in lines if len(line) == 5)
+    expected = [value, blocks.value, blocks.standard_error, test.statistic]
+    assert numbers == [[rank, *expected] for rank in range(ranks)]
     errors = sorted(line for line in lines if len(line) == 3)
     assert [error[:2] for error in errors] == [[0, "TypeError"]] + [[rank, "RankError"] for rank in range(1, ranks)]
     assert all("the call ended on rank 0: TypeError" in error[2] for error in errors[1:])
@@ -99,3 +101,20 @@ def test_executor_of_mpi4py(problem, tmp_path):
     )
     lines, _ = program("mpi4py.futures", str(path), ranks=3)
     assert lines == [[kcalib.skce(y, p, kernel=kernel)]]
+
+
+def test_the_command(problem, tmp_path):
+    import numpy as np
+
+    (y, p), _, _ = problem
+    np.savez(tmp_path / "model.npz", labels=y, probs=p)
+    arguments = ["kcalib", "evaluate", str(tmp_path / "model.npz"), "--csv"]
+    alone = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(
+        [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-m", *arguments, "--parallel", "mpi"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == alone  # once, and the same numbers

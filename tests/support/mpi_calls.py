@@ -58,7 +58,8 @@ def main(what: str, journal: str | None = None) -> None:
         value = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel).value
         if what == "calls":
             blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
-            print(json.dumps([rank, value, blocks.value, blocks.standard_error]), flush=True)
+            test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=parallel)
+            print(json.dumps([rank, value, blocks.value, blocks.standard_error, test.statistic]), flush=True)
             try:
                 kcalib.skce(y, p, kernel="none", parallel=parallel)
             except Exception as error:

@@ -1,0 +1,114 @@
+"""`--parallel`: the workers of `kcalib evaluate`, and how it ends when it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from kcalib._backend.files import printable
+from kcalib._command.files import FileError
+from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, message_of, report
+
+if TYPE_CHECKING:
+    from kcalib.parallel import Parallel
+    from kcalib.parallel.operator import Run
+
+METAVAR = "WORKERS"
+FORMS = "processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi"
+
+
+def workers(text: str) -> tuple[str, str | int | None]:
+    """The kind of workers that the user names, and how many or where."""
+    kind, _, rest = text.partition(":")
+    if kind == "processes" and rest.isdecimal() and int(rest) > 0:
+        return kind, int(rest)
+    if kind == "dask" and re.fullmatch(r"//\S+:\d+", rest):
+        return kind, f"tcp:{rest}"
+    if text in ("dask", "mpi"):
+        return kind, None
+    raise argparse.ArgumentTypeError(f"{text!r}, expected {FORMS}")
+
+
+def check_parallel(arguments: argparse.Namespace) -> None:
+    """Usage errors of options that do not go with workers."""
+    for name, given in (
+        ("--stream", arguments.stream),
+        ("--rows", arguments.rows),
+        ("--checkpoint-every", arguments.checkpoint_every),
+    ):
+        if given:
+            arguments.usage_error(f"{name} is for sums over a file in pieces, --parallel for all pairs; leave one out")
+    if arguments.resume and arguments.checkpoint is None:
+        arguments.usage_error("--resume needs --checkpoint FILE")
+
+
+def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
+    """The exit code of `run`, with the workers of `arguments.parallel` in place of what the user wrote."""
+    journal = arguments.checkpoint
+    try:
+        arguments.parallel = _transport(arguments)
+        if journal is not None and journal.exists() and not arguments.resume:
+            raise FileError(f"{journal} exists; go on from it by --resume, or remove it")
+    except (ImportError, RuntimeError, FileError) as error:
+        report(f"error: {message_of(error)}")
+        return BAD_INPUT
+    from kcalib.parallel import RankError
+
+    leads = arguments.parallel.leads
+    try:
+        with _signals(leads):
+            return arguments.parallel.agreed(run)
+    except RankError:  # the first rank says why
+        return SAVED if journal is not None else INTERRUPTED
+    except KeyboardInterrupt as stop:
+        why = str(stop) or "interrupted"
+        if journal is None:
+            report(f"{why}; with --checkpoint FILE the same command would go on from here")
+            return INTERRUPTED
+        report(
+            f"{why}: finished tiles are in {printable(str(journal))}; the same command with --resume goes on from there"
+        )
+        return SAVED
+
+
+def shared_out(transport: Parallel | None) -> AbstractContextManager[Run | None]:
+    """What computes a call."""
+    from kcalib.parallel.argument import opened
+
+    return nullcontext() if transport is None else opened(transport)
+
+
+def _transport(arguments: argparse.Namespace) -> Parallel:
+    from kcalib import parallel
+
+    kind, where = arguments.parallel
+    options: dict[str, Any] = {"threads": arguments.threads, "journal": arguments.checkpoint}
+    if kind == "processes":
+        return parallel.Processes(where, **options)
+    return parallel.MPI(**options) if kind == "mpi" else parallel.Dask(where, **options)
+
+
+@contextmanager
+def _signals(leads: bool) -> Iterator[None]:
+    """SIGTERM ends the call as Ctrl-C does; ranks that follow another leave both to that one."""
+    handlers: dict[signal.Signals, Any] = {signal.SIGTERM: _stop}
+    if not leads:
+        handlers = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}
+    if threading.current_thread() is not threading.main_thread():  # only that one can have handlers
+        handlers = {}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")

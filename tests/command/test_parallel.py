@@ -1,0 +1,110 @@
+"""`kcalib evaluate --parallel`: who computes, journals, signals, and errors that can be followed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+from kcalib._command.cli import main
+
+FAST = ["--json", "--bandwidth", "0.5"]
+
+
+@pytest.fixture
+def model(tmp_path):
+    y, p = softmax_problem(400, 4, seed=0)
+    np.savez(tmp_path / "model.npz", labels=y, probs=p)
+    return str(tmp_path / "model.npz")
+
+
+def evaluated(capsys, *arguments, code=0):
+    assert main(["evaluate", *arguments]) == code
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--parallel", "5"], "argument --parallel: '5', expected processes:N, dask://HOST:PORT, dask"),
+        (["--parallel", "processes:0"], "argument --parallel: 'processes:0'"),
+        (["--parallel", "dask:8786"], "argument --parallel: 'dask:8786'"),
+        (["--parallel", "processes:2", "--stream"], "--stream is for sums over a file in pieces"),
+        (["--parallel", "processes:2", "--rows", "1:2"], "--rows is for sums over a file in pieces"),
+        (["--parallel", "processes:2", "--checkpoint-every", "3"], "--checkpoint-every is for sums over a file in"),
+        (["--parallel", "processes:2", "--resume"], "--resume needs --checkpoint FILE"),
+        (
+            ["other.npz", "--parallel", "processes:2", "--checkpoint", "c"],
+            "--checkpoint is for one file, and there are",
+        ),
+    ],
+)
+def test_usage(model, capsys, options, message):
+    assert message in evaluated(capsys, model, *options, code=2).err
+
+
+def test_a_journal_that_is_there(model, capsys, tmp_path):
+    (tmp_path / "tiles").write_text("")
+    options = [model, "--parallel", "processes:2", "--checkpoint", str(tmp_path / "tiles")]
+    assert "tiles exists; go on from it by --resume, or remove it" in evaluated(capsys, *options, code=1).err
+
+
+def test_without_mpi4py(model, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert "pip install 'kcalib[mpi]'" in evaluated(capsys, model, "--parallel", "mpi", code=1).err
+
+
+def test_without_distributed(model, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert "pip install 'kcalib[dask]'" in evaluated(capsys, model, "--parallel", "dask", code=1).err
+
+
+@pytest.mark.cluster
+def test_no_scheduler(model, capsys, monkeypatch):
+    dask = pytest.importorskip("dask")
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        found = evaluated(capsys, model, "--parallel", "dask://127.0.0.1:9", code=1)
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in found.err
+
+
+@pytest.mark.cluster
+def test_processes_give_the_same_numbers_and_resume(tmp_path, capsys):
+    y, p = softmax_problem(6000, 10, seed=0)
+    np.savez(tmp_path / "model.npz", labels=y, probs=p)
+    model, journal = str(tmp_path / "model.npz"), str(tmp_path / "tiles")
+    options = [model, *FAST, "--method", "spectrum"]
+    one = json.loads(evaluated(capsys, *options).out)["models"][0]
+    shared = [*options, "--parallel", "processes:2", "--checkpoint", journal]
+    first = json.loads(evaluated(capsys, *shared).out)["models"][0]
+    again = json.loads(evaluated(capsys, *shared, "--resume").out)["models"][0]
+    for found in first, again:
+        assert found["skce"]["value"] == one["skce"]["value"]
+        assert found["test"]["pvalue"] == pytest.approx(one["test"]["pvalue"], rel=1e-9)
+        assert "2 processes of 1 thread" in found["skce"]["operator_reason"]
+    assert "from the journal" in again["skce"]["operator_reason"]
+    assert "of another call" in evaluated(capsys, *shared, "--resume", "--bandwidth", "0.6", code=1).err
+
+
+@pytest.mark.cluster
+def test_sigterm(tmp_path):
+    y, p = softmax_problem(80_000, 10, seed=0)
+    np.savez(tmp_path / "model.npz", labels=y, probs=p)
+    journal = tmp_path / "tiles"
+    arguments = [sys.executable, "-m", "kcalib", "evaluate", str(tmp_path / "model.npz"), "--bandwidth", "0.5"]
+    arguments += ["--method", "spectrum", "--parallel", "processes:2", "--checkpoint", str(journal)]
+    run = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not journal.exists() or journal.stat().st_size < 5000:
+        assert time.monotonic() < deadline and run.poll() is None, run.stderr.read()
+        time.sleep(0.05)
+    run.send_signal(signal.SIGTERM)
+    _, errors = run.communicate(timeout=20)
+    assert run.returncode == 75
+    assert "stopped by SIGTERM: finished tiles are in" in errors
+    assert "the same command with --resume goes on from there" in errors

@@ -1,0 +1,40 @@
+"""The page on large clusters: what its table counts is what the plan has."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("plan_table", DOCS / "scripts" / "plan_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("n", [10**6, 10**7, 10**8])
+def test_tasks_are_below_ten_thousand(script, n):
+    assert script.plan(n).n_tiles < 10_000
+
+
+def test_the_table_is_of_this_plan(script):
+    """After a change of the plan: python docs/scripts/plan_table.py > docs/plan_table.txt."""
+    lines = (DOCS / "plan_table.txt").read_text().splitlines()
+    plans = [script.plan(n) for n in script.SIZES]
+    assert lines[1].split() == ["tiles", *(f"{plan.n_tiles:,}" for plan in plans)]
+    assert lines[2].split()[4:] == [f"{plan.size:,}" for plan in plans]
+
+
+def test_the_plan_is_that_of_a_problem(script):
+    """Blocks and groups that the script works out are the core's."""
+    from kcalib.parallel.work import Prepared
+
+    cut = Prepared(script.problem(20_000), "openmp", 1).cut
+    group = -(-20_000 // script.BLOCK)
+    assert (cut.block, cut.group) == (script.BLOCK, -(-group // script.GROUPS) * script.BLOCK)

@@ -76,8 +76,8 @@ class MMD:
               l(y, y') = e^{-|y - y'|^2 / (2 \beta^2)}
 
     with independent Z, Z' from P and W, W' from Q. It is the distance in a Hilbert space, so that every radial kernel
-    with it is positive definite. In closed form for normal distributions, their mixtures, and samples; of others it is
-    that of 64 draws from each prediction, with seed 0.
+    with it is positive definite. In closed form for normal distributions, their mixtures, samples, and counts up to
+    20,000; of others it is that of 64 draws from each prediction, with seed 0.
 
     Parameters
     ----------
@@ -118,7 +118,8 @@ class MixtureWasserstein:
     .. math:: d(P, Q) = \Bigl(\min_{\gamma} \sum_{kl} \gamma_{kl}\, W_2(P_k, Q_l)^s\Bigr)^{1/s}
 
     over couplings :math:`\gamma` of the weights. Not the distance in a Hilbert space in general, so that kernels with
-    it may be indefinite: `kcalib.IndefiniteKernelWarning`.
+    it may be indefinite: `kcalib.IndefiniteKernelWarning`. For counts (up to 20,000) with order 2 it is one: their
+    Wasserstein distance by finite sums, where ``metric="wasserstein"`` has 128 quantiles. A table of n^2 numbers.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
-from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
+from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, NEARLY_EXACT, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
 from kcalib._packing.target_features import (
     FEATURES_PER_EVALUATION,
     LARGEST_RANK,
@@ -26,6 +26,7 @@ from kcalib._pairs.operators.device_mixtures import uploaded
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
+from kcalib.distributions._counts import Counts
 from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
@@ -52,7 +53,11 @@ class PredictionPoints:
         space = _space(prediction, kernel)
         _check_definite(prediction, kernel, space)
         if isinstance(space, MMD):
-            components, terms = _mmd_components(prediction), _gaussian(space)
+            terms = _gaussian(space)
+            counted = _count_features(prediction, terms)
+            if counted is not None:
+                return cls(prediction, space, counted[1], features=counted[0])
+            components = _mmd_components(prediction)
             if components.family == "atoms":
                 found = _mean_features(components, terms)
                 if found is not None:
@@ -68,7 +73,7 @@ class PredictionPoints:
     def is_definite(self, kernel: Kernel) -> bool:
         """Whether the kernel on these points is known to be positive definite."""
         if self.table is not None:
-            return False
+            return self.space == MixtureWasserstein(2) and isinstance(self.prediction, Counts)
         on_a_line = self.values.shape[1] == 1
         return on_a_line or all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
 
@@ -103,7 +108,12 @@ class PredictionPoints:
         """The points of other predictions of the family, for rows against these columns."""
         if self.table is not None:
             return arrays.beside(_positions(other), self.values)
-        if self.features is not None:
+        if self.features is not None and isinstance(self.prediction, Counts):
+            table = other._tabulated() if isinstance(other, Counts) else None
+            if table is None:
+                raise ValueError(_other_family(self.prediction, other))
+            values = arrays.like(_means_of_counts(self.features, table)[0], self.values)
+        elif self.features is not None:
             components = _mmd_components(other)
             if components.family != "atoms" or components.locations.shape[2] != self.prediction.n_dims:
                 raise ValueError(_other_family(self.prediction, other))
@@ -242,6 +252,8 @@ def _linear_factors(kernel: Kernel) -> Iterator[Factor]:
 
 def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> None:
     if isinstance(space, MixtureWasserstein):
+        if space.order == 2 and isinstance(prediction, Counts):  # the distance of quantile functions in L2
+            return
         for factor in kernel.factors():
             components = prediction.components()
             single = components is not None and components.weights.shape[1] == 1
@@ -292,9 +304,28 @@ def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[Fea
     return None if found is None or not is_exact(found) else (found.map, found.means)
 
 
+def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[FeatureMap, Array] | None:
+    """Means of features of the counts; None of others, and where the kernel has too many features to be exact."""
+    table = prediction._tabulated() if isinstance(prediction, Counts) else None
+    if table is None:
+        return None
+    counts = arrays.namespace(table).arange(table.shape[1], dtype=np.float64)[:, None]
+    found = feature_map(arrays.where_computed(counts, np.float64), terms, max_rank=LARGEST_RANK, only_exact=True)
+    if found is None:
+        return None
+    means, errors = _means_of_counts(found, table)
+    is_exact = (2 * float(errors.max())) ** 2 <= NEARLY_EXACT * found.largest
+    return (found, arrays.like(means, table)) if is_exact else None
+
+
+def _means_of_counts(features: FeatureMap, table: Array) -> tuple[Array, Array]:
+    counts = arrays.namespace(table).arange(table.shape[1], dtype=np.float64)[:, None]
+    return features.means(counts, arrays.where_computed(table, np.float64))
+
+
 def _table(left: Distribution, right: Distribution | None, space: Space) -> Array:
     assert isinstance(space, MixtureWasserstein)
-    components, other = left.components(), None if right is None else right.components()
+    components, other = _transported(left), None if right is None else _transported(right)
     if components is None or (right is not None and other is None):
         raise ValueError(
             f"{type(left).__name__} has no Wasserstein distance in closed form; use metric='mmd', or pass "
@@ -305,6 +336,10 @@ def _table(left: Distribution, right: Distribution | None, space: Space) -> Arra
         raise ValueError(_other_family(right, left))
     table = wasserstein_table(components, other, order=space.order)
     return uploaded(table, components.locations) if arrays.is_cuda(components.locations) else table
+
+
+def _transported(prediction: Distribution) -> Components | None:
+    return prediction._atoms() if isinstance(prediction, Counts) else prediction.components()
 
 
 def _positions(prediction: Distribution) -> Array:

@@ -28,7 +28,6 @@ from kcalib.distributions._distribution import take_rows
 from kcalib.kernels import Gaussian
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
-LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
 COVER = 2**13  # targets that features are good for, if draws stand for the predictions: atoms, and others
 
 
@@ -167,13 +166,9 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
     assert isinstance(data.prediction, (Poisson, NegativeBinomial))
     if isinstance(kernel, MahalanobisGaussian) or not _positive_definite(terms):
         return None
-    largest, spread = (
-        float(arrays.namespace(a).max(a))
-        for a in (data.prediction.expected_value(), data.prediction.standard_deviation())
-    )
-    if largest + 10 * spread > LARGEST_COUNT:
+    table = data.prediction._tabulated()
+    if table is None:
         return None
-    table = data.prediction.pmf_table()
     found = count_features(data.y, table, terms, max_rank=LARGEST_RANK, only_exact=True)
     if found is None or not is_exact(found):
         return None

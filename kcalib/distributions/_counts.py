@@ -19,12 +19,14 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.memory import check_memory
 from kcalib._backend.special import brought, special
+from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
 from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
 
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
+LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
@@ -60,7 +62,7 @@ class Counts(Density, Quantiles):
 
         Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2; it is
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
-        of the tails beyond 1/256.
+        of the tails beyond 1/256. `wasserstein_distance` is by finite sums.
         """
         p = brought((np.arange(_CELLS) + 0.5) / _CELLS, self._array())
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(_CELLS))
@@ -103,6 +105,21 @@ class Counts(Density, Quantiles):
         for rows in row_blocks(self.n, 16 * n_counts):
             table[rows] = xp.exp(log_pmf(counts, mean[rows], dispersion[rows]))
         return self._like(table)
+
+    def _tabulated(self) -> Array | None:
+        """`pmf_table`, whose sums are exact to rounding; None where there are too many counts for it."""
+        parameters = self.expected_value(), self.standard_deviation()
+        largest, spread = (float(arrays.namespace(a).max(a)) for a in parameters)
+        return None if largest + 10 * spread > LARGEST_COUNT else self.pmf_table()
+
+    def _atoms(self) -> Components | None:
+        """The distributions as weights of counts; None where these are too many."""
+        table = self._tabulated()
+        if table is None:
+            return None
+        xp = arrays.namespace(table)
+        counts = xp.arange(table.shape[1], dtype=table.dtype)
+        return Components("atoms", table, xp.broadcast_to(counts[None, :, None], (*table.shape, 1)), None)
 
     def log_density(self, y: Any) -> Array:
         y = arrays.where_computed(events(y, self._array(), self.n, ()))

@@ -27,6 +27,7 @@ from kcalib.distributions._saddle_point import deviance, stirling_error
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
+_NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
@@ -118,6 +119,7 @@ class Counts(Density, Quantiles):
         if table is None:
             return None
         xp = arrays.namespace(table)
+        table = xp.where(table < _NO_PROBABILITY, 0.0, table)
         counts = xp.arange(table.shape[1], dtype=table.dtype)
         return Components("atoms", table, xp.broadcast_to(counts[None, :, None], (*table.shape, 1)), None)
 

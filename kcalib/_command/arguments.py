@@ -250,7 +250,7 @@ def _add_updating(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_streaming(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("class probabilities in pieces")
+    group = parser.add_argument_group("samples in pieces")
     group.add_argument(
         "--stream", action=argparse.BooleanOptionalAction,
         help=f"read the file in pieces, in little memory (default: from {STREAMED_FROM >> 30} GiB on)",

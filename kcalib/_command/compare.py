@@ -19,6 +19,7 @@ from kcalib._command.streamed import check_streaming, completed, made, of_foreca
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
 from kcalib._input.source import Source
 from kcalib.inference.compare import IN_PIECES, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
@@ -78,6 +79,8 @@ def _in_pieces(jobs: Sequence[Job], arguments: argparse.Namespace, failures: lis
     for job in jobs:
         with collected(failures, job.file):
             sources[job.model] = opened(job.file, arguments)
+            if sources[job.model].prediction is not None:
+                raise FileError(f"holds {Forecasts.noun}, which are compared at once; leave out --stream")
     if failures:
         return None
     with collected(failures, COMMAND), respelled():

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from kcalib._command.files import FileError
-from kcalib._command.jobs import Failure, Job, Model, collected, named, prepared, reading_of
+from kcalib._command.jobs import Failure, Job, Model, check_same_kind, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
@@ -62,9 +61,9 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
     for job, in_pieces in zip(jobs, streams, strict=True) if not failures else ():
         with collected(failures, job.file):
             if in_pieces:
-                models.append(streamed(job, arguments))
+                models.append(streamed(job, arguments, models))
                 continue
-            models.append(_evaluated(job, arguments, reading, options, models[0] if arguments.csv and models else None))
+            models.append(_evaluated(job, arguments, reading, options, models))
     return reported(models, failures, arguments)
 
 
@@ -114,14 +113,10 @@ def _evaluated(
     arguments: argparse.Namespace,
     reading: dict[str, Any],
     options: dict[str, Any],
-    same_kind_as: Model | None,
+    models: Sequence[Model],
 ) -> Model:
     with prepared(job, arguments.threads, reading) as data:
-        if same_kind_as is not None and data.noun != same_kind_as.noun:
-            raise FileError(
-                f"holds {data.noun}, {same_kind_as.model} holds {same_kind_as.noun}; "
-                "--csv prints one table: evaluate the files of each kind by themselves"
-            )
+        check_same_kind(data.noun, models, arguments)
         check_options(data, arguments)
         seen = arguments.lens.induced(data)
         with shared_out(arguments.parallel) as run:

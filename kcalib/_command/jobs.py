@@ -93,6 +93,15 @@ def _stem(file: str) -> str:
     return path.name.removesuffix(suffix_of(path)) if path.suffix.lower() == ".gz" else path.stem
 
 
+def check_same_kind(noun: str, models: Sequence[Model], arguments: argparse.Namespace) -> None:
+    """That a file holds what those before it hold, where all go into one table."""
+    if arguments.csv and models and noun != models[0].noun:
+        raise files.FileError(
+            f"holds {noun}, {models[0].model} holds {models[0].noun}; --csv prints one table: evaluate the files of "
+            "each kind by themselves"
+        )
+
+
 @contextmanager
 def collected(failures: list[Failure], file: str) -> Iterator[None]:
     """An error becomes a line on standard error and a Failure."""

@@ -18,6 +18,7 @@ from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
 from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
 from kcalib.lenses import Canonical, TopLabel
 from kcalib.report import figures
+from kcalib.streaming import CalibrationState, ForecastState
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,29 @@ def check_options(data: Data, arguments: argparse.Namespace) -> None:
 
 @check_options.register
 def _(data: Forecasts, arguments: argparse.Namespace) -> None:
-    if data.n_dims > 1 and getattr(arguments, "plot", None) is not None:
+    check_dimensions(data.n_dims, arguments)
+    check_for_forecasts(arguments)
+
+
+def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:
+    """That there are pictures of predictions of so many entries, where one is asked for."""
+    if n_dims > 1 and getattr(arguments, "plot", None) is not None:
         raise FileError(
-            f"holds predictions of vectors of {data.n_dims} entries, and --plot draws those of numbers; leave it out, "
+            f"holds predictions of vectors of {n_dims} entries, and --plot draws those of numbers; leave it out, "
             "or write a file for each entry"
         )
+
+
+def check_for_forecasts(arguments: argparse.Namespace) -> None:
+    """That no option of class probabilities is given."""
     given = {
-        "--lens": arguments.lens != Canonical(),
+        "--lens": arguments.lens not in (None, Canonical()),
         "--bins": arguments.n_bins is not None,
         "--bandwidth": getattr(arguments, "bandwidth", None) is not None,
     }
     for option, is_given in given.items():
         if is_given:
-            raise FileError(f"holds {data.noun}, but {option} is for class probabilities; leave it out")
+            raise FileError(f"holds {Forecasts.noun}, but {option} is for class probabilities; leave it out")
 
 
 @singledispatch
@@ -66,3 +77,35 @@ def _(data: Classification, n_bins: int | None, seed: int) -> Picture:
 def _(data: Forecasts, n_bins: int | None, seed: int) -> Picture:
     curve = curve_of(data, levels=np.asarray(LEVELS), confidence_level=0.95, simultaneous=False, seed=seed)
     return Picture(curve, figures.QUANTILES)
+
+
+@singledispatch
+def noun_of(state: object) -> str:
+    """What a state is of."""
+    raise NotImplementedError
+
+
+@noun_of.register
+def _(state: CalibrationState) -> str:
+    return Classification.noun
+
+
+@noun_of.register
+def _(state: ForecastState) -> str:
+    return Forecasts.noun
+
+
+@singledispatch
+def picture_of_state(state: object) -> Picture:
+    """What is drawn of a state."""
+    raise NotImplementedError
+
+
+@picture_of_state.register
+def _(state: CalibrationState) -> Picture:
+    return Picture(state.reliability(), figures.RELIABILITY)
+
+
+@picture_of_state.register
+def _(state: ForecastState) -> Picture:
+    return Picture(state.quantile_calibration(), figures.QUANTILES)

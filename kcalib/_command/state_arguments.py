@@ -52,7 +52,7 @@ def add_kernel(group: Any) -> None:
     kernel.add_argument(
         "--bandwidth-of", metavar="FILE",
         help="the bandwidth of another state, or the median distance of the first 2000 rows of other predictions: "
-        "states that are to be merged need one bandwidth",
+        "states that are to be merged need one bandwidth (of regression two, that on targets, too)",
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def add_state_options(group: Any) -> None:
     )
     group.add_argument(
         "--resamples", dest="n_resamples", metavar="INT", type=int,
-        help="draws of all labels for the law of the test (default: 199, 0 for very many classes)",
+        help="draws of all labels for the law of the test (default: 199; 0 for very many classes and for regression)",
     )  # fmt: skip
     group.add_argument("--bins", dest="n_bins", metavar="INT", type=int, help=f"bins of the ECE (default: {N_BINS})")
     group.add_argument("--seed", metavar="INT", type=int, help="of features and draws (default: 0)")

@@ -9,20 +9,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import singledispatch
 from pathlib import Path
+from typing import Any
 
 from kcalib import streaming
 from kcalib._backend.files import printable
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
-from kcalib._command.jobs import Failure, Model, collected, named
+from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of
+from kcalib._command.kinds import check_for_forecasts, noun_of
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import STATE, given_kernel, given_options
-from kcalib._command.streamed import LOG_SECONDS, made, model_of, opened, respelled
+from kcalib._command.streamed import LOG_SECONDS, AnyState, made_for, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._input.source import Source
-from kcalib.kernels import Kernel
 from kcalib.report import figures
-from kcalib.streaming import CalibrationState, ComparisonState, GroupedState
+from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState
+from kcalib.streaming._options import StateOptions
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
 
 FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidth
@@ -30,6 +32,7 @@ FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidt
 
 def run_update(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
+    reading_of(arguments)  # usage errors
     with collected(failures, arguments.file):
         samples = opened(arguments.file, arguments)
         with collected(failures, arguments.state):
@@ -66,7 +69,7 @@ def _spelled(state: str) -> Iterator[None]:
         ) from None
 
 
-def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[CalibrationState, Note]:
+def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[AnyState, Note]:
     """The state to update, and the note of this update."""
     before: Note | None = None
     path = Path(arguments.state)
@@ -77,8 +80,7 @@ def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[CalibrationS
         if arguments.part is not None:
             state = with_part(state, arguments.part)
     else:
-        kernel = _kernel(arguments)
-        state = made(CalibrationState, samples, arguments, kernel=kernel, part=arguments.part or 0)
+        state = made_for(samples, arguments, **_kernels(samples, arguments), part=arguments.part or 0)
     begin, end = checked_rows(arguments.rows, samples.n)
     # A part, or a share of a file, is numbered as the file is, so that the same rows are noticed if they come again.
     numbered = arguments.part is not None or arguments.rows is not None
@@ -105,45 +107,63 @@ def _check_kind(kind: type) -> None:
     """That a file which exists holds a state that predictions of one model can be added to."""
     if kind is ComparisonState:
         raise FileError("is a state of several models; `kcalib compare` with --checkpoint FILE --part K makes others")
-    if kind is not CalibrationState:
+    if kind not in (CalibrationState, ForecastState):
         raise FileError(f"is a {kind.__name__}, to which only Python can add: load it, update and save")
 
 
-def _check_options(state: CalibrationState, samples: Source, arguments: argparse.Namespace) -> None:
+def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespace) -> None:
     """That a state which exists is of what was asked for."""
     options = state.options
-    if samples.n_classes != options.n_classes:
-        raise FileError(
-            f"is a state of {options.n_classes} classes, but {arguments.file} holds predictions of {samples.n_classes}"
-        )
+    mine, others = (_kind(one) for one in (options, samples))
+    if mine not in (others, "None distributions"):  # a state without rows has no family yet
+        raise FileError(f"is a state of {mine}, but {arguments.file} holds predictions of {others}")
+    if samples.prediction is not None:
+        check_for_forecasts(arguments)
     for name, value in given_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")
-    kernel = _kernel(arguments)
-    if kernel is not None and kernel != state.kernel:
-        raise FileError(f"has the kernel {options.kernel}, not {kernel}; leave the bandwidth out")
+    for name, kernel in _kernels(samples, arguments).items():
+        if kernel is not None and kernel != getattr(state, name, None):
+            which = name.replace("_", " ")
+            raise FileError(f"has the {which} {getattr(options, name)}, not {kernel}; leave the bandwidth out")
 
 
-def _kernel(arguments: argparse.Namespace) -> Kernel | None:
-    """The kernel whose bandwidth was given, as a number or by what has it."""
+def _kind(one: Any) -> str:
+    """What a state, by its options, or a source is of."""
+    prediction = getattr(one, "prediction", None)
+    if isinstance(one, StateOptions) or (isinstance(one, Source) and prediction is None):
+        return f"{one.n_classes} classes"
+    return f"{prediction} distributions"
+
+
+def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The kernel whose bandwidth was given, as a number or by what has it; of distributions the one on targets, too."""
     if arguments.bandwidth_of is None:
-        return given_kernel(arguments)
+        return {"kernel": given_kernel(arguments)}
     try:
         if arguments.bandwidth_of.endswith(STATE):
             state = next(iter(_states(streaming.load(arguments.bandwidth_of)).values()))
         else:
-            samples = opened(arguments.bandwidth_of, arguments)
-            state = CalibrationState(samples.n_classes, lens=arguments.lens, n_columns=16, n_resamples=0)
-            y_true, y_pred = next(samples.chunks(FIRST_ROWS))
+            others = opened(arguments.bandwidth_of, arguments)
+            options: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
+            if others.prediction is None:
+                state = CalibrationState(others.n_classes, lens=arguments.lens, **options)
+            else:
+                state = ForecastState(**options)
+            y_true, y_pred = next(others.chunks(FIRST_ROWS))
             state.update(y_true, y_pred)
-        return state._totals().kernel
+        if isinstance(state, ForecastState) != (samples.prediction is not None):
+            raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")
+        totals = state._totals()
+        names = ("kernel", "target_kernel") if samples.prediction is not None else ("kernel",)
+        return {name: getattr(totals, name) for name in names}
     except (OSError, ValueError, TypeError) as error:
         raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {error}") from None
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
-    merged: CalibrationState | None = None
+    merged: Any = None
     out = arguments.output
     if out.exists() and any(os.path.exists(file) and os.path.samefile(out, file) for file in arguments.files):
         arguments.usage_error(f"-o {out} is one of the files to merge; name another one")
@@ -152,6 +172,11 @@ def run_merge(arguments: argparse.Namespace) -> int:
             state = streaming.load(file)
             if merged is None:
                 merged = state
+            elif type(state) is not type(merged):
+                raise FileError(
+                    f"holds a {type(state).__name__}, {arguments.files[0]} a {type(merged).__name__}; merge states of "
+                    "one kind"
+                )
             else:
                 if type(state) is not type(merged):
                     kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"
@@ -177,6 +202,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     for job in named(arguments.files) if not failures else ():
         with collected(failures, job.file), respelled():
             for name, state in _states(streaming.load(job.path)).items():
+                check_same_kind(noun_of(state), models, arguments)
                 model = f"{job.model}: {name}" if name else job.model
                 models.append(model_of(state, replace(job, model=printable(model)), arguments))
                 seeds.add(state.options.seed)
@@ -185,21 +211,26 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 @singledispatch
-def _states(state: object) -> dict[str, CalibrationState]:
+def _states(state: object) -> dict[str, AnyState]:
     """What a file shows, by names beside the file's."""
     raise NotImplementedError
 
 
 @_states.register
-def _(state: CalibrationState) -> dict[str, CalibrationState]:
+def _(state: CalibrationState) -> dict[str, AnyState]:
     return {"": state}
 
 
 @_states.register
-def _(state: GroupedState) -> dict[str, CalibrationState]:
+def _(state: ForecastState) -> dict[str, AnyState]:
+    return {"": state}
+
+
+@_states.register
+def _(state: GroupedState) -> dict[str, AnyState]:
     return {"": state.total, **{str(group): one for group, one in state.groups.items()}}
 
 
 @_states.register
-def _(state: ComparisonState) -> dict[str, CalibrationState]:
+def _(state: ComparisonState) -> dict[str, AnyState]:
     return dict(state.states)

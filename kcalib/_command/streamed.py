@@ -12,35 +12,68 @@ from kcalib._backend.faults import shown_size
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN, stdin_part
 from kcalib._command.files.source import FileColumns
-from kcalib._command.jobs import Job, Model, spelled
-from kcalib._command.kinds import Picture
+from kcalib._command.jobs import Job, Model, check_same_kind, spelled
+from kcalib._command.kinds import check_dimensions, check_for_forecasts, noun_of, picture_of_state
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import GIVEN, STREAMED_FROM, given_kernel, given_options
 from kcalib._command.streams import report
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
+from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
-from kcalib.report import figures
-from kcalib.streaming import CalibrationState, ComparisonState, run
+from kcalib.distributions import MultivariateNormal
+from kcalib.evaluation_results import ForecastEvaluation
+from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, run
 from kcalib.streaming.sources.opening import file_parts
 from kcalib.streaming.sources.part import Wanted
 from kcalib.streaming.sources.parts import PartsSource
 
-State = TypeVar("State", CalibrationState, ComparisonState)
+State = TypeVar("State", bound=CalibrationState | ForecastState | ComparisonState)
 
 LOG_SECONDS = 60.0
-NOUN = "class probabilities"
+
+AnyState = CalibrationState | ForecastState  # of one model
 
 
 def opened(file: str, arguments: argparse.Namespace) -> Source:
     """The samples of a file, a folder, files that a pattern names, or standard input."""
-    wanted = Wanted(arguments.probs, arguments.logits, arguments.labels, arguments.from_logits, columns=FileColumns)
+    named = {name: getattr(arguments, name) for name in PARAMETERS}
+    wanted = Wanted(
+        arguments.probs,
+        arguments.logits,
+        arguments.labels,
+        arguments.from_logits,
+        parameters=named,
+        columns=FileColumns,
+    )
     return PartsSource([stdin_part(wanted)] if file == str(STDIN) else file_parts([file], wanted))
+
+
+def made_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
+    """An empty state of one model, of the kind that the samples need, with the options that were given."""
+    if samples.prediction is None:
+        return made(CalibrationState, samples, arguments, **more)
+    check_for_forecasts(arguments)
+    if samples.prediction == MultivariateNormal.__name__:
+        raise FileError(
+            "holds multivariate normal distributions with covariances, whose Wasserstein distances are not those of "
+            "points, as sums need; evaluate reads them at once with --no-stream, and kcalib.streaming.ForecastState "
+            "takes other kernels"
+        )
+    return made(ForecastState, samples, arguments, **more)
 
 
 def made(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
     """An empty state for the samples, with the options that were given."""
     options = {name: value for name, value in given_options(arguments).items() if name not in more}
+    make: Any = kind
     try:
-        return kind(samples.n_classes, **options, **more, threads=arguments.threads)
+        if samples.prediction is not None:
+            options.pop("lens", None)
+            state: State = make(**options, **more, threads=arguments.threads)
+        else:
+            state = make(samples.n_classes, **options, **more, threads=arguments.threads)
+        return state
     except ValueError as error:
         message = spelled(error)
         for name in GIVEN:
@@ -81,19 +114,21 @@ def unstreamable(arguments: argparse.Namespace) -> str | None:
         return f"--method {arguments.method}"
     if arguments.estimator not in (None, "features"):
         return f"--estimator {arguments.estimator}"
-    return of_forecasts(arguments)
+    return None
 
 
 def of_forecasts(arguments: argparse.Namespace) -> str | None:
     """An option of predicted distributions; None if there is none."""
-    names = ("mean", "std", "samples", "rate")
-    return next((f"--{name}" for name in names if getattr(arguments, name) is not None), None)
+    return next((flag(name) for name in PARAMETERS if getattr(arguments, name) is not None), None)
 
 
-def streamed(job: Job, arguments: argparse.Namespace) -> Model:
-    """An evaluation of the samples of a file."""
+def streamed(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -> Model:
+    """An evaluation of the samples of a file, after other ones."""
     samples = opened(job.file, arguments)
-    state = made(CalibrationState, samples, arguments, kernel=given_kernel(arguments))
+    check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
+    if samples.prediction is not None and samples.n is not None:  # before the work, not after it
+        check_dimensions(samples.read(0, 1)[1].n_dims, arguments)
+    state = made_for(samples, arguments, kernel=given_kernel(arguments))
     if job.path == STDIN and arguments.checkpoint is not None:
         raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
     with respelled():
@@ -131,7 +166,9 @@ def respelled() -> Iterator[None]:
         raise FileError(spelled(error)) from None
 
 
-def model_of(state: CalibrationState, job: Job, arguments: argparse.Namespace) -> Model:
+def model_of(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
     evaluation = state.result(level=arguments.level, tolerance=arguments.tolerance)
-    picture = None if arguments.plot is None else Picture(state.reliability(), figures.RELIABILITY)
-    return Model(job.model, job.file, NOUN, evaluation, picture)
+    if isinstance(evaluation, ForecastEvaluation):
+        check_dimensions(evaluation.n_dims, arguments)
+    picture = None if arguments.plot is None else picture_of_state(state)
+    return Model(job.model, job.file, noun_of(state), evaluation, picture)

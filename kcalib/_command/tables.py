@@ -110,14 +110,15 @@ def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
     """What was done, once for each method."""
     for method in dict.fromkeys(test.method for test in tests):
         some = [test for test in tests if test.method == method]
+        what = "all samples" if method == "features" else "all pairs"
         blocks = sorted({test.block_size for test in some if test.block_size is not None})
         if blocks:
             sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
             yield f"{method} test, blocks of {sizes} samples, permuted with seed {some[0].seed}"
         elif some[0].n_resamples is not None:
-            yield f"{method} test of all pairs, {some[0].n_resamples} draws with seed {some[0].seed}"
+            yield f"{method} test of {what}, {some[0].n_resamples} draws with seed {some[0].seed}"
         else:
-            yield f"{method} test of all pairs"
+            yield f"{method} test of {what}"
 
 
 def comparison_report(comparison: Comparison) -> str:

@@ -32,7 +32,7 @@ from kcalib.streaming.state import CalibrationState
 
 AnyState = CalibrationState | ForecastState | ComparisonState
 S = TypeVar("S", bound=ModelState)
-State = TypeVar("State", CalibrationState, ForecastState, ComparisonState)
+State = TypeVar("State", bound=AnyState)
 Samples = Source | Together
 
 CHUNK_ROWS = 65536

@@ -275,3 +275,10 @@ def test_rates_in_words():
 def test_a_killed_run_goes_on_with_the_same_bits(tmp_path, kills):
     done, _ = kill_campaign.campaign(kills, seed=1, folder=tmp_path)
     assert done > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_killed_run_of_distributions_goes_on_with_the_same_bits(tmp_path, kills):
+    done, _ = kill_campaign.campaign(kills, seed=2, folder=tmp_path, kind="distributions")
+    assert done > 0

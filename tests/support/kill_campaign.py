@@ -1,6 +1,6 @@
 """Kill a checkpointed run at random moments, resume it, and compare the bits of the end with an undisturbed run's.
 
-    python tests/support/kill_campaign.py [KILLS] [SEED]
+    python tests/support/kill_campaign.py [KILLS] [SEED] [classes | distributions]
 
 `campaign` is called by a test with few kills. Runs are children by `fork`, so that most of their time is the run.
 """
@@ -17,29 +17,35 @@ from pathlib import Path
 
 import numpy as np
 
-from kcalib.streaming import CalibrationState, run, source
+from kcalib.streaming import CalibrationState, ForecastState, load, run, source
 
 ROWS, CHUNK = 30_000, 512
 
 
-def problem(folder: Path) -> Path:
+def problem(folder: Path, kind: str) -> Path:
     rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.full(3, 0.3), size=ROWS)
-    y = (rng.uniform(size=(ROWS, 1)) > np.cumsum(p, axis=1)).sum(axis=1)
-    np.savez(folder / "predictions.npz", labels=y, probs=p)
-    return folder / "predictions.npz"
+    path = folder / "predictions.npz"
+    if kind == "classes":
+        p = rng.dirichlet(np.full(3, 0.3), size=ROWS)
+        y = (rng.uniform(size=(ROWS, 1)) > np.cumsum(p, axis=1)).sum(axis=1)
+        np.savez(path, labels=y, probs=p)
+    else:
+        mean, std = rng.normal(size=ROWS), rng.uniform(0.5, 2, size=ROWS)
+        np.savez(path, y=mean + std * rng.normal(size=ROWS), mean=mean, std=std)
+    return path
 
 
-def ended(data: Path, checkpoint: Path) -> CalibrationState:
-    state = CalibrationState(3, n_columns=32, n_resamples=19, threads=1)
+def ended(data: Path, checkpoint: Path, kind: str) -> CalibrationState | ForecastState:
+    options = {"n_columns": 32, "n_resamples": 19 if kind == "classes" else 2, "threads": 1}
+    state = CalibrationState(3, **options) if kind == "classes" else ForecastState(**options)
     return run(state, source(str(data)), checkpoint=checkpoint, resume=True, chunk_rows=CHUNK)
 
 
-def campaign(kills: int, seed: int, folder: Path) -> tuple[int, int]:
+def campaign(kills: int, seed: int, folder: Path, kind: str = "classes") -> tuple[int, int]:
     """Runs that came to their end, all with the right bits, and the temporary files that were ever left."""
-    data = problem(folder)
+    data = problem(folder, kind)
     begin = time.perf_counter()
-    expected = ended(data, folder / "undisturbed.kcalib").to_bytes()
+    expected = ended(data, folder / "undisturbed.kcalib", kind).to_bytes()
     seconds = time.perf_counter() - begin
     rng, checkpoint = np.random.default_rng(seed), folder / "run.kcalib"
     done, left = 0, 0
@@ -47,7 +53,7 @@ def campaign(kills: int, seed: int, folder: Path) -> tuple[int, int]:
         child = os.fork()
         if child == 0:
             try:
-                ended(data, checkpoint)
+                ended(data, checkpoint, kind)
                 os._exit(0)
             except BaseException as error:
                 traceback.print_exception(error)
@@ -60,10 +66,10 @@ def campaign(kills: int, seed: int, folder: Path) -> tuple[int, int]:
             kills -= 1
             if kills and rng.uniform() < 0.8:
                 continue
-            ended(data, checkpoint)
+            ended(data, checkpoint, kind)
         elif status:
             raise AssertionError("a run that was resumed failed")
-        if CalibrationState.load(checkpoint).to_bytes() != expected:
+        if load(checkpoint).to_bytes() != expected:
             raise AssertionError(f"other bits than those of the undisturbed run, with {kills} kills to go, seed {seed}")
         checkpoint.unlink()
         done += 1
@@ -72,9 +78,10 @@ def campaign(kills: int, seed: int, folder: Path) -> tuple[int, int]:
 
 if __name__ == "__main__":
     kills, seed = (int(argument) for argument in (sys.argv[1:] + ["1000", "0"][len(sys.argv) - 1 :])[:2])
+    kind = (sys.argv[3:] or ["classes"])[0]
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        done, left = campaign(kills, seed, Path(folder))
+        done, left = campaign(kills, seed, Path(folder), kind)
     print(
         f"{kills} kills, {done} runs that came to their end with the bits of the undisturbed one, "
         f"{left} kills while a file was being written, {time.perf_counter() - start:.0f} s"

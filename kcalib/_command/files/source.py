@@ -23,7 +23,7 @@ class FileColumns(Columns):
     def otherwise(self) -> str:
         return (
             "; for regression expected mean and std, samples, or rate; name them by --mean and --std, --samples, or "
-            "--rate"
+            "--rate, and Laplace distributions by --loc and --scale"
         )
 
 

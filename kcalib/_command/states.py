@@ -172,11 +172,6 @@ def run_merge(arguments: argparse.Namespace) -> int:
             state = streaming.load(file)
             if merged is None:
                 merged = state
-            elif type(state) is not type(merged):
-                raise FileError(
-                    f"holds a {type(state).__name__}, {arguments.files[0]} a {type(merged).__name__}; merge states of "
-                    "one kind"
-                )
             else:
                 if type(state) is not type(merged):
                     kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"

@@ -130,7 +130,7 @@ def test_what_does_not_go_together(capsys):
     assert "but classes.npz holds predictions of 2 classes" in error_of(capsys, "update", "n.kcalib", "classes.npz")
     assert "is a state of 2 classes, but reg.npz" in error_of(capsys, "update", "c.kcalib", "reg.npz")
     assert error_of(capsys, "merge", "n.kcalib", "c.kcalib", "-o", "x.kcalib") == (
-        "c.kcalib: holds a CalibrationState, n.kcalib a ForecastState; merge states of one kind"
+        "c.kcalib: is a CalibrationState, the first one is a ForecastState; merge states of one kind"
     )
     for option, value in {"--bins": 5, "--lens": "top-label", "--bandwidth": 1}.items():
         for command in (("evaluate", "--stream", "reg.npz"), ("update", "new.kcalib", "reg.npz")):

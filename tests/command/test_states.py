@@ -222,11 +222,9 @@ def test_usage(folder, capsys):
         capsys, "evaluate", "all.npz", "parts/0.npz", "--checkpoint", "c"
     )
     assert "not for --no-stream" in usage_error(capsys, "evaluate", "all.npz", "--no-stream", "--rows", "1:3")
-    for option in (["--method", "exact"], ["--estimator", "biased"], ["--mean", "m"]):
-        assert (
-            f"{' '.join(option[:2]) if option[0] != '--mean' else '--mean'} needs all samples at once"
-            in usage_error(capsys, "evaluate", "all.npz", "--stream", *option)
-        )
+    for option in (["--method", "exact"], ["--estimator", "biased"]):
+        message = usage_error(capsys, "evaluate", "all.npz", "--stream", *option)
+        assert f"{' '.join(option)} needs all samples at once" in message
 
 
 def test_evaluate_in_pieces_says_what_the_state_says(folder, capsys, data):

@@ -44,6 +44,11 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
         return _of_counts(means, dispersion, frequencies[:, 0])
     components = prediction.components()
     assert components is not None
+    if components.scales is not None and components.weights.shape[1] == 1:  # whose mean is the one of the component
+        xp = arrays.namespace(means)
+        scales = xp.astype(arrays.beside(components.scales, means), xp.float64, copy=False)
+        damping = _damping(components.family, scales, xp.matrix_transpose(frequencies))[:, 0, :]
+        return damping, xp.zeros_like(damping)
     return centred_mixtures(components, means, frequencies)
 
 

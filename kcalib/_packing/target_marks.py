@@ -179,7 +179,8 @@ class RandomMarks(TargetMarks):
             for sign, others in ((1, own), (-1, own.conj())):
                 both, turn = seen(v[f : f + 1, :] + sign * v)
                 covariance = (both - one - others - one * others) * turn * (a[f] * a)
-                total += (covariance @ covariance.conj().T).real
+                parts = np.concatenate([covariance.real, covariance.imag], axis=1)
+                total += parts @ parts.T
         return total / 2
 
     def take(self, rows: Array) -> RandomMarks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -15,10 +14,11 @@ from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._contents import (
     MOST_WAITING,
-    SMALLEST_WEIGHT,
+    TOO_FEW,
     TOO_LARGE,
     Batch,
     Contents,
+    check_weights,
     joined,
     numbers_of,
     remedy_of_states,
@@ -178,18 +178,6 @@ class ClassContents(Contents):
         )
 
 
-TOO_FEW = "the SKCE needs at least 2 samples, and there is 1; add more"
-
-
 def induced(batch: Batch, lens: Lens) -> Classification:
     """Seen through the lens, without weights."""
     return lens.induced(Classification(batch.targets, batch.predictions, None, None, batch.epsilon))
-
-
-def check_weights(n: int, n_weighted: int, squares: float) -> None:
-    """Refuse weights whose squares have too few digits."""
-    if n_weighted and squares < n * SMALLEST_WEIGHT**2:
-        raise ValueError(
-            f"`sample_weight` has a root mean square of {math.sqrt(squares / n):.3g}, expected at least 1e-6 in a "
-            "state, whose sums are in fixed point; make it with weights whose mean is about 1"
-        )

@@ -8,6 +8,7 @@ once the kernels have their bandwidths), is each kind's own: `_class_contents` o
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ TOO_LARGE = (
     "the sums of `sample_weight` or of its squares are beyond 1e11, which a state cannot add up exactly; divide all "
     "weights by one number, so that their mean is about 1"
 )
+
+
+TOO_FEW = "the SKCE needs at least 2 samples, and there is 1; add more"
 
 
 class Batch(NamedTuple):
@@ -269,6 +273,15 @@ class Contents(ABC):
             sample=RowSample.of(empty.sample.size, options.seed, rows("sample")),
             bandwidth_rows=int(arrays["bandwidth_rows"]),
             sums=None if empty.sums is None else empty.sums.restored(arrays),
+        )
+
+
+def check_weights(n: int, n_weighted: int, squares: float) -> None:
+    """Refuse weights whose squares have too few digits."""
+    if n_weighted and squares < n * SMALLEST_WEIGHT**2:
+        raise ValueError(
+            f"`sample_weight` has a root mean square of {math.sqrt(squares / n):.3g}, expected at least 1e-6 in a "
+            "state, whose sums are in fixed point; make it with weights whose mean is about 1"
         )
 
 

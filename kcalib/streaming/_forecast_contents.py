@@ -10,8 +10,7 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.forecasts import open_metrics
-from kcalib.streaming._class_contents import TOO_FEW, check_weights
-from kcalib.streaming._contents import Contents, joined, numbers_of, remedy_of_states
+from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states
 from kcalib.streaming._families import Family
 from kcalib.streaming._forecast_options import ForecastOptions
 from kcalib.streaming._forecast_scores import SHARES, WIDE, ForecastScores, scores_of_block

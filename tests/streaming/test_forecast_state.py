@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import threading
 import time
 
+import emulated_cupy
 import numpy as np
 import pytest
+from libraries import LIBRARIES, library
 
 import kcalib
 from kcalib.distributions import (
@@ -110,6 +113,21 @@ def test_bandwidths_come_from_the_first_rows():
     )
     detailed = kcalib.skce(Y[:2000], first, estimator="linear", full_output=True)
     assert detailed.kernel == result.kernel and detailed.target_kernel == result.target_kernel
+
+
+def test_states_that_know_no_bandwidth_add_up_in_any_order():
+    parts = []
+    for k, (begin, end) in enumerate(((0, 900), (900, 1700), (1700, 2250))):
+        rows = slice(begin, end)
+        parts.append(ForecastState(n_columns=16, part=k).update(Y[rows], normal(rows)))
+    a, b, c = parts
+    both = (a + b) + c
+    assert both == a + (c + b) == (c + a) + b and both.kernel is None
+    fixed = both.update(Y[:1], normal(slice(1)), first_row=2000)
+    first = kcalib.skce(Y[:2000], normal(slice(2000)), estimator="linear", full_output=True)
+    assert str(fixed.kernel) == first.kernel and str(fixed.target_kernel) == first.target_kernel
+    with pytest.raises(ValueError, match="`kernel` is .* in one state and .* in the other; make one state, and the"):
+        fixed.merge(ForecastState(n_columns=16, part=5).update(Y[::-1], normal(slice(None, None, -1))))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -222,6 +240,15 @@ def test_files_and_pickles_bring_states_back(tmp_path):
                 CalibrationState.load(path)
     empty = ForecastState(n_columns=16)
     assert ForecastState.from_bytes(empty.to_bytes()) == empty
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.grid) for name in LIBRARIES[1:]])
+def test_arrays_of_any_library_give_the_same_state(name):
+    place = library(name)
+    with emulated_cupy.installed() if name == "cupy-emulated" else contextlib.nullcontext():
+        prediction = Normal(place.asarray(MEAN[:50]), place.asarray(STD[:50]))
+        state = ForecastState(**KERNELS, n_columns=16).update(place.asarray(Y[:50]), prediction, place.asarray(W[:50]))
+    assert state == ForecastState(**KERNELS, n_columns=16).update(Y[:50], normal(slice(50)), W[:50])
 
 
 def test_empty_states_take_the_family_of_others():

@@ -33,8 +33,8 @@ class AntiConservativeWarning(UserWarning):
 def warn(message: str, category: type[Warning]) -> None:
     """``warnings.warn`` for the first caller outside kcalib."""
     level, frame = 2, sys._getframe(1)
-    # `functools` calls the functions that are registered for a type.
-    own = ("kcalib", "functools")
+    # `functools` calls the functions that are registered for a type, `contextlib` those that are a context.
+    own = ("kcalib", "functools", "contextlib")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in own:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from kcalib._backend.options import OptionError
+from kcalib._input.labels import Classification
 from kcalib.distributions import Distribution
 from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
@@ -157,6 +159,12 @@ def rows_of(pred: Any, rows: slice) -> Any:
 @rows_of.register
 def _(pred: Distribution, rows: slice) -> Distribution:
     return pred.take(rows)
+
+
+@rows_of.register
+def _(pred: Classification, rows: slice) -> Classification:
+    """Of predictions that are checked, which are without weights."""
+    return replace(pred, labels=pred.labels[rows], probabilities=pred.probabilities[rows, :])
 
 
 def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:

@@ -116,6 +116,11 @@ class StateOptions(SharedOptions):
         class_map(closed.terms(), m, n_columns, options.seed)
         return options
 
+    @property
+    def takes_checked(self) -> bool:
+        """Whether what a source has checked is what an update would make of it: numbers of columns, probabilities."""
+        return self.classes is None and not self.from_logits
+
     def seen_row(self) -> Classification:
         """One row of the problem that the lens induces, for what depends on its size and classes alone."""
         return replace_classes(induced_row(self.n_classes, self.lens), self.classes, self.lens)

@@ -27,7 +27,7 @@ from kcalib.streaming._state import ModelState
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.opening import state_of
-from kcalib.streaming.sources.together import Together
+from kcalib.streaming.sources.together import Together, chunks_for
 from kcalib.streaming.state import CalibrationState
 
 AnyState = CalibrationState | ForecastState | ComparisonState
@@ -287,7 +287,9 @@ def feed(
         total = None if note.end is None else note.end - note.begin
         progress = stack.enter_context(row_progress(total, log_seconds))
         saver = _Saver(state, note, path, checkpoint_seconds)
-        for y_true, y_pred in () if finished else _slices(source, begin, note.end, chunk_rows):
+        for y_true, y_pred in (
+            () if finished else _slices(_chunks(source, state, chunk_rows, begin), begin, note.end, chunk_rows)
+        ):
             state.update(y_true, y_pred, first_row=note.first_row + row)
             row += len(y_true)
             if progress is not None:
@@ -313,13 +315,21 @@ def _place(state: AnyState, note: Note) -> int:
     return note.begin
 
 
-def _slices(source: Samples, begin: int, end: int | None, chunk_rows: int) -> Iterator[tuple[Any, Any]]:
-    """The rows of a source, so many at a time that whoever takes them has a moment's work.
+def _chunks(source: Samples, state: AnyState, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
+    if isinstance(source, Together):
+        return source.chunks_for(state.options, rows, start)
+    return chunks_for(source, state.options, rows, start)
+
+
+def _slices(
+    chunks: Iterator[tuple[Any, Any]], begin: int, end: int | None, chunk_rows: int
+) -> Iterator[tuple[Any, Any]]:
+    """The rows of chunks, so many at a time that whoever takes them has a moment's work.
 
     Slices end at multiples of their length, as blocks of a state do.
     """
     row, size = begin, min(FIRST_SLICE, chunk_rows)
-    for y_true, y_pred in source.chunks(chunk_rows, begin):
+    for y_true, y_pred in chunks:
         at, length = 0, len(y_true) if end is None else min(len(y_true), end - row)
         while at < length:
             stop = min(length, at + size - row % size)

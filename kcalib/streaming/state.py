@@ -179,6 +179,10 @@ class CalibrationState(Results, ModelState):
     def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
         """The samples, checked."""
         options = self.options
+        if isinstance(y_pred, Classification):  # from a source of ours, which has checked it
+            first = first_number(self._contents.seen, options.part, first_row, y_pred.n)
+            _check_columns(y_pred.m, options)
+            return Batch(first, y_pred.labels, y_pred.probabilities, np.ones(y_pred.n), y_pred.input_epsilon)
         threads = self._threads
         if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
             threads = None  # those are for what is done on the host
@@ -221,7 +225,7 @@ class CalibrationState(Results, ModelState):
         return self._contents.bin_totals(self._threads)
 
 
-NAMES = Names(from_logits="from_logits=True to the state")
+NAMES = Names(from_logits="from_logits=True (an option of the state)")
 
 
 def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:
@@ -237,11 +241,7 @@ def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | No
                 raise
             raise ValueError(str(error).replace("pass classes=", "make the state with classes=")) from None
         m = data.m
-    if m != options.n_classes:
-        raise ValueError(
-            f"`y_pred` has {m} classes, but the state is of n_classes={options.n_classes}; pass the probability of "
-            "every class"
-        )
+    _check_columns(m, options)
     if options.classes is None and data.classes is not None:
         raise ValueError(
             f"`y_true` holds the labels {list(data.classes)}, and which column is which a batch alone does not say; "
@@ -269,3 +269,11 @@ def _is_empty(y_true: Any, y_pred: Any, sample_weight: Any, n_classes: int) -> b
     if len(pred) not in (1, 2) or (len(pred) == 2 and pred[1] != n_classes):
         return False
     return all(len(shape) in (1, 2) and shape[0] == 0 for shape in shapes.values())
+
+
+def _check_columns(m: int, options: StateOptions) -> None:
+    if m != options.n_classes:
+        raise ValueError(
+            f"`y_pred` has {m} classes, but the state is of n_classes={options.n_classes}; pass the probability of "
+            "every class"
+        )

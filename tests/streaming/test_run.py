@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from kcalib.kernels import Exponential
+from kcalib.lenses import TopLabel
 from kcalib.streaming import CalibrationState, RunStopped, _progress, run, source
+from kcalib.streaming import state as streaming_state
 
 N = 12_000
 OPTIONS = {"n_columns": 16, "n_resamples": 3, "threads": 1}
@@ -67,6 +69,45 @@ def test_a_source_of_unknown_length(data, undisturbed):
     batches = source([(y[i : i + 500], p[i : i + 500]) for i in range(0, N, 500)])
     assert batches.n is None
     assert run(state(), batches, chunk_rows=900) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "pred, options",
+    [
+        (lambda p: p.astype(np.float32), {}),
+        (lambda p: p[:, 0], {}),
+        (lambda p: p, {"lens": TopLabel()}),
+        (lambda p: p, {"from_logits": True}),
+        (lambda p: p, {"classes": [2, 1, 0]}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*its rows are probabilities already")
+def test_rows_are_checked_once_and_are_those_of_an_update(monkeypatch, data, pred, options):
+    """Where a state would see more than numbers of columns and probabilities, it does."""
+    y, p = data[0][:3000], pred(data[1][:3000])
+    y = np.minimum(y, 1) if p.ndim == 1 else y
+    m, seen, real = max(2, p.ndim == 2 and p.shape[1]), [], streaming_state.prepare
+    expected = CalibrationState(m, **OPTIONS, **options).update(y, p)
+    monkeypatch.setattr(streaming_state, "prepare", lambda *a, **k: seen.append(1) or real(*a, **k))
+    parts = source([(y[:1700], p[:1700]), (y[1700:], p[1700:])])
+    for one in (source((y, p)), parts):
+        assert run(CalibrationState(m, **OPTIONS, **options), one, chunk_rows=900) == expected
+    assert bool(seen) == bool({"from_logits", "classes"} & options.keys())
+
+
+def test_a_source_that_is_not_ours_is_checked(data):
+    class Theirs(type(source(data))):
+        chunks_for = None
+
+        def chunks(self, rows, start=0):
+            yield data[0][:5], np.full((5, 3), 0.9)
+
+    theirs = source(data)
+    theirs.__class__ = Theirs
+    with pytest.raises(ValueError, match=r"`y_pred\[0\]` sums to 2.7"):
+        run(state(), theirs)
+    with pytest.raises(ValueError, match="`y_pred` has 3 classes, but the state is of n_classes=4"):
+        run(CalibrationState(4), source(data))
 
 
 def test_shares_of_a_source_merge_into_all_of_it(data, undisturbed):

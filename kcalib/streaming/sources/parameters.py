@@ -13,10 +13,13 @@ from functools import singledispatch
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from kcalib import distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.columns import FileError
+from kcalib._input.labels import Classification
 from kcalib.distributions import Distribution
 from kcalib.streaming._families import FIELDS, OTHERS
 
@@ -82,6 +85,14 @@ def _(first: Parameters, pieces: Sequence[Parameters]) -> Parameters:
         for name, array in first.values.items()
     }
     return dataclasses.replace(first, values=values)
+
+
+@_joined.register
+def _(first: Classification, pieces: Sequence[Classification]) -> Classification:
+    labels = np.concatenate([one.labels for one in pieces])
+    p = np.concatenate([one.probabilities for one in pieces])
+    epsilon = min(one.input_epsilon for one in pieces)
+    return dataclasses.replace(first, labels=labels, probabilities=p, input_epsilon=epsilon)
 
 
 @_joined.register

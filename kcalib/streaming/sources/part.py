@@ -240,8 +240,11 @@ class Blocks(Cursor):
             close()
 
 
-def checked(found: Found, rows: Rows, at: int) -> Rows:
-    """Rows from number `at` on as `Source.chunks` gives them; errors name the columns and the row in the part."""
+def checked(found: Found, rows: Rows, at: int, *, for_states: bool) -> Rows:
+    """Rows from number `at` on as `Source.chunks` gives them; errors name the columns and the row in the part.
+
+    With `for_states` probabilities on the host are a `Classification`, which a state does not check again.
+    """
     true, pred = rows
     if found.family is not None:
         return _checked_forecasts(found, true, pred, at)
@@ -254,6 +257,8 @@ def checked(found: Found, rows: Rows, at: int) -> Rows:
     names = Names(found.y_true, found.pred_name, found.spelled)
     with _placed({found.pred_name: found.y_pred, found.y_true: found.targets}, at):
         data = prepare(true, pred, classes=found.classes, from_logits=found.from_logits, names=names)
+    if for_states and not found.from_logits and isinstance(data.probabilities, np.ndarray):
+        return data.labels, dataclasses.replace(data, classes=None)  # labels are numbers of columns
     return data.labels, data.probabilities if found.from_logits else pred
 
 

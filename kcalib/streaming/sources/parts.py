@@ -11,6 +11,7 @@ from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
 from kcalib._input.source import REMEDY, Source, check_of_classes
 from kcalib.distributions import Distribution
+from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.sources.parameters import Parameters
@@ -70,7 +71,12 @@ class PartsSource(Source):
         rows, start = check_integer("rows", rows, 1), check_integer("start", start, 0)
         return self._chunks(rows, start)
 
-    def _chunks(self, rows: int, start: int) -> Iterator[Rows]:
+    def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[Rows]:
+        """The same for the `update` of a state with these options, which checks a `Classification` no more."""
+        checked = isinstance(options, StateOptions) and options.takes_checked
+        return self._chunks(rows, start, for_states=checked)
+
+    def _chunks(self, rows: int, start: int, *, for_states: bool = False) -> Iterator[Rows]:
         pieces: list[Rows] = []
         held = 0
         first, within = self._place(start)
@@ -81,7 +87,7 @@ class PartsSource(Source):
             try:
                 while True:
                     with _named(part):
-                        piece = _taken(part, cursor, rows - held, at)
+                        piece = _taken(part, cursor, rows - held, at, for_states)
                     if piece is None:
                         break
                     at += len(piece[0])
@@ -134,7 +140,7 @@ class PartsSource(Source):
         else:
             check_of_classes(self.prediction, lens=options.pop("lens", None))
             state = ForecastState(**options)
-        for true, pred in self.chunks(rows_of_chunks(self.n_columns)):
+        for true, pred in self.chunks_for(state.options, rows_of_chunks(self.n_columns)):
             state.update(true, pred)
         if not state.n_samples:
             raise FileError(f"there are no samples in the source, {self.describe()}; pass one that has some")
@@ -149,7 +155,7 @@ class PartsSource(Source):
                 )
         together = Together(models)
         state = ComparisonState(together.n_classes, together.names, **options)
-        for true, preds in together.chunks(rows_of_chunks(together.n_columns)):
+        for true, preds in together.chunks_for(state.options, rows_of_chunks(together.n_columns)):
             state.update(true, preds)
         return state
 
@@ -175,14 +181,14 @@ def rows_of_chunks(n_columns: int) -> int:
     return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_columns))
 
 
-def _taken(part: Part, cursor: Cursor, most: int, at: int) -> Rows | None:
+def _taken(part: Part, cursor: Cursor, most: int, at: int, for_states: bool) -> Rows | None:
     """The next rows of a part, as many as asked for, but at its end, checked."""
     pieces: list[Rows] = []
     count = 0
     while count < most and (rows := cursor.take(most - count)) is not None:
         pieces.append(rows)
         count += len(rows[0])
-    return checked(part.found, joined(pieces), at) if pieces else None
+    return checked(part.found, joined(pieces), at, for_states=for_states) if pieces else None
 
 
 def _check_same(part: Part, first: Part) -> None:

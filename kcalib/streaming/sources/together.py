@@ -12,6 +12,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.files import printable
 from kcalib._input.source import Source
+from kcalib.streaming._options import SharedOptions
 
 SAME = "models are compared on the same samples"
 
@@ -42,11 +43,12 @@ class Together:
         """The number of samples; None where only reading all of them would tell."""
         return next((source.n for source in self._models.values() if source.n is not None), None)
 
-    def chunks(self, rows: int, start: int = 0) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Labels, and the predictions of each model, as `Source.chunks`; labels that differ are refused."""
+    def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Labels, and the predictions of each model; labels that differ are refused."""
         names, at = list(self._models), start
-        sources = self._models.values()
-        for chunks in itertools.zip_longest(*(source.chunks(rows, start) for source in sources)):
+        for chunks in itertools.zip_longest(
+            *(chunks_for(source, options, rows, start) for source in self._models.values())
+        ):
             counts = [0 if chunk is None else len(chunk[0]) for chunk in chunks]
             if len(set(counts)) > 1:
                 short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
@@ -74,3 +76,10 @@ class Together:
 
     def describe(self) -> str:
         return "; ".join(f"{printable(name)}: {source.describe()}" for name, source in self._models.items())
+
+
+def chunks_for(source: Source, options: SharedOptions, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
+    """Of any source, for the `update` of a state; a source of ours has checked them once for all."""
+    of_ours = getattr(source, "chunks_for", None)
+    found: Iterator[tuple[Any, Any]] = source.chunks(rows, start) if of_ours is None else of_ours(options, rows, start)
+    return found

@@ -173,7 +173,7 @@ def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{text if len(text) <= 50 else text[:50] + '...'} ({type(value).__name__})"
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.special import special
+
+SMALLEST = float(np.finfo(np.float64).smallest_subnormal)
 
 
 def log_dirichlet(alpha: Array, x: Array) -> Array:
@@ -21,7 +25,8 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
     xp = arrays.namespace(x)
     total = xp.sum(alpha, axis=1, keepdims=True)
     inside = xp.where(x > 0, x, 1.0)
-    terms = -xp.log(inside) - deviance(alpha, total * inside, alpha - total * inside)
+    means = xp.where(total * inside > 0, total * inside, SMALLEST)
+    terms = -xp.log(inside) - deviance(alpha, means, alpha - means)
     terms += 0.5 * xp.log(alpha / (2 * math.pi)) - stirling_error(alpha)
     # alpha is 1 at the zeros that count: x^0 / Gamma(1), in the same terms.
     terms = xp.where(x > 0, terms, xp.log(total))
@@ -33,7 +38,8 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
 def deviance(x: Array, m: Array, difference: Array) -> Array:
     """x log(x / m) - x + m, where x - m is `difference`."""
     xp = arrays.namespace(difference)
-    t = difference / m
+    with np.errstate(over="ignore"):
+        t, ratio = difference / m, x / m
     small = xp.where(xp.abs(t) < 0.1, t, 0.0)
     series = xp.zeros_like(small)
     for j in range(18, 1, -1):
@@ -41,7 +47,8 @@ def deviance(x: Array, m: Array, difference: Array) -> Array:
     # Rounding of x / m is multiplied by x below, that of t by little.
     middle = xp.where((t > -0.9) & (t < 1), t, 0.0)
     near = m * ((1 + middle) * xp.log1p(middle) - middle)
-    far = xp.where(middle == t, near, x * xp.log(x / m) - difference)
+    logarithm = xp.where(xp.isinf(ratio), xp.log(x) - xp.log(m), xp.log(ratio))
+    far = xp.where(middle == t, near, x * logarithm - difference)
     return xp.where(small == t, m * small * small * series, far)
 
 

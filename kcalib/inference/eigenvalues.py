@@ -54,6 +54,15 @@ class Eigenvalues:
         return float(np.sum(self.leading**power)) + rest
 
     @property
+    def skewness(self) -> float:
+        """That of the law, whose third cumulant is 8 sum_i l_i^3; in units of l, whose cubes may underflow."""
+        unit = math.sqrt(self.power_sum(2))
+        if unit == 0:
+            return 0.0
+        cubes = float(np.sum((self.leading / unit) ** 3)) + self.rest_cubes / unit / unit / unit
+        return math.sqrt(8) * cubes
+
+    @property
     def remainder_share(self) -> float:
         """Share of the variance that the leading eigenvalues leave to the others."""
         total = self.power_sum(2)

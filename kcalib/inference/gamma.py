@@ -87,7 +87,7 @@ class Gamma(AllPairs):
                 found = full_spectrum(hidden)
             else:
                 found = leading_spectrum(hidden, N_EIGENVALUES, lambda found: True)
-            skewness = max(0.0, 8 * found.power_sum(3) / variance**1.5)
+            skewness = max(0.0, found.skewness)
         described = f"gamma law of standard deviation {math.sqrt(variance):.4g} and skewness {skewness:.4g}, {of}"
         return NullLaw(log_gamma_tail(statistic, variance, skewness), described)
 

@@ -323,7 +323,8 @@ def _scales(
         now = scales[seeking]
         high[seeking] = np.where(found > aim, now, high[seeking])
         low[seeking] = np.where(found > aim, low[seeking], now)
-        step = now * np.clip(np.sqrt(aim / np.maximum(found, np.finfo(float).tiny)), 0.25, 4)
+        with np.errstate(over="ignore"):
+            step = now * np.clip(np.sqrt(aim / np.maximum(found, np.finfo(float).tiny)), 0.25, 4)
         inside = (step > low[seeking]) & (step < high[seeking])
         halved = np.where(np.isinf(high[seeking]), 2 * now, (low[seeking] + high[seeking]) / 2)
         scales[seeking] = np.where(inside, step, halved)

@@ -41,6 +41,8 @@ TINY = 1e-250  # in the place of 0
 NEGLIGIBLE = -42.0  # logarithm of the summands left out, relative to the largest
 FARTHEST = 20.0  # of the double exponential rule's variable
 LARGEST_LOG = 300.0  # of a distance from the mean, in standard deviations
+FARTHEST_TAIL = 1e70  # in standard deviations: the tail there bounds those beyond, where squares would overflow
+WITHOUT_DIGITS = -1e14  # of a logarithm: summands that are much smaller than the largest do not differ from it
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class PearsonCurve(Law):
     -----
     Probabilities come from quadrature of the density, in logarithms and scaled: both tails have relative accuracy,
     about 1e-12, and `logsf` and `logcdf` go on where floats end. Next to a finite end of the support there is less,
-    since the moments fix its place to rounding only. A value takes about a millisecond.
+    since the moments fix its place to rounding only. Beyond 1e70 standard deviations it is the tail there. A value
+    takes about a millisecond.
 
     References
     ----------
@@ -191,12 +194,16 @@ def _tail_integral(z: float, p: float, r: float) -> tuple[float, float]:
     makes the summands of the trapezoidal rule vanish at a double exponential rate. L is
     the density's own scale at z.
     """
-    end = _end(p, r)
+    end, z = _end(p, r), min(z, FARTHEST_TAIL)
     reach = end - z
     if reach <= 0:  # rounding of z
         return -math.inf, 0.0
     denominator = 1 + z * (p + r * z) if math.isinf(end) else reach * (1 / end - r * z)
     scale = math.log(denominator) - math.log(abs(p + (1 + 3 * r) * z) + math.sqrt(denominator))
+
+    log_density = float(_log_density(np.array([z]), np.log(np.array([reach])), p, r)[0])
+    if log_density < WITHOUT_DIGITS:  # what the density falls by is below an ulp of its logarithm
+        return log_density + scale, log_density
 
     def summands(t: np.ndarray) -> np.ndarray:
         log_w = scale + math.pi / 2 * np.sinh(t)
@@ -208,9 +215,12 @@ def _tail_integral(z: float, p: float, r: float) -> tuple[float, float]:
             log_sum = np.logaddexp(log_reach, log_w)
             log_jacobian, log_gap = 2 * (log_reach - log_sum), 2 * log_reach - log_sum
             u = z + np.exp(log_w + log_reach - log_sum)
-        return _log_density(u, log_gap, p, r) + log_jacobian + log_w + np.log(math.pi / 2 * np.cosh(t))
+        with np.errstate(over="ignore", invalid="ignore"):  # far beyond what counts
+            height = _log_density(u, log_gap, p, r)
+        height = np.where(np.isnan(height), -np.inf, height)
+        return height + log_jacobian + log_w + np.log(math.pi / 2 * np.cosh(t))
 
-    return _trapezoidal(summands), float(_log_density(np.array([z]), np.log(np.array([reach])), p, r)[0])
+    return _trapezoidal(summands), log_density
 
 
 def _trapezoidal(log_summands: Any) -> float:

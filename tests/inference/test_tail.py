@@ -285,3 +285,27 @@ def test_pvalues_of_the_far_tail_are_those_of_all_outcomes(name, level):
     assert np.median(ratios) >= 1 / 1.2 and ratios.min() >= 1 / 1.6
     if level == 1e-5 and name.split()[0] not in ("2000", "3000"):
         assert np.median(ratios) <= 1.2 and sources.count("tilted draws") >= 18
+
+
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
+@pytest.mark.parametrize("method", ["gamma", "exact", "pearson", "spectrum"])
+@pytest.mark.parametrize("tiny", [1e-70, 1e-110, 1e-145, 1e-200, 1e-307, 5e-324])
+def test_probabilities_whose_powers_underflow(method, tiny):
+    for m in (2, 3):
+        p = np.full((4, m), tiny)
+        p[:, -1] = 1.0
+        p[:2, 0] *= 0.25
+        for y in (np.full(4, m - 1), np.zeros(4, dtype=int), np.array([0, *[m - 1] * 3])):
+            result = kcalib.calibration_test(y, p, method=method, kernel=KERNEL, seed=0)
+            assert 0 <= result.pvalue <= 1 and not np.isnan(result.log_pvalue)
+            if y[1] == 0:
+                assert result.pvalue <= (1 / 1000 if method == "exact" else 1e-50)
+
+
+def test_skewness_has_no_unit():
+    values = np.array([3.0, 2.0, 0.5])
+    expected = 8 * np.sum(values**3) / (2 * np.sum(values**2)) ** 1.5
+    for unit in (1.0, 1e-120, 1e-150, 1e90):
+        found = Eigenvalues(values * unit, 0.0, 0.0, 0.0).skewness
+        assert found == pytest.approx(expected, rel=1e-13)
+    assert Eigenvalues(np.zeros(2), 0.0, 0.0, 0.0).skewness == 0

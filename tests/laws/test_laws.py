@@ -526,3 +526,22 @@ def test_degrees_of_freedom_need_not_be_whole(freedom):
 def test_degrees_of_freedom_that_are_none(freedom, message):
     with pytest.raises(ValueError, match=message):
         ChiSquareMixture([1.0, 2.0], degrees_of_freedom=freedom)
+
+
+@pytest.mark.parametrize("x", [1e7, 1.5e7, 1e9, 1e20, 1e69])
+def test_pearson_tails_that_have_no_digits_left(x):
+    """By the leading terms of the normal and the gamma tail, of which the next are below an ulp."""
+    normal = -x * x / 2 - np.log(x) - np.log(2 * np.pi) / 2
+    assert PearsonCurve(0.0, 1.0, 0.0, 0.0).logsf(x) == pytest.approx(normal, rel=1e-13)
+    with mpmath.workdps(60):
+        shape, value = mpmath.mpf(16), 16 + 4 * mpmath.mpf(x)  # of skewness 1/2
+        gamma = (shape - 1) * mpmath.log(value) - value - mpmath.loggamma(shape)
+    assert PearsonCurve(0.0, 1.0, 0.5, 0.375).logsf(x) == pytest.approx(float(gamma), rel=1e-13)
+
+
+@pytest.mark.parametrize("kurtosis", [0.375, 0.4, 1.0, 6.0])
+def test_pearson_tails_go_on_to_the_largest_floats(kurtosis):
+    curve = PearsonCurve(0.0, 1.0, 0.5, kurtosis)
+    found = curve.logsf(10.0 ** np.array([60, 69, 71, 100, 160, 300]))
+    assert np.all(np.isfinite(found)) and np.all(np.diff(found[:2]) < 0) and np.all(found[2:] == found[2])
+    assert found[2] <= found[1]

@@ -234,7 +234,7 @@ class Pearson(ByEigenvalues):
     description: ClassVar[str] = "Pearson curve with four moments from"
 
     def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
-        squares, cubes, fourths = (found.power_sum(k) for k in (2, 3, 4))
-        fourths = max(fourths, cubes**2 / squares)  # as for every spectrum; estimates may miss it
-        skewness, kurtosis = 8 * cubes / (2 * squares) ** 1.5, 48 * fourths / (2 * squares) ** 2
-        return float(PearsonCurve(0.0, 2 * squares, skewness, kurtosis).logsf(task.n * task.estimate))
+        variance, statistic = 2 * found.power_sum(2), task.n * task.estimate
+        if variance == 0:
+            return degenerate(statistic).log_pvalue
+        return float(PearsonCurve(0.0, variance, found.skewness, found.kurtosis).logsf(statistic))

@@ -16,6 +16,7 @@ from kcalib._input.labels import prepare
 from kcalib._packing.variance import finite_law
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import exact, tail
+from kcalib.inference.eigenvalues import Eigenvalues
 from kcalib.inference.tail import Directions, Proposal
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -385,6 +386,34 @@ def test_signals_end_the_command_with_75_and_it_goes_on_from_there(folder, capsy
     assert re.fullmatch(r"s.kcalib: \d+ rows of all.npz added, 5000 in all\n", capsys.readouterr().out)
     ran("update", "undisturbed.kcalib", "all.npz", *SMALL)
     assert CalibrationState.load("s.kcalib") == CalibrationState.load("undisturbed.kcalib")
+
+
+INTERRUPTED = """
+import importlib.abc, importlib.util, signal, sys
+
+path, wanted = sys.argv[1:]
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == wanted:
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+spec = importlib.util.spec_from_file_location("_kcalib_command", path)
+launcher = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launcher)
+sys.argv = ["kcalib", "--version"]
+sys.exit(launcher.main())
+"""
+
+
+@pytest.mark.parametrize("module, code", [("numpy", 130), ("kcalib.kernels", 130), ("kcalib.none", 0)])
+def test_an_interrupt_while_the_library_is_imported(tmp_path, module, code):
+    launcher = Path(__file__).parents[2] / "_kcalib_command.py"
+    command = [sys.executable, "-c", INTERRUPTED, str(launcher), module]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (code, "kcalib: interrupted\n" if code else "")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "update", "merge", "show"])

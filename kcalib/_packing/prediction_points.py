@@ -64,9 +64,7 @@ class PredictionPoints:
                     return cls(prediction, space, found[1], features=found[0])
             return cls(prediction, space, *_mmd_columns(components, terms))
         if space == "parameters" or space == "wasserstein":
-            values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
-            assert values is not None
-            return cls(prediction, space, values)
+            return cls(prediction, space, points_in(space, prediction))
         table = _table(prediction, None, space)
         return cls(prediction, space, _positions(prediction), None, table)
 
@@ -140,6 +138,13 @@ class PredictionPoints:
     def table_between(self, other: Distribution) -> Array | None:
         """The table of distances of other predictions, in rows, and these."""
         return None if self.table is None else _table(other, self.prediction, self.space)
+
+
+def points_in(space: Space, prediction: Distribution) -> Array:
+    """Of predictions that have points in a space of vectors, "parameters" or "wasserstein"."""
+    values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
+    assert values is not None
+    return values
 
 
 @dataclass(frozen=True)

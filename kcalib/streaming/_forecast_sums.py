@@ -19,7 +19,7 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.random import replicate_numbers
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
-from kcalib._packing.prediction_points import PredictionPoints
+from kcalib._packing.prediction_points import PredictionPoints, points_in
 from kcalib._packing.target_marks import RandomMarks, RandomTile, closed_marks
 from kcalib._pairs.feature_sums import mark_sums
 from kcalib.distributions import Distribution
@@ -117,6 +117,8 @@ class ForecastMachine:
     def __init__(self, options: ForecastOptions, threads: int | None) -> None:
         self.options, self.threads = options, threads
         self.family = options.family
+        assert options.kernel is not None
+        self.space = PredictionPoints.of(self.family.row, options.kernel).space
         found = options.map()
         self.feature_unit = power_of_two(largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
@@ -166,8 +168,7 @@ class ForecastMachine:
         options, prediction = self.options, self.family.distribution(rows.predictions)
         data = Forecasts(rows.targets, prediction, None)
         scores = scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
-        assert options.kernel is not None
-        points = PredictionPoints.of(prediction, options.kernel).values
+        points = points_in(self.space, prediction)
         tile = self.marks(prediction).tile(slice(None))
         assert isinstance(tile, RandomTile)
         marks = tile.marks(rows.targets) * (rows.weights / self.mark_unit)[:, None]

@@ -61,7 +61,7 @@ class ForecastState(ForecastResults, ModelState):
         Bins of equal width of PIT values, for the histogram.
     n_resamples : int
         Draws of all targets from the predictions, for the law of a test. A draw takes about a quarter of the time of
-        all other sums, and as much memory as `S`. Default: none; the law is then that of many samples.
+        all other sums, and as much memory as these. Default: none; the law is then that of many samples.
     seed : int
         Decides the features, the draws, the sample of rows, and the randomisation of PIT values of counts and samples;
         from 0 to 2**63 - 1.

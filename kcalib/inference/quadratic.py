@@ -32,8 +32,9 @@ from kcalib.results import CalibrationTestResult
 REFERENCES = ("conditional", "residuals")
 N_RESAMPLES = 999
 MAX_RESAMPLES = 2**31
-# Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic.
-TIE = 1e-6
+# Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic. Relative to the trace,
+# and to the statistic and its standard deviation: where all predictions are equal most draws are ties.
+TIE, ROUNDING = 1e-6, 2e-5
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def from_draws(task: Task, totals: np.ndarray, description: str) -> NullLaw:
 
 def least_as_large(task: Task) -> float:
     """The smallest sum over i != j that counts as one as large as the observed."""
-    return float(task.moments.total) - TIE * float(task.moments.trace)
+    total, deviation = float(task.moments.total), math.sqrt(2 * max(task.null_moments.squares, 0.0))
+    return total - TIE * float(task.moments.trace) - ROUNDING * (abs(total) + deviation)
 
 
 def degenerate(total: float = 0.0) -> NullLaw:

@@ -758,3 +758,18 @@ def test_pvalues_of_resampling_are_ratios_bit_for_bit(method):
         chosen = named_method(method, n_resamples=199, **options)
         pvalue = kcalib.calibration_test(y, p, method=chosen, seed=0).pvalue
         assert pvalue == round(pvalue * 200) / 200
+
+
+@pytest.mark.parametrize("errors", [9, 11, 12, 26])
+def test_ties_of_identical_predictions_count(errors):
+    """The statistic is a function of the number of events, and rounding must not tell equal numbers apart."""
+    n, rate, count = 200, 0.1, 10 * 999
+    events = np.arange(n + 1)
+    squares = 2 * (events - n * rate) ** 2 - 2 * (events * (1 - rate) ** 2 + (n - events) * rate**2)
+    law = scipy.stats.binom.pmf(events, n, rate)
+    expected = law[squares >= squares[errors] - 1e-9].sum()
+    y, p = (np.arange(n) < errors).astype(int), np.full(n, rate)
+    found = [kcalib.calibration_test(y, p, method="exact", seed=seed) for seed in range(10)]
+    as_large = sum(round(1000 * one.pvalue) - 1 for one in found if one.pvalue > 1e-3)
+    low, high = scipy.stats.binom.interval(1 - 1e-6, count, expected)
+    assert low <= as_large <= high

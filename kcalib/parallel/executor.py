@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
@@ -239,9 +240,22 @@ class Processes(Parallel):
         import multiprocessing  # takes a while, and only this class needs it
         from concurrent.futures.process import ProcessPoolExecutor
 
-        return ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"), _leave_interrupts_to_parent)
+        return ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"), _live_with_parent)
 
 
-def _leave_interrupts_to_parent() -> None:
-    """Ctrl-C in a terminal reaches all processes; the one that was started by the user ends the others."""
+def _live_with_parent() -> None:
+    """Of a worker process: Ctrl-C in a terminal reaches all, and the process that the user started ends the others.
+
+    Where that one is killed it ends nobody, and the others would wait for tiles for ever.
+    """
+    import multiprocessing
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()

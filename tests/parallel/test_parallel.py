@@ -151,38 +151,6 @@ def test_a_source(tmp_path):
     assert found == kcalib.skce(y, p, kernel=KERNEL)
 
 
-def test_an_interrupted_call_goes_on(tmp_path):
-    y, p = softmax_problem(1500, 5, seed=2)
-    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
-    rng = np.random.default_rng(0)
-    journal, stops = tmp_path / "run.journal", 0
-    while True:
-        workers = Stopping(journal=journal, tile_size=200, left=int(rng.integers(1, 9)))
-        try:
-            found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=workers)
-            break
-        except KeyboardInterrupt:
-            stops += 1
-    assert stops > 10
-    assert numbers(found) == numbers(one)
-    assert "from the journal" in found.operator_reason
-
-
-class Stopping(Serial):
-    """Ctrl-C after some tiles."""
-
-    def __init__(self, *, left, **options):
-        super().__init__(**options)
-        object.__setattr__(self, "left", left)
-
-    def results(self, held, work, tiles, given, progress):
-        for done in super().results(held, work, tiles, given, progress):
-            yield done
-            object.__setattr__(self, "left", self.left - 1)
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-
 def test_what_is_no_transport():
     y, p = softmax_problem(50, 3, seed=0)
     with pytest.raises(TypeError, match="`parallel` is 4, expected an object of kcalib.parallel"):

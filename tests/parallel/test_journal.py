@@ -1,0 +1,378 @@
+"""Journals of finished tiles, and what happens to a call whose workers, or which itself, are stopped."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+import kcalib
+from kcalib._backend.random import Weights
+from kcalib.kernels import Exponential, Gaussian
+from kcalib.parallel import Executor, Processes, Serial, journal, plan
+from kcalib.parallel.journal import Journal, JournalError
+from kcalib.parallel.operator import Run
+from kcalib.parallel.transport import TileError
+
+KERNEL = Exponential(0.3)
+SIZE = 192
+
+
+def problem(n=1200, seed=2):
+    return softmax_problem(n, 5, seed=seed)
+
+
+def numbers(result):
+    return result.value, result.standard_error, result.null_standard_error
+
+
+def skce(parallel=None, *, y_p=None, **options):
+    return kcalib.skce(*(y_p or problem()), **({"kernel": KERNEL} | options), full_output=True, parallel=parallel)
+
+
+class Stopping(Serial):
+    """Ctrl-C after some tiles."""
+
+    def __init__(self, *, left, **options):
+        super().__init__(**options)
+        object.__setattr__(self, "left", left)
+
+    def results(self, held, work, tiles, given, progress):
+        for done in super().results(held, work, tiles, given, progress):
+            yield done
+            object.__setattr__(self, "left", self.left - 1)
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+
+def interrupted(path, rng, call, most=9):
+    """The result of a call that is stopped after a few tiles, again and again, and how often it was."""
+    stops = 0
+    while True:
+        try:
+            return call(Stopping(journal=path, tile_size=SIZE, left=int(rng.integers(1, most)))), stops
+        except KeyboardInterrupt:
+            stops += 1
+
+
+def test_an_interrupted_call_goes_on(tmp_path):
+    found, stops = interrupted(tmp_path / "run.journal", np.random.default_rng(0), skce)
+    assert stops > 8
+    assert numbers(found) == numbers(skce())
+    assert "from the journal" in found.operator_reason
+
+
+@pytest.mark.slow
+def test_interrupted_two_hundred_times(tmp_path):
+    """Of any number of threads, and the file cut off anywhere."""
+    path, rng, stops, y_p = tmp_path / "run.journal", np.random.default_rng(1), 0, problem(9000)
+    while True:
+        try:
+            left = int(rng.integers(1, 6))
+            workers = Stopping(journal=path, tile_size=SIZE, left=left, threads=int(rng.integers(1, 4)))
+            found = skce(workers, y_p=y_p)
+            break
+        except KeyboardInterrupt:
+            stops += 1
+            if rng.uniform() < 0.3:
+                os.truncate(path, path.stat().st_size - int(rng.integers(1, 1000)))
+    assert stops >= 200
+    assert numbers(found) == numbers(skce(y_p=y_p))
+
+
+def test_with_another_transport(tmp_path):
+    path = tmp_path / "run.journal"
+    with pytest.raises(KeyboardInterrupt):
+        skce(Stopping(journal=path, tile_size=SIZE, left=20))
+    with ThreadPoolExecutor(3) as pool:
+        found = skce(Executor(executor=pool, journal=path, tile_size=500))  # the plan is that of the journal
+    assert numbers(found) == numbers(skce())
+    again = skce(Serial(journal=str(path), tile_size=SIZE))
+    assert numbers(again) == numbers(found)
+    counted = re.search(r"(\d+) tiles, (\d+) of them from the journal", again.operator_reason)
+    assert counted
+    assert counted[1] == counted[2]
+
+
+def test_blocks_and_forms(tmp_path):
+    rng = np.random.default_rng(0)
+    found, stops = interrupted(tmp_path / "blocks", rng, lambda w: skce(w, estimator="block", block_size=40), 3)
+    assert stops
+    assert found.value == skce(estimator="block", block_size=40).value
+    y, p = problem()
+
+    def test(workers=None):
+        return kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1, parallel=workers)
+
+    found, stops = interrupted(tmp_path / "forms", rng, test)
+    assert stops
+    assert found.pvalue == test().pvalue
+
+
+def test_the_file_stays_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "ROOM", 10_000)
+    path, y_p = tmp_path / "run.journal", problem(5000)
+    sizes = []
+
+    class Watched(Serial):
+        def results(self, *args):
+            for done in super().results(*args):
+                yield done
+                sizes.append(path.stat().st_size)
+
+    assert numbers(skce(Watched(journal=path, tile_size=SIZE), y_p=y_p)) == numbers(skce(y_p=y_p))
+    assert len(sizes) > 600
+    assert max(sizes) < 40 * 5000 + 20_000
+    assert not list(tmp_path.glob(".*"))
+    found, stops = interrupted(tmp_path / "other", np.random.default_rng(0), lambda w: skce(w, y_p=y_p), most=200)
+    assert stops > 3
+    assert numbers(found) == numbers(skce(y_p=y_p))
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"y_p": problem(seed=3)}, "data"),
+        ({"y_p": problem(1199)}, "number of samples"),
+        ({"kernel": Gaussian(0.3)}, "kernel"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"operator": "generic"}, "operator"),
+    ],
+)
+def test_another_call_is_refused(tmp_path, changed, what):
+    path = tmp_path / "run.journal"
+    skce(Serial(journal=path, tile_size=SIZE))
+    with pytest.raises(JournalError, match=rf"{path} is of another call: its {what}.* is .*, that of this call"):
+        skce(Serial(journal=path, tile_size=SIZE), **changed)
+
+
+def test_another_version_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "run.journal"
+    skce(Serial(journal=path, tile_size=SIZE))
+    monkeypatch.setattr("kcalib.parallel.operator.__version__", "99.0")
+    with pytest.raises(JournalError, match=r"its version of kcalib is .*, that of this call '99.0'"):
+        skce(Serial(journal=path, tile_size=SIZE))
+
+
+def test_files_that_are_none(tmp_path):
+    path = tmp_path / "other"
+    path.write_text("some text that is longer than the first bytes of a journal")
+    with pytest.raises(JournalError, match="is not a journal of kcalib"):
+        skce(Serial(journal=path, tile_size=SIZE))
+    assert path.read_text().startswith("some text")
+    with pytest.raises(OSError, match="nowhere"):
+        skce(Serial(journal=tmp_path / "nowhere" / "file", tile_size=SIZE))
+    with pytest.raises(TypeError, match="`journal` is 3, expected the path"):
+        Serial(journal=3)
+    path.write_bytes(journal.MAGIC[:5])  # the power went when it was made
+    assert numbers(skce(Serial(journal=path, tile_size=SIZE))) == numbers(skce())
+
+
+@pytest.mark.skipif(journal.fcntl is None, reason="locks of files are POSIX's")
+def test_two_calls_at_a_time(tmp_path):
+    path = tmp_path / "run.journal"
+    held = Journal(path)
+    with pytest.raises(JournalError, match="in use by another process"):
+        skce(Serial(journal=path, tile_size=SIZE))
+    held.close()
+
+
+def test_any_byte_may_be_lost(tmp_path):
+    path, one = tmp_path / "run.journal", numbers(skce())
+    with pytest.raises(KeyboardInterrupt):
+        skce(Stopping(journal=path, tile_size=SIZE, left=15))
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for place in rng.integers(len(journal.MAGIC), len(whole), size=8):
+        path.write_bytes(whole[:place])
+        assert numbers(skce(Serial(journal=path, tile_size=SIZE))) == one
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert numbers(skce(Serial(journal=path, tile_size=SIZE))) == one
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import kcalib
+from kcalib.kernels import Exponential
+from kcalib.parallel import Processes
+
+if __name__ == "__main__":
+    with np.load(sys.argv[1]) as data:
+        y, p = data["y"], data["p"]
+    workers = Processes(workers=2, journal=sys.argv[2], tile_size=192)
+    print(kcalib.skce(y, p, kernel=Exponential(0.3), full_output=True, parallel=workers))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_process_goes_on(tmp_path, how):
+    y, p = problem(20_000)
+    np.savez(tmp_path / "data.npz", y=y, p=p)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    path = tmp_path / "run.journal"
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "data.npz"), str(path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)  # which its workers hold, too, while they live
+    until = time.monotonic() + 60
+    while not (path.exists() and path.stat().st_size > 300_000) and time.monotonic() < until:
+        time.sleep(0.002)
+    process.send_signal(how)
+    start = time.monotonic()
+    process.communicate(timeout=30)
+    assert process.returncode
+    assert time.monotonic() - start < 3
+    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial(journal=path, tile_size=192))
+    assert numbers(found) == numbers(one)
+    assert "from the journal" in found.operator_reason
+
+
+class Dying(Processes):
+    """The first process that has a tile is killed."""
+
+    def results(self, held, work, tiles, given, progress):
+        for k, done in enumerate(super().results(held, work, tiles, given, progress)):
+            if k == 3:
+                os.kill(int(done.worker.rpartition(":")[2]), signal.SIGKILL)
+            yield done
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_process_that_dies_is_replaced():
+    assert numbers(skce(Dying(workers=2, tile_size=SIZE))) == numbers(skce())
+
+
+class Broken(ThreadPoolExecutor):
+    """Some tasks fail."""
+
+    def __init__(self, fails):
+        super().__init__(2)
+        self.fails, self.count = fails, 0
+
+    def submit(self, function, *args):
+        self.count += 1
+        return super().submit(fail if self.fails(self.count) else function, *args)
+
+
+def fail(*args):
+    raise MemoryError("no room")
+
+
+def test_tiles_are_tried_again(tmp_path):
+    with Broken(lambda count: count % 3 == 0) as pool:
+        assert numbers(skce(Executor(executor=pool, tile_size=SIZE))) == numbers(skce())
+    path = tmp_path / "run.journal"
+    with Broken(lambda count: count > 12) as pool, pytest.raises(TileError, match=r"rows .* failed 3 times") as error:
+        skce(Executor(executor=pool, tile_size=SIZE, journal=path))
+    assert f"finished tiles are in {path}" in error.value.__notes__[0]
+    assert numbers(skce(Serial(journal=path, tile_size=SIZE))) == numbers(skce())
+
+
+@pytest.mark.slow
+def test_workers_that_are_gone():
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(os._exit, 1)
+        time.sleep(0.5)
+        with pytest.raises(TileError, match="as the workers are gone") as error:
+            skce(Executor(executor=pool, tile_size=SIZE))
+    assert "with journal='FILE'" in error.value.__notes__[0]
+
+
+def test_groups_that_are_too_large_are_cut(tmp_path, monkeypatch):
+    """As with more than a million samples: merged within a tile, right to within rounding, and always the same."""
+    monkeypatch.setattr(plan, "LARGEST_GROUP", 90)
+    y_p = problem(2000)
+    one, found = skce(y_p=y_p), skce(Serial(tile_size=400), y_p=y_p)
+    size = kcalib.skce(y_p[0], y_p[1], kernel=KERNEL, estimator="biased")  # of the sum of magnitudes, at most
+    assert abs(found.value - one.value) <= 1e-15 * max(size, 1e-2)
+    assert found.value != 0
+    with ThreadPoolExecutor(2) as pool:
+        assert numbers(skce(Executor(executor=pool, tile_size=400), y_p=y_p)) == numbers(found)
+    again, stops = interrupted(tmp_path / "run.journal", np.random.default_rng(0), lambda w: skce(w, y_p=y_p))
+    assert stops
+    assert numbers(again) == numbers(skce(Serial(tile_size=SIZE), y_p=y_p))
+
+
+def test_plans():
+    for n in (5000, 50_000, 10**6, 10**7, 10**8, 10**9):
+        group = math.ceil(math.ceil(n / 192) / 32) * 192
+        found = plan.grid(n, n, symmetric=True, block=192, group=group)
+        assert found.n_tiles <= plan.MOST_TILES
+        assert found.apart == (n <= 10**6)
+        assert found.size % found.group == 0
+    tiles = plan.grid(1000, 1000, symmetric=True, block=96, group=96, tile_size=200).tiles()
+    covered = np.zeros((1000, 1000), dtype=int)
+    for tile in tiles:
+        covered[tile.row : tile.row_end, tile.column : tile.column_end] += 1
+    assert (covered[np.triu_indices(1000)] == 1).all()
+    assert [tile.number for tile in tiles] == list(range(len(tiles)))
+
+
+def test_threads_are_those_of_the_task(monkeypatch):
+    """No environment variable counts, and this process's own number neither."""
+    seen = []
+
+    class Looking(Serial):
+        def results(self, held, work, tiles, given, progress):
+            for done in super().results(held, work, tiles, given, progress):
+                seen.append((work.threads, held._kept[work.problem].cut._operator.threads))
+                yield done
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    skce(Looking(threads=2, tile_size=SIZE), threads=5)
+    assert set(seen) == {(2, 2)}
+
+
+def test_weights_are_made_by_workers():
+    """Counter-based: what is sent is their seed."""
+    y, p = problem(300)
+    sent = []
+
+    class Looking(Serial):
+        def results(self, held, work, tiles, given, progress):
+            sent.extend(given.values())
+            return super().results(held, work, tiles, given, progress)
+
+    kcalib.calibration_test(y, p, method=kcalib.methods.Bootstrap(99), seed=1, parallel=Looking(tile_size=100))
+    assert any(isinstance(getattr(value, "weights", None), Weights) for value in sent)
+
+
+def test_arrays_on_a_gpu_are_refused():
+    import emulated_cupy
+
+    with emulated_cupy.installed():
+        operator = type("Operator", (), {"problem": None, "on_a_line": False, "entry_cost": 1.0, "reason": ""})()
+        from kcalib._pairs.problem import PairProblem, Side
+
+        points = emulated_cupy.asarray(np.ones((3, 2)))
+        operator.problem = PairProblem(Side(points, points), None, ())
+        with pytest.raises(ValueError, match="`parallel` takes arrays in host memory"):
+            Run(Serial()).spread(operator)
+
+
+def test_sources_that_change(tmp_path):
+    y, p = problem(300)
+    path: Path = tmp_path / "samples.npz"
+    np.savez(path, y_true=y, y_pred=p)
+    source = kcalib.streaming.source(path)
+    assert kcalib.skce(source, kernel=KERNEL, parallel=Serial(tile_size=SIZE)) == kcalib.skce(y, p, kernel=KERNEL)
+
+    class Writing(Serial):
+        def results(self, *args):
+            np.savez(path, y_true=y[:200], y_pred=p[:200])
+            return super().results(*args)
+
+    with pytest.raises(ValueError, match="was changed while it was read and summed"):
+        kcalib.skce(source, kernel=KERNEL, parallel=Writing(tile_size=SIZE))

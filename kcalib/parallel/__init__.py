@@ -18,11 +18,12 @@ interruption. With ``journal=`` finished tiles are kept in a file, from which th
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["MPI", "Dask", "Executor", "Parallel", "Processes", "RankError", "Serial", "TileError"]
+__all__ = ["MPI", "Dask", "Executor", "JournalError", "Parallel", "Processes", "RankError", "Serial", "TileError"]
 
 if TYPE_CHECKING:
     from kcalib.parallel.dask import Dask
     from kcalib.parallel.executor import Executor, Processes
+    from kcalib.parallel.journal import JournalError
     from kcalib.parallel.mpi import MPI, RankError
     from kcalib.parallel.serial import Serial
     from kcalib.parallel.transport import Parallel, TileError
@@ -31,6 +32,7 @@ else:  # opened when they are asked for: `import kcalib` does without
         "MPI": "mpi",
         "Dask": "dask",
         "Executor": "executor",
+        "JournalError": "journal",
         "Parallel": "transport",
         "Processes": "executor",
         "RankError": "mpi",

@@ -43,7 +43,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from kcalib._pairs.problem import Factor, Metric, Term
-from kcalib._pairs.profiles import PROFILES
+from kcalib._pairs.profiles import PROFILES, kernel_supremum
 
 __all__ = [
     "MMD",
@@ -188,6 +188,15 @@ class Kernel:
             return dataclasses.replace(kernel, bandwidth=bandwidths[kernel.metric])
 
         return self.mapped(resolved)
+
+    @property
+    def bound(self) -> float | None:
+        """Supremum of :math:`|k(p, q)|` over class probabilities, which bounds of p-values need; None: there is none.
+
+        That of radial kernels is 1, whatever their bandwidth and metric, as that of inner products of probabilities.
+        """
+        alike = self.mapped(lambda kernel: dataclasses.replace(kernel, bandwidth=1.0, metric="euclidean"))
+        return kernel_supremum(alike.terms(), has_bounded_points=True)
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Kernel:
         """This kernel with every radial kernel in it changed."""

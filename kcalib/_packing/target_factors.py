@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from kcalib._packing.packed import Target
 from kcalib._packing.target_features import LARGEST_RANK, FeatureMap, count_features, target_features
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Mixtures, Side, Term
-from kcalib._pairs.profiles import PROFILES
+from kcalib._pairs.profiles import PROFILES, kernel_supremum
 from kcalib.bandwidth import MedianDistance
 from kcalib.distributions import Components, NegativeBinomial, Poisson
 from kcalib.distributions._distribution import take_rows
@@ -119,7 +120,17 @@ def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
     components = _seen(components, root)
     described = mixtures_of(components, terms, groups)
     name = f"closed form ({components.family})"
-    return TargetFactor(target_kernel, name, _supremum(terms), components, None, None, groups, described, root)
+    return TargetFactor(
+        target_kernel,
+        name,
+        _supremum(terms),
+        components,
+        None,
+        None,
+        groups,
+        described,
+        root,
+    )
 
 
 def _of_atoms(
@@ -146,10 +157,32 @@ def _of_atoms(
         if found is not None and found.cheaper and is_exact(found):
             name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
-            return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, groups, None, root, draws)
+            return TargetFactor(
+                kernel,
+                name,
+                _supremum(terms),
+                None,
+                found.map,
+                found.means,
+                groups,
+                None,
+                root,
+                draws,
+            )
     described = mixtures_of(components, terms, groups)
     name = draws_name or "sums over atoms"
-    return TargetFactor(kernel, name, _supremum(terms), components, None, None, groups, described, root, draws)
+    return TargetFactor(
+        kernel,
+        name,
+        _supremum(terms),
+        components,
+        None,
+        None,
+        groups,
+        described,
+        root,
+        draws,
+    )
 
 
 def _drawn_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Array) -> Array | None:
@@ -173,7 +206,16 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
     if found is None or not is_exact(found):
         return None
     name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
-    return TargetFactor(kernel, name, _supremum(terms), None, found.map, found.means, ((1.0, 1.0),), None)
+    return TargetFactor(
+        kernel,
+        name,
+        _supremum(terms),
+        None,
+        found.map,
+        found.means,
+        ((1.0, 1.0),),
+        None,
+    )
 
 
 def _positive_definite(terms: tuple[Term, ...]) -> bool:
@@ -181,10 +223,7 @@ def _positive_definite(terms: tuple[Term, ...]) -> bool:
     return all(f.metric == "euclidean" and f.profile in known for t in terms for f in t.factors)
 
 
-def _supremum(terms: tuple[Term, ...]) -> float | None:
-    """The supremum of the kernel; None for unbounded ones."""
-    bounded = all(PROFILES[f.profile].at_zero == 1 for t in terms for f in t.factors)
-    return sum(t.coefficient for t in terms) if bounded else None
+_supremum = partial(kernel_supremum, has_bounded_points=False)  # targets may be anywhere
 
 
 def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:

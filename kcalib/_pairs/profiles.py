@@ -136,6 +136,16 @@ PROFILES = {
 }
 
 
+def kernel_supremum(terms: Sequence[Term], *, has_bounded_points: bool) -> float | None:
+    """sup |k(p, q)|, None where it is not known: every profile is at most 1, and inner products of bounded points."""
+    for term in terms:
+        if any(
+            PROFILES[f.profile].at_zero != 1 and not (f.metric == "dot" and has_bounded_points) for f in term.factors
+        ):
+            return None
+    return float(sum(term.coefficient for term in terms))
+
+
 def kernel_matrix(terms: Sequence[Term], distances: Distances) -> Array:
     """k(x_i, x'_j), in the points' dtype."""
     kernel: Any = None

@@ -19,8 +19,9 @@ from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._packing.variance import finite_parts
+from kcalib._pairs.profiles import kernel_supremum
 from kcalib.estimators.null_moments import effective_events
-from kcalib.estimators.rms_bound import NoBoundError, kernel_supremum, points_are_bounded, squared_diameter
+from kcalib.estimators.rms_bound import NoBoundError, points_are_bounded, squared_diameter
 from kcalib.results import FewErrors
 
 ENOUGH_SEEN = 5  # the score interval of so many is the binomial one, but for a tenth
@@ -56,7 +57,7 @@ def few_of(
     """The same of n samples, for which some data, packed with their kernels, may stand."""
     if seen is None or seen >= ENOUGH_SEEN or events() >= min(ENOUGH_OPEN, OPEN_SHARE * n):
         return None
-    supremum = kernel_supremum(packed.problem, has_bounded_points=points_are_bounded(data))
+    supremum = kernel_supremum(packed.problem.kernel, has_bounded_points=points_are_bounded(data))
     try:
         diameter = squared_diameter(data, packed)
     except NoBoundError:

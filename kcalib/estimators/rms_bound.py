@@ -33,7 +33,7 @@ from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem, Side
-from kcalib._pairs.profiles import PROFILES
+from kcalib._pairs.profiles import kernel_supremum
 
 RISK_SHARE = 0.05  # of the level that the bound has: lambda is above its upper limit
 WORK = 1e9  # multiply-adds of a product with K: samples beyond that, of which the eigenvalue takes some
@@ -85,7 +85,7 @@ def mean_eigenvalue(data: Data, packed: Packed, operator: Operator) -> MeanEigen
     """
     if not packed.is_definite:
         raise NoBoundError(f"the kernel {packed.kernel} is not known to be positive definite")
-    supremum = kernel_supremum(packed.problem, has_bounded_points=points_are_bounded(data))
+    supremum = kernel_supremum(packed.problem.kernel, has_bounded_points=points_are_bounded(data))
     if supremum is None:
         raise NoBoundError(f"the kernel {packed.kernel} has no known supremum")
     problem, n = packed.problem, data.n
@@ -135,16 +135,6 @@ def feature_supremum(found: FeatureMap, *, has_bounded_points: bool) -> float | 
     if len(corners) == 1:
         return float(np.max(squares @ corners[0]))
     return float(np.sum(squares * np.prod(np.max(corners, axis=2), axis=0)))
-
-
-def kernel_supremum(problem: PairProblem, *, has_bounded_points: bool) -> float | None:
-    """sup |k(p, q)|, None where it is not known: every profile is at most 1, and inner products of bounded points."""
-    for term in problem.kernel:
-        if any(
-            PROFILES[f.profile].at_zero != 1 and not (f.metric == "dot" and has_bounded_points) for f in term.factors
-        ):
-            return None
-    return float(sum(term.coefficient for term in problem.kernel))
 
 
 @singledispatch

@@ -21,8 +21,8 @@ from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs import statistics
 from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.profiles import kernel_supremum
 from kcalib._pairs.statistics import disjoint_pairs
-from kcalib.estimators.rms_bound import kernel_supremum
 from kcalib.estimators.skce import ESTIMATORS, check_estimator, check_has_blocks, describe, value_and_error
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
@@ -185,7 +185,7 @@ def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -
     """
     if bound is not None:
         return check_bound(bound)
-    known = kernel_supremum(problem, has_bounded_points=is_bounded)
+    known = kernel_supremum(problem.kernel, has_bounded_points=is_bounded)
     if known is None:
         raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
     return known

@@ -6,18 +6,25 @@ the `ECEResult` of all binned errors, are in `kcalib.estimators.ece`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, overload
 
+import numpy as np
+
 from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import prepare
-from kcalib.estimators.binning import N_BINS, Binning, class_columns, norm_of, simplex_bins
+from kcalib._pairs.statistics import group_sums
+from kcalib.estimators.binning import N_BINS, Binning, Columns, SimplexBins, class_columns, norm_of, simplex_bins
 from kcalib.estimators.ece import NORMS, ECEResult, described
 from kcalib.lenses import Lens
 
-DISTANCES = ("total_variation", "cityblock", "euclidean", "squared_euclidean")
+OF_GAPS = ("total_variation", "cityblock", "euclidean", "squared_euclidean")  # functions of one norm
+DISTANCES = (*OF_GAPS, "kullback_leibler")
+Distance = str | Callable[[Array, Array], Any]
 
 
 @overload
@@ -27,7 +34,7 @@ def canonical_ece(
     *,
     n_bins: int = ...,
     norm: str = ...,
-    distance: str = ...,
+    distance: Distance = ...,
     binning: str = ...,
     min_bin_size: int | None = ...,
     sample_weight: Any = ...,
@@ -46,7 +53,7 @@ def canonical_ece(
     *,
     n_bins: int = ...,
     norm: str = ...,
-    distance: str = ...,
+    distance: Distance = ...,
     binning: str = ...,
     min_bin_size: int | None = ...,
     sample_weight: Any = ...,
@@ -65,7 +72,7 @@ def canonical_ece(
     *,
     n_bins: int = ...,
     norm: str = ...,
-    distance: str = ...,
+    distance: Distance = ...,
     binning: str = ...,
     min_bin_size: int | None = ...,
     sample_weight: Any = ...,
@@ -84,7 +91,7 @@ def canonical_ece(
     *,
     n_bins: int = N_BINS,
     norm: str = "l1",
-    distance: str = "total_variation",
+    distance: Distance = "total_variation",
     binning: str = "uniform",
     min_bin_size: int | None = None,
     sample_weight: Any = None,
@@ -108,9 +115,12 @@ def canonical_ece(
         Uniform: bins of each of the m probabilities, 1 to 1,000,000. Median variance: bins at most.
     norm : {"l1", "l2", "max"}
         Of the distances: their mean over samples, the root of the mean of their squares, or the largest.
-    distance : {"total_variation", "cityblock", "euclidean", "squared_euclidean"}
+    distance : {"total_variation", "cityblock", "euclidean", "squared_euclidean", "kullback_leibler"} or callable
         Total variation is half of cityblock, so that for a binary problem it is \|a - b\| of the probabilities a, b of
-        the second class.
+        the second class. The Kullback-Leibler divergence is that of the mean label from the mean prediction,
+        :math:`\sum_k \bar e_k \log(\bar e_k / \bar p_k)`, the calibration term of the log loss; it is infinite where
+        a class that occurs was given no probability. A function is called once with the mean predictions and the mean
+        one-hot labels of the bins, float64 arrays of shape (bins, m), and returns numbers >= 0, shape (bins,).
     binning : {"uniform", "median_variance"}
         Products of bins (a, b] of equal width, 0 in the first, as in `kcalib.top_label_ece`. Or, starting with
         one bin: that in which a probability has the largest (unbiased) variance is split into values
@@ -134,7 +144,7 @@ def canonical_ece(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.top_label_ece`; if `distance` is something else.
+        As `kcalib.top_label_ece`; if `distance` is something else, or a function that returns something else.
     NotImplementedError
         For "median_variance" on a GPU.
     MemoryError
@@ -173,12 +183,17 @@ def canonical_ece(
         threads=threads,
     )
     check_choice("norm", norm, NORMS)
-    check_choice("distance", distance, DISTANCES)
+    if not callable(distance):
+        check_choice("distance", distance, DISTANCES)
     threads = resolve_threads(threads)
     how = Binning.checked(binning, n_bins, min_bin_size, data, ("uniform", "median_variance"))
-    kind = "euclidean" if "euclidean" in distance else "cityblock"
-    bins = simplex_bins(class_columns(data), how, kind, threads)
-    gaps = {"total_variation": bins.gap / 2, "squared_euclidean": bins.gap**2}.get(distance, bins.gap)
+    columns = class_columns(data)
+    kind = "euclidean" if distance in ("euclidean", "squared_euclidean") else "cityblock"
+    bins = simplex_bins(columns, how, kind, threads)
+    if distance in OF_GAPS:
+        gaps = {"total_variation": bins.gap / 2, "squared_euclidean": bins.gap**2}.get(str(distance), bins.gap)
+    else:
+        gaps = _gaps(columns, bins, _kullback_leibler if isinstance(distance, str) else distance)
     value = norm_of(gaps, bins.weight, norm)
     if not full_output:
         return value
@@ -186,7 +201,7 @@ def canonical_ece(
         value=value,
         notion="canonical",
         norm=norm,
-        distance=distance,
+        distance=distance if isinstance(distance, str) else getattr(distance, "__name__", repr(distance)),
         square=None,
         **described(how, "given", None),
         n_occupied=int((bins.weight > 0).sum()),
@@ -200,3 +215,28 @@ def canonical_ece(
         n_classes=data.m,
         lens=str(data.lens),
     )
+
+
+def _gaps(columns: Columns, bins: SimplexBins, distance: Callable[[Array, Array], Any]) -> Array:
+    """Distances of the bins' mean predictions and mean labels; 0 where a bin has no weight."""
+    values, labels, weight = columns
+    xp, (_, m), n_bins = arrays.namespace(values), values.shape, len(bins.weight)
+    if weight is None:
+        weight = xp.ones_like(values[:, 0])
+    (sums,) = group_sums(bins.number, n_bins, values * weight[:, None])
+    (hits,) = group_sums(bins.number * m + labels, n_bins * m, weight)
+    divisor = xp.where(bins.weight > 0, bins.weight, 1.0)[:, None]
+    found = xp.asarray(distance(sums / divisor, xp.reshape(hits, (n_bins, m)) / divisor), dtype=xp.float64)
+    if found.shape != (n_bins,) or not bool(xp.all(found >= 0)):
+        raise ValueError(
+            f"`distance` returned an array of shape {tuple(found.shape)}, expected one number >= 0 for each of "
+            f"{n_bins} bins, shape ({n_bins},); it is called with the means of all bins at once, shape ({n_bins}, {m})"
+        )
+    return xp.where(bins.weight > 0, found, 0.0)
+
+
+def _kullback_leibler(predictions: Array, labels: Array) -> Array:
+    xp = arrays.namespace(predictions)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = xp.where(labels > 0, labels / predictions, 1.0)
+    return xp.maximum(xp.sum(labels * xp.log(ratios), axis=1), 0.0)  # below 0 by rounding

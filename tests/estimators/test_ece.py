@@ -671,3 +671,54 @@ def test_reliability_bins_of_top_label():
     bins = binning.reliability_bins(prepare(y, p), 10)
     assert bins.ece == kcalib.top_label_ece(y, p, n_bins=10)
     assert bins.n_occupied == np.count_nonzero(bins.weight)
+
+
+# -- distances between means in bins -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_canonical_distances_of_means(norm, weighted):
+    y, p = rounded(*softmax_problem(200, 3), digits=1)
+    y[:100] = p[:100].argmax(axis=1)
+    w = np.random.default_rng(0).integers(0, 3, len(y)) * 1.0 if weighted else np.ones(len(y))
+    options = {"n_bins": 3, "norm": norm, "sample_weight": w if weighted else None}
+
+    def literal(distance):
+        cells = {}
+        for i, row in enumerate(p):
+            cells.setdefault(tuple(np.ceil(row * 3 - 1e-12).clip(1)), []).append(i)
+        cells = [rows for rows in cells.values() if w[rows].sum() > 0]
+        means = [[np.average(a[rows], axis=0, weights=w[rows]) for a in (p, np.eye(3)[y])] for rows in cells]
+        gaps = [(w[rows].sum() / w.sum(), distance(*of)) for rows, of in zip(cells, means, strict=True)]
+        if norm == "max":
+            return max(gap for _, gap in gaps)
+        power = 1 if norm == "l1" else 2
+        return sum(share * gap**power for share, gap in gaps) ** (1 / power)
+
+    def divergence(mean, label):
+        return sum(e * math.log(e / q) for q, e in zip(mean, label, strict=True) if e > 0)
+
+    def largest(predictions, labels):
+        return np.abs(predictions - labels).max(axis=1)
+
+    found = kcalib.canonical_ece(y, p, distance="kullback_leibler", full_output=True, **options)
+    assert found.distance == "kullback_leibler" and found.value == pytest.approx(literal(divergence), rel=1e-12)
+    own = kcalib.canonical_ece(y, p, distance=largest, full_output=True, **options)
+    assert own.distance == "largest"
+    assert own.value == pytest.approx(literal(lambda a, b: np.abs(a - b).max()), rel=1e-12)
+    squares = kcalib.canonical_ece(y, p, distance="squared_euclidean", **options)
+    assert squares == pytest.approx(literal(lambda a, b: ((a - b) ** 2).sum()), rel=1e-12)
+    assert squares == pytest.approx(kcalib.canonical_ece(y, p, distance=lambda a, b: ((a - b) ** 2).sum(1), **options))
+
+
+def test_divergence_of_what_was_impossible_is_infinite():
+    p = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
+    assert kcalib.canonical_ece([1, 0], p, distance="kullback_leibler") == math.inf
+    assert kcalib.canonical_ece([0, 0], p, distance="kullback_leibler", norm="max") == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("distance", [lambda a, b: a - b, lambda a, b: -np.ones(len(a)), lambda a, b: np.nan * a[:, 0]])
+def test_distances_that_are_none_are_refused(distance):
+    with pytest.raises(ValueError, match="`distance` returned an array of shape .* expected one number >= 0"):
+        kcalib.canonical_ece([0, 1, 1], [[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]], distance=distance)

@@ -16,7 +16,16 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_KEY, SEED, check_choice, check_integer, check_seed
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums
-from kcalib.estimators.bands import MAX_POINTS, Band, Draws, clopper_pearson, drawn_band, exact_band, isotonic_band
+from kcalib.estimators.bands import (
+    MAX_POINTS,
+    Band,
+    Draws,
+    clopper_pearson,
+    drawn_band,
+    exact_band,
+    isotonic_band,
+    resampled_band,
+)
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
 from kcalib.lenses import Lens, TopLabel
@@ -53,7 +62,8 @@ class ReliabilityDiagram:
     n_bins: int  #: bins there are; less than asked for where ties allow no more
     confidence_level: float  #: of the bands
     simultaneous: bool  #: whether the bands hold for all bins at once, and not for each by itself
-    consistency_method: str | None  #: "exact", "binomial" (of states) or "resampling"; None without consistency band
+    #: "exact", "binomial" (of states), "resampling" (of labels) or "resampling predictions"; None without the band
+    consistency_method: str | None
     n_resamples: int | None  #: draws of all labels; None where nothing was drawn
     seed: int | None  #: of the draws; None where nothing was drawn
     lens: str  #: one of `kcalib.lenses`: what "confidence" and "event" are
@@ -109,6 +119,7 @@ def reliability(
     confidence_level: float = 0.95,
     bands: str | None = None,
     simultaneous: bool = False,
+    resample_predictions: bool = False,
     n_resamples: int | None = None,
     seed: int | None = SEED,
     sample_weight: Any = None,
@@ -141,9 +152,12 @@ def reliability(
         Widen the bands so that with probability `confidence_level` no bin lies outside of its own: by the
         Sidak correction, which is exact for bins, since they are independent given the predictions. Not
         for "isotonic".
+    resample_predictions : bool
+        Draw the samples of the consistency bands again, too, with replacement, as [5]_ does: bands of another sample
+        of the same size from the same model, whose bins hold other predictions, and wider ones. Not for "isotonic".
     n_resamples : int, optional
-        Draws of all labels for the consistency bands of "isotonic" and of weighted samples; default 999. All
-        others are exact.
+        Draws for the consistency bands of "isotonic", of weighted samples, and with `resample_predictions`; default
+        999. All others are exact.
     seed : int, optional
         Of these draws, 0 to 2**64 - 1. None draws one, which the diagram reports.
     sample_weight : array_like, shape (n,), optional
@@ -220,6 +234,7 @@ def reliability(
         confidence_level=confidence_level,
         bands=bands,
         simultaneous=simultaneous,
+        resample_predictions=resample_predictions,
         n_resamples=n_resamples,
         seed=seed,
     )
@@ -233,6 +248,7 @@ def diagram_of(
     confidence_level: float = 0.95,
     bands: str | None = None,
     simultaneous: bool = False,
+    resample_predictions: bool = False,
     n_resamples: int | None = None,
     seed: int | None = SEED,
 ) -> ReliabilityDiagram:
@@ -241,7 +257,14 @@ def diagram_of(
     level = check_level(confidence_level)
     has_confidence, has_consistency = check_bands(bands, binning, simultaneous)
     sample = Sample.of(data)
-    is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None)
+    if not isinstance(resample_predictions, (bool, np.bool_)):
+        raise TypeError(f"`resample_predictions` is {resample_predictions!r}, expected True or False")
+    if resample_predictions and (binning == "isotonic" or not has_consistency):
+        raise ValueError(
+            "`resample_predictions` is True, but there is no consistency band of bins; leave it out, or use "
+            "binning='uniform' with bands='both'"
+        )
+    is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None or resample_predictions)
     n_resamples, seed = _check_draws(is_drawn, n_resamples, seed)
 
     edges, index = cut(sample, binning, n_bins)
@@ -255,7 +278,8 @@ def diagram_of(
         if is_drawn:
             draws = Draws.checked(n_resamples, seed, tail, len(filled), index)
             position = arrays.namespace(index).searchsorted(arrays.like(filled, index), index)
-            limits = drawn_band(sample, position, draws)
+            band = resampled_band if resample_predictions else drawn_band
+            limits = band(sample, position, draws)
         else:
             limits = exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
@@ -279,12 +303,16 @@ def diagram_of(
         n_bins=len(edges) - 1,
         confidence_level=level,
         simultaneous=simultaneous,
-        consistency_method=("resampling" if is_drawn else "exact") if has_consistency else None,
+        consistency_method=_method(is_drawn, bool(resample_predictions)) if has_consistency else None,
         n_resamples=n_resamples,
         seed=seed,
         lens=str(data.lens),
         n_samples=data.n,
     )
+
+
+def _method(is_drawn: bool, resample_predictions: bool) -> str:
+    return "resampling predictions" if resample_predictions else "resampling" if is_drawn else "exact"
 
 
 def tail_of(level: float, n_bands: int) -> float:
@@ -325,6 +353,6 @@ def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | Non
         if value is not None and value != default:
             raise ValueError(
                 f"`{name}` is {value!r}, but nothing is drawn: labels are for the consistency bands of "
-                "binning='isotonic' and of weighted samples only; leave it out"
+                "binning='isotonic', of weighted samples and with resample_predictions=True only; leave it out"
             )
     return None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import struct
 import sys
@@ -355,3 +356,63 @@ def test_forecasts_of_rain():
         assert np.all(np.diff(d.frequency) > 0)
         outside[name] = np.mean((curve < d.consistency_band.low) | (curve > d.consistency_band.high))
     assert outside["p_ENS"] > 0.3 and max(v for name, v in outside.items() if name != "p_ENS") < 0.3
+
+
+# -- predictions drawn again, too -------------------------------------------------------------------
+
+
+def test_resampled_predictions_are_those_of_the_literal_bootstrap():
+    """Of another generator, by loops: quantiles of 4000 draws have standard errors of about .01."""
+    y, p = binary_problem(150)
+    d = kcalib.reliability(y, p, n_bins=4, resample_predictions=True, n_resamples=3999, **BINARY)
+    assert (d.consistency_method, d.n_resamples) == ("resampling predictions", 3999)
+    rng = np.random.default_rng(5)
+    frequencies = np.full((4000, 4), np.nan)
+    for row in frequencies:
+        drawn = p[rng.integers(len(p), size=len(p))]
+        event, bins = rng.uniform(size=len(p)) < drawn, np.ceil(drawn * 4).astype(int) - 1
+        for b in set(bins):
+            row[b] = event[bins == b].mean()
+    for found, share in zip(d.consistency_band, (0.025, 0.975), strict=True):
+        assert found == pytest.approx(np.nanquantile(frequencies, share, axis=0), abs=0.03)
+    given = kcalib.reliability(y, p, n_bins=4, **BINARY).consistency_band
+    wider = np.mean(d.consistency_band.high - d.consistency_band.low) / np.mean(given.high - given.low)
+    assert 0.97 < wider < 1.3
+
+
+@pytest.mark.slow
+def test_resampled_bands_hold_those_of_new_samples():
+    """Frequencies of 300 new calibrated samples of 20 from the same model, in bins that hold any, at the level .9."""
+    inside = total = 0
+    for seed in range(300):
+        y, p = binary_problem(20, seed=2 * seed)
+        d = kcalib.reliability(
+            y, p, n_bins=2, resample_predictions=True, n_resamples=99, seed=seed, confidence_level=0.9,
+            bands="consistency", **BINARY,
+        )  # fmt: skip
+        other = kcalib.reliability(*binary_problem(20, seed=2 * seed + 1), n_bins=2, bands="consistency", **BINARY)
+        used = (d.count > 0) & (other.count > 0)
+        low, high = d.consistency_band
+        inside += np.count_nonzero(((low <= other.frequency) & (other.frequency <= high))[used])
+        total += np.count_nonzero(used)
+    assert inside / total > 0.9 - 4 * math.sqrt(0.09 / total) - 0.05  # the sample stands for the model: not exact
+
+
+def test_bins_that_draws_leave_empty_have_a_band():
+    d = kcalib.reliability([0, 1, 1], [0.1, 0.9, 0.95], n_bins=2, resample_predictions=True, n_resamples=99, **BINARY)
+    assert all(np.all((band >= 0) & (band <= 1)) for band in d.consistency_band)
+    one = kcalib.reliability([1], [0.9], n_bins=2, resample_predictions=True, n_resamples=99, **BINARY)
+    assert np.isnan(one.consistency_band.low[0]) and one.consistency_band.high[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"resample_predictions": 1}, TypeError, "`resample_predictions` is 1, expected True or False"),
+        ({"resample_predictions": True, "binning": "isotonic"}, ValueError, "there is no consistency band of bins"),
+        ({"resample_predictions": True, "bands": "confidence"}, ValueError, "there is no consistency band of bins"),
+    ],
+)
+def test_resampling_is_refused_where_there_is_nothing_to_draw(options, error, message):
+    with pytest.raises(error, match=message):
+        kcalib.reliability(*binary_problem(30), **BINARY, **options)

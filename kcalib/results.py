@@ -74,7 +74,7 @@ class SKCEResult:
     null_standard_error: float | None  #: the same if the model is calibrated, given the predictions; "unbiased" only
     draws_standard_error: float | None  #: what draws from the predictions add to it; None where none were taken
     features_standard_error: float | None  #: the part of it that is due to random features; None without them
-    estimator: str  #: "unbiased", "biased", "block", "linear" or "features"
+    estimator: str  #: "unbiased", "biased", "block", "biased_block", "linear" or "features"
     block_size: int | None  #: samples in a block, None without blocks
     n_columns: int | None  #: columns of random features, None without them
     seed: int | None  #: of random features, None without them

@@ -16,6 +16,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from kcalib import _packing
+from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer
@@ -35,6 +36,7 @@ from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator, Spread, like, operator_for
+from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Moments, PairProblem
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.null_moments import NullMoments, null_moments
@@ -48,7 +50,8 @@ from kcalib.target_kernels import TargetKernel
 
 __all__ = ["skce"]
 
-ESTIMATORS = ("unbiased", "biased", "block", "linear")  # from sums over pairs
+ESTIMATORS = ("unbiased", "biased", "block", "linear")  # from sums over pairs, as tests take them
+BIASED_BLOCK = "biased_block"
 FEATURES = "features"
 
 
@@ -170,13 +173,14 @@ def skce(
         `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or `kcalib.target_kernels.Draws` of one. Default:
         `kcalib.kernels.Gaussian` (for Laplace distributions `kcalib.kernels.Exponential`), with the median distance of
         one draw from every prediction for a bandwidth: a function of the predictions alone.
-    estimator : {"unbiased", "biased", "block", "linear", "features"}
+    estimator : {"unbiased", "biased", "block", "biased_block", "linear", "features"}
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of
-        consecutive blocks; "linear" is "block" with blocks of two; "features" is the U-statistic over all pairs of a
-        kernel of random features, which is `kernel` on average, in linear time: for many samples.
+        consecutive blocks, "biased_block" the biased ones; "linear" is "block" with blocks of two; "features" is the
+        U-statistic over all pairs of a kernel of random features, which is `kernel` on average, in linear time: for
+        many samples.
     block_size : int, optional
-        Samples in a block, 2..n, for "block" only; default: the integer square root of n, at
+        Samples in a block, 2..n, for "block" and "biased_block" only; default: the integer square root of n, at
         least 2. Samples after the last full block are not used.
     n_columns : int, optional
         Columns of random features, a multiple of 16, for "features" only; default: 60 times the eighth root of n,
@@ -342,7 +346,7 @@ def skce(
         dtype=dtype,
         threads=threads,
     )
-    check_choice("estimator", estimator, (*ESTIMATORS, FEATURES))
+    check_choice("estimator", estimator, (*ESTIMATORS, BIASED_BLOCK, FEATURES))
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
         check_not_parallel(parallel, "estimator='features'")
@@ -493,7 +497,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
     """The samples in a block, None for estimators without blocks."""
-    check_choice("estimator", estimator, ESTIMATORS)
+    check_choice("estimator", estimator, (*ESTIMATORS, BIASED_BLOCK))
     _check_samples(data, estimator)
     return _block_size(data, estimator, block_size)
 
@@ -513,7 +517,8 @@ def value_and_error(
     Over all pairs the standard error is at least about what `null_squares` say, those of the law under calibration.
     """
     if block_size is not None:
-        return statistics.mean_and_standard_error(block_estimates(operator, block_size))
+        of_blocks = biased_block_estimates if estimator == BIASED_BLOCK else block_estimates
+        return statistics.mean_and_standard_error(of_blocks(operator, block_size))
     with_error = with_error and data.sample_weight is None
     if moments is None:
         moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
@@ -524,6 +529,14 @@ def value_and_error(
 def block_estimates(operator: Operator, block_size: int) -> Array:
     """The unbiased estimate of each block of consecutive samples."""
     return operator.block_sums(block_size) / (block_size * (block_size - 1))
+
+
+def biased_block_estimates(operator: Operator, block_size: int) -> Array:
+    """The estimate of each block with the pairs of a sample with itself."""
+    sums = operator.block_sums(block_size)
+    xp, used = arrays.namespace(sums), len(sums) * block_size
+    own = arrays.beside(diagonal(operator.problem, operator.threads or 1)[:used], sums)
+    return (sums + xp.sum(xp.reshape(own, (-1, block_size)), axis=1)) / block_size**2
 
 
 def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> dict[str, Any]:
@@ -597,7 +610,7 @@ def check_not_parallel(parallel: Spread | None, what: str) -> None:
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:
     """Refuse a block size where there are no blocks of it."""
-    if estimator != "block" and block_size is not None:
+    if estimator not in ("block", BIASED_BLOCK) and block_size is not None:
         raise OptionError(
             "block_size", f"is {block_size}, but estimator={estimator!r} has no block size; use estimator='block'"
         )

@@ -418,3 +418,61 @@ def test_a_median_of_positive_distances_says_so():
         assert found.bandwidth_source == "median of the positive euclidean distances of all samples"
     assert kcalib.bandwidth.median_distance(p[:, None]).of_positive
     assert not kcalib.bandwidth.median_distance(p[7:, None]).of_positive
+
+
+@pytest.mark.parametrize("kind", [softmax_problem, duplicates_problem])
+@pytest.mark.parametrize("m", [2, 3])
+def test_biased_blocks_are_means_of_biased_estimates(kind, m):
+    y, p = kind(47, m)
+    options = {"kernel": Exponential(bandwidth=0.4)}
+    for size in (2, 7, 47):
+        blocks = [slice(k, k + size) for k in range(0, 47 - size + 1, size)]
+        expected = [kcalib.skce(y[rows], p[rows], estimator="biased", **options) for rows in blocks]
+        found = kcalib.skce(y, p, estimator="biased_block", block_size=size, full_output=True, **options)
+        assert found.value == pytest.approx(np.mean(expected), rel=1e-12)
+        assert found.estimator == "biased_block" and found.n_samples_used == len(blocks) * size
+        if len(blocks) > 1:
+            error = np.std(expected, ddof=1) / math.sqrt(len(blocks))
+            assert found.standard_error == pytest.approx(error, rel=1e-10)
+    assert kcalib.skce(y, p, estimator="biased_block", **options) >= 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bound"),
+    [
+        (Exponential(), 1.0),
+        (Exponential(bandwidth=1e-3, metric="cityblock"), 1.0),
+        (0.5 * Exponential() + 2 * Gaussian(bandwidth=3.0) * RationalQuadratic(), 2.5),
+        (Linear(), 1.0),
+        (3 * (Linear() + Exponential()), 6.0),
+        (Exponential(metric=MMD()), 1.0),
+    ],
+)
+def test_bound_of_a_kernel(kernel, bound):
+    assert kernel.bound == bound
+    y, p = softmax_problem(20, 3)
+    if "MMD" not in str(kernel):
+        method = kcalib.methods.DistributionFree(estimator="biased")
+        default = kcalib.calibration_test(y, p, method=method, kernel=kernel)
+        given = kcalib.methods.DistributionFree(estimator="biased", bound=kernel.bound)
+        assert kcalib.calibration_test(y, p, method=given, kernel=kernel).bound == default.bound
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cityblock", "total_variation"])
+@pytest.mark.parametrize("n", [2, 3, 4, 20, 41])
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_median_with_the_diagonal_is_that_of_the_whole_table(metric, n, m):
+    p = np.random.default_rng(n).dirichlet(np.ones(max(m, 2)), n)[:, :m]
+    gaps = np.abs(p[:, None] - p[None])
+    table = {"euclidean": np.sqrt((gaps**2).sum(2)), "cityblock": gaps.sum(2), "total_variation": gaps.sum(2) / 2}
+    found = median_distance(p, metric, diagonal=True)
+    assert found.value == pytest.approx(np.median(table[metric]), rel=1e-12) and found.diagonal
+    assert not median_distance(p, metric).diagonal
+
+
+def test_median_with_the_diagonal_of_ties_and_bad_options():
+    p = np.array([[0.0], [0.0], [0.0], [1.0]])  # 10 of 16 entries are 0: the median of the positive ones
+    found = median_distance(p, diagonal=True)
+    assert (found.value, found.of_positive) == (1.0, True)
+    with pytest.raises(TypeError, match="`diagonal` is 1, expected True or False"):
+        median_distance(p, diagonal=1)

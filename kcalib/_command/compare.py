@@ -10,7 +10,7 @@ from kcalib._backend.options import SEED, OptionError
 from kcalib._command.arguments import CANONICAL
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN
-from kcalib._command.jobs import Failure, Job, collected, named, prepared, reading_of
+from kcalib._command.jobs import Failure, Job, check_no_states, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.method_options import flag
@@ -39,6 +39,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     if len(jobs) == 1 and jobs[0].path.suffix == STATE:
         return _written(_of_state(jobs[0], arguments, failures), jobs, failures, arguments)
+    check_no_states(jobs, arguments)
     unable = _unstreamable(arguments)
     _check_pieces(arguments, jobs, unable)
     in_pieces = wants_stream(jobs, arguments, unable)

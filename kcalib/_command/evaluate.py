@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from kcalib._command.jobs import Failure, Job, Model, check_same_kind, collected, named, prepared, reading_of
+from kcalib._command.jobs import (
+    Failure,
+    Job,
+    Model,
+    check_no_states,
+    check_same_kind,
+    collected,
+    named,
+    prepared,
+    reading_of,
+)
 from kcalib._command.kinds import check_options, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
@@ -23,9 +33,11 @@ from kcalib.report import figures
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
+    jobs = list(named(arguments.files))
+    check_no_states(jobs, arguments)
     if arguments.checkpoint is not None and len(arguments.files) > 1:
         arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
-    jobs, reading = list(named(arguments.files)), reading_of(arguments)
+    reading = reading_of(arguments)
     if arguments.parallel is None:
         check_streaming(arguments, unstreamable(arguments))
         return _run(arguments, jobs, reading)

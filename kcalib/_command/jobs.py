@@ -15,6 +15,7 @@ from kcalib._backend.options import OptionError
 from kcalib._command import files
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
+from kcalib._command.state_arguments import STATE
 from kcalib._command.streams import message_of, report
 from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS
@@ -85,6 +86,16 @@ def named(files: Sequence[str]) -> Iterator[Job]:
     for file in files:
         stem = _stem(file)
         yield Job(printable(stem if stems[stem] == 1 else file), file, Path(file))
+
+
+def check_no_states(files: Sequence[Job], arguments: argparse.Namespace) -> None:
+    """States are no predictions."""
+    for job in files:
+        if job.path.suffix == STATE:
+            arguments.usage_error(
+                f"{printable(job.file)} is a state; `kcalib show` evaluates it, and `kcalib compare` takes one of "
+                "several models, without other files"
+            )
 
 
 def _stem(file: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,12 @@ from kcalib import streaming
 from kcalib._backend.files import printable
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
-from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of
+from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of, spelled
 from kcalib._command.kinds import check_for_forecasts, noun_of
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import STATE, given_kernel, given_options
 from kcalib._command.streamed import LOG_SECONDS, AnyState, made_for, model_of, opened, respelled
-from kcalib._command.streams import BAD_INPUT, DONE, write
+from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source
 from kcalib.report import figures
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState
@@ -35,7 +36,7 @@ def run_update(arguments: argparse.Namespace) -> int:
     reading_of(arguments)  # usage errors
     with collected(failures, arguments.file):
         samples = opened(arguments.file, arguments)
-        with collected(failures, arguments.state):
+        with collected(failures, arguments.state), respelled():
             state, note = _begun(samples, arguments)
         if not failures:
             rows = state.n_samples
@@ -145,20 +146,23 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
             state = next(iter(_states(streaming.load(arguments.bandwidth_of)).values()))
         else:
             others = opened(arguments.bandwidth_of, arguments)
-            options: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
+            few: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
             if others.prediction is None:
-                state = CalibrationState(others.n_classes, lens=arguments.lens, **options)
+                state = CalibrationState(others.n_classes, lens=arguments.lens, **few)
             else:
-                state = ForecastState(**options)
-            y_true, y_pred = next(others.chunks(FIRST_ROWS))
-            state.update(y_true, y_pred)
+                state = ForecastState(**few)
+            for y_true, y_pred in itertools.islice(others.chunks(FIRST_ROWS), 1):
+                state.update(y_true, y_pred)
         if isinstance(state, ForecastState) != (samples.prediction is not None):
             raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")
-        totals = state._totals()
+        if not state.n_samples:
+            raise FileError("there are no rows, whose median distance it would be; name another file, or --bandwidth")
+        options = state._contents.settled(None).fixed(None).options  # identical predictions have none for others
         names = ("kernel", "target_kernel") if samples.prediction is not None else ("kernel",)
-        return {name: getattr(totals, name) for name in names}
+        return {name: getattr(options, name) for name in names}
     except (OSError, ValueError, TypeError) as error:
-        raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {error}") from None
+        reason = message_of(error) if isinstance(error, OSError) else spelled(error)
+        raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {reason}") from None
 
 
 def run_merge(arguments: argparse.Namespace) -> int:

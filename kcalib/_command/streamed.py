@@ -138,17 +138,24 @@ def streamed(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -
 def completed(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
     """The state with all samples, or those of --rows, as --checkpoint and --resume say."""
     checkpoint = arguments.checkpoint
+    if checkpoint is not None and checkpoint.is_dir():
+        raise FileError(f"--checkpoint {checkpoint} is a folder, expected the name of a file")
     if checkpoint is not None and checkpoint.exists() and not arguments.resume:
         raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
-    state = run(
-        state,
-        samples,
-        checkpoint=checkpoint,
-        resume=arguments.resume,
-        rows=arguments.rows,
-        checkpoint_seconds=arguments.checkpoint_every,
-        log_seconds=LOG_SECONDS,
-    )
+    try:
+        state = run(
+            state,
+            samples,
+            checkpoint=checkpoint,
+            resume=arguments.resume,
+            rows=arguments.rows,
+            checkpoint_seconds=arguments.checkpoint_every,
+            log_seconds=LOG_SECONDS,
+        )
+    except OSError as error:
+        if checkpoint is None or error.filename != os.fspath(checkpoint):
+            raise
+        raise FileError(f"--checkpoint {checkpoint}: {error.strerror}") from None
     if not state.n_samples:
         raise FileError("there are no rows, expected one for each sample")
     return state

@@ -234,7 +234,7 @@ class Contents(ABC):
     def check_some(self) -> int:
         """The number of rows, which is not 0."""
         if not len(self.seen):
-            raise ValueError("there are no samples yet; add some by update() or merge()")
+            raise ValueError("there are no samples yet; add some by update or merge")
         return len(self.seen)
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -235,9 +235,11 @@ def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
     except (TypeError, ValueError):
         raise TypeError(f"`rows` is {rows!r}, expected a pair of row numbers such as (0, 1000)") from None
     begin = check_integer("rows", begin, 0)
-    end = n if end is None else check_integer("rows", end, begin, hint=": the end, which is not included")
+    if end is not None:
+        end = check_integer("rows", end, begin, hint=": the end, which is not included")
     if n is not None and (begin > n or (end is not None and end > n)):
-        raise OptionError("rows", f"is {begin}:{end}, expected rows among the {n} of the source")
+        raise OptionError("rows", f"is {begin}:{'' if end is None else end}, expected rows among the {n} of the source")
+    end = n if end is None else end
     return begin, end
 
 

@@ -288,6 +288,51 @@ def test_remedies_in_words_of_the_command(folder, capsys, data):
     assert "--bandwidth is for class probabilities; leave it out" in error_line(capsys)
 
 
+def test_what_has_no_bandwidth_for_others(folder, capsys, data):
+    y, p = data[0][:40], data[1][:40]
+    for name, rows in (("none", 0), ("one", 1)):
+        np.savez(f"{name}.npz", labels=y[:rows], probs=p[:rows])
+        ran("update", f"{name}.kcalib", f"{name}.npz", *SMALL)
+    np.savez("same.npz", labels=y, probs=np.tile(p[:1], (40, 1)))
+    capsys.readouterr()
+    for file, message in (
+        ("none.npz", "there are no rows, whose median distance it would be; name another file, or --bandwidth"),
+        ("none.kcalib", "there are no rows, whose median distance it would be; name another file, or --bandwidth"),
+        ("one.npz", "`y_pred` has 1 row, expected at least 2 for the median heuristic; give one by --bandwidth"),
+        ("one.kcalib", "`y_pred` has 1 row, expected at least 2 for the median heuristic; give one by --bandwidth"),
+        (
+            "same.npz",
+            "`y_pred` has identical rows only, so the median heuristic finds no length scale; give one by",
+        ),
+        ("nope.npz", "No such file or directory"),
+    ):
+        ran("update", "s.kcalib", "all.npz", "--bandwidth-of", file, code=1)
+        assert error_line(capsys).startswith(f"s.kcalib: --bandwidth-of {file}: {message}")
+
+
+def test_the_file_that_is_at_fault_is_named(folder, capsys):
+    ran("update", "s.kcalib", "parts/1.npz", *SMALL)
+    capsys.readouterr()
+    for arguments, message in (
+        (
+            ["evaluate", "all.npz", "--checkpoint", "nowhere/c"],
+            "all.npz: --checkpoint nowhere/c: No such file",
+        ),
+        (
+            ["evaluate", "all.npz", "--checkpoint", "parts"],
+            "all.npz: --checkpoint parts is a folder, expected",
+        ),
+        (
+            ["update", "s.kcalib", "all.npz", "--rows", "6000:"],
+            "s.kcalib: --rows is 6000:, expected rows among",
+        ),
+    ):
+        ran(*arguments, code=1)
+        assert error_line(capsys).startswith(message)
+    for command in (["evaluate", "s.kcalib"], ["compare", "s.kcalib", "all.npz"]):
+        assert "s.kcalib is a state; `kcalib show` evaluates it" in usage_error(capsys, *command)
+
+
 def test_a_checkpoint_is_a_state(folder, capsys):
     options = ("--columns", "32", "--resamples", "19", "--checkpoint", "c.kcalib", "--json")
     ran("evaluate", "all.npz", *options)

@@ -265,7 +265,7 @@ def test_binomial_limits_hold(n, tail):
 
 def test_few_samples():
     state = CalibrationState(2, kernel=KERNEL)
-    with pytest.raises(ValueError, match=r"there are no samples yet; add some by update\(\) or merge\(\)"):
+    with pytest.raises(ValueError, match=r"there are no samples yet; add some by update or merge"):
         state.result()
     state.update([1], [0.3])
     with pytest.raises(ValueError, match="the SKCE needs at least 2 samples, and there is 1; add more"):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.memory import check_memory
 from kcalib._backend.random import replicate_numbers
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
@@ -129,6 +130,8 @@ class ForecastMachine:
 
     def zeros(self) -> ForecastSums:
         columns, r, draws = self.map.n_columns, len(self.mark_groups), self.options.n_resamples
+        what = f"the sums of {draws} draws of targets, of {columns} by {r} features each"
+        check_memory(16 * draws * columns * r, None, what, "make the state with fewer `n_resamples` or `n_columns`")
         return ForecastSums(
             ExactSums.zeros(columns, r),
             ExactSums.zeros(self.target_map.n_groups),

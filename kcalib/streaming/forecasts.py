@@ -183,6 +183,8 @@ class ForecastState(ForecastResults, ModelState):
             As `kcalib.skce` for its arguments; if the distributions are of a family that a state cannot add up, or of
             another one than those before; if a row is in the state already; if the first 2000 predictions are identical
             and no bandwidth is given; if weights are too large for exact sums.
+        MemoryError
+            If there is no memory for the sums of all draws.
         """
         return self._add_of_family(*self._batch(y_true, y_pred, sample_weight, first_row))
 

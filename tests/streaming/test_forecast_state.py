@@ -115,6 +115,28 @@ def test_bandwidths_come_from_the_first_rows():
     assert detailed.kernel == result.kernel and detailed.target_kernel == result.target_kernel
 
 
+@pytest.mark.grid
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_any_pieces_in_any_order_have_the_same_bits(name, seed):
+    rng = np.random.default_rng(seed)
+    prediction, y, kernels = problem(name, 3100, seed)
+    w = rng.exponential(size=3100) if seed == 1 else None
+    options = {**kernels, "n_columns": 16, "n_resamples": seed, "seed": seed}
+    whole = ForecastState(**options).update(y, prediction, w)
+    ends = np.sort(rng.choice(3099, 40, replace=False)) + 1
+    states = [ForecastState(**options, threads=1 + k % 3) for k in range(4)]
+    for begin, end in rng.permutation(np.stack([np.append(0, ends), np.append(ends, 3100)], axis=1)).tolist():
+        rows = slice(begin, end)
+        weights = None if w is None else w[rows]
+        states[int(rng.integers(4))].update(y[rows], prediction.take(rows), weights, first_row=begin)
+    while len(states) > 1:
+        one = states.pop(int(rng.integers(len(states))))
+        other = states.pop(int(rng.integers(len(states))))
+        states.append(ForecastState.from_bytes((one + other).to_bytes()))
+    assert states[0] == whole
+
+
 def test_states_that_know_no_bandwidth_add_up_in_any_order():
     parts = []
     for k, (begin, end) in enumerate(((0, 900), (900, 1700), (1700, 2250))):
@@ -328,6 +350,11 @@ def test_an_error_leaves_the_state_as_it_was():
     with pytest.raises(TypeError, match="expected a ForecastState"):
         state.merge(CalibrationState(2))
     assert state.to_bytes() == before
+
+
+def test_sums_of_more_draws_than_there_is_memory_are_refused():
+    with pytest.raises(MemoryError, match="sums of 1048576 draws of targets.*fewer `n_resamples` or `n_columns`"):
+        ForecastState(**KERNELS, n_columns=4096, n_resamples=2**20).update(Y[:5], normal(slice(5)))
 
 
 def test_an_empty_batch_adds_nothing():

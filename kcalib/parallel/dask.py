@@ -53,6 +53,8 @@ class Dask(Parallel):
         A file of this process, not of workers, for finished tiles; see `kcalib.parallel.Parallel`.
     tile_size : int, optional
         Samples on a side of a tile.
+    gpu : bool
+        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
 
     Raises
     ------

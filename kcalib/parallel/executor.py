@@ -121,6 +121,8 @@ class Executor(Parallel):
         A file for finished tiles.
     tile_size : int, optional
         Samples on a side of a tile.
+    gpu : bool
+        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
 
     Raises
     ------
@@ -193,6 +195,8 @@ class Processes(Parallel):
         A file for finished tiles; see `kcalib.parallel.Parallel`.
     tile_size : int, optional
         Samples on a side of a tile.
+    gpu : bool
+        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
 
     Raises
     ------

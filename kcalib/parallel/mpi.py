@@ -63,6 +63,8 @@ class MPI(Parallel):
         A file for finished tiles, which rank 0 writes; see `kcalib.parallel.Parallel`.
     tile_size : int, optional
         Samples on a side of a tile.
+    gpu : bool
+        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
 
     Raises
     ------

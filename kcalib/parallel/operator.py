@@ -29,7 +29,7 @@ from kcalib.parallel.journal import Journal, Sweep
 from kcalib.parallel.plan import Grid, Tile, grid, runs
 from kcalib.parallel.reductions import BlockSums, Forms, MomentSums, Products, Reduction, added
 from kcalib.parallel.transport import Parallel, TileError
-from kcalib.parallel.work import Done, Drawn, PlainCut, Prepared, Progress, Work, fingerprint, fingerprint_of
+from kcalib.parallel.work import ON_GPU, Done, Drawn, PlainCut, Prepared, Progress, Work, fingerprint, fingerprint_of
 
 FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
 COLUMNS_BYTES = 2**28  # of vectors, resampling weights, that a worker holds at a time
@@ -48,6 +48,7 @@ class Run:
         self.workers: dict[str, int] = {}  # tiles by who computed them
         self.resumed = 0  # tiles that were in the journal
         self.tiles = 0
+        self.on_gpus = 0  # tiles
 
     @contextmanager
     def with_journal(self) -> Iterator[None]:
@@ -84,7 +85,8 @@ class Run:
     def described(self) -> str:
         """What was done."""
         kept = f", {self.resumed} of them from the journal" if self.resumed else ""
-        return f"in parallel: {self.tiles} tiles{kept}, {self.parallel.describe()}"
+        gpus = f", {self.on_gpus} on GPUs" if self.parallel.gpu else ""
+        return f"in parallel: {self.tiles} tiles{kept}{gpus}, {self.parallel.describe()}"
 
     def planned(self, work: Work) -> Work:
         """The work with the plan that the journal has begun it with, if there is one."""
@@ -120,6 +122,7 @@ class Run:
             with closing(self._results(work, wanted, given, progress_of)) as results:
                 for done in results:
                     arrived[done.tile.number] = done.sums
+                    self.on_gpus += ON_GPU in done.sums
                     self.workers[done.worker] = self.workers.get(done.worker, 0) + 1
                     if journal is not None:
                         journal.add(key, done.tile.number, done.sums)
@@ -273,7 +276,7 @@ class SpreadOperator:
             threads=parallel.threads_of_task,
             tile_size=parallel.tile_size,
         )
-        return Work(primitive, self._key, self.name, parallel.threads_of_task, options, pairs, vectors)
+        return Work(primitive, self._key, self.name, parallel.threads_of_task, options, pairs, vectors, parallel.gpu)
 
     def _with_vectors(self, primitive: str, vectors: np.ndarray | Drawn, dtype: str, sums: Reduction) -> None:
         if isinstance(vectors, np.ndarray):

@@ -25,6 +25,8 @@ class Serial(Parallel):
         A file for finished tiles; see `kcalib.parallel.Parallel`.
     tile_size : int, optional
         Samples on a side of a tile.
+    gpu : bool
+        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
 
     Examples
     --------

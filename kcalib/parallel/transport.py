@@ -34,16 +34,21 @@ class Parallel(ABC):
         transport. It belongs to one call: data, options or a version of the library that are others are refused.
     tile_size : int, optional
         Samples on a side of a tile. By default tiles take a tenth of a second or more, and are at most 9800.
+    gpu : bool
+        Compute tiles on the GPU of each worker that has one, and CuPy, on the processors of the others. The sums of
+        both are equal to 1e-12, not to the bit; ``operator_reason`` of a result says how many tiles are of GPUs. Of
+        several GPUs in a machine each worker takes the first that its ``CUDA_VISIBLE_DEVICES`` names.
 
     Raises
     ------
     TypeError, ValueError
-        If `threads` or `tile_size` is no integer of at least 1, or `journal` is no path.
+        If `threads` or `tile_size` is no integer of at least 1, `journal` no path, or `gpu` neither True nor False.
     """
 
     threads: int | None = None
     journal: str | Path | None = None
     tile_size: int | None = None
+    gpu: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None:
@@ -52,6 +57,8 @@ class Parallel(ABC):
             check_integer("tile_size", self.tile_size, 1)
         if self.journal is not None and not isinstance(self.journal, (str, Path)):
             raise TypeError(f"`journal` is {self.journal!r}, expected the path of a file")
+        if not isinstance(self.gpu, bool):
+            raise TypeError(f"`gpu` is {self.gpu!r}, expected True or False: each worker takes the GPU that it has")
 
     @abstractmethod
     def describe(self) -> str:

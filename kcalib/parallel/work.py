@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
@@ -21,12 +21,13 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
 from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.operators.openmp import Cut, OpenMPOperator
+from kcalib._pairs.operators.openmp import Cut, HostSide, OpenMPOperator
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.parallel.plan import Grid, Runs, Tile
 
 Progress = Callable[[float], None] | None
 Sums = dict[str, np.ndarray]
+ON_GPU = "on_gpu"  # among the sums of a tile: it was computed on a GPU
 KEPT = 4  # problems and vectors that a worker keeps: those of the sweep at hand, and of the one before
 
 
@@ -50,6 +51,7 @@ class Work:
     options: Mapping[str, Any]
     grid: Grid | Runs
     vectors: str | None = None  # fingerprint
+    gpu: bool = False  # on that of the worker, if it has one
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -81,25 +83,29 @@ class Missing(NamedTuple):
 class Prepared:
     """A problem on a worker, as its operator reads it."""
 
-    def __init__(self, problem: PairProblem, operator: str, threads: int) -> None:
+    def __init__(self, problem: PairProblem, operator: str, threads: int, gpu: bool = False) -> None:
         self.problem = problem
         self._name, self._threads = operator, threads
+        self._gpu = gpu and has_gpu()
 
     @cached_property
     def cut(self) -> Cut | PlainCut:
         operator = made(self.problem, self._name, self._threads)
-        return operator.cut() if isinstance(operator, OpenMPOperator) else PlainCut(operator, self._threads)
+        here = operator.cut() if isinstance(operator, OpenMPOperator) else PlainCut(operator, self._threads)
+        return GPUCut(self.problem, here, self._threads) if self._gpu else here
 
 
 class PlainCut:
     """A problem in rectangles for operators whose sums have no order that tiles could keep: the samples' own."""
 
-    block = group = 1
+    block: int = 1
+    group: int = 1
 
     def __init__(self, operator: Operator, threads: int) -> None:
         self._operator, self._threads = operator, threads
         self.symmetric = operator.problem.symmetric
-        self.left = self.right = AsTheyAre()
+        self.left: HostSide | AsTheyAre = AsTheyAre()
+        self.right: HostSide | AsTheyAre = self.left
 
     def _part(self, rows: range, columns: range) -> Operator:
         problem = self._operator.problem
@@ -147,6 +153,52 @@ class PlainCut:
         return np.asarray(arrays.to_host(self._part(rows, rows).block_sums(size)), dtype=np.float64)
 
 
+class GPUCut(PlainCut):
+    """The same on this machine's GPU, in the order of samples of `here`, by which others compute."""
+
+    def __init__(self, problem: PairProblem, here: Cut | PlainCut, threads: int) -> None:
+        self._given = problem
+        self._threads = threads
+        left = on_gpu(problem.left, here.left)
+        right = None if problem.right is None else on_gpu(problem.right, here.right)
+        super().__init__(operator_for(replace(problem, left=left, right=right, table=_table(problem))), threads)
+        self.left, self.right = here.left, here.right
+        self.block, self.group = here.block, here.group
+
+    def block_sums(self, size: int, blocks: range, progress: Progress = None) -> np.ndarray:
+        rows = slice(blocks.start * size, blocks.stop * size)
+        side = on_gpu(self._given.left.take(rows), AsTheyAre())
+        operator = operator_for(replace(self._given, left=side, table=_table(self._given)))
+        return np.asarray(arrays.to_host(operator.block_sums(size)), dtype=np.float64)
+
+
+def has_gpu() -> bool:
+    """Whether this process has CuPy and a GPU."""
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.getDeviceCount()) > 0
+    except Exception:  # no CuPy, no driver, no device: CuPy has an error for each
+        return False
+
+
+def on_gpu(side: Side, order: HostSide | AsTheyAre) -> Side:
+    """Samples on this machine's GPU, in that order."""
+    import cupy
+
+    points, marks = (cupy.asarray(order.sorted(np.asarray(values))) for values in (side.points, side.marks))
+    labels = None if side.labels is None else cupy.asarray(order.sorted(np.asarray(side.labels)))
+    return Side(points, marks, labels)
+
+
+def _table(problem: PairProblem) -> Any:
+    if problem.table is None:
+        return None
+    import cupy
+
+    return cupy.asarray(problem.table)
+
+
 class AsTheyAre:
     """Samples in the order in which they were given."""
 
@@ -164,7 +216,8 @@ def made(problem: PairProblem, operator: str, threads: int) -> Operator:
 
 def computed(work: Work, tile: Tile, prepared: Prepared, vectors: Any, progress: Progress = None) -> Sums:
     """The sums of a tile."""
-    return COMPUTED[work.primitive](work, tile, prepared.cut, vectors, progress)
+    found = COMPUTED[work.primitive](work, tile, prepared.cut, vectors, progress)
+    return found | {ON_GPU: np.ones(1)} if isinstance(prepared.cut, GPUCut) else found
 
 
 def _moments(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: None, progress: Progress) -> Sums:
@@ -242,7 +295,7 @@ class Store:
 
     def _made(self, work: Work, key: str, value: Any) -> Any:
         if isinstance(value, PairProblem):
-            prepared = Prepared(value, work.operator, work.threads)
+            prepared = Prepared(value, work.operator, work.threads, work.gpu)
             assert prepared.cut  # is made now, by one thread
             return prepared
         if isinstance(value, Drawn):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import kcalib
 from kcalib.distributions import Normal
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.parallel import Executor, Processes, Serial
+from kcalib.parallel.work import Done, Store
 
 KERNEL = Exponential(0.3)
 TILES = Serial(tile_size=100)
@@ -161,3 +164,42 @@ def test_what_is_no_transport():
         kcalib.skce(y, p, estimator="features", parallel=Serial())
     with pytest.raises(ValueError, match="threads"):
         Serial(threads=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [4, 40])
+def test_a_gpu_among_processors(m):
+    """The emulated one: tiles of both kinds are of the same samples, and the result says how many are of which."""
+    import emulated_cupy
+
+    y, p = softmax_problem(250, m, seed=1)
+    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    block = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20)
+    tested = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1)
+    with emulated_cupy.installed():
+        workers = Mixed(tile_size=96, gpu=True)
+        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=workers)
+        assert numbers(found) == pytest.approx(numbers(one), rel=1e-12)
+        tiles, on_gpus = re.search(r"(\d+) tiles, (\d+) on GPUs", found.operator_reason).groups()
+        assert 2 * int(on_gpus) == int(tiles)
+        blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20, parallel=workers)
+        assert blocks == pytest.approx(block, rel=1e-12)
+        again = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1, parallel=workers)
+        assert again.pvalue == tested.pvalue
+    with pytest.raises(TypeError, match="`gpu` is 2, expected True or False"):
+        Serial(gpu=2)
+
+
+class Mixed(Serial):
+    """Two workers, of which one has a GPU."""
+
+    def open(self):
+        return Store(), Store()
+
+    def close(self, held, failed):
+        pass
+
+    def results(self, held, work, tiles, given, progress):
+        for k, tile in enumerate(tiles):
+            one = work if k % 2 else replace(work, gpu=False)
+            yield Done(tile, held[k % 2].sums(one, tile, given), "worker", 0.0)

@@ -31,6 +31,7 @@ from kcalib.streaming._sums import KernelSums, Machine, block_size
 from kcalib.streaming._tally import SCORES, Tally, tally_of
 from kcalib.streaming._totals import BinTotals, Totals
 
+SUM_TOLERANCE = 1e-2  # of probabilities in low precision, of thousands of classes
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels
 
 
@@ -63,6 +64,13 @@ class ClassContents(Contents):
             m=m,
             beside=None,
         )
+
+    def check_values(self, rows: Rows) -> None:
+        p, labels = rows.predictions, rows.targets
+        if not np.all((p >= 0) & (p <= 1)) or not np.all(np.abs(p.sum(axis=1) - 1) <= SUM_TOLERANCE):  # NaN is neither
+            raise ValueError("there are rows whose predictions are no probabilities")
+        if labels.min() < 0 or labels.max() >= self.m:
+            raise ValueError(f"there are labels beyond 0 to {self.m - 1}")
 
     def plus(self, batch: Batch, threads: int | None) -> Self:
         if arrays.is_host(batch.predictions):

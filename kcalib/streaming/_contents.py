@@ -21,6 +21,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming._options import SharedOptions
+from kcalib.streaming._restored import check_rows, check_weight_sums, row_set
 from kcalib.streaming._rows import OpenRows, Rows, RowSet
 from kcalib.streaming._sample import RowSample
 
@@ -135,6 +136,10 @@ class Contents(ABC):
 
         Identical ones have no median: an error where the kernel will see others `elsewhere`.
         """
+
+    @abstractmethod
+    def check_values(self, rows: Rows) -> None:
+        """Refuse predictions and targets that are none, of rows from a file."""
 
     @abstractmethod
     def _rows_of_waiting(self) -> Rows:
@@ -261,14 +266,23 @@ class Contents(ABC):
         empty = cls.empty(options, threads)
         _check_like(arrays, empty.arrays())
 
-        def rows(of: str) -> Rows:
-            return Rows(*(arrays[name] for name in _names(of)))
+        seen = row_set(arrays["rows"].tolist())
 
-        intervals = arrays["rows"].tolist()
+        def rows(of: str) -> Rows:
+            found = Rows(*(arrays[name] for name in _names(of)))
+            check_rows(found, seen, of)
+            if len(found.numbers):
+                empty.check_values(found)
+            return found
+
+        tally = empty.tally.restored(arrays)
+        if tally.n != len(seen):
+            raise ValueError(f"there are sums of {tally.n} rows, but {len(seen)} were seen")
+        check_weight_sums(tally.n, tally.n_weighted, *tally.weight_sums())
         return replace(
             empty,
-            seen=RowSet(tuple(start for start, _ in intervals), tuple(stop for _, stop in intervals)),
-            tally=empty.tally.restored(arrays),
+            seen=seen,
+            tally=tally,
             opened=empty.opened.of(rows("open")),
             sample=RowSample.of(empty.sample.size, options.seed, rows("sample")),
             bandwidth_rows=int(arrays["bandwidth_rows"]),

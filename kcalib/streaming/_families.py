@@ -90,6 +90,23 @@ class Family:
             object.__setattr__(found, "weights", None)
         return found
 
+    def checked(self, columns: np.ndarray) -> Any:
+        """The same of parameters that come from elsewhere.
+
+        Raises
+        ------
+        ValueError
+            If they are not those of such distributions.
+        """
+        found = self.distribution(columns)
+        fields = {name: getattr(found, name) for name in FIELDS[type(found)]}
+        if isinstance(found, MultivariateNormal):
+            if not np.allclose(found.cov, found.scale_tril @ found.scale_tril.swapaxes(1, 2)):
+                raise ValueError("there are covariances with factors of others")
+            del fields["cov"]
+        type(found)(**fields)
+        return found
+
     @cached_property
     def row(self) -> Any:
         """One distribution of the family, for what depends on that alone."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._input.forecasts import Forecasts
+from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
 from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states
 from kcalib.streaming._families import Family
@@ -56,6 +56,11 @@ class WeightTally:
 
     def __add__(self, other: WeightTally) -> WeightTally:
         return WeightTally(self.n + other.n, self.n_weighted + other.n_weighted, self.weights + other.weights)
+
+    def weight_sums(self) -> tuple[float, float]:
+        """Sums of weights and of their squares."""
+        weight, squares = self.weights.to_float().tolist()
+        return weight, squares
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"counts": np.array([self.n, self.n_weighted], dtype=np.int64), **self.weights.named("weights")}
@@ -159,6 +164,10 @@ class ForecastContents(Contents):
     @classmethod
     def of(cls, options: Any, arrays: Any, threads: int | None) -> Self:
         return replace(super().of(options, arrays, threads), target_rows=int(arrays["target_rows"]))
+
+    def check_values(self, rows: Rows) -> None:
+        prediction = self.options.family.checked(rows.predictions)
+        prepare_forecasts(rows.targets if prediction.event_shape else rows.targets[:, 0], prediction)
 
     def score_totals(self, threads: int | None) -> ForecastTotals:
         """What is known without a kernel."""

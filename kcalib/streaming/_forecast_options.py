@@ -16,12 +16,13 @@ from kcalib._packing.target_marks import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.kernels import VECTOR_METRICS, Kernel
-from kcalib.streaming._families import Family
+from kcalib.streaming._families import FIELDS, KINDS, Family
 from kcalib.streaming._options import SharedOptions
 from kcalib.streaming._rows import PARTS
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
 MOST_RESAMPLES = 2**20
+LARGEST_SIZE = 2**20  # entries of a parameter of one distribution
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,19 @@ class ForecastOptions(SharedOptions):
             seed=check_integer("seed", seed, 0, LARGEST_SEED),
             part=check_integer("part", part, 0, PARTS - 1),
         )
+
+    @classmethod
+    def restored(cls, **known: Any) -> ForecastOptions:
+        prediction, sizes = known.pop("prediction"), known.pop("sizes")
+        options = cls.checked(**known)
+        if prediction is None:
+            return options
+        sizes = tuple(tuple(map(int, size)) for size in sizes)
+        if prediction not in KINDS or len(sizes) != len(FIELDS[KINDS[prediction]]):
+            raise ValueError(f"there is no family of distributions {prediction!r} of {len(sizes)} parameters")
+        if any(not 0 < entries <= LARGEST_SIZE for size in sizes for entries in size):
+            raise ValueError(f"distributions of {prediction} have no parameters of the shapes {sizes}")
+        return options.of_family(Family(prediction, sizes))
 
     def difference(self, other: SharedOptions) -> str | None:
         """As of all options; those without a family yet are for any."""

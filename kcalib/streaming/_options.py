@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -33,6 +33,11 @@ class SharedOptions(ABC):
     KERNELS: ClassVar[tuple[str, ...]] = ("kernel",)  # options that are known with their bandwidths later
     seed: int
     part: int
+
+    @classmethod
+    @abstractmethod
+    def restored(cls, **known: Any) -> Self:
+        """Options that come from a file, checked."""
 
     def with_kernels_of(self, other: SharedOptions) -> Self:
         """With the bandwidths of another state."""
@@ -120,6 +125,10 @@ class StateOptions(SharedOptions):
     def takes_checked(self) -> bool:
         """Whether what a source has checked is what an update would make of it: numbers of columns, probabilities."""
         return self.classes is None and not self.from_logits
+
+    @classmethod
+    def restored(cls, **known: Any) -> StateOptions:
+        return cls.checked(**known)
 
     def seen_row(self) -> Classification:
         """One row of the problem that the lens induces, for what depends on its size and classes alone."""

@@ -15,9 +15,9 @@ from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
 from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
 from kcalib.streaming._options import SharedOptions
+from kcalib.streaming._restored import LARGEST_WEIGHT
 from kcalib.streaming._saved import Saved
 
-LARGEST_WEIGHT = 2.0**18
 VALUES_AT_ONCE, ROWS_AT_ONCE = 2**24, 2**18  # of a batch; what is made of them takes less memory than a large batch
 
 
@@ -123,7 +123,7 @@ class ModelState(Saved):
     @classmethod
     def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         known = {field.name: options[field.name] for field in fields(cls.OPTIONS)}  # type: ignore[arg-type]
-        return cls._from(cls.OPTIONS(**known), arrays)
+        return cls._from(cls.OPTIONS.restored(**known), arrays)
 
     @classmethod
     def _from(cls, options: SharedOptions, arrays: Mapping[str, np.ndarray], threads: int | None = None) -> Self:

@@ -65,6 +65,11 @@ class Tally:
         """The number of rows."""
         return int(self.extremes.counts.sum())
 
+    def weight_sums(self) -> tuple[float, float]:
+        """Sums of weights and of their squares."""
+        weight, squares = self.scores.to_float()[:2].tolist()  # the first of `SCORES`
+        return weight, squares
+
     @cached_property
     def is_full(self) -> bool:
         """Whether sums are so large that no more can be added."""

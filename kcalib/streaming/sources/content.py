@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend.files import endless
+from kcalib._backend.files import endless, printable
 from kcalib._input.columns import FileError
 
 _MAGIC = {  # the second: an archive of nothing
@@ -52,7 +52,7 @@ def damaged(what: str, error: Exception) -> FileError:
         )
     if isinstance(error, MemoryError):
         return FileError(f"{what} does not fit into memory, if its header is right ({error}); use fewer samples")
-    reason = str(error) or type(error).__name__
+    reason = printable(" ".join(str(error).split())) or type(error).__name__
     return FileError(f"{what} is truncated or damaged ({reason}); write it again")
 
 

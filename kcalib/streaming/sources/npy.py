@@ -290,8 +290,9 @@ def npz_part(path: Path, wanted: Wanted) -> Part:
     pred = [array(group[0]) for group in found.groups]
     true = array(found.y_true) if file is None else label_array(file)
     if CLASSES_NAME in members and found.family is None:
-        with np.load(path, allow_pickle=False) as loaded:
-            found = with_classes(found, as_text(loaded[CLASSES_NAME]), true.dtype)
+        classes = array(CLASSES_NAME)
+        named = classes[:] if isinstance(classes, StoredArray) else _Reader(classes, 0).read(0, classes.shape[0])
+        found = with_classes(found, as_text(named), true.dtype)
     return NumpyPart(path, true, pred, found)
 
 

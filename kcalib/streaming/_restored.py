@@ -1,0 +1,60 @@
+"""What arrays of a file must be beyond types and shapes, so that whoever reads a state can rely on them.
+
+A checksum tells damage, not intent: numbers that are used as indices, or that results divide by, are looked at here,
+once, when a state is read (`Contents.of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kcalib.streaming._rows import PART, PARTS, Rows, RowSet
+
+LARGEST_WEIGHT = 2.0**18
+_ROUNDING = 1e-9
+
+
+def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
+    """The set of rows with these intervals.
+
+    Raises
+    ------
+    ValueError
+        If they are not disjoint and ascending, within the numbers that there are.
+    """
+    starts, stops = [], []
+    last = -1
+    for start, stop in intervals:
+        if not last < start < stop <= PARTS * PART:
+            raise ValueError(f"the rows {start} to {stop - 1} are not after {last}, or none")
+        starts.append(start)
+        stops.append(stop)
+        last = stop
+    return RowSet(tuple(starts), tuple(stops))
+
+
+def check_rows(rows: Rows, seen: RowSet, what: str) -> None:
+    """Refuse rows that are not among those seen, or have weights that there are none of."""
+    numbers, weights = rows.numbers, rows.weights
+    if not len(numbers):
+        return
+    if np.any(np.diff(numbers) <= 0):
+        raise ValueError(f"the {what} rows are not in ascending order")
+    starts, stops = np.array(seen.starts, np.int64), np.array(seen.stops, np.int64)
+    place = np.searchsorted(starts, numbers, side="right") - 1
+    if np.any(place < 0) or np.any(numbers >= stops[np.maximum(place, 0)]):
+        raise ValueError(f"the {what} rows are not among those that the state has seen")
+    if not np.all((weights >= 0) & (weights <= LARGEST_WEIGHT)):  # NaN is neither
+        raise ValueError(f"the {what} rows have weights beyond 0 to {LARGEST_WEIGHT:.0f}")
+
+
+def check_weight_sums(n: int, n_weighted: int, weight: float, squares: float) -> None:
+    """Refuse sums of weights, and of their squares, that n rows cannot have."""
+    if not 0 <= n_weighted <= n:
+        raise ValueError(f"{n_weighted} of {n} rows have weights")
+    few, many = 1 - _ROUNDING, 1 + _ROUNDING
+    possible = squares <= LARGEST_WEIGHT * weight * many and weight * weight <= n * squares * many
+    if not (possible and (n_weighted or (n * few <= weight <= n * many and n * few <= squares <= n * many))):
+        raise ValueError(f"the weights of {n} rows cannot have the sum {weight:.6g} and squares of sum {squares:.6g}")

@@ -1,0 +1,73 @@
+"""States whose checksum is right although their contents are none: refused before a number is used as an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fuzz_readers
+import numpy as np
+import pytest
+
+from kcalib.distributions import MultivariateNormal, Normal
+from kcalib.kernels import Exponential
+from kcalib.streaming import CalibrationState, ForecastState
+from kcalib.streaming._file import packed, unpacked
+
+RNG = np.random.default_rng(0)
+N = 40
+P, Y = RNG.dirichlet(np.ones(3), size=N), RNG.integers(3, size=N)
+MEAN, STD = RNG.normal(size=N), RNG.uniform(0.5, 2, size=N)
+CLASSES = CalibrationState(3, n_columns=16, n_resamples=1).update(Y, P)
+FORECASTS = ForecastState(n_columns=16).update(MEAN, Normal(MEAN, STD))
+VECTORS = ForecastState(n_columns=16, kernel=Exponential(1.0)).update(
+    RNG.normal(size=(N, 2)), MultivariateNormal(RNG.normal(size=(N, 2)), np.tile(np.eye(2), (N, 1, 1)))
+)
+
+
+def forged(state, *, options=None, **arrays):
+    """The bytes of a state with other entries, and a checksum that is right."""
+    content = unpacked(state.to_bytes(), "it")
+    found = {name: array.copy() for name, array in content.arrays.items()}
+    for name, (place, value) in arrays.items():
+        found[name][place] = value
+    return packed(content._replace(arrays=found, options=content.options | (options or {})))
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "match"),
+    [
+        (CLASSES, {"open_targets": (3, 3)}, "labels beyond 0 to 2"),
+        (CLASSES, {"sample_targets": (0, -(2**62))}, "labels beyond 0 to 2"),
+        (CLASSES, {"sample_predictions": ((2, 1), np.nan)}, "no probabilities"),
+        (CLASSES, {"open_predictions": ((2, 1), 1.5)}, "no probabilities"),
+        (CLASSES, {"open_numbers": (1, 2**50)}, "not in ascending order"),
+        (CLASSES, {"sample_numbers": (N - 1, 2**50)}, "not among those that the state has seen"),
+        (CLASSES, {"open_weights": (1, np.nan)}, "weights beyond 0 to"),
+        (CLASSES, {"rows": ((0, 1), 0)}, "rows 0 to -1 are"),
+        (CLASSES, {"rows": ((0, 1), 2**63 - 1)}, "but 9223372036854775807 were seen"),
+        (CLASSES, {"rows": ((0, 1), N + 1)}, "sums of 40 rows, but 41 were seen"),
+        (CLASSES, {"scores_high": (0, -1)}, "cannot have the sum"),
+        (CLASSES, {"n_weighted": ((), -1)}, "-1 of 40 rows have weights"),
+        (CLASSES, {"options": {"n_bins": -1}}, "`n_bins` is -1"),
+        (CLASSES, {"options": {"n_columns": 2**62}}, "n_columns"),
+        (FORECASTS, {"open_targets": ((0, 0), np.inf)}, "is inf"),
+        (FORECASTS, {"open_predictions": ((0, 1), -1.0)}, "`std.0.` is -1"),
+        (FORECASTS, {"sample_predictions": ((0, 0), np.nan)}, "`mean.0.` is nan"),
+        (FORECASTS, {"weights_high": (0, 0)}, "cannot have the sum"),
+        (FORECASTS, {"options": {"sizes": ((2**62,), (2**62,))}}, "no parameters of the shapes"),
+        (FORECASTS, {"options": {"prediction": "Beta"}}, "no family of distributions 'Beta'"),
+        (VECTORS, {"open_predictions": ((0, 2), 7.0)}, "covariances with factors of others"),
+    ],
+)
+def test_forged_contents_are_refused(state, change, match):
+    assert type(state).from_bytes(forged(state)) == state
+    with pytest.raises(ValueError, match=match):
+        type(state).from_bytes(forged(state, **change))
+
+
+def test_mutated_files_end_in_values_or_one_line(tmp_path: Path):
+    """A few inputs of the campaign of `fuzz_readers`; each child that reads them must live."""
+    counts, findings, end = fuzz_readers.campaign(tmp_path, 240, begin=10**6)
+    assert findings == {} and end == 10**6 + 240
+    assert {name.partition(" ")[0] for name in counts} == set(fuzz_readers.KINDS)
+    assert sum(count for name, count in counts.items() if name.endswith("fine")) > 10

@@ -48,7 +48,7 @@ def wasserstein_distance(
 
     over the couplings w of the weights of P and of P'. Between samples, whose components are points, that is the
     Wasserstein distance of order s, under the Euclidean distance. So is that between counts, by sums over all that have
-    a probability above 1e-15, but for counts beyond 20,000 or on a GPU, which 128 quantiles stand for.
+    a probability above 1e-15, but for counts beyond 20,000, which 128 quantiles stand for.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def wasserstein_distance(
     ValueError
         If the distributions are of different kinds or sizes, or an option is out of range.
     NotImplementedError
-        For mixtures of several components, or samples of unequal weights, on a GPU.
+        For mixtures of several components, or samples of vectors with unequal weights, on a GPU.
     MemoryError
         If the table takes more memory than is allowed.
 
@@ -122,7 +122,7 @@ def wasserstein_distance(
     if other is not None:
         _check_distribution("other", other)
     order = _check_order(order)
-    sides = [_counts_on_host(one) for one in (prediction, other) if one is not None]
+    sides = [_counted(one) for one in (prediction, other) if one is not None]
     if (counted := [one for one in sides if one is not None]) and len(counted) == len(sides):
         return wasserstein_table(*counted, order=order, max_memory=max_memory, threads=threads)
     points, components = _points(prediction, other), prediction.components()
@@ -242,11 +242,9 @@ def _needed_components(name: str, distribution: Distribution) -> Components:
     return components
 
 
-def _counts_on_host(distribution: Distribution) -> Components | None:
-    """Counts as atoms, whose distances are finite sums; None where they are too many, or on a GPU."""
-    if not isinstance(distribution, Counts) or arrays.is_cuda(distribution.expected_value()):
-        return None
-    return distribution._atoms()
+def _counted(distribution: Distribution) -> Components | None:
+    """Counts as atoms, whose distances are finite sums; None where they are too many."""
+    return distribution._atoms() if isinstance(distribution, Counts) else None
 
 
 def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, Any] | None:

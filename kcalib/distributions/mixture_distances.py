@@ -96,6 +96,8 @@ def _device_table(left: _Mixtures, right: _Mixtures, order: float) -> Array:
             return scale * xp.mean((gaps / scale[:, :, None]) ** order, axis=2) ** (1 / order)
 
         return in_rows(left.n, right.n, K, xp, between_lines)
+    if left.on_a_line and K > 1:
+        return _device_line_table(left, right, order)
     if not (alike and K == 1):
         arrays.check_not_cuda(left.points, "optimal transport between mixtures of several components")
 
@@ -107,6 +109,32 @@ def _device_table(left: _Mixtures, right: _Mixtures, order: float) -> Array:
 
     width = left.points.shape[2] ** (1 if left.roots is None else 2)
     return in_rows(left.n, right.n, width, xp, between_components)
+
+
+def _device_line_table(left: _Mixtures, right: _Mixtures, order: float) -> Array:
+    """Points of any weights on a line, as `_Job` has them on the host."""
+    xp = arrays.namespace(left.points)
+
+    def ascending(side: _Mixtures) -> tuple[Array, Array]:
+        x, present = side.points[:, :, 0], side.weights > 0
+        highest = xp.max(xp.where(present, x, -xp.inf), axis=1)
+        x = xp.where(present, x, highest[:, None])
+        ranks = xp.argsort(x, axis=1, stable=True)
+        return xp.take_along_axis(x, ranks, axis=1), xp.take_along_axis(side.weights, ranks, axis=1)
+
+    (x, w), (y, v) = ascending(left), ascending(right)
+    n_others, K, L = right.n, x.shape[1], y.shape[1]
+
+    def between(rows: slice) -> Array:
+        n_rows = len(x[rows])
+        a, of_a = (xp.repeat(one[rows], n_others, axis=0) for one in (x, w))
+        b, of_b = (xp.tile(one, (n_rows, 1)) for one in (y, v))
+        largest = xp.maximum(xp.abs(a[:, -1] - b[:, 0]), xp.abs(b[:, -1] - a[:, 0]))
+        scale = xp.where(largest > 0, largest, 1.0)
+        costs = line_costs(a / scale[:, None], of_a, b / scale[:, None], of_b, order)
+        return (scale * costs ** (1 / order)).reshape(n_rows, n_others)
+
+    return in_rows(left.n, n_others, K + L, xp, between)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from typing import Literal
 import numpy as np
 import scipy
 
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+
 Way = Literal["only_coupling", "permutations", "assignments", "knapsack", "shortest_paths", "linear_programmes"]
 
 PERMUTED = 3  # size of assignments up to which trying all permutations is fastest
@@ -104,25 +107,24 @@ def _knapsack(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.
     return np.sum(taken * first + (sorted_weights - taken) * second, axis=1)
 
 
-def line_costs(
-    points: np.ndarray, weights: np.ndarray, others: np.ndarray, other_weights: np.ndarray, order: float
-) -> np.ndarray:
-    """Least costs |x - y|^order between points on a line, shape (P,).
+def line_costs(points: Array, weights: Array, others: Array, other_weights: Array, order: float) -> Array:
+    """Least costs |x - y|^order between points on a line, shape (P,); on the host, or of CuPy arrays.
 
     `points` and `weights` have shape (P, K), those of the others (P, L); the points ascend.
     """
-    levels, other_levels = np.cumsum(weights, axis=1), np.cumsum(other_weights, axis=1)
+    xp, K = arrays.namespace(points), points.shape[1]
+    levels, other_levels = xp.cumsum(weights, axis=1), xp.cumsum(other_weights, axis=1)
     levels[:, -1] = other_levels[:, -1] = 1.0
-    K = levels.shape[1]
-    ends = np.concatenate([levels, other_levels], axis=1)
-    ranks = np.argsort(ends, axis=1, kind="stable")
-    lengths = np.diff(np.take_along_axis(ends, ranks, axis=1), axis=1, prepend=0.0)
+    ends = xp.concatenate([levels, other_levels], axis=1)
+    ranks = xp.argsort(ends, axis=1, stable=True)
+    ends = xp.take_along_axis(ends, ranks, axis=1)
+    ends[:, 1:] -= ends[:, :-1].copy()  # lengths between them
     # Below the end of that rank lie so many ends of either side: the next point of each is the one there.
-    passed = np.cumsum(ranks < K, axis=1) - (ranks < K)
-    other_passed = np.cumsum(ranks >= K, axis=1) - (ranks >= K)
-    x = np.take_along_axis(points, np.minimum(passed, K - 1), axis=1)
-    y = np.take_along_axis(others, np.minimum(other_passed, others.shape[1] - 1), axis=1)
-    return np.sum(lengths * np.abs(x - y) ** order, axis=1)
+    passed = xp.cumsum(ranks < K, axis=1) - (ranks < K)
+    other_passed = xp.cumsum(ranks >= K, axis=1) - (ranks >= K)
+    x = xp.take_along_axis(points, xp.minimum(passed, K - 1), axis=1)
+    y = xp.take_along_axis(others, xp.minimum(other_passed, others.shape[1] - 1), axis=1)
+    return xp.sum(ends * xp.abs(x - y) ** order, axis=1)
 
 
 def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -307,7 +307,11 @@ def test_distances_of_other_orders_and_under_kernels(cupy):
     for table, name in zip(pairs, ("normal", "mixture"), strict=True):
         expected = D.mmd_distance(FAMILIES[name][0](np.asarray), bandwidth=0.7)
         np.testing.assert_allclose(table.get() ** 2, expected**2, atol=1e-14)
-    for name, options in (("mixture", {}), ("vector_samples", {}), ("weighted", {"order": 1})):
+    with stays_on_device(at_most=1):
+        weighted = D.wasserstein_distance(FAMILIES["weighted"][0](cupy.asarray), order=1)
+    expected = D.wasserstein_distance(FAMILIES["weighted"][0](np.asarray), order=1)
+    np.testing.assert_allclose(weighted.get(), expected, rtol=1e-12, atol=1e-15)
+    for name, options in (("mixture", {}), ("vector_samples", {})):
         with pytest.raises(
             NotImplementedError, match="^optimal transport between mixtures of several components cannot"
         ):

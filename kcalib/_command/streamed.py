@@ -138,9 +138,7 @@ def streamed(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -
 def completed(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
     """The state with all samples, or those of --rows, as --checkpoint and --resume say."""
     checkpoint = arguments.checkpoint
-    if checkpoint is not None and checkpoint.is_dir():
-        raise FileError(f"--checkpoint {checkpoint} is a folder, expected the name of a file")
-    if checkpoint is not None and checkpoint.exists() and not arguments.resume:
+    if checkpoint is not None and checkpoint.is_file() and not arguments.resume:
         raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
     try:
         state = run(

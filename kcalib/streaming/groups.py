@@ -218,7 +218,7 @@ def _order(name: Name) -> tuple[bool, Name]:
 def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
     """The names in a batch, and which of them each sample has."""
     if isinstance(group, (int, np.integer, np.bool_)):
-        return [int(group)], np.zeros(n, dtype=np.int64)
+        return [check_integer("group", int(group), -(2**63), 2**63 - 1)], np.zeros(n, dtype=np.int64)
     if isinstance(group, str):
         return [str(group)], np.zeros(n, dtype=np.int64)
     is_list = isinstance(group, (list, tuple))
@@ -237,14 +237,21 @@ def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
         raise TypeError(f"`group` has dtype {found.dtype}, expected integers or strings{_of_dates(found.dtype)}")
     if found.shape != (n,):
         raise ValueError(f"`group` has shape {found.shape}, expected ({n},): the group of each sample")
-    names, number = np.unique(found.astype(np.int64) if found.dtype.kind == "b" else found, return_inverse=True)
+    if found.dtype.kind != "U" and found.size and int(found.max()) > 2**63 - 1:
+        check_integer(f"group[{int(found.argmax())}]", int(found.max()), -(2**63), 2**63 - 1)
+    names, number = np.unique(found if found.dtype.kind == "U" else found.astype(np.int64), return_inverse=True)
     return names.tolist(), number
 
 
 def _kind(name: Any, row: int) -> type:
     """`str` or `int`, of which booleans are."""
-    if isinstance(name, (str, int, np.integer, np.bool_)):
-        return str if isinstance(name, str) else int
+    if isinstance(name, str):
+        if name.endswith("\0"):  # NumPy's strings do not keep it
+            raise ValueError(f"`group[{row}]` is {name!r}, expected a name that does not end with a null character")
+        return str
+    if isinstance(name, (int, np.integer, np.bool_)):
+        check_integer(f"group[{row}]", int(name), -(2**63), 2**63 - 1)
+        return int
     hint = "; pass strings, such as those of date.isoformat()" if hasattr(name, "isoformat") else ""
     raise TypeError(f"`group[{row}]` is {name!r}, expected an integer or a string{hint}")
 

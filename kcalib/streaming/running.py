@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kcalib._backend.files import printable
-from kcalib._backend.options import OptionError, check_integer
+from kcalib._backend.options import OptionError, check_integer, check_positive
 from kcalib._input.source import Source, rows_of
 from kcalib.streaming._file import Content, packed, read, unpacked, write
 from kcalib.streaming._progress import row_progress
@@ -175,10 +175,16 @@ def run(
     1000
     """
     samples = _samples(state, source)
+    if log_seconds is not None:
+        log_seconds = check_positive("log_seconds", log_seconds)
+    if checkpoint_seconds != 0:
+        checkpoint_seconds = check_positive("checkpoint_seconds", checkpoint_seconds, ", or 0")
     begin, end = checked_rows(rows, samples.n)
     first_row = check_integer("first_row", first_row, 0)
     note = Note(samples.describe(), samples.fingerprint(), begin, end, state.options.part, first_row, finished=False)
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.is_dir():
+        raise OptionError("checkpoint", f"is {str(path)!r}, a folder; name a file in it")
     if path is not None and path.exists():
         if not resume:
             raise FileExistsError(

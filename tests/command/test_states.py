@@ -320,7 +320,7 @@ def test_the_file_that_is_at_fault_is_named(folder, capsys):
         ),
         (
             ["evaluate", "all.npz", "--checkpoint", "parts"],
-            "all.npz: --checkpoint parts is a folder, expected",
+            "all.npz: --checkpoint is 'parts', a folder; name a file in it",
         ),
         (
             ["update", "s.kcalib", "all.npz", "--rows", "6000:"],

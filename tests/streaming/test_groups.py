@@ -132,6 +132,10 @@ def test_weights_and_single_names():
             r"`group\[0\]` is 'a' and `group\[7\]` is 1, expected integers or strings alone; pass strings for all",
         ),
         ([None] * 50, TypeError, r"`group\[0\]` is None, expected an integer or a string"),
+        (["a", "a\0"] * 25, ValueError, r"`group\[1\]` is 'a.x00', expected a name that does not end with a null"),
+        ([1, 2**70] * 25, ValueError, r"`group\[1\]` is 1180591620717411303424, expected an integer between -9223"),
+        (2**70, ValueError, "`group` is 1180591620717411303424, expected an integer between -9223"),
+        (np.full(50, 2**63, np.uint64), ValueError, r"`group\[0\]` is 9223372036854775808, expected an integer betw"),
         (
             np.arange(50),
             ValueError,

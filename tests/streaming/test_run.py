@@ -110,6 +110,19 @@ def test_a_source_that_is_not_ours_is_checked(data):
         run(CalibrationState(4), source(data))
 
 
+def test_options_are_checked_before_the_work(tmp_path, data):
+    for options, kind, message in (
+        ({"checkpoint": tmp_path}, ValueError, "`checkpoint` is '.*', a folder; name a file in it"),
+        ({"checkpoint_seconds": "1"}, TypeError, "`checkpoint_seconds` is '1', expected a positive number"),
+        ({"checkpoint_seconds": -1}, ValueError, "`checkpoint_seconds` is -1, expected a positive finite number, or 0"),
+        ({"log_seconds": 0}, ValueError, "`log_seconds` is 0, expected a positive finite number"),
+    ):
+        empty = state()
+        with pytest.raises(kind, match=message):
+            run(empty, source(data), **options)
+        assert empty.n_samples == 0
+
+
 def test_shares_of_a_source_merge_into_all_of_it(data, undisturbed):
     kernel = undisturbed.kernel
     shares = [run(state(kernel=kernel), source(data), rows=rows) for rows in ((7000, None), (0, 300), (300, 7000))]

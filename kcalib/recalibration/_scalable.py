@@ -90,11 +90,11 @@ class Labels(Scalable):
         if floor is None:
             raise ValueError(
                 f"{found}: the likelihood is 0 at every temperature; pass floor=1e-7, to which smaller probabilities "
-                "are then raised, or logits, or use criterion='skce'"
+                "are then raised, or logits"
             )
         warn(
             f"{found}: smaller probabilities were raised to floor={floor:g}, on which the temperature depends; pass "
-            "another floor=, or logits, or use criterion='skce', which takes zeros as they are",
+            "another floor=, or logits",
             ProbabilityFloorWarning,
         )
         return self.raised(floor), floor

@@ -67,11 +67,11 @@ class TemperatureScaling(Parametrised):
     confidence_level : float
         Of the confidence interval, between 0 and 1.
     floor : float, optional
-        For "likelihood" of class probabilities, 1e-300 to 0.1. Where a label of the fit has the probability 0, as
-        trees, nearest neighbours and naive Bayes predict it, the likelihood is 0 at every temperature: all smaller
+        1e-300 to 0.1. Where a label of the fit has the probability 0, as trees, nearest neighbours and naive Bayes
+        predict it, the likelihood is 0 at every temperature, and zeros stay zeros whatever the SKCE says: all smaller
         probabilities are then raised to this number before they are scaled, by `fit` and by `transform`, with a
-        warning. T depends on it: each such label adds -log(floor) / T to the sum of losses. None: `fit` raises an
-        error instead. Where no label has the probability 0, all probabilities stay as they are.
+        warning. T depends on it: each such label adds -log(floor) / T to the sum of log losses. None: an error by the
+        likelihood, and zeros as they are by the SKCE. Where no label has the probability 0, nothing is raised.
     kernel, target_kernel : optional
         For "skce", as in `kcalib.skce`, with its defaults.
     threads : int, optional
@@ -234,8 +234,9 @@ class TemperatureScaling(Parametrised):
         given = scalable(data, y_pred, from_logits)
         names = None, None
         self.floor_ = None
-        if self.criterion == "likelihood":
+        if floor is not None or self.criterion == "likelihood":
             given, self.floor_ = given.made_possible(floor)
+        if self.criterion == "likelihood":
             found = highest(given.likelihood(), bounds, level)
         else:
             criterion = SKCECriterion(given, self._options())

@@ -74,7 +74,7 @@ def check_temperature(y: np.ndarray, p: Any, criterion: str) -> None:
     if not at_bound:
         assert 0.01 < scaling.temperature_ < 100
     zeros = isinstance(p, np.ndarray) and bool((p[np.arange(len(y)), y] == 0).any())
-    assert (scaling.floor_ is not None) == (zeros and criterion == "likelihood")
+    assert (scaling.floor_ is not None) == zeros
     assert any(one.category is ProbabilityFloorWarning for one in caught) == (scaling.floor_ is not None)
     q = scaling.transform(p)
     if isinstance(q, np.ndarray):

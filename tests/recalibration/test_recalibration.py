@@ -495,7 +495,10 @@ def test_label_of_probability_zero():
     found = r"`y_true\[7\]` is class \w+, whose predicted probability is 0 \(so for 1 of 50"
     with pytest.raises(ValueError, match=found + r".*pass floor=1e-7"):
         TemperatureScaling(floor=None).fit(y, p)
-    assert TemperatureScaling(criterion="skce").fit(y, p).floor_ is None  # zeros are zeros
+    zeros = TemperatureScaling(criterion="skce", floor=None).fit(y, p)
+    assert zeros.floor_ is None and (zeros.transform(p)[7] == 0).sum() == 3
+    with pytest.warns(ProbabilityFloorWarning, match=found):
+        assert (TemperatureScaling(criterion="skce").fit(y, p).transform(p) > 0).all()
     raised = np.maximum(p, 1e-5)
     raised /= raised.sum(axis=1, keepdims=True)
     with pytest.warns(ProbabilityFloorWarning, match=found + r".*raised to floor=1e-05"):

@@ -22,7 +22,7 @@ srun --mpi="${KCALIB_MPI:-pmi2}" --kill-on-bad-exit=1 python -m mpi4py -m kcalib
   --checkpoint "$predictions.journal" --resume --threads "${SLURM_CPUS_PER_TASK:-1}" ${KCALIB_OPTIONS:-} &
 child=$!
 signalled=0
-trap 'signalled=1; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
+trap 'signalled=1; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
 wait "$child"
 code=$?
 if [ "$signalled" = 1 ]; then # that ended `wait`, not the ranks, which end by the signal

@@ -8,11 +8,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from kcalib._backend.files import printable
-from kcalib._command.files import FileError
 from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, message_of, report
 
 if TYPE_CHECKING:
@@ -50,31 +50,50 @@ def check_parallel(arguments: argparse.Namespace) -> None:
 
 def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
     """The exit code of `run`, with the workers of `arguments.parallel` in place of what the user wrote."""
-    journal = arguments.checkpoint
+    kind = arguments.parallel[0]
     try:
         arguments.parallel = _transport(arguments)
-        if journal is not None and journal.exists() and not arguments.resume:
-            raise FileError(f"{journal} exists; go on from it by --resume, or remove it")
-    except (ImportError, RuntimeError, FileError) as error:
+    except (ImportError, RuntimeError) as error:
         report(f"error: {message_of(error)}")
         return BAD_INPUT
+    try:
+        return _ended(arguments.parallel, arguments.checkpoint, arguments.resume, run)
+    finally:
+        if kind == "mpi":
+            _leave_mpi()
+
+
+def _ended(transport: Parallel, journal: Path | None, resume: bool, run: Callable[[], int]) -> int:
     from kcalib.parallel import RankError
 
-    leads = arguments.parallel.leads
+    def checked() -> int:
+        if journal is not None and journal.exists() and not resume:
+            report(f"error: {printable(str(journal))} exists; go on from it by --resume, or remove it")
+            return BAD_INPUT
+        return run()
+
+    stopped = SAVED if journal is not None else INTERRUPTED
     try:
-        with _signals(leads):
-            return arguments.parallel.agreed(run)
+        with _signals(transport.leads):
+            return transport.agreed(checked)
     except RankError:  # the first rank says why
-        return SAVED if journal is not None else INTERRUPTED
+        return stopped
     except KeyboardInterrupt as stop:
         why = str(stop) or "interrupted"
         if journal is None:
             report(f"{why}; with --checkpoint FILE the same command would go on from here")
-            return INTERRUPTED
-        report(
-            f"{why}: finished tiles are in {printable(str(journal))}; the same command with --resume goes on from there"
-        )
-        return SAVED
+        else:
+            where = printable(str(journal))
+            report(f"{why}: finished tiles are in {where}; the same command with --resume goes on from there")
+        return stopped
+
+
+def _leave_mpi() -> None:
+    """All ranks have ended the call: an exit code that is not 0 is no reason for MPI to kill the others."""
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def shared_out(transport: Parallel | None) -> AbstractContextManager[Run | None]:

@@ -12,6 +12,7 @@ import pickle
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -132,8 +133,7 @@ class MPI(Parallel):
             value = make()
         except BaseException as error:
             _end(comm, _said(error))
-            if isinstance(error, Exception):  # an interrupt has reached the others as well, who may be gone
-                _drop_results(comm)
+            _drop_results(comm)
             raise
         finally:
             held.calling = False
@@ -170,6 +170,7 @@ class MPI(Parallel):
         missing = frozenset().union(*comm.allgather([]))
         _shared(comm, {key: given[key] for key in work.needs if key in missing})
         left, busy, status = iter(tiles), 0, MPI.Status()
+        here: deque[Done] = deque()  # sums that have arrived
 
         def give(rank: int) -> int:
             tile = next(left, None)
@@ -177,7 +178,7 @@ class MPI(Parallel):
                 comm.send((work, tile), dest=rank, tag=ORDER)
             return tile is not None
 
-        def arrived() -> Iterator[Done]:
+        def look() -> None:
             nonlocal busy
             while comm.iprobe(source=MPI.ANY_SOURCE, tag=DONE, status=status):
                 rank = status.Get_source()
@@ -185,20 +186,35 @@ class MPI(Parallel):
                 busy += give(rank) - 1
                 if isinstance(done, Failed):
                     raise TileError(done.tile, len(tiles), f"failed on rank {rank}: {done.why}")
-                yield done
+                here.append(done)
 
         for _ in range(AHEAD):
             for rank in range(1, comm.size):
                 busy += give(rank)
         for tile in left:
             start = time.perf_counter()
-            sums = store.sums(work, tile, given, progress(tile))
+            sums = store.sums(work, tile, given, _both(progress(tile), look))
             assert sums is not None
-            yield Done(tile, sums, worker_name(), time.perf_counter() - start)
-            yield from arrived()
-        while busy:
-            yield from arrived()
+            here.append(Done(tile, sums, worker_name(), time.perf_counter() - start))
+            look()
+            while here:
+                yield here.popleft()
+        while busy or here:
+            look()
+            while here:
+                yield here.popleft()
             time.sleep(NAP)
+
+
+def _both(progress: Progress, look: Callable[[], None]) -> Callable[[float], None]:
+    """What a sweep calls some ten times a second."""
+
+    def call(done: float) -> None:
+        if progress is not None:
+            progress(done)
+        look()
+
+    return call
 
 
 def _end(comm: Any, failure: str | None) -> None:
@@ -206,9 +222,34 @@ def _end(comm: Any, failure: str | None) -> None:
         comm.send(failure, dest=rank, tag=END)
 
 
+class Ended(Exception):
+    """Nobody waits for the tile at hand."""
+
+
 def _served(comm: Any, store: Store) -> Any:
     """Compute what rank 0 sends, until it ends the call; its result."""
+    try:
+        failure = _serve(comm, store)
+    except BaseException:  # such as an interrupt
+        comm.send(None, dest=0, tag=END)
+        raise
+    if failure is None:
+        return _shared(comm, None)
+    while comm.iprobe(source=0, tag=ORDER):
+        comm.recv(source=0, tag=ORDER)
+    comm.send(None, dest=0, tag=END)
+    raise RankError(f"the call ended on rank 0: {failure}")
+
+
+def _serve(comm: Any, store: Store) -> str | None:
+    """The same, but why it ended."""
     given: Mapping[str, Any] = {}
+    sending: list[Any] = []
+
+    def look(done: float) -> None:
+        if comm.iprobe(source=0, tag=END):
+            raise Ended
+
     while not comm.iprobe(source=0, tag=END):
         if not comm.iprobe(source=0, tag=ORDER):
             time.sleep(NAP)
@@ -220,19 +261,17 @@ def _served(comm: Any, store: Store) -> Any:
             continue
         start = time.perf_counter()
         try:
-            sums = store.sums(work, tile, given)
+            sums = store.sums(work, tile, given, look)
             assert sums is not None
             found: Done | Failed = Done(tile, sums, worker_name(), time.perf_counter() - start)
+        except Ended:
+            break
         except Exception as error:
             found = Failed(tile, _said(error))
-        _send(comm, found)
-    failure = comm.recv(source=0, tag=END)
-    if failure is None:
-        return _shared(comm, None)
-    while comm.iprobe(source=0, tag=ORDER):
-        comm.recv(source=0, tag=ORDER)
-    comm.send(None, dest=0, tag=END)
-    raise RankError(f"the call ended on rank 0: {failure}")
+        _wait(sending)
+        sending = _send(comm, found)
+    _wait(sending)
+    return comm.recv(source=0, tag=END)
 
 
 def _drop_results(comm: Any) -> None:
@@ -262,13 +301,19 @@ def _pieces(content: memoryview) -> Iterator[memoryview]:
         yield content[start : start + PIECE]
 
 
-def _send(comm: Any, value: Any) -> None:
-    """To rank 0, of any size."""
+def _send(comm: Any, value: Any) -> list[Any]:
+    """To rank 0, of any size: what is on its way."""
     contents = _pickled(value)
-    comm.send([len(content) for content in contents], dest=0, tag=DONE)
-    for content in contents:
-        for piece in _pieces(content):
-            comm.Send(piece, dest=0, tag=DONE)
+    sizes = comm.isend([len(content) for content in contents], dest=0, tag=DONE)
+    return [sizes, *(comm.Isend(piece, dest=0, tag=DONE) for content in contents for piece in _pieces(content))]
+
+
+def _wait(sending: list[Any]) -> None:
+    """Until all has gone; MPI's own waiting takes a whole processor."""
+    while sending:
+        sending[:] = [request for request in sending if not request.Test()]
+        if sending:
+            time.sleep(NAP)
 
 
 def _received(comm: Any, rank: int) -> Any:

@@ -96,7 +96,7 @@ def test_sigterm(tmp_path):
     y, p = softmax_problem(80_000, 10, seed=0)
     np.savez(tmp_path / "model.npz", labels=y, probs=p)
     journal = tmp_path / "tiles"
-    arguments = [sys.executable, "-m", "kcalib", "evaluate", str(tmp_path / "model.npz"), "--bandwidth", "0.5"]
+    arguments = [sys.executable, "-P", "-m", "kcalib", "evaluate", str(tmp_path / "model.npz"), "--bandwidth", "0.5"]
     arguments += ["--method", "spectrum", "--parallel", "processes:2", "--checkpoint", str(journal)]
     run = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60

@@ -1,6 +1,6 @@
-"""A program for MPI: every rank makes the calls that the arguments say, and prints what they return.
+"""A program for MPI: every rank makes the calls that the arguments say, and writes what they return.
 
-mpiexec -n 2 python -m mpi4py mpi_calls.py WHAT [JOURNAL]
+mpiexec -n 2 python -m mpi4py mpi_calls.py FOLDER WHAT [JOURNAL]
 """
 
 from __future__ import annotations
@@ -44,8 +44,13 @@ def fail() -> None:
     raise ValueError("a tile that cannot be computed")
 
 
-def main(what: str, journal: str | None = None) -> None:
+def main(folder: str, what: str, journal: str | None = None) -> None:
     rank = MPI.COMM_WORLD.rank
+
+    def say(*values: Any) -> None:
+        with open(os.path.join(folder, str(rank)), "a") as file:  # standard output of ranks is mixed by the letter
+            file.write(json.dumps([rank, *values]) + "\n")
+
     y, p = samples() if rank == 0 else (None, None)
     mpi.PIECE = 1000  # so that messages have several pieces
     if what == "killed" and rank == 1:
@@ -59,13 +64,13 @@ def main(what: str, journal: str | None = None) -> None:
         if what == "calls":
             blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
             test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=parallel)
-            print(json.dumps([rank, value, blocks.value, blocks.standard_error, test.statistic]), flush=True)
+            say(value, blocks.value, blocks.standard_error, test.statistic)
             try:
                 kcalib.skce(y, p, kernel="none", parallel=parallel)
             except Exception as error:
-                print(json.dumps([rank, type(error).__name__, str(error)]), flush=True)
+                say(type(error).__name__, str(error))
         else:
-            print(json.dumps([rank, value, *(str(one.message) for one in caught)]), flush=True)
+            say(value, *(str(one.message) for one in caught))
 
 
 if __name__ == "__main__":

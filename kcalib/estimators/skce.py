@@ -155,7 +155,7 @@ def skce(
     ----------
     y_true : array_like, shape (n,) or (n, m)
         Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets: numbers, shape (n,), or
-        vectors, shape (n, d). Or a `kcalib.streaming.Source` of labels and predictions, for the estimators "block",
+        vectors, shape (n, d). Or a `kcalib.streaming.Source` of both, for the estimators "block",
         "linear" and "features", which read it in pieces; `y_pred` is then left out.
     y_pred : array_like, shape (n, m) or (n,), or Distribution
         Predicted probabilities; rows sum to 1. For a binary problem also the probability of

@@ -441,6 +441,9 @@ def test_parquet_errors(tmp_path):
     assert "column 'y' has no value in row 2" in error_of(write_parquet(path, p=[0.5] * 3, y=[0, 1, None]))
     assert "has 1 numbers in row 1, expected 2" in error_of(write_parquet(path, p=[[0.5, 0.5], [1.0]], y=[0, 1]))
     assert "missing number in row 1" in error_of(write_parquet(path, p=[[0.5, 0.5], [1.0, None]], y=[0, 1]))
+    write_parquet(path, p=[0.5, 0.5], y=["aXc", "b"])
+    path.write_bytes(path.read_bytes().replace(b"aXc", b"a\xffc"))
+    assert "column 'y' holds text that is not UTF-8" in error_of(path)
     nested = [[[0.5], [0.5]], [[1.0], [0.0]]]
     assert "column 'p' has lists of lists (list<" in error_of(write_parquet(path, p=nested, y=[0, 1]))
     with pytest.raises(FileError, match=r"m.parquet: column 'p' has lists of lists .*expected one list of numbers"):

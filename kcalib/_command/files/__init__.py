@@ -1,7 +1,7 @@
 """Predictions and labels or targets from .npz, .npy, .csv and .parquet files.
 
-A file is a set of named arrays or columns (`source`), which the module of its format gives. `names` finds the
-predictions and the labels among them, and `predictions` reads just those. Values are checked later, by
+A file is a set of named arrays or columns (`source`), which the module of its format gives. `_input.columns` finds the
+predictions and the labels among them, `_input.parameters` predicted distributions, and `predictions` reads just those. Values are checked later, by
 `kcalib._input` and `kcalib.distributions`. Nothing is ever unpickled.
 """
 

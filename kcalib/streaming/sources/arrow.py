@@ -213,7 +213,10 @@ def arrow_array(column: Any, name: str, at: int = 0) -> np.ndarray:
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.asarray(column.to_pylist(), dtype=str)
+        try:
+            return np.asarray(column.to_pylist(), dtype=str)
+        except UnicodeDecodeError:
+            raise FileError(f"column {name!r} holds text that is not UTF-8; write the file again") from None
     if pa.types.is_decimal(kind):
         column, kind = column.cast(pa.float64()), pa.float64()
     if _is_list(kind):

@@ -71,7 +71,7 @@ def test_values_that_are_anything_are_not_followed_out_of_their_array(n: int) ->
     assert np.isinf(sizes).sum() == 2 and not np.isnan(sizes).any()
     if n > 2:
         with np.errstate(over="ignore"):
-            assert _median_on_a_line(points, "euclidean", 1) > 0
+            assert _median_on_a_line(points, "euclidean", 1)[0] > 0
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from kcalib.kernels import LARGEST, SMALLEST, Kernel
 from kcalib.target_kernels import TargetKernel
 
 Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one; of all where none has
-ANY_BANDWIDTH = "any: the predictions are identical, so the value does not depend on it"
+ANY_BANDWIDTH = "any: the distances of all predictions are 0, so the value does not depend on it"
 
 
 def name_of(median: MedianDistance) -> str:

@@ -408,7 +408,7 @@ class TestErrors:
     def test_identical_predictions(self):
         same = Normal(np.zeros(N), np.ones(N))
         found = kcalib.skce(self.y, same, full_output=True)
-        assert found.bandwidth_source.startswith("any: the predictions are identical")
+        assert found.bandwidth_source.startswith("any: the distances of all predictions are 0")
         for kernel in (Exponential(bandwidth=0.01, metric="wasserstein"), Exponential(metric="mmd")):
             assert kcalib.skce(self.y, same, kernel=kernel) == pytest.approx(found.value, rel=1e-12)
         with pytest.raises(ValueError, match="identical rows only"):  # test locations elsewhere

@@ -404,7 +404,7 @@ def test_identical_predictions_need_no_bandwidth():
     y, p = [0, 1, 1], [0.5, 0.5, 0.5]
     found = kcalib.skce(y, p, full_output=True)
     assert found.value == pytest.approx((0.5 - 0.5 - 0.5) / 3)
-    assert found.bandwidth_source == "any: the predictions are identical, so the value does not depend on it"
+    assert found.bandwidth_source == "any: the distances of all predictions are 0, so the value does not depend on it"
     assert kcalib.skce(y, p, kernel=Exponential() + Exponential(metric="cityblock")) == pytest.approx(2 * found.value)
     assert kcalib.skce([0], [0.3], estimator="biased") == pytest.approx(0.18)
     with pytest.raises(ValueError, match="`y_pred` has identical rows only.*bandwidth="):

@@ -117,6 +117,6 @@ def test_counts(rate):
     check_all(y, Poisson(rate))
     found = kcalib.skce(y, Poisson(rate), full_output=True)
     if rate[0] == rate[-1]:
-        assert found.bandwidth_source.startswith("any: the predictions are identical")
+        assert found.bandwidth_source.startswith("any: the distances of all predictions are 0")
     else:
         assert "identical" not in found.bandwidth_source and 1e-4 < found.bandwidth < 0.1

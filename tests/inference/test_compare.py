@@ -445,7 +445,7 @@ def test_models_without_a_length_scale():
     assert "over 3 models" in result.bandwidth_source
     constant = {"a": models["constant"], "b": np.full((len(y), 3), 1 / 3)}
     found = kcalib.compare(y, constant)
-    assert found.bandwidth_source.startswith("any: the predictions are identical")
+    assert found.bandwidth_source.startswith("any: the distances of all predictions are 0")
     for one, (_, p) in zip(found.models, constant.items(), strict=True):
         assert one.value == kcalib.skce(y, p, kernel=Exponential(bandwidth=0.01))
 

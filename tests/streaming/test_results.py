@@ -467,7 +467,7 @@ def test_bins_and_scores_need_no_bandwidth(p):
         found, expected = state.result(), kcalib.evaluate(y, p, method="features", estimator="features")
         assert found.skce.value == pytest.approx(expected.skce.value, rel=1e-12)
         assert found.skce.bandwidth_source == expected.skce.bandwidth_source
-        assert found.skce.bandwidth_source.startswith("any: the predictions are identical")
+        assert found.skce.bandwidth_source.startswith("any: the distances of all predictions are 0")
     else:
         with pytest.raises(ValueError, match="at least 2 samples, and there is 1"):
             state.result()

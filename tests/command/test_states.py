@@ -453,12 +453,12 @@ sys.exit(launcher.main())
 """
 
 
-@pytest.mark.parametrize("module, code", [("numpy", 130), ("kcalib.kernels", 130), ("kcalib.none", 0)])
-def test_an_interrupt_while_the_library_is_imported(tmp_path, module, code):
+@pytest.mark.parametrize("module", ["numpy", "kcalib.kernels"])
+def test_an_interrupt_while_the_library_is_imported(tmp_path, module):
     launcher = Path(__file__).parents[2] / "_kcalib_command.py"
     command = [sys.executable, "-c", INTERRUPTED, str(launcher), module]
     process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (process.returncode, process.stderr) == (code, "kcalib: interrupted\n" if code else "")
+    assert (process.returncode, process.stderr) == (130, "kcalib: interrupted\n")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "update", "merge", "show"])

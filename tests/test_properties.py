@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 FEW = {
-    "finite or clear": 1000, "of distributions": 150, "containers": 400, "samples": 300, "classes": 300, "threads": 150,
-    "float32": 150, "extended precision": 200, "pieces": 60,
+    "finite or clear": 700, "of distributions": 80, "containers": 250, "samples": 200, "classes": 200, "threads": 100,
+    "float32": 100, "extended precision": 100, "pieces": 40,
 }  # fmt: skip
 
 

@@ -364,6 +364,7 @@ def test_a_struct_has_pointers_and_numbers(emulation):
     assert found.tobytes() == np.array([points.data.ptr, 0, 0, 0, 7, 8, 9, 3], dtype=np.int64).tobytes()
 
 
+@pytest.mark.grid
 def test_sizes_are_numbers_of_python_alone():
     """A number that both sides need is defined for the compiler; without, nothing compiles."""
     for program in compile_kernels.named().values():

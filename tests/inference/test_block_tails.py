@@ -43,7 +43,7 @@ def far_off(name: str, n: int) -> tuple:
     return drawn_labels(q, rng), p, {}
 
 
-@pytest.mark.parametrize("n_blocks", [2, 5, 20])
+@pytest.mark.parametrize("n_blocks", [*(pytest.param(n, marks=pytest.mark.grid) for n in (2, 20)), 5])
 @pytest.mark.parametrize("name", ["Dir(1), m = 2", "Dir(.1), m = 10", "20 distinct rows", "normal", "Poisson"])
 def test_no_pvalue_is_below_that_of_all_pairs_with_the_same_statistic(name, n_blocks):
     n = 400

@@ -514,6 +514,7 @@ def test_auto_without_features(limit, options, method, reason, monkeypatch):
     assert result.method == method and reason in result.method_reason
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("n", [60, pytest.param(300, marks=pytest.mark.grid)])
 def test_auto_reaches_beyond_the_draws(n):
     y, p = softmax_problem(n, 3)

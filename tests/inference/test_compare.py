@@ -996,7 +996,7 @@ def check_world(name: str, metric: str, n: int, repetitions: int, level: float =
     return pvalues
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "general" else [pytest.mark.grid]) for n in WORLDS])
 @pytest.mark.parametrize(("metric", "n"), [("skce", 100), pytest.param("ece", 200, marks=pytest.mark.grid)])
 def test_coverage_and_type_one_error(name, metric, n):
     check_world(name, metric, n, 300)

@@ -6,6 +6,7 @@ import emulated_cupy
 import numpy as np
 import nvrtc
 import pytest
+from grid import some
 from problems import softmax_problem
 
 import kcalib
@@ -306,7 +307,7 @@ NORMALS = {
 }
 
 
-@pytest.mark.parametrize("name", NORMALS)
+@pytest.mark.parametrize("name", some(NORMALS, *list(NORMALS)[::3]))
 def test_calibration_test_of_distributions(cupy, name):
     rng = np.random.default_rng(0)
     mean, deviation = rng.normal(size=N), np.exp(0.3 * rng.normal(size=N))

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.stats
-from grid import cells
+from grid import cells, some
 from hard_laws import LAWS, drawn_labels
 from intervals import TRUTHS, misses
 from problems import binomial_bounds, softmax_problem
@@ -115,17 +115,19 @@ def test_standard_errors_are_never_below_those_given_the_predictions(name):
 
 
 def test_intervals_of_saturated_predictions_hold_zero():
-    """By residuals alone, which hold no errors, 39 of 40 intervals left out 0."""
+    """By residuals alone, which hold no errors, nearly all intervals left out 0."""
     law, rng = LAWS["saturated, 1e-8..1e-4"], np.random.default_rng(5)
     left_out = 0
-    for _ in range(40):
+    for _ in range(20):
         y, p = law.calibrated(rng, 800)
         low, high = kcalib.calibration_test(y, p, method="gamma", threads=1).confidence_interval()
         left_out += not low <= 0 <= high
-    assert left_out / 40 <= binomial_bounds(40, 0.05, RISK)[1]
+    assert left_out / 20 <= binomial_bounds(20, 0.05, RISK)[1]
 
 
-@pytest.mark.parametrize("name", ["Dir(1), m = 2", "rare, Beta(.1, 100)", "20 distinct rows", "n = 20"])
+@pytest.mark.parametrize(
+    "name", some(["Dir(1), m = 2", "rare, Beta(.1, 100)", "20 distinct rows", "n = 20"], "Dir(1), m = 2", "n = 20")
+)
 @pytest.mark.parametrize("method", ["exact", "block", "spectrum", "distribution_free"])
 def test_intervals_hold_zero_unless_the_test_rejects(name, method):
     rng = np.random.default_rng(8)

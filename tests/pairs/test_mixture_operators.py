@@ -371,6 +371,7 @@ class Primitives:
     ("level", "case"), cells(instruction_sets(), CASES, in_full=instruction_sets()[:1], few=FEW), indirect=["case"]
 )
 class TestPrimitives(Primitives):
+    @pytest.mark.grid
     def test_any_number_of_threads_gives_the_same_bits(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))
         one, *others = (OpenMPOperator(case.problem, level=level, threads=threads) for threads in (1, 2, 5))

@@ -570,7 +570,7 @@ def test_products_can_be_stopped():
 
 @pytest.mark.parametrize("level", some(instruction_sets(), instruction_sets()[0]))
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 3e-3)])
-@pytest.mark.parametrize("m", [10, 50])
+@pytest.mark.parametrize("m", some([10, 50], 50))
 @pytest.mark.parametrize("way", ["sorted by label", "in the user's order"])
 def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtype, tolerance, m, way):
     """Near, far, identical and saturated predictions, same and other labels; distances count in units of 0.02."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -149,6 +151,18 @@ def test_whole_numbers_at_the_end_are_probabilities(tmp_path, small_blocks):
     (tmp_path / "m.csv").write_text("p,y\n" + "1,1\n0,0\n" * 20)
     with pytest.raises(TypeError, match="looks like predicted labels"):
         source(tmp_path / "m.csv").read(20, 22)
+
+
+@needs_pyarrow
+def test_fast_reading_does_not_import_pandas(tmp_path):
+    (tmp_path / "m.csv").write_text("p,y\n" + "0.5,1\n0.25,0\n" * 100_000)
+    code = (
+        "import sys; from kcalib._command.files import read_predictions; "
+        f"found = read_predictions({str(tmp_path / 'm.csv')!r}); "
+        "assert found.y_pred.shape == (200_000,) and 'pyarrow' in sys.modules; print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("pyarrow", [False, pytest.param(True, marks=needs_pyarrow)])

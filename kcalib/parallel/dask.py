@@ -13,12 +13,14 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted
-from kcalib.parallel.work import Done, Missing, Progress, Work, forget, run_tile
+from kcalib.parallel.work import KEPT, Done, Missing, Progress, Work, forget, run_tile
+
+T = TypeVar("T")
 
 PASSING = (OSError, MemoryError)  # errors that another worker may not have, nor a later time
 NAP = 0.01  # seconds between two looks for results
@@ -126,6 +128,45 @@ class Dask(Parallel):
         if held.cluster is not None:
             held.cluster.close()
 
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Make a call on a worker, for Dask arrays: their chunks go to workers, and never come here.
+
+        Parameters
+        ----------
+        function : callable
+            Of kcalib, with an argument ``parallel``, such as `kcalib.skce`.
+        *args, **kwargs
+            Its arguments without ``parallel``. Dask arrays become arrays on the worker, which holds all samples, as all
+            workers do; a journal is a path there.
+
+        Returns
+        -------
+        object
+            What the function returns.
+
+        Raises
+        ------
+        Exception
+            What the function raises.
+        """
+        from distributed import Event
+
+        held, failed = self.open(), True
+        stop = Event(f"kcalib-stop-{uuid.uuid4().hex[:8]}", client=held.client)
+        try:
+            there = [_computed(held.client, value) for value in args]
+            named = {name: _computed(held.client, value) for name, value in kwargs.items()}
+            options = {"threads": self.threads, "journal": self.journal, "tile_size": self.tile_size, "gpu": self.gpu}
+            made: T = held.client.submit(
+                _call_there, function, options, stop.name, *there, pure=False, **named
+            ).result()
+            failed = False
+            return made
+        finally:
+            if failed and held.client.status == "running":
+                stop.set()
+            self.close(held, failed)
+
     def results(
         self,
         held: Held,
@@ -188,6 +229,41 @@ class Dask(Parallel):
                     held.scattered.clear()
 
 
+@dataclass(frozen=True)
+class _There(Dask):
+    """Dask from within a worker, for a call that somebody waits for."""
+
+    stop: Any = None
+
+    def results(
+        self,
+        held: Held,
+        work: Work,
+        tiles: Sequence[Tile],
+        given: Mapping[str, Any],
+        progress: Callable[[Tile], Progress],
+    ) -> Generator[Done]:
+        asked = time.monotonic()
+        for done in super().results(held, work, tiles, given, progress):
+            yield done
+            if time.monotonic() > asked + 1.0:
+                asked = time.monotonic()
+                if self.stop.is_set():
+                    raise RuntimeError("nobody waits for the call any more")
+
+
+def _call_there(function: Callable[..., T], options: Mapping[str, Any], stop: str, *args: Any, **kwargs: Any) -> T:
+    from distributed import Event, worker_client
+
+    with worker_client() as client:
+        return function(*args, parallel=_There(client, stop=Event(stop, client=client), **options), **kwargs)
+
+
+def _computed(client: Any, value: Any) -> Any:
+    """A future of the array, on a worker, that a Dask array stands for."""
+    return client.compute(value) if hasattr(value, "__dask_graph__") else value
+
+
 def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
     found = run_tile(work, tile, given)
     assert not isinstance(found, Missing)
@@ -197,7 +273,9 @@ def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
 def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
     """Futures of what is given, of which each worker that there is now has a copy."""
     client, start, told = held.client, time.monotonic(), False
-    held.scattered = {key: future for key, future in held.scattered.items() if not future.cancelled()}
+    kept = {key: future for key, future in held.scattered.items() if not future.cancelled()}
+    last = [key for key in kept if key not in work.needs][-KEPT:]  # what was not needed for longest goes
+    held.scattered = {key: kept[key] for key in [*last, *work.needs] if key in kept}
     while missing := [key for key in work.needs if key not in held.scattered]:
         _check_scheduler(client, tile, n_tiles)
         try:

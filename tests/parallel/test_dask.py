@@ -115,6 +115,34 @@ def test_other_numbers_of_workers(one):
             assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
 
 
+def test_chunks_of_dask_arrays_stay_on_workers(client, one):
+    da = pytest.importorskip("dask.array")
+    chunks = [0, 700, 1500, 3000]
+    sizes = tuple(np.diff(chunks).tolist())
+    y, p = da.from_array(Y, chunks=(sizes,)), da.from_array(P, chunks=(sizes, 5))
+    parallel = Dask(client, tile_size=TILE)
+    assert numbers(parallel.call(kcalib.skce, y, p, **OPTIONS)) == one
+    with pytest.raises(ValueError, match="estimator"):
+        parallel.call(kcalib.skce, y, p, estimator="none")
+
+
+def test_a_call_on_a_worker_is_given_up(client, monkeypatch):
+    """Ctrl-C here stops what goes on there."""
+    y, p = softmax_problem(60_000, 10, seed=1)
+    monkeypatch.setattr(distributed.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Dask(client, tile_size=TILE).call(kcalib.skce, y, p, kernel=KERNEL)
+    deadline = time.monotonic() + 60
+    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def interrupted(future):
+    time.sleep(2)
+    raise KeyboardInterrupt
+
+
 def test_executor_of_a_client(client, one):
     with client.get_executor() as executor:
         assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=executor_of(executor))) == one

@@ -15,7 +15,7 @@ from kcalib.streaming._file import Content, packed, read, unpacked, write
 class Saved(ABC):
     """A state that is options and named arrays; equal states have equal bytes."""
 
-    kind: ClassVar[str]  # what the file calls it
+    _kind: ClassVar[str]  # what the file calls it
 
     @abstractmethod
     def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -39,7 +39,7 @@ class Saved(ABC):
         TypeError
             If the kernel or the lens is of a class of your own: what it is cannot be written.
         """
-        return packed(Content(self.kind, *self._content()))
+        return packed(Content(self._kind, *self._content()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -64,7 +64,7 @@ class Saved(ABC):
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"`data` is a {type(data).__name__}, expected bytes")
-        return cls.of_content(unpacked(bytes(data), "`data`"), "`data`")
+        return cls._of_content(unpacked(bytes(data), "`data`"), "`data`")
 
     def save(self, path: Any) -> None:
         """Write the state to a file, whole or not at all.
@@ -109,14 +109,14 @@ class Saved(ABC):
             or if it is a folder.
         """
         name = printable(os.fspath(path))
-        return cls.of_content(unpacked(read(path), name), name)
+        return cls._of_content(unpacked(read(path), name), name)
 
     @classmethod
-    def of_content(cls, content: Content, name: str) -> Self:
+    def _of_content(cls, content: Content, name: str) -> Self:
         """From what was read of what messages call `name`."""
-        if content.kind != cls.kind:
+        if content.kind != cls._kind:
             raise ValueError(
-                f"{name} holds a state of the kind {content.kind!r}, expected {cls.kind!r}; kcalib.streaming.load "
+                f"{name} holds a state of the kind {content.kind!r}, expected {cls._kind!r}; kcalib.streaming.load "
                 "reads every kind"
             )
         try:

@@ -24,9 +24,9 @@ VALUES_AT_ONCE, ROWS_AT_ONCE = 2**24, 2**18  # of a batch; what is made of them 
 class ModelState(Saved):
     """Of one model: options, and contents that are replaced as a whole."""
 
-    CONTENTS: ClassVar[type[Contents]]
-    OPTIONS: ClassVar[type[SharedOptions]]
-    _contents: Any  # of the class `CONTENTS`
+    _CONTENTS: ClassVar[type[Contents]]
+    _OPTIONS: ClassVar[type[SharedOptions]]
+    _contents: Any  # of the class `_CONTENTS`
     _threads: int | None
 
     @property
@@ -43,7 +43,7 @@ class ModelState(Saved):
         if threads is not None:
             resolve_threads(threads)
         self._threads = threads
-        self._contents = self.CONTENTS.empty(options, threads)
+        self._contents = self._CONTENTS.empty(options, threads)
 
     @property
     def n_samples(self) -> int:
@@ -122,12 +122,12 @@ class ModelState(Saved):
 
     @classmethod
     def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        known = {field.name: options[field.name] for field in fields(cls.OPTIONS)}  # type: ignore[arg-type]
-        return cls._from(cls.OPTIONS.restored(**known), arrays)
+        known = {field.name: options[field.name] for field in fields(cls._OPTIONS)}  # type: ignore[arg-type]
+        return cls._from(cls._OPTIONS.restored(**known), arrays)
 
     @classmethod
     def _from(cls, options: SharedOptions, arrays: Mapping[str, np.ndarray], threads: int | None = None) -> Self:
-        return cls._with(cls.CONTENTS.of(options, arrays, threads), threads)
+        return cls._with(cls._CONTENTS.of(options, arrays, threads), threads)
 
     @classmethod
     def _with(cls, contents: Contents, threads: int | None) -> Self:

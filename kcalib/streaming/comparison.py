@@ -69,7 +69,7 @@ class ComparisonState(Saved):
     (('right', 'sharp'), True)
     """
 
-    kind: ClassVar[str] = "comparison"
+    _kind: ClassVar[str] = "comparison"
 
     def __init__(self, n_classes: int, models: Sequence[str] = ("a", "b"), **options: Any) -> None:
         empty = CalibrationState(n_classes, **{"n_resamples": 0} | options)

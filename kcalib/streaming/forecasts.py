@@ -106,9 +106,9 @@ class ForecastState(ForecastResults, ModelState):
     ('no evidence against calibration', 0.56, 0.9)
     """
 
-    kind: ClassVar[str] = "forecast"
-    CONTENTS = ForecastContents
-    OPTIONS = ForecastOptions
+    _kind: ClassVar[str] = "forecast"
+    _CONTENTS = ForecastContents
+    _OPTIONS = ForecastOptions
     _contents: ForecastContents
 
     def __init__(

@@ -58,7 +58,7 @@ class GroupedState(Saved):
     True
     """
 
-    kind: ClassVar[str] = "grouped"
+    _kind: ClassVar[str] = "grouped"
 
     def __init__(self, n_classes: int, *, max_groups: int = MAX_GROUPS, **options: Any) -> None:
         self.max_groups = check_integer("max_groups", max_groups, 1)

@@ -14,7 +14,7 @@ from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.state import CalibrationState
 
 KINDS: dict[str, type[Saved]] = {
-    kind.kind: kind for kind in (CalibrationState, ForecastState, ComparisonState, GroupedState)
+    kind._kind: kind for kind in (CalibrationState, ForecastState, ComparisonState, GroupedState)
 }
 
 
@@ -57,4 +57,4 @@ def state_of(content: Content, name: str) -> Any:
         raise ValueError(
             f"{name} holds a state of the kind {content.kind!r}, which this version does not know; update kcalib"
         )
-    return KINDS[content.kind].of_content(content, name)
+    return KINDS[content.kind]._of_content(content, name)

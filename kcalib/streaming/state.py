@@ -98,9 +98,9 @@ class CalibrationState(Results, ModelState):
     (1000, True)
     """
 
-    kind: ClassVar[str] = "calibration"
-    CONTENTS = ClassContents
-    OPTIONS = StateOptions
+    _kind: ClassVar[str] = "calibration"
+    _CONTENTS = ClassContents
+    _OPTIONS = StateOptions
     _contents: ClassContents
 
     def __init__(

@@ -96,8 +96,8 @@ def source(
     mean, std, samples, rate, dispersion, cov, scale_tril, loc, scale : str, optional
         Names of the arrays or columns of parameters of predicted distributions, or prefixes of families of columns
         (``mean_0``, ``mean_1``, ... for targets that are vectors); `labels` then names the targets. They say what the
-        distributions are: mean and std `kcalib.distributions.Normal`, samples `Samples`, rate `Poisson`, mean and
-        dispersion `NegativeBinomial`, mean and cov or scale_tril `MultivariateNormal`, loc and scale `Laplace`.
+        distributions are: mean and std `kcalib.distributions.Normal`, samples ``Samples``, rate ``Poisson``, mean and
+        dispersion ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``.
         Default: if there are no class probabilities, the first of these, but for Laplace, that there are all parameters
         of, by the names that they have here, or "y_mean", "mu", "y_std", "sigma", "y_samples", "y_rate".
 

@@ -218,7 +218,7 @@ def loaded(path: Path) -> tuple[Any, Note | None]:
 
 
 def _save(state: AnyState, path: Path, note: Note) -> None:
-    write(path, packed(Content(state.kind, *state._content(), asdict(note))))
+    write(path, packed(Content(state._kind, *state._content(), asdict(note))))
 
 
 def next_row(state: ModelState) -> int:

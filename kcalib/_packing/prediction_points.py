@@ -31,6 +31,7 @@ from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
+REACH = 1e-6  # squared MMD distance from the features' span that is too far, where the kernel's largest value is 1
 
 # Entries of vectors whose distances are the MMD: these are stored.
 FEWEST_VECTORS, MOST_VECTORS, VECTOR_ELEMENTS = 32, 128, 2**24
@@ -110,12 +111,12 @@ class PredictionPoints:
             table = other._tabulated() if isinstance(other, Counts) else None
             if table is None:
                 raise ValueError(_other_family(self.prediction, other))
-            values = arrays.like(_means_of_counts(self.features, table)[0], self.values)
+            values = self._within_reach(*_means_of_counts(self.features, table))
         elif self.features is not None:
             components = _mmd_components(other)
             if components.family != "atoms" or components.locations.shape[2] != self.prediction.n_dims:
                 raise ValueError(_other_family(self.prediction, other))
-            values = arrays.like(self.features.means(components.locations, components.weights)[0], self.values)
+            values = self._within_reach(*self.features.means(components.locations, components.weights))
         elif isinstance(self.space, MMD):
             assert self.predicted is not None
             components = _mmd_components(other)
@@ -134,6 +135,16 @@ class PredictionPoints:
                 raise ValueError(_other_family(self.prediction, other))
             values = found
         return arrays.beside(values, self.values)
+
+    def _within_reach(self, means: Array, errors: Array) -> Array:
+        """Means of features, refused where these leave out what the predictions `self` have no weight near."""
+        assert self.features is not None
+        if float(errors.max()) ** 2 > REACH * self.features.largest:
+            raise ValueError(
+                "`test_predictions` have probability where no prediction of `y_pred` has any: of their MMD distances "
+                "the features that `y_pred` needs know nothing; pass predictions among those of `y_pred`"
+            )
+        return arrays.like(means, self.values)
 
     def table_between(self, other: Distribution) -> Array | None:
         """The table of distances of other predictions, in rows, and these."""

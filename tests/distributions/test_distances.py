@@ -688,3 +688,22 @@ class TestCounts:
         assert found == pytest.approx(factors.sum() / (30 * 29), rel=1e-9)
         by_quantiles = kcalib.skce(y, prediction, kernel=Exponential(bandwidth=1.0, metric="wasserstein"), **options)
         assert found != by_quantiles and found == pytest.approx(by_quantiles, rel=0.05)
+
+    @pytest.mark.parametrize("kind", ["counts", "samples"])
+    def test_locations_out_of_reach_of_the_features_are_refused(self, kind: str) -> None:
+        rng = np.random.default_rng(0)
+        if kind == "counts":
+            make, near, far = Poisson, [1.0, 3.0], [1.0, 300.0]
+            prediction, y = Poisson(rng.uniform(1, 4, 40)), rng.poisson(2, 40)
+        else:
+            draws = rng.normal(size=(40, 64))
+            make, near, far = Samples, draws[:2], draws[:2] + np.array([[0.0], [300.0]])
+            prediction, y = Samples(draws), rng.normal(size=40)
+        options = {
+            "kernel": Exponential(bandwidth=0.5, metric=MMD(1.0)),
+            "target_kernel": Gaussian(bandwidth=2.0),
+            "test_labels": [1.0, 2.0],
+        }
+        assert kcalib.ucme(y, prediction, test_predictions=make(near), **options) >= 0
+        with pytest.raises(ValueError, match="`test_predictions` have probability where no prediction of `y_pred` has"):
+            kcalib.ucme(y, prediction, test_predictions=make(far), **options)

@@ -585,7 +585,8 @@ def test_every_public_name_is_expected_something_of():
     families = {type(make(np.asarray)).__name__ for make, _ in FAMILIES.values()}
     functions = {"as_distribution", "mmd_distance", "wasserstein_distance", "Components", "Distribution"}
     assert families | functions == set(D.__all__)
-    assert {"TemperatureScaling", "ProbabilityFloorWarning", "TemperatureBoundWarning"} == set(kcalib.recalibration.__all__)
+    of_temperatures = {"TemperatureScaling", "ProbabilityFloorWarning", "TemperatureBoundWarning"}
+    assert of_temperatures == set(kcalib.recalibration.__all__)
     assert {"Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
 
 

@@ -31,7 +31,7 @@ from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
-REACH = 1e-6  # squared MMD distance from the features' span that is too far, where the kernel's largest value is 1
+REACH = 1e-2  # squared MMD distance from the features' span that is too far, where the largest of the kernel is 1
 
 # Entries of vectors whose distances are the MMD: these are stored.
 FEWEST_VECTORS, MOST_VECTORS, VECTOR_ELEMENTS = 32, 128, 2**24

@@ -27,6 +27,7 @@ from kcalib.distributions._saddle_point import deviance, stirling_error
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
+WORKING_ROWS = 24  # of the table's length, which its computation takes beside it
 _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
 _CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
@@ -96,7 +97,7 @@ class Counts(Density, Quantiles):
         last = smallest(lambda k, at: self._upper(k, at) <= tolerance, self._guess(level, xp.arange(self.n)))
         n_counts = int(xp.max(last)) + 1
         check_memory(
-            self.n * n_counts * 8,
+            (self.n + WORKING_ROWS) * n_counts * 8,
             None,
             f"probabilities of {n_counts} counts for each of {self.n} predictions",
             "allow a larger `tolerance`, or take fewer predictions",

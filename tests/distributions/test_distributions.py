@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,6 +31,7 @@ from kcalib.distributions import (
     Poisson,
     PowerExponential,
     Samples,
+    _counts,
 )
 
 MEAN, SCALE = np.array([0.0, -3.0, 250.0]), np.array([1.0, 0.01, 40.0])
@@ -762,3 +764,15 @@ BAD = [
 def test_bad_input(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_the_memory_of_a_table_of_counts_is_all_that_it_takes(monkeypatch):
+    """Of two predictions with a large rate the computation takes ten times the table."""
+    asked = []
+    monkeypatch.setattr(_counts, "check_memory", lambda needed, *rest: asked.append(needed))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    Poisson([2e6, 1.0]).pmf_table()
+    taken = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert 0.6 * asked[0] < taken <= asked[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
@@ -178,23 +179,8 @@ class CalibrationState(Results, ModelState):
 
     def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
         """The samples, checked."""
-        options = self.options
-        if isinstance(y_pred, Classification):  # from a source of ours, which has checked it
-            first = first_number(self._contents.seen, options.part, first_row, y_pred.n)
-            _check_columns(y_pred.m, options)
-            return Batch(first, y_pred.labels, y_pred.probabilities, np.ones(y_pred.n), y_pred.input_epsilon)
-        threads = self._threads
-        if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
-            threads = None  # those are for what is done on the host
-        if _is_empty(y_true, y_pred, sample_weight, options.n_classes):
-            first = first_number(self._contents.seen, options.part, first_row, 0)
-            return Batch(first, np.empty(0, np.int64), np.empty((0, options.n_classes)), np.empty(0), 2.0**-52)
-        data = _prepared(y_true, y_pred, options, threads)
-        weights = checked_weights(sample_weight, data.n, data.reference)
-        first = first_number(self._contents.seen, options.part, first_row, data.n)
-        p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
-        batch = Batch(first, data.labels, p, weights, data.input_epsilon)
-        return batch if arrays.is_cuda(p) else batch.to_host()
+        found = _checked(y_pred, y_true, sample_weight, self.options, self._threads)
+        return found._replace(first=first_number(self._contents.seen, self.options.part, first_row, found.n))
 
     def _settled_kernel(self) -> CalibrationState:
         """A copy whose bandwidths are those of the rows so far, where none are known yet."""
@@ -226,6 +212,27 @@ class CalibrationState(Results, ModelState):
 
 
 NAMES = Names(from_logits="from_logits=True (an option of the state)")
+
+
+@singledispatch
+def _checked(y_pred: Any, y_true: Any, sample_weight: Any, options: StateOptions, threads: int | None) -> Batch:
+    """Samples without numbers, for which the batch's first is 0."""
+    if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
+        threads = None  # those are for what is done on the host
+    if _is_empty(y_true, y_pred, sample_weight, options.n_classes):
+        return Batch(0, np.empty(0, np.int64), np.empty((0, options.n_classes)), np.empty(0), 2.0**-52)
+    data = _prepared(y_true, y_pred, options, threads)
+    weights = checked_weights(sample_weight, data.n, data.reference)
+    p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
+    batch = Batch(0, data.labels, p, weights, data.input_epsilon)
+    return batch if arrays.is_cuda(p) else batch.to_host()
+
+
+@_checked.register
+def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOptions, threads: int | None) -> Batch:
+    """From a source of ours, which has checked it."""
+    _check_columns(y_pred.m, options)
+    return Batch(0, y_pred.labels, y_pred.probabilities, np.ones(y_pred.n), y_pred.input_epsilon)
 
 
 def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:

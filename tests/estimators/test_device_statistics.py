@@ -281,7 +281,7 @@ def test_impossible_labels_are_named(cupy):
     with pytest.raises(
         ValueError, match=r"^`y_true\[1\]` is class 1, whose predicted probability is 0 \(so for 1 of 2"
     ):
-        TemperatureScaling().fit(cupy.asarray([0, 1]), p)
+        TemperatureScaling(floor=None).fit(cupy.asarray([0, 1]), p)
 
 
 # -- distances ---------------------------------------------------------------------------------

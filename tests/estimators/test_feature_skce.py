@@ -247,7 +247,7 @@ def test_many_classes_beyond_the_columns_of_the_covariances():
         ({"estimator": "features", "seed": -1}, "`seed` is -1, expected an integer between 0"),
         ({"estimator": "unbiased", "n_columns": 16}, "`n_columns` is 16, but estimator='unbiased' has none"),
         ({"estimator": "block", "seed": 3}, "`seed` is 3, but estimator='block' has none; use estimator='features'"),
-        ({"estimator": "feature"}, "`estimator` is 'feature', expected one of .*'linear', 'features'"),
+        ({"estimator": "feature"}, "`estimator` is 'feature', expected one of .*'linear', .*'features'"),
         ({"estimator": "features", "kernel": Gaussian(metric="cityblock")}, "'gaussian' of cityblock.*use Exponential"),
         ({"estimator": "features", "kernel": Cosine(0.5)}, "'cosine' of euclidean.*method='exact'"),
     ],

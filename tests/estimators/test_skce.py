@@ -290,7 +290,7 @@ def test_median_distance_checks_points():
         median_distance(np.array([[0.5j, 0.5], [0.1, 1.0]]))
     with pytest.raises(ValueError, match=r"`y_pred` has shape \(3,\), expected \(n, m\)"):
         median_distance([0.1, 0.2, 0.3])
-    with pytest.raises(ValueError, match="`y_pred` has 1 rows, expected at least 2"):
+    with pytest.raises(ValueError, match="`y_pred` has 1 row, expected at least 2"):
         median_distance([[0.1, 0.9]])
 
 

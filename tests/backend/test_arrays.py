@@ -238,12 +238,13 @@ def test_numpy_layouts_and_dtypes_do_not_change_a_bit(change: Any, make_problem:
 
 def test_inputs_are_not_written_to(make_problem: MakeProblem) -> None:
     y, p = make_problem(40, 3)
-    before = y.copy(), p.copy()
+    logits = np.log(p)
+    before = y.copy(), p.copy(), logits.copy()
     kcalib.evaluate(y, p)
     kcalib.skce(y, p, sample_weight=np.ones(40), target_kernel=np.eye(3))
-    kcalib.skce(y, p, from_logits=True)
-    assert np.array_equal(y, before[0])
-    assert np.array_equal(p, before[1])
+    kcalib.skce(y, logits, from_logits=True)
+    for array, copy in zip((y, p, logits), before, strict=True):
+        assert np.array_equal(array, copy)
 
 
 def test_every_other_column_renormalised(make_problem: MakeProblem) -> None:

@@ -161,7 +161,7 @@ def test_fast_reading_does_not_import_pandas(tmp_path):
         f"found = read_predictions({str(tmp_path / 'm.csv')!r}); "
         "assert found.y_pred.shape == (200_000,) and 'pyarrow' in sys.modules; print('pandas' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 

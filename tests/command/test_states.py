@@ -455,7 +455,7 @@ sys.exit(launcher.main())
 
 @pytest.mark.parametrize("module", ["numpy", "kcalib.kernels"])
 def test_an_interrupt_while_the_library_is_imported(tmp_path, module):
-    launcher = Path(__file__).parents[2] / "_kcalib_command.py"
+    launcher = Path(__file__).parents[2] / "src" / "_kcalib_command.py"
     command = [sys.executable, "-c", INTERRUPTED, str(launcher), module]
     process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (process.returncode, process.stderr) == (130, "kcalib: interrupted\n")

@@ -298,7 +298,10 @@ def test_features_and_drawn_labels_are_never_stored(n, m, columns):
     """Beside the samples are sums of draws, of columns times classes, and tiles; features alone are n x columns."""
     draws = 40
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, *map(str, (n, m, columns, draws))], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", GROWTH, *map(str, (n, m, columns, draws))],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     sums, samples = 8 * columns * m * draws, 8 * n * m
     assert int(done.stdout) < 2 * sums + 2 * samples + 2e7

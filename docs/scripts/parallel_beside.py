@@ -1,0 +1,106 @@
+"""Tiles beside the sweep of one machine: time, overhead, scaling, bits; a million samples, interrupted in the middle.
+
+    python docs/scripts/parallel_beside.py scaling [--samples 50000]
+    python docs/scripts/parallel_beside.py interrupted [--samples 1e6] [--stop-after 120]
+
+`scaling` takes turns: the same call on one machine, in tiles, and on pools of one and of two processes that run,
+each of one thread. `interrupted` makes a call in a process of its own, ends it by SIGKILL, and calls again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+import kcalib
+from kcalib.kernels import Exponential
+from kcalib.parallel import Executor, Processes, Serial
+
+M, KERNEL = 10, Exponential(0.3)
+
+
+def predictions(n):
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(M, 0.3), size=n)
+    y = (rng.uniform(size=(n, 1)) > np.cumsum(p, axis=1)).sum(axis=1).clip(0, M - 1)
+    return y, p
+
+
+def scaling(n, repetitions):
+    y, p = predictions(n)
+    pools = {workers: ProcessPoolExecutor(workers) for workers in (1, 2)}
+    ways = {
+        "one machine, 1 thread": {"threads": 1},
+        "tiles, 1 thread": {"parallel": Serial(threads=1)},
+        **{f"pool, {k} x 1 thread": {"parallel": Executor(pool, threads=1)} for k, pool in pools.items()},
+        "one machine, 2 threads": {"threads": 2},
+    }
+    seconds = {way: [] for way in ways}
+    values = {}
+    for repetition in range(repetitions + 1):  # the first starts processes
+        for way, options in ways.items():
+            start = time.perf_counter()
+            values[way] = kcalib.skce(y, p, kernel=KERNEL, **options)
+            if repetition:
+                seconds[way].append(time.perf_counter() - start)
+    for pool in pools.values():
+        pool.shutdown()
+    print(f"{n:,} samples, {M} classes, {KERNEL}; medians of {repetitions} turns, {os.cpu_count()} CPUs")
+    one = statistics.median(seconds["one machine, 1 thread"])
+    for way, taken in seconds.items():
+        median = statistics.median(taken)
+        print(f"{way:24} {median:7.3f} s  {one / median:5.2f} times one thread  value {values[way].hex()}")
+
+
+def call(n, journal, start):
+    y, p = predictions(n)
+    found = kcalib.skce(y, p, kernel=KERNEL, parallel=Processes(2, journal=journal), full_output=True)
+    print(f"  {time.time() - start:6.1f} s after its start: SKCE {found.value.hex()} = {found.value:.6e}")
+    print(f"  {found.operator_reason}")
+
+
+def interrupted(n, stop_after):
+    with tempfile.TemporaryDirectory() as folder:
+        journal = os.path.join(folder, "tiles.journal")
+        for seconds in (stop_after, None):
+            start = time.time()
+            command = [sys.executable, __file__, "call", "--samples", str(n), "--journal", journal]
+            process = subprocess.Popen([*command, "--start", str(start)], start_new_session=True)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                size = os.path.getsize(journal) / 1e6
+                print(f"  killed after {time.time() - start:.1f} s; the journal has {size:.2f} MB", flush=True)
+        print(f"  in all {time.time() - start:.1f} s for the second call", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("scaling", "interrupted", "call"))
+    parser.add_argument("--samples", type=lambda text: int(float(text)))
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--stop-after", type=float, default=120)
+    parser.add_argument("--journal")
+    parser.add_argument("--start", type=float)
+    arguments = parser.parse_args()
+    if arguments.what == "scaling":
+        scaling(arguments.samples or 50_000, arguments.repetitions)
+    elif arguments.what == "interrupted":
+        print(f"{arguments.samples or 1_000_000:,} samples, {M} classes, {KERNEL}, two processes of one thread")
+        interrupted(arguments.samples or 1_000_000, arguments.stop_after)
+    else:
+        call(arguments.samples, arguments.journal, arguments.start)
+
+
+if __name__ == "__main__":
+    main()

@@ -38,8 +38,9 @@ from kcalib._input.source import (
     state_options,
 )
 from kcalib._packing.features import MapOptions, features_of
+from kcalib._pairs.dispatch import Spread
 from kcalib._pairs.problem import PairProblem
-from kcalib.estimators.skce import PairOptions
+from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
@@ -238,6 +239,7 @@ def calibration_test(
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, operator=operator)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, **state_options(seed=seed), **sums_of(method)).calibration_test()
+    check_shared_out(method, parallel)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     return run(Task(data, PairOptions(kernel, target_kernel, operator, threads, parallel)), method, seed)
 
@@ -249,6 +251,13 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
     if seed is not None:
         seed = check_integer("seed", seed, 0, LARGEST_SEED)
     return dataclasses.replace(chosen.test(task, seed), seconds=time.perf_counter() - start)
+
+
+def check_shared_out(method: str | CalibrationMethod, parallel: Spread | None) -> None:
+    """Refuse to share out a method that sums over no pairs."""
+    chosen = resolved(method, METHODS)
+    if isinstance(chosen, Features):
+        check_not_parallel(parallel, f"method={chosen.name!r}")
 
 
 def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from kcalib._input.source import (
     state_options,
 )
 from kcalib.estimators.binning import MAX_BINS
+from kcalib.estimators.skce import check_not_parallel
 from kcalib.inference.metrics import scores
 from kcalib.inference.metrics.ckce import ckce
 from kcalib.inference.metrics.ece import ece
@@ -327,8 +328,8 @@ def _of_sources(
         n_resamples=options.n_resamples,
         dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,
         operator=options.operator,
-        parallel=options.parallel,
     )
+    check_not_parallel(options.parallel, "a comparison of sources")
     given = state_options(n_bins=options.n_bins, seed=check_seed(options.seed))
     kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
     first = next(iter(sources.values()))

@@ -30,7 +30,7 @@ from kcalib.estimators.skce import (
     features_estimate_of,
 )
 from kcalib.evaluation_results import INTERVAL
-from kcalib.inference.calibration_test import entry_cost, run
+from kcalib.inference.calibration_test import check_shared_out, entry_cost, run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult
@@ -170,6 +170,8 @@ def measure(
     parallel: Spread | None = None,
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
+    if estimator in ("auto", FEATURES):
+        check_shared_out(method, parallel)
     task = Task(data, PairOptions(kernel, threads=threads, parallel=parallel))
     test = run(task, method, seed)
     bound = bound_or_none(

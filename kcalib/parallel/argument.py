@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from kcalib._input.source import Source, check_left_to_source, is_source
 
 if TYPE_CHECKING:
     from kcalib.parallel.operator import Run
     from kcalib.parallel.transport import Parallel
 
-CHUNK = 65_536  # samples that are read at a time, where nobody knows how many there are
+ALL = 2**62  # samples, where nobody knows how many there are
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,10 +100,11 @@ def in_parallel(function: F) -> F:
 
 def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -> Any:
     """The call, with all samples of a source."""
-    source = args[0] if args else None
+    source = args[0] if args else kwargs.get("y_true")
     if not isinstance(source, Source):
         return function(*args, parallel=run, **kwargs)
-    is_source(source, args[1] if len(args) > 1 else kwargs.get("y_pred"))
+    kwargs.pop("y_true", None)
+    is_source(source, args[1] if len(args) > 1 else kwargs.pop("y_pred", None))
     check_left_to_source(kwargs.pop("classes", None), kwargs.pop("from_logits", None))
     before = source.fingerprint()
     found = function(*_samples(source), *args[2:], parallel=run, **kwargs)
@@ -118,8 +117,5 @@ def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -
 
 
 def _samples(source: Source) -> tuple[Any, Any]:
-    """All labels and predictions."""
-    if source.n is not None:
-        return source.read(0, source.n)
-    chunks = list(source.chunks(CHUNK))
-    return tuple(np.concatenate(parts) for parts in zip(*chunks, strict=True))  # type: ignore[return-value]
+    """All labels, or targets, and predictions."""
+    return source.read(0, source.n) if source.n is not None else next(iter(source.chunks(ALL)))

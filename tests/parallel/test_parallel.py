@@ -150,8 +150,23 @@ def test_on_a_line_and_few_samples_stay_here():
 
 def test_a_source(tmp_path):
     y, p = softmax_problem(1200, 4, seed=3)
-    found = kcalib.skce(kcalib.streaming.source((y, p)), kernel=KERNEL, parallel=Serial(tile_size=300))
-    assert found == kcalib.skce(y, p, kernel=KERNEL)
+    one = kcalib.skce(y, p, kernel=KERNEL)
+    options = {"kernel": KERNEL, "parallel": Serial(tile_size=300)}
+    assert kcalib.skce(kcalib.streaming.source((y, p)), **options) == one
+    assert kcalib.skce(y_true=kcalib.streaming.source((y, p)), **options) == one
+    result = kcalib.evaluate(y_true=kcalib.streaming.source((y, p)), **options)
+    assert result.skce.value == one and "in parallel" in result.skce.operator_reason
+
+
+def test_a_source_of_unknown_length():
+    y, p = softmax_problem(600, 4, seed=3)
+    batches = kcalib.streaming.source((y[rows], p[rows]) for rows in np.split(np.arange(600), 3))
+    assert batches.n is None
+    assert kcalib.skce(batches, kernel=KERNEL, parallel=TILES) == kcalib.skce(y, p, kernel=KERNEL)
+    mean = np.random.default_rng(0).normal(size=600)
+    prediction = Normal(mean, np.ones(600))
+    batches = kcalib.streaming.source((mean[::-1][rows], prediction.take(rows)) for rows in np.split(np.arange(600), 3))
+    assert kcalib.skce(batches, parallel=TILES) == kcalib.skce(mean[::-1], prediction)
 
 
 def test_what_is_no_transport():
@@ -162,6 +177,12 @@ def test_what_is_no_transport():
         kcalib.skce(y, p, parallel=Serial)
     with pytest.raises(ValueError, match="`parallel` is given, but estimator='features' takes linear time"):
         kcalib.skce(y, p, estimator="features", parallel=Serial())
+    for function in (kcalib.calibration_test, kcalib.evaluate):
+        with pytest.raises(ValueError, match="`parallel` is given, but method='features' takes linear time"):
+            function(y, p, method="features", parallel=Serial())
+    assert kcalib.evaluate(y, p, method="features", estimator="biased", parallel=Serial()).skce.estimator == "biased"
+    with pytest.raises(ValueError, match="`parallel` is given, but a comparison of sources takes linear time"):
+        kcalib.compare({name: kcalib.streaming.source((y, p)) for name in "ab"}, parallel=Serial())
     with pytest.raises(ValueError, match="threads"):
         Serial(threads=0)
 

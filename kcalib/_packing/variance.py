@@ -72,6 +72,12 @@ class FiniteLaw:
             root = np.array([[-length / 2], [length / 2]])
         return root
 
+    @property
+    def rank(self) -> int:
+        """Columns of `narrow_root`."""
+        m = int(self.probabilities.shape[1])
+        return 1 if m == 2 else m if self.root is None else int(self.root.shape[1])
+
     def with_marks(self, marks: Array, *factors: Factor) -> PairProblem:
         """k^2 times the factors, between samples with these marks."""
         terms = tuple(replace(t, factors=t.factors + factors) for t in squared(self.problem.kernel))
@@ -193,12 +199,12 @@ def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
     p = law.probabilities
     xp = arrays.namespace(p)
     top, others, rest = law.parts
-    r = arrays.like(law.narrow_root, p, dtype=p.dtype)
-    at = xp.take(r, xp.argmax(p, axis=1), axis=0)
     if law.root is None and p.shape[1] > 2:  # R is the identity
-        means = others - at * rest
+        means = others - xp.astype(top, p.dtype) * rest
         apart, along = 2.0, others + rest
     else:
+        r = arrays.like(law.narrow_root, p, dtype=p.dtype)
+        at = xp.take(r, xp.argmax(p, axis=1), axis=0)
         means = others @ r - at * rest
         gram = xp.sum(r * r, axis=1)
         apart = gram[None, :] + xp.sum(at * at, axis=1, keepdims=True) - 2 * at @ r.T

@@ -46,7 +46,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     if law is None:
         operator = task.operator_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
         return of_residuals(operator, operator.moments(second=True), task.n), DRAWN
-    return _hidden(task, Scalars(law) if law.narrow_root.shape[1] == 1 else Vectors(law)), GIVEN
+    return _hidden(task, Scalars(law) if law.rank == 1 else Vectors(law)), GIVEN
 
 
 class Scalars:
@@ -197,7 +197,7 @@ def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
     """With the kernel's matrix between the samples of the law, which stand for n."""
     np.fill_diagonal(kernel, 0.0)
     law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
-    roots = Scalars(law) if law.narrow_root.shape[1] == 1 else Vectors(law)
+    roots = Scalars(law) if law.rank == 1 else Vectors(law)
     size, scale = len(kernel) * roots.size, _scale(len(kernel), n)
 
     def product(vectors: Array) -> Array:

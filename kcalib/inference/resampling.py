@@ -174,7 +174,7 @@ class Multiplier(AllPairs):
         finite = finite_law(task.data, task.packed)
         if finite is None:
             return from_draws(task, self._of_drawn_targets(task, seed), f"{described}, given the predictions")
-        rank = finite.narrow_root.shape[1]
+        rank = finite.rank
         weights = Weights(self.multipliers, finite.probabilities.shape[0] * finite.probabilities.shape[1], count, seed)
         marks = _multiplied_roots(
             finite, weights, draws_at_once(task.n, max(rank, finite.probabilities.shape[1])), task

@@ -148,7 +148,7 @@ class Directions:
         if len(rows) < 2:
             return None
         some = FiniteLaw(p[rows], law.root, replace(law.problem, left=Side(points[rows], p[rows, :1])))
-        roots = Scalars(some) if law.narrow_root.shape[1] == 1 else Vectors(some)
+        roots = Scalars(some) if law.rank == 1 else Vectors(some)
         beside = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
         operator = operator_for(beside, threads=threads)
         kernel = operator_for(replace(beside, left=beside.columns), threads=threads).tile(slice(None), slice(None))

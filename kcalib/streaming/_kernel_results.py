@@ -228,8 +228,10 @@ class KernelResults(ABC):
             )
         if not self.totals.null_own > 0:
             return degenerate(total)
-        of = "weighted samples" if self.is_weighted else "a state without draws"
-        remedy = f"make the state with n_resamples=199: its draws of {self.problem.targets} hold for any"
+        of, how = "a state without draws", "make the state with n_resamples=199"
+        if self.is_weighted:
+            of, how = "weighted samples", "leave out `sample_weight`, and make the state with n_resamples=199"
+        remedy = f"{how}: draws of the {self.problem.targets} hold for any number"
         events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, remedy)
         statistic = total / (n - 1)
         law = self.law(statistic)

@@ -26,6 +26,13 @@ class Saved(ABC):
     def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """The state of these; names that it does not know are skipped."""
 
+    @abstractmethod
+    def copy(self) -> Self:
+        """Another state with the same rows."""
+
+    def __radd__(self, other: object) -> Self:
+        return self.copy() if isinstance(other, int) and other == 0 else NotImplemented  # `sum` begins with 0
+
     def to_bytes(self) -> bytes:
         """What `save` writes.
 

@@ -97,3 +97,13 @@ def test_sums_of_states_with_different_room_for_groups():
     y, p, group = problem(10)
     one, other = (grouped(y, p, group, part=k, max_groups=k + 2) for k in (0, 1))
     assert (one + other).max_groups == (other + one).max_groups == 3 and one + other == other + one
+
+
+@pytest.mark.parametrize("make", [plain, compared, grouped])
+def test_sum_of_a_list(make):
+    parts = pieces(make, (40, 60, 50), kernel=Exponential(0.4))
+    before = parts[0].to_bytes()
+    assert sum(parts) == parts[0] + parts[1] + parts[2]
+    assert parts[0].to_bytes() == before and sum(parts[:1]) is not parts[0]
+    with pytest.raises(TypeError, match="unsupported operand"):
+        1 + parts[0]

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -208,6 +209,28 @@ def test_weights_make_a_law():
     plain = state_of(y, p, n_resamples=0).calibration_test()
     doubled = CalibrationState(3, kernel=KERNEL, n_columns=64, n_resamples=0).update(y, p, np.full(len(y), 2.0))
     assert doubled.calibration_test().log_pvalue == pytest.approx(plain.log_pvalue, rel=1e-6)
+
+
+def test_the_warning_of_few_weighted_samples_has_a_remedy_that_holds():
+    y, p = problem("soft")
+    state = state_of(y[:20], p[:20]).copy().update(y[20:22], p[20:22], [0.5, 2.0])  # draws do not help
+    with pytest.warns(kcalib.AntiConservativeWarning, match="weighted samples .*; leave out `sample_weight`, and make"):
+        state.calibration_test()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CalibrationState(3, kernel=KERNEL, n_columns=64, n_resamples=199).update(y[:22], p[:22]).calibration_test()
+
+
+def test_memory_of_many_classes_is_that_of_the_sums():
+    """Not that of a matrix of all pairs of classes: 128 MB here."""
+    m = 4096
+    p = np.random.default_rng(0).dirichlet(np.full(m, 0.01), size=3)
+    tracemalloc.start()
+    state = CalibrationState(m, kernel=Exponential(0.5), n_columns=16).update([0, 1, 2], p)
+    assert state.skce().n_samples == 3
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 32e6
 
 
 @pytest.mark.parametrize("lens", [None, TopLabel(), ClassWise(1)], ids=str)

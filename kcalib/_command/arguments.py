@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     _add_reading(evaluate)
     _add_common(evaluate)
     _add_streaming(evaluate)
+    _add_workers(evaluate)
     evaluate.set_defaults(usage_error=evaluate.error)
 
     compare = commands.add_parser(
@@ -260,6 +261,9 @@ def _add_streaming(parser: argparse.ArgumentParser) -> None:
         help=f"save the state there now and then, and when SIGTERM or SIGINT come, which then exit with {SAVED}",
     )  # fmt: skip
     add_running(group)
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
     pairs = parser.add_argument_group("all pairs of samples, on several processes or machines")
     pairs.add_argument(
         "--parallel", metavar=METAVAR, type=workers,

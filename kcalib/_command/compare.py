@@ -20,6 +20,7 @@ from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
+from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
 from kcalib.inference.compare import IN_PIECES, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
@@ -29,8 +30,8 @@ from kcalib.streaming import ComparisonState, load
 
 COMMAND = "compare"  # what errors that are of no single file name
 OF_SAMPLES = (
-    "probs", "logits", "labels", "from_logits", "mean", "std", "samples", "rate", "lens", "bandwidth", "n_bins",
-    "n_resamples", "n_columns", "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads",
+    "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
+    "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ OF_LENSES = {
     "k": "the number of --lens top-k",
     "groups": "--lens groups",
 }
-OF_STATES = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed")
+OF_STATES = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "parallel")
 
 # Parameters that go first, of which one names the predictions, and those that go beside one of them.
 SINGLE = ("mean", "samples", "rate", "loc")

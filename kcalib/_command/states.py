@@ -17,10 +17,10 @@ from kcalib._backend.files import printable
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of, spelled
-from kcalib._command.kinds import check_for_forecasts, noun_of
+from kcalib._command.kinds import noun_of
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import STATE, given_kernel, given_options
-from kcalib._command.streamed import LOG_SECONDS, AnyState, made_for, model_of, opened, respelled
+from kcalib._command.streamed import LOG_SECONDS, AnyState, check_samples, made_for, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source
 from kcalib.report import figures
@@ -36,6 +36,7 @@ def run_update(arguments: argparse.Namespace) -> int:
     reading_of(arguments)  # usage errors
     with collected(failures, arguments.file):
         samples = opened(arguments.file, arguments)
+        check_samples(samples, arguments)
         with collected(failures, arguments.state), respelled():
             state, note = _begun(samples, arguments)
         if not failures:
@@ -118,8 +119,6 @@ def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespa
     mine, others = (_kind(one) for one in (options, samples))
     if mine not in (others, "None distributions"):  # a state without rows has no family yet
         raise FileError(f"is a state of {mine}, but {arguments.file} holds predictions of {others}")
-    if samples.prediction is not None:
-        check_for_forecasts(arguments)
     for name, value in given_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")

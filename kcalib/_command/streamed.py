@@ -51,16 +51,22 @@ def opened(file: str, arguments: argparse.Namespace) -> Source:
 
 def made_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
     """An empty state of one model, of the kind that the samples need, with the options that were given."""
+    check_samples(samples, arguments)
     if samples.prediction is None:
         return made(CalibrationState, samples, arguments, **more)
-    check_for_forecasts(arguments)
+    return made(ForecastState, samples, arguments, **more)
+
+
+def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
+    """That there are states of such samples, with the options that are given."""
+    if samples.prediction is not None:
+        check_for_forecasts(arguments)
     if samples.prediction == MultivariateNormal.__name__:
         raise FileError(
             "holds multivariate normal distributions with covariances, whose Wasserstein distances are not those of "
             "points, as sums need; evaluate reads them at once with --no-stream, and kcalib.streaming.ForecastState "
             "takes other kernels"
         )
-    return made(ForecastState, samples, arguments, **more)
 
 
 def made(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:

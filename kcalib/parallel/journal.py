@@ -77,7 +77,13 @@ class Journal:
         self._sweeps: dict[str, Sweep] = {}
         self._unfolded = 0  # bytes of tiles
         self._synced = time.monotonic()
-        self._file: BinaryIO = open(self.path, "r+b" if os.path.exists(self.path) else "w+b")  # noqa: SIM115
+        try:
+            self._file: BinaryIO = open(self.path, "r+b" if os.path.exists(self.path) else "w+b")  # noqa: SIM115
+        except OSError as error:
+            raise type(error)(
+                f"the journal {self.path} cannot be opened: {error.strerror}; name a file in a folder that is there, "
+                "which you may write"
+            ) from None
         try:
             self._lock()
             self._read()

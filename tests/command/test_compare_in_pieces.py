@@ -128,9 +128,10 @@ def test_what_does_not_go_together(models, capsys, data):
         assert message in usage_error(capsys, *both, *options)
     assert "standard input is one file of one model" in usage_error(capsys, "compare", "-", "right.npz", "--stream")
     state_of(y, models).save("c.kcalib")
-    assert "--bandwidth is for predictions, and c.kcalib is a state" in usage_error(
-        capsys, "compare", "c.kcalib", "--bandwidth", "1"
-    )
+    for option in ("--bandwidth", "--dispersion", "--scale-tril"):
+        assert f"{option} is for predictions, and c.kcalib is a state" in usage_error(
+            capsys, "compare", "c.kcalib", option, "1"
+        )
     assert "--metric ckce needs all samples; a state has" in usage_error(
         capsys, "compare", "c.kcalib", "--metric", "ckce"
     )

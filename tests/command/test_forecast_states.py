@@ -135,7 +135,8 @@ def test_what_does_not_go_together(capsys):
     for option, value in {"--bins": 5, "--lens": "top-label", "--bandwidth": 1}.items():
         for command in (("evaluate", "--stream", "reg.npz"), ("update", "new.kcalib", "reg.npz")):
             message = error_of(capsys, *command, option, value)
-            assert f"holds predicted distributions, but {option} is for class probabilities; leave it out" in message
+            fault = f"but {option} is for class probabilities; leave it out"
+            assert message == f"reg.npz: holds predicted distributions, {fault}"
     assert "is of 2 classes, reg.npz of Normal distributions; name one of the same" in error_of(
         capsys, "update", "new.kcalib", "reg.npz", "--bandwidth-of", "classes.npz"
     )

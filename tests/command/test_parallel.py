@@ -55,6 +55,21 @@ def test_a_journal_that_is_there(model, capsys, tmp_path):
     assert "tiles exists; go on from it by --resume, or remove it" in evaluated(capsys, *options, code=1).err
 
 
+def test_errors_name_what_is_at_fault(model, capsys, tmp_path):
+    options = [model, "--parallel", "processes:1"]
+    found = evaluated(capsys, *options, "--checkpoint", str(tmp_path / "none" / "tiles"), code=1).err
+    assert f"the journal {tmp_path / 'none' / 'tiles'} cannot be opened: No such file or directory" in found
+    assert (
+        "--parallel is given, but method='features'" in evaluated(capsys, *options, "--method", "features", code=1).err
+    )
+
+
+def test_compare_has_no_workers(model, capsys):
+    """An option that is not there is better than one that is ignored."""
+    assert main(["compare", model, model, "--parallel", "processes:1"]) == 2
+    assert "unrecognized arguments: --parallel" in capsys.readouterr().err
+
+
 def test_without_mpi4py(model, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     assert "pip install 'kcalib[mpi]'" in evaluated(capsys, model, "--parallel", "mpi", code=1).err

@@ -8,6 +8,7 @@ chance says. With Dask and MPI where they are installed (`pip install '.[cluster
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -66,9 +67,9 @@ def call(transport, journal):
         return value(parallel.MPI(**options))
     from distributed import Client, LocalCluster
 
-    with LocalCluster(n_workers=int(count), threads_per_worker=1, dashboard_address=None) as cluster:
-        with Client(cluster) as client:
-            return value(parallel.Dask(client, **options))
+    cluster = LocalCluster(n_workers=int(count), threads_per_worker=1, dashboard_address=None)
+    with cluster, Client(cluster) as client:
+        return value(parallel.Dask(client, **options))
 
 
 def kill(pid):
@@ -81,10 +82,8 @@ def kill(pid):
             continue  # it has ended
     for child in started:
         kill(child)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def installed():

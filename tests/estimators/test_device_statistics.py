@@ -363,12 +363,13 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 def check_scores_of_class_probabilities(cupy, name, y, p):
     function, options = CLASSES[name]
     given = {key: cupy.asarray(value) if key == "sample_weight" else value for key, value in options.items()}
-    with stays_on_device(at_most=SMALL):
+    with stays_on_device(at_most=EDGES if name in BY_RISK else SMALL):
         found = function(cupy.asarray(y), cupy.asarray(p), **given)
     same(found, function(y, p, **options))
 
 
 BY_RISK = [name for name in CLASSES if name.endswith("by risk")]  # n binnings of n samples
+EDGES = sum(range(5, 101, 5))  # of all of these
 
 
 @pytest.mark.parametrize(

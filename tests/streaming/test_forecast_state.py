@@ -12,7 +12,7 @@ import time
 import emulated_cupy
 import numpy as np
 import pytest
-from libraries import LIBRARIES, library
+from libraries import GPU_LIBRARIES, LIBRARIES, library
 
 import kcalib
 from kcalib.distributions import (
@@ -264,7 +264,13 @@ def test_files_and_pickles_bring_states_back(tmp_path):
     assert ForecastState.from_bytes(empty.to_bytes()) == empty
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.grid) for name in LIBRARIES[1:]])
+OTHER_LIBRARIES = [
+    pytest.param(name, marks=[pytest.mark.grid, pytest.mark.gpu] if name in GPU_LIBRARIES else pytest.mark.grid)
+    for name in LIBRARIES[1:]
+]
+
+
+@pytest.mark.parametrize("name", OTHER_LIBRARIES)
 def test_arrays_of_any_library_give_the_same_state(name):
     place = library(name)
     with emulated_cupy.installed() if name == "cupy-emulated" else contextlib.nullcontext():
@@ -371,6 +377,7 @@ def test_an_interrupt_stops_draws_soon_and_leaves_the_state_as_it_was(threads):
     prediction = normal()
     state = ForecastState(**KERNELS, n_columns=32, n_resamples=800, threads=threads).update(Y[:1], normal(slice(1)))
     before = state.to_bytes()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs have not
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     start = time.perf_counter()
@@ -378,6 +385,7 @@ def test_an_interrupt_stops_draws_soon_and_leaves_the_state_as_it_was(threads):
         state.update(Y, prediction)
     assert time.perf_counter() - start < 0.2 + 1.0
     timer.join()
+    signal.signal(signal.SIGINT, handler)
     assert state.to_bytes() == before
 
 

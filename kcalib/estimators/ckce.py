@@ -166,7 +166,7 @@ def ckce(
         may use. Factorisations use those of NumPy's and SciPy's BLAS.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes the kernel's entries; chosen from the arrays by default.
-    parallel : kcalib.parallel.Parallel or concurrent.futures.Executor, optional
+    parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         Where products with the kernel matrix are computed, as in `kcalib.skce`; solvers run here. A journal keeps none
         of them: an interrupted solver begins again.
     full_output : bool

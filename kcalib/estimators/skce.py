@@ -204,7 +204,7 @@ def skce(
         may use. The result is the same bit for bit for any number.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes sums over pairs; chosen from the arrays by default. "features" has none.
-    parallel : kcalib.parallel.Parallel or concurrent.futures.Executor, optional
+    parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         Where sums over pairs are computed: processes, or a cluster; with the same bits for up to a million samples, and
         to within rounding beyond. A source of samples is then for all estimators but "features": it is read at once.
         Arrays are those of the CPU; `threads` is then of what is computed here. Not for "features".

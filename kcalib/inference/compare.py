@@ -127,7 +127,7 @@ def compare(
         "skce" only, as in `kcalib.skce`.
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         "skce" and "ckce", as in `kcalib.skce`. "skce" takes all pairs by the one that is named, for any n.
-    parallel : kcalib.parallel.Parallel or concurrent.futures.Executor, optional
+    parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         "skce" and "ckce", as in `kcalib.skce`: who computes sums over pairs, all of them for any n. Not of sources.
     threads : int, optional
         "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any

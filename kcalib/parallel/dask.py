@@ -66,6 +66,8 @@ class Dask(Parallel):
         If distributed is not installed.
     OSError
         If no scheduler answers at the address.
+    RuntimeError
+        If the client is closed, or a worker has no kcalib, or another version.
     TileError
         Where a result is computed: if the scheduler is lost, if the workers of a tile die again and again, or if a tile
         has an error.
@@ -103,6 +105,8 @@ class Dask(Parallel):
 
     def open(self) -> Held:
         if self.client is not None and not isinstance(self.client, str):
+            if self.client.status != "running":
+                raise RuntimeError(f"`client` is {self.client.status}; pass one that is connected to a scheduler")
             held = Held(self.client, None, own_client=False)
         else:
             distributed, cluster = _distributed(), None
@@ -111,7 +115,7 @@ class Dask(Parallel):
                 cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
             try:
                 client = distributed.Client(cluster or self.client, set_as_default=False)
-            except OSError:
+            except (OSError, ValueError):
                 raise OSError(
                     f"no Dask scheduler answers at {self.client}; correct the address, or start one: dask scheduler"
                 ) from None
@@ -146,11 +150,15 @@ class Dask(Parallel):
 
         Raises
         ------
+        TypeError
+            If `parallel` is given.
         Exception
             What the function raises.
         """
         from distributed import Event
 
+        if "parallel" in kwargs:
+            raise TypeError("`parallel` is given to a call that is made in parallel already; leave it out")
         held, failed = self.open(), True
         stop = Event(f"kcalib-stop-{uuid.uuid4().hex[:8]}", client=held.client)
         try:

@@ -55,7 +55,13 @@ def results_of(pool: Pool, work: Work, tiles: Sequence[Tile], given: Mapping[str
     broken = 0  # times in a row
 
     def submit(tile: Tile, with_data: bool) -> None:
-        pending[pool.executor.submit(run_tile, work, tile, given if with_data else {})] = tile
+        try:
+            future = pool.executor.submit(run_tile, work, tile, given if with_data else {})
+        except BrokenExecutor:
+            raise
+        except RuntimeError as error:
+            raise TileError(tile, len(tiles), f"found no workers, as the executor takes none: {error}") from error
+        pending[future] = tile
 
     def failure(tile: Tile, error: BaseException) -> None:
         failed[tile.number] = failed.get(tile.number, 0) + 1

@@ -224,6 +224,17 @@ def n_threads():
 def test_what_is_no_client():
     with pytest.raises(TypeError, match="`client` is a int, expected a distributed.Client"):
         Dask(7)
+    with pytest.raises(OSError, match="no Dask scheduler answers at nonsense"):
+        kcalib.skce(Y, P, parallel=Dask("nonsense"))
+    with pytest.raises(TypeError, match="`parallel` is given to a call"):
+        Dask("nonsense").call(kcalib.skce, Y, P, parallel=None)
+
+
+def test_a_closed_client(cluster):
+    with distributed.Client(cluster) as client:
+        pass
+    with pytest.raises(RuntimeError, match="`client` is closed; pass one that is connected"):
+        kcalib.skce(Y, P, parallel=client)
 
 
 def test_ctrl_c(tmp_path):

@@ -13,7 +13,7 @@ from problems import softmax_problem
 import kcalib
 from kcalib.distributions import Normal
 from kcalib.kernels import Exponential, Gaussian
-from kcalib.parallel import Executor, Processes, Serial
+from kcalib.parallel import Executor, Processes, Serial, TileError
 from kcalib.parallel.work import Done, Store
 
 KERNEL = Exponential(0.3)
@@ -167,6 +167,14 @@ def test_a_source_of_unknown_length():
     prediction = Normal(mean, np.ones(600))
     batches = kcalib.streaming.source((mean[::-1][rows], prediction.take(rows)) for rows in np.split(np.arange(600), 3))
     assert kcalib.skce(batches, parallel=TILES) == kcalib.skce(mean[::-1], prediction)
+
+
+def test_an_executor_that_is_shut_down():
+    y, p = softmax_problem(400, 3, seed=0)
+    with ThreadPoolExecutor(1) as pool:
+        pass
+    with pytest.raises(TileError, match="found no workers, as the executor takes none: cannot schedule"):
+        kcalib.skce(y, p, parallel=Executor(pool, tile_size=96))
 
 
 def test_what_is_no_transport():

@@ -98,8 +98,9 @@ def calibration_test(
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator, parallel
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
-        "features" alone, which is "auto" then. With `parallel` "auto" sums all pairs, and a source is read at once; a
-        journal keeps the sums, and none of the products with H of which eigenvalues are made.
+        "features" alone, which is "auto" then: by these names with the draws that a state has by default (of
+        distributions none), by an object with those of the object. With `parallel` "auto" sums all pairs, and a source
+        is read at once; a journal keeps the sums, and none of the products with H of which eigenvalues are made.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
         ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
@@ -267,7 +268,7 @@ def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
         return {}
     if not isinstance(chosen, Features):
         raise OptionError("method", f"is {chosen.name!r}, which {AT_ONCE}; use method='features', {REMEDY}")
-    draws = None if chosen.n_resamples == Features().n_resamples else chosen.n_resamples
+    draws = None if isinstance(method, str) else chosen.n_resamples  # a name leaves them to the sums
     return state_options(n_columns=chosen.n_columns, n_resamples=draws)
 
 

@@ -72,6 +72,12 @@ class ForecastOptions(SharedOptions):
                 f"`target_kernel` is {target_kernel}, but a state has expectations in closed form only; pass "
                 "the kernel itself, or take all samples in memory with kcalib.skce"
             )
+        known = target_kernel is None or isinstance(target_kernel, (Kernel, MahalanobisGaussian))
+        if not known and not (isinstance(target_kernel, str) and target_kernel == "delta"):
+            raise TypeError(
+                f"`target_kernel` is {target_kernel!r}, expected a kernel between targets, such as "
+                "kcalib.kernels.Gaussian(), or MahalanobisGaussian of kcalib.target_kernels"
+            )
         n_columns = check_columns(n_columns)
         if n_columns is None:
             raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")

@@ -230,7 +230,9 @@ class KernelResults(ABC):
             return degenerate(total)
         of, how = "a state without draws", "make the state with n_resamples=199"
         if self.is_weighted:
-            of, how = "weighted samples", "leave out `sample_weight`, and make the state with n_resamples=199"
+            of, how = "weighted samples", f"leave out `sample_weight`, and {how}"
+        else:
+            how += ", or of a source pass method=kcalib.methods.Features(n_resamples=199)"
         remedy = f"{how}: draws of the {self.problem.targets} hold for any number"
         events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, remedy)
         statistic = total / (n - 1)

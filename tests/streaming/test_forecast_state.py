@@ -333,6 +333,9 @@ def test_what_has_no_closed_forms_is_refused():
         ForecastState(target_kernel=Draws(Gaussian()))
     with pytest.raises(TypeError, match="`kernel` is 'rbf', expected a kernel"):
         ForecastState(kernel="rbf")
+    for target_kernel in (5, "rbf", np.eye(2)):
+        with pytest.raises(TypeError, match="(?s)`target_kernel` is .*, expected a kernel between targets"):
+            ForecastState(target_kernel=target_kernel)
     with pytest.raises(TypeError, match="`n_columns` is None"):
         ForecastState(n_columns=None)
     with pytest.raises(ValueError, match="an inner product, whose features are not bounded"):

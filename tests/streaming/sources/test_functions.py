@@ -140,6 +140,18 @@ def test_options_reach_the_state():
     assert drawn.test.seed != SEED and kcalib.evaluate(samples, seed=drawn.test.seed).test.pvalue == drawn.test.pvalue
 
 
+def test_draws_that_are_asked_for():
+    """Of distributions there are none by default; an object asks for those that it has."""
+    mean = np.linspace(-1, 1, 60)
+    samples = source({"y": mean[::-1], "mean": mean, "std": np.ones(60)})
+    method = kcalib.methods.Features(n_columns=16, n_resamples=199)
+    remedy = r"of a source pass method=kcalib.methods.Features\(n_resamples=199\)"
+    with pytest.warns(kcalib.AntiConservativeWarning, match=remedy):
+        assert kcalib.calibration_test(samples, method="features").pvalue_from == "law"
+    found = kcalib.calibration_test(samples, method=method)
+    assert (found.pvalue_from, found.n_resamples) == ("draws", 199)
+
+
 def test_sums_agree_with_all_samples_at_once():
     found = kcalib.evaluate(source((Y, Q)), kernel=KERNEL)
     assert found.log_loss == pytest.approx(kcalib.log_loss(Y, Q), rel=1e-12)

@@ -116,12 +116,19 @@ def median_distance(
 
 
 class NoLengthScaleError(ValueError):
-    """Why n predictions that have no positive distance give no bandwidth; `fault` is without the remedy."""
+    """Why n predictions that have no positive distance give no bandwidth; `fault` is without the remedy.
 
-    def __init__(self, n: int, remedy: str = "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"):
-        super().__init__(n, remedy)
-        self.n, self.remedy = n, remedy
+    `of` is "classes", "predictions" that are distributions, or the "targets" that are drawn from these.
+    """
+
+    def __init__(self, n: int, remedy: str | None = None, of: str = "classes"):
+        super().__init__(n, remedy, of)
+        self.n, self.of = n, of
+        self.remedy = remedy or "pass a kernel with bandwidth=, such as Exponential(bandwidth=1.0)"
         self.fault = "`y_pred` has identical rows only, so the median heuristic finds no length scale"
+        if of == "targets":
+            self.remedy = remedy or "pass target_kernel=kcalib.kernels.Gaussian(bandwidth=1.0) to kcalib.skce or a test"
+            self.fault = "draws from `y_pred` are all the same, so the median heuristic finds no scale of targets"
         if n < 2:
             self.fault = f"`y_pred` has {n} row{'' if n else 's'}, expected at least 2 for the median heuristic"
 

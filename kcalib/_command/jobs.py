@@ -33,6 +33,13 @@ OF_LENSES = {
 }
 OF_STATES = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "parallel")
 
+# Where a length scale comes from that predictions do not give.
+SCALES = {
+    "classes": "give one by --bandwidth",
+    "predictions": "evaluate reads all of them with --no-stream, update takes that of others by --bandwidth-of",
+    "targets": "in Python kcalib.skce and kcalib.calibration_test take a target_kernel that has one",
+}
+
 # Parameters that go first, of which one names the predictions, and those that go beside one of them.
 SINGLE = ("mean", "samples", "rate", "loc")
 BESIDE = {"std": "mean", "dispersion": "mean", "cov": "mean", "scale_tril": "mean", "scale": "loc"}
@@ -142,7 +149,7 @@ def spelled(error: Exception) -> str:
     """An error of the library, which speaks of arguments, in words of the command."""
     message = str(error)
     if isinstance(error, NoLengthScaleError):
-        message = f"{error.fault}; give one by --bandwidth"
+        message = f"{error.fault}; {SCALES[error.of]}"
     elif isinstance(error, OptionError) and error.option in OF_LENSES:
         message = f"{OF_LENSES[error.option]} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in OF_STATES):

@@ -9,7 +9,8 @@ TargetFactor     marks, which say what was observed minus what was predicted
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from kcalib._packing.packed import Alike, Packed, medians_of, pack_alike, pack_l
 from kcalib._packing.prediction_points import PredictionPoints, warn_indefinite
 from kcalib._packing.target_factors import compact, side_of, target_factor
 from kcalib._pairs.problem import PairProblem, Side
-from kcalib.bandwidth import MedianDistance, median_of_points
+from kcalib.bandwidth import MedianDistance, NoLengthScaleError, median_of_points
 from kcalib.distributions import Distribution
 from kcalib.kernels import MMD, VECTOR_METRICS, Exponential, Gaussian, Kernel, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
@@ -120,9 +121,10 @@ def resolve(
         if not draws:
             draws.extend(_one_draw(model) for model in models)
         counts = all(model.prediction.support == "count" for model in models)
-        return medians_of(
-            draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric, elsewhere=True
-        )
+        with no_scale_of("targets"):
+            return medians_of(
+                draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric, elsewhere=True
+            )
 
     kernel, target = chosen(models, kernel, target_kernel)
     target = _resolved(target, {metric: target_bandwidth(metric) for metric in open_metrics(target)})
@@ -133,10 +135,22 @@ def resolve(
     medians: dict[str, list[MedianDistance]] = {}
 
     def bandwidth(metric: Any) -> float:
-        return medians_of(points, lambda one: one.median(metric, threads), medians, str(metric), elsewhere=elsewhere)
+        with no_scale_of("predictions"):
+            return medians_of(
+                points, lambda one: one.median(metric, threads), medians, str(metric), elsewhere=elsewhere
+            )
 
     kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
     return Resolved(kernel, target, points, medians, target_medians)
+
+
+@contextmanager
+def no_scale_of(what: str) -> Iterator[None]:
+    """Errors of the median heuristic say what has no length scale."""
+    try:
+        yield
+    except NoLengthScaleError as error:
+        raise NoLengthScaleError(error.n, of=what) from None
 
 
 def chosen(models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel) -> tuple[Kernel, Any]:

@@ -146,6 +146,16 @@ def test_what_does_not_go_together(capsys):
     message = error_of(capsys, "evaluate", "full.npz", "--stream")
     assert "multivariate normal distributions with covariances" in message and "--no-stream" in message
     ran("evaluate", "full.npz")
+    np.savez("same.npz", y=np.arange(2500.0), mean=np.zeros(2500), std=np.ones(2500))
+    np.savez("dry.npz", y=np.zeros(50), samples=np.zeros((50, 4)))
+    assert "--no-stream, update takes that of others by --bandwidth-of" in error_of(
+        capsys, "evaluate", "same.npz", "--stream"
+    )
+    ran("evaluate", "same.npz", "--no-stream", "--method", "features")
+    ran("update", "same.kcalib", "same.npz", "--bandwidth-of", "reg.npz")
+    assert "in Python kcalib.skce and kcalib.calibration_test take a target_kernel" in error_of(
+        capsys, "evaluate", "dry.npz"
+    )
     for command in (("evaluate", "--stream", "reg.npz", "classes.npz"), ("show", "n.kcalib", "c.kcalib")):
         assert "--csv prints one table: evaluate the files of each kind" in error_of(capsys, *command, "--csv")
     ran("compare", "--stream", "reg.npz", "counts.npz", code=1)

@@ -361,6 +361,18 @@ def test_an_error_leaves_the_state_as_it_was():
     assert state.to_bytes() == before
 
 
+def test_no_scale_of_targets_has_a_remedy_that_helps():
+    """Ensembles of rain where it never rains: all draws are 0."""
+    y, dry = np.zeros(40), Samples(np.zeros((40, 5)))
+    state = ForecastState(kernel=Exponential(1.0, metric="wasserstein"), n_columns=16).update(y, dry)
+    with pytest.raises(ValueError, match="draws from `y_pred` are all the same.*; make the state with target_kernel="):
+        state.skce()
+    with pytest.raises(ValueError, match=r"draws from `y_pred` are all the same.*; pass target_kernel=.* to kcalib"):
+        kcalib.skce(y, dry, kernel=Exponential(1.0, metric="wasserstein"))
+    assert kcalib.skce(y, dry, target_kernel=Gaussian(1.0)) == 0
+    assert ForecastState(target_kernel=Gaussian(1.0), n_columns=16).update(y, dry).skce().value == 0
+
+
 def test_sums_of_more_draws_than_there_is_memory_are_refused():
     with pytest.raises(MemoryError, match="sums of 1048576 draws of targets.*fewer `n_resamples` or `n_columns`"):
         ForecastState(**KERNELS, n_columns=4096, n_resamples=2**20).update(Y[:5], normal(slice(5)))

@@ -77,6 +77,8 @@ class Journal:
         self._sweeps: dict[str, Sweep] = {}
         self._unfolded = 0  # bytes of tiles
         self._synced = time.monotonic()
+        if os.path.exists(self.path) and not os.path.isfile(self.path):  # a folder, a pipe, a device
+            raise JournalError(f"{self.path} is not a journal of kcalib, nor a file; name one that is not there yet")
         try:
             self._file: BinaryIO = open(self.path, "r+b" if os.path.exists(self.path) else "w+b")  # noqa: SIM115
         except OSError as error:

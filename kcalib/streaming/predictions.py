@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -158,9 +159,10 @@ class PredictionSample:
     def __add__(self, other: PredictionSample) -> PredictionSample:
         if not isinstance(other, PredictionSample):
             return NotImplemented
-        new = PredictionSample.__new__(PredictionSample)
-        vars(new).update(vars(self))
-        return new.merge(other)
+        return copy.copy(self).merge(other)
+
+    def __radd__(self, other: object) -> PredictionSample:
+        return copy.copy(self) if isinstance(other, int) and other == 0 else NotImplemented  # `sum` begins with 0
 
     def kernel(self, kernel: Kernel | None = None) -> Kernel:
         """A kernel with the median distance of the sampled predictions for bandwidths that it has not.

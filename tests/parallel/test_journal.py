@@ -170,8 +170,13 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(JournalError, match="is not a journal of kcalib"):
         skce(Serial(journal=path, tile_size=SIZE))
     assert path.read_text().startswith("some text")
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(
+        OSError, match="the journal .*nowhere.* cannot be opened: No such file or directory; name a file"
+    ):
         skce(Serial(journal=tmp_path / "nowhere" / "file", tile_size=SIZE))
+    for place in (tmp_path, "/dev/null"):
+        with pytest.raises(JournalError, match=f"{place} is not a journal of kcalib, nor a file"):
+            skce(Serial(journal=place, tile_size=SIZE))
     with pytest.raises(TypeError, match="`journal` is 3, expected the path"):
         Serial(journal=3)
     path.write_bytes(journal.MAGIC[:5])  # the power went when it was made

@@ -72,6 +72,14 @@ def test_faults_are_named(call, error, message):
         call()
 
 
+def test_sum_of_a_list():
+    parts = [PredictionSample(3, part=k).update(P[k::3]) for k in range(3)]
+    assert sum(parts).kernel() == (parts[0] + parts[1] + parts[2]).kernel()
+    assert parts[0].n_samples == len(P[::3])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        1 + parts[0]
+
+
 def test_without_a_distance():
     p = np.full((4, 3), 1 / 3)
     for rows, message in ((0, "has 0 rows"), (1, "has 1 row,"), (4, "has identical rows only")):

@@ -174,9 +174,8 @@ def test_files_that_are_none(tmp_path):
         OSError, match="the journal .*nowhere.* cannot be opened: No such file or directory; name a file"
     ):
         skce(Serial(journal=tmp_path / "nowhere" / "file", tile_size=SIZE))
-    for place in (tmp_path, "/dev/null"):
-        with pytest.raises(JournalError, match=f"{place} is not a journal of kcalib, nor a file"):
-            skce(Serial(journal=place, tile_size=SIZE))
+    with pytest.raises(JournalError, match=f"{tmp_path} is not a journal of kcalib, nor a file"):
+        skce(Serial(journal=tmp_path, tile_size=SIZE))
     with pytest.raises(TypeError, match="`journal` is 3, expected the path"):
         Serial(journal=3)
     path.write_bytes(journal.MAGIC[:5])  # the power went when it was made

@@ -65,18 +65,21 @@ def test_the_largest_quantile_of_gamma_laws():
             assert gamma_quantile(tail) >= (law.isf(tail) - shape) / np.sqrt(shape) - 5e-3
 
 
-def by_draws(p: np.ndarray, kernel: Exponential, count: int, seed: int) -> float:
-    """The standard deviation of the estimate for labels drawn from the predictions."""
+def by_draws(p: np.ndarray, kernel: Exponential, count: int, seed: int) -> tuple[float, float]:
+    """The variance of the estimate for labels drawn from the predictions, with its standard error."""
     rng = np.random.default_rng(seed)
     values = [kcalib.skce(drawn_labels(p, rng), p, kernel=kernel, threads=1) for _ in range(count)]
-    return float(np.sqrt(np.mean(np.square(values))))
+    squares = np.square(values)
+    return float(np.mean(squares)), float(np.std(squares) / np.sqrt(count))
 
 
 def test_the_null_standard_error_is_that_of_drawn_labels():
     y, p = softmax_problem(60, 4)
     kernel = Exponential(bandwidth=0.5)
     result = kcalib.skce(y, p, kernel=kernel, full_output=True)
-    assert result.null_standard_error == pytest.approx(by_draws(p, kernel, 800, 1), rel=0.13)
+    variance, error = by_draws(p, kernel, 800, 1)
+    assert result.null_standard_error is not None
+    assert result.null_standard_error**2 == pytest.approx(variance, abs=4 * error)
     assert kcalib.calibration_test(y, p, kernel=kernel, method="exact").null_standard_error == (
         result.null_standard_error
     )

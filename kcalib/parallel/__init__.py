@@ -11,8 +11,8 @@ Functions that sum over pairs take ``parallel=``, an object of one of these clas
     MPI          the ranks of a program, which all make the same call
 
 H is cut into tiles, whose sums are pure functions of samples and options, and are added in the order in which one
-machine adds them: the numbers are the same for every transport, every number of workers, and after every
-interruption. With ``journal=`` finished tiles are kept in a file, from which the same call goes on.
+machine adds them, but for products with vectors: the numbers are the same for every transport, every number of workers,
+and after every interruption. With ``journal=`` finished tiles are kept in a file, from which the same call goes on.
 """
 
 import importlib

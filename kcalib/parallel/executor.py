@@ -111,8 +111,23 @@ def results_of(pool: Pool, work: Work, tiles: Sequence[Tile], given: Mapping[str
             future.cancel()
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnPool(Parallel):
+    """Base of what computes tiles by a `Pool`."""
+
+    def results(
+        self,
+        held: Pool,
+        work: Work,
+        tiles: Sequence[Tile],
+        given: Mapping[str, Any],
+        progress: Callable[[Tile], Progress],
+    ) -> Generator[Done]:
+        return results_of(held, work, tiles, given)
+
+
 @dataclass(frozen=True)
-class Executor(Parallel):
+class Executor(OnPool):
     """Compute tiles by an executor of your own.
 
     Parameters
@@ -174,19 +189,9 @@ class Executor(Parallel):
     def close(self, held: Pool, failed: bool) -> None:
         forget()  # threads are workers in this process
 
-    def results(
-        self,
-        held: Pool,
-        work: Work,
-        tiles: Sequence[Tile],
-        given: Mapping[str, Any],
-        progress: Callable[[Tile], Progress],
-    ) -> Generator[Done]:
-        return results_of(held, work, tiles, given)
-
 
 @dataclass(frozen=True)
-class Processes(Parallel):
+class Processes(OnPool):
     """Compute tiles by processes of this machine, which are started for the call, and end with it.
 
     A process that dies is replaced, and its tile computed again.
@@ -235,16 +240,6 @@ class Processes(Parallel):
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
-
-    def results(
-        self,
-        held: Pool,
-        work: Work,
-        tiles: Sequence[Tile],
-        given: Mapping[str, Any],
-        progress: Callable[[Tile], Progress],
-    ) -> Generator[Done]:
-        return results_of(held, work, tiles, given)
 
     def _started(self) -> futures.Executor:
         import multiprocessing  # takes a while, and only this class needs it

@@ -28,7 +28,7 @@ LAYERS = [
     ["streaming"],
     ["evaluation", "methods", "recalibration"],
     [""],
-    ["_command"],
+    ["_command", "integrations"],
     ["__main__"],
 ]
 

@@ -29,6 +29,7 @@ from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
 from kcalib._pairs.operators.sorted_scan_cuda import SortedPlaces
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import VECTOR_METRICS
+from kcalib.report.summary import Summarized
 
 __all__ = ["MedianDistance", "median_distance"]
 
@@ -36,7 +37,7 @@ MAX_SAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class MedianDistance:
+class MedianDistance(Summarized):
     """The median of pairwise distances, and how it was found."""
 
     value: float  # of identical points and of a single one, which users do not get to see, 0

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from kcalib.lenses import Canonical
+from kcalib.report.summary import Summarized
 from kcalib.results import CalibrationTestResult, SKCEResult
 
 __all__ = ["Evaluation", "ForecastEvaluation"]
@@ -16,7 +17,7 @@ __all__ = ["Evaluation", "ForecastEvaluation"]
 INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
 
 
-class ModelEvaluation(ABC):
+class ModelEvaluation(Summarized, ABC):
     """An evaluation in words; its fields before `skce` are numbers that only models of its kind have."""
 
     @abstractmethod
@@ -35,6 +36,11 @@ class ModelEvaluation(ABC):
 @dataclass(frozen=True)
 class Evaluation(ModelEvaluation):
     """The usual numbers about one classifier, and a verdict on its calibration."""
+
+    _shown = (
+        "verdict", "lens", "n_samples", "n_classes", "accuracy", "log_loss", "brier_score", "top_label_ece", "skce",
+        "test",
+    )  # fmt: skip
 
     n_samples: int  #: samples given
     n_classes: int  #: m, of the induced problem if there is a lens
@@ -75,6 +81,11 @@ class ForecastEvaluation(ModelEvaluation):
 
     What predictions of vectors, or predictions without a density, do not have is None.
     """
+
+    _shown = (
+        "verdict", "prediction", "n_samples", "rmse", "crps", "log_score", "interval_coverage",
+        "quantile_calibration_error", "skce", "test",
+    )  # fmt: skip
 
     n_samples: int  #: samples given
     n_dims: int  #: d, entries of a target; 1 for numbers

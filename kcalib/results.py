@@ -19,6 +19,7 @@ from kcalib._backend.options import check_choice
 from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib.lenses import Canonical
+from kcalib.report.summary import Summarized, Summary, aligned
 
 __all__ = [
     "CKCEResult",
@@ -34,6 +35,10 @@ __all__ = [
 ]
 
 
+MOST_MODELS = 6  # in a summary
+MODEL_COLUMNS = [False, True, False, False, True, True]  # which are texts
+
+
 class ConfidenceInterval(NamedTuple):
     """Limits of a confidence interval."""
 
@@ -42,7 +47,7 @@ class ConfidenceInterval(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FewErrors:
+class FewErrors(Summarized):
     r"""Of predictions that leave few errors open, and samples that hold few: what samples like these may have missed.
 
     With a share :math:`v` of targets other than the most probable ones, where the model predicts :math:`u`, the root
@@ -66,7 +71,7 @@ class FewErrors:
 
 
 @dataclass(frozen=True)
-class SKCEResult:
+class SKCEResult(Summarized):
     """An estimate of the squared kernel calibration error."""
 
     value: float  #: the estimate
@@ -99,11 +104,16 @@ class SKCEResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationTestResult:
+class CalibrationTestResult(Summarized):
     """A test of the hypothesis that the model is calibrated.
 
     What a method does not have is None.
     """
+
+    _shown = (
+        "pvalue", "estimate", "standard_error", "method", "null_law", "n_samples", "n_classes", "prediction", "lens",
+        "kernel",
+    )  # fmt: skip
 
     statistic: float  #: what is compared with its law under calibration; each method says which
     pvalue: float  #: probability of a statistic at least as large if the model is calibrated
@@ -144,6 +154,9 @@ class CalibrationTestResult:
     operator_reason: str | None = None  #: and why that one
     threads: int | None = None  #: threads used at most; None where the array library decides
     seconds: float  #: wall time
+
+    def _brief(self) -> str:
+        return f"p-value {self.pvalue:.2g}, {self.method}"
 
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
         """Confidence interval of the calibration error that `estimate` estimates.
@@ -229,7 +242,7 @@ class CalibrationTestResult:
 
 
 @dataclass(frozen=True)
-class UCMEResult:
+class UCMEResult(Summarized):
     """The unnormalised calibration mean embedding statistic at its test locations."""
 
     value: float  #: mean of the squared differences
@@ -258,7 +271,7 @@ class UCMEResult:
 
 
 @dataclass(frozen=True)
-class ModelValue:
+class ModelValue(Summarized):
     """One of the models that `kcalib.compare` compared."""
 
     model: str  #: its name
@@ -270,7 +283,7 @@ class ModelValue:
 
 
 @dataclass(frozen=True)
-class ModelDifference:
+class ModelDifference(Summarized):
     """A pair of the models that `kcalib.compare` compared."""
 
     first: str  #: a model
@@ -292,8 +305,8 @@ class ModelDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Models compared on the same samples; ``print`` shows it as a table."""
+class Comparison(Summarized):
+    """Models compared on the same samples; ``print`` shows the best in a table, `pair_lines` makes one of all pairs."""
 
     metric: str  #: "skce", "ckce", "ece", "brier", "log_loss", "crps" or "log_score"
     estimator: str  #: what estimates it
@@ -369,18 +382,25 @@ class Comparison:
                 return entry.swapped()
         raise KeyError(f"{first!r} and {second!r} are no pair of {', '.join(map(repr, self.ranking))}")
 
-    def __str__(self) -> str:
-        return "\n\n".join("\n".join(lines) for lines in (self.model_lines(), self.pair_lines(), self.remarks()))
+    def _summary(self) -> Summary:
+        header, *rows = self._model_rows(self.ranking[:MOST_MODELS])
+        what, *remarks = self.remarks()
+        left = len(self.ranking) - len(rows)
+        further = [f"and {left} more models"] if left else []
+        return Summary(what, rows, MODEL_COLUMNS, header, (*further, *remarks))
 
     def model_lines(self) -> list[str]:
         """The models as lines of a table, best first."""
+        return aligned(self._model_rows(self.ranking), MODEL_COLUMNS)
+
+    def _model_rows(self, names: Sequence[str]) -> list[list[str]]:
         rows = [["rank", "model", self.metric, "std. error", self._level(), "not distinguishable from"]]
-        for name in self.ranking:
+        for name in names:
             entry = self.model(name)
             others = ", ".join(entry.not_distinguishable_from) or "-"
             error = f"{entry.standard_error:.2e}"
             rows.append([str(entry.rank), name, f"{entry.value:.4g}", error, _shown(entry.confidence_interval), others])
-        return aligned(rows, [False, True, False, False, True, True])
+        return rows
 
     def pair_lines(self) -> list[str]:
         """The pairs as lines of a table, better model first."""
@@ -414,20 +434,8 @@ def _shown(interval: ConfidenceInterval) -> str:
     return f"[{interval.low:.3g}, {interval.high:.3g}]"
 
 
-def aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
-    """Lines of one length at most, texts to the left and numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if text else cell.rjust(width)
-            for cell, width, text in zip(row, widths, is_text, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
 @dataclass(frozen=True)
-class CKCEResult:
+class CKCEResult(Summarized):
     """An estimate of the conditional kernel calibration error.
 
     What a method does not have is None.
@@ -465,7 +473,7 @@ class CKCEResult:
 
 
 @dataclass(frozen=True)
-class KDEResult:
+class KDEResult(Summarized):
     """A calibration error by Dirichlet kernel densities."""
 
     value: float  #: the estimate

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from kcalib._command.jobs import Model
 from kcalib.lenses import Canonical
-from kcalib.results import CalibrationTestResult, Comparison, aligned
+from kcalib.report.summary import aligned
+from kcalib.results import CalibrationTestResult, Comparison
 
 TEXTS = ("model", "predicted", "verdict")  # columns that are no numbers
 GAP = "  "

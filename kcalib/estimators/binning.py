@@ -27,6 +27,7 @@ from kcalib._backend.threads import threads_for
 from kcalib._input.labels import Classification
 from kcalib._pairs.statistics import group_sums, row_groups
 from kcalib.estimators.scores import top_label
+from kcalib.report.summary import Summarized
 
 __all__ = ["ReliabilityBins"]
 
@@ -39,7 +40,7 @@ DEVICE_ELEMENTS = 2**23  # that are binned at once on a device
 
 
 @dataclass(frozen=True)
-class ReliabilityBins:
+class ReliabilityBins(Summarized):
     """Confidence against accuracy, bin by bin: what a reliability diagram shows."""
 
     edges: np.ndarray  #: bins are (a, b], 0 in the first; shape: (n_bins + 1,)

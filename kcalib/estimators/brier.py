@@ -22,6 +22,7 @@ from kcalib._pairs.statistics import group_sums, row_groups
 from kcalib.estimators.event_bins import Sample, check_binning, cut, effective_numbers
 from kcalib.estimators.scores import brier_score_of, is_halved
 from kcalib.lenses import Lens
+from kcalib.report.summary import Summarized
 
 __all__ = ["BrierDecomposition", "brier_decomposition"]
 
@@ -29,7 +30,7 @@ GROUPINGS = ("classwise", "canonical")
 
 
 @dataclass(frozen=True)
-class BrierDecomposition:
+class BrierDecomposition(Summarized):
     """The Brier score as a sum of terms, all on the scale of the score.
 
     score = miscalibration - discrimination + uncertainty + within_variance - within_covariance

@@ -19,6 +19,7 @@ from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.bin_risk import Risk, n_bins_by_risk
 from kcalib.estimators.binning import N_BINS, Binning, ReliabilityBins, class_columns, column_bins, top_label_column
 from kcalib.lenses import Lens
+from kcalib.report.summary import Summarized
 
 __all__ = [
     "ECEResult",
@@ -30,7 +31,7 @@ NORMS = ("l1", "l2", "max")
 
 
 @dataclass(frozen=True)
-class ECEResult:
+class ECEResult(Summarized):
     """A binned calibration error and the bins it is made of."""
 
     value: float  #: the error

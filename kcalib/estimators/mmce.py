@@ -17,6 +17,7 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.scores import top_label
 from kcalib.kernels import Exponential, Kernel
 from kcalib.lenses import Lens
+from kcalib.report.summary import Summarized
 
 __all__ = ["MMCEResult", "mmce"]
 
@@ -25,7 +26,7 @@ WIDTH = 0.4  # the published kernel's bandwidth
 
 
 @dataclass(frozen=True)
-class MMCEResult:
+class MMCEResult(Summarized):
     """A maximum mean calibration error."""
 
     value: float  #: the root of the square, 0 where that is negative

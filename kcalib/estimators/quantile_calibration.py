@@ -24,6 +24,7 @@ from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.forecast_quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
 from kcalib.report import figures
+from kcalib.report.summary import Summarized
 
 PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
 HISTOGRAM_BINS = 20
@@ -66,7 +67,7 @@ def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class QuantileCalibration:
+class QuantileCalibration(Summarized):
     """Observed coverage of predicted quantiles; `plot` draws it. Arrays are float64."""
 
     levels: np.ndarray  #: predicted probabilities that a target is at most the quantile, shape (k,)

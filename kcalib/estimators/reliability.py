@@ -30,6 +30,7 @@ from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
 from kcalib.lenses import Lens, TopLabel
 from kcalib.report import figures
+from kcalib.report.summary import Summarized
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
@@ -40,7 +41,7 @@ HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 
 
 
 @dataclass(frozen=True, eq=False)
-class ReliabilityDiagram:
+class ReliabilityDiagram(Summarized):
     """The numbers of a reliability diagram; `plot` draws it.
 
     Arrays are float64. Of a bin without samples all numbers but its edges and counts are NaN, but for its

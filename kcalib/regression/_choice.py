@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from kcalib.results import aligned
+from kcalib.report.summary import Summarized, Summary
 
 
 @dataclass(frozen=True)
-class EstimatorRisk:
+class EstimatorRisk(Summarized):
     """One estimator with its best parameters: what it estimates, and how far it is to be trusted.
 
     Standard errors are over folds: the standard deviation by the square root of the number of folds.
@@ -42,7 +42,7 @@ class EstimatorRisk:
 
 
 @dataclass(frozen=True)
-class SquaredCalibrationErrorResult:
+class SquaredCalibrationErrorResult(Summarized):
     """A squared calibration error, estimated by the estimator of the lowest risk.
 
     Standard errors are over folds; they do not know that other samples would have been evaluated.
@@ -74,14 +74,16 @@ class SquaredCalibrationErrorResult:
     def __float__(self) -> float:
         return self.value
 
-    def __str__(self) -> str:
+    def _summary(self) -> Summary:
         """The table of all estimators, by rising risk."""
-        rows = [["estimator", "parameters", "squared error", "std. error", "risk minus null", "std. error"]]
+        header = ["estimator", "parameters", "squared error", "std. error", "risk minus null", "std. error"]
+        rows = []
         for entry in self.estimators:
             shown = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in _items(entry))
             numbers = (entry.value, entry.standard_error, entry.risk_minus_null, entry.risk_minus_null_standard_error)
             rows.append([entry.estimator, shown, *(f"{number:.2e}" for number in numbers)])
-        return "\n".join(aligned(rows, [True, True, False, False, False, False]))
+        what = f"{type(self).__name__}: {self._brief()}; {self.n_samples} samples, {self.lens}"
+        return Summary(what, rows, [True, True, False, False, False, False], header)
 
 
 def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:

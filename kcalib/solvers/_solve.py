@@ -19,6 +19,7 @@ from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_integer, check_positive
 from kcalib._backend.warnings import warn
 from kcalib._input.methods import Seeded, resolved
+from kcalib.report.summary import Summarized
 from kcalib.solvers.cholesky import Cholesky, memory_of_cholesky
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
 from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator, where_vectors_lie
@@ -34,7 +35,7 @@ class ConvergenceWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(Summarized):
     """Solution of a kernel ridge system (K + s I) Z = B."""
 
     values: Array  #: Z, float64, of the shape of B: NumPy, or on a GPU an array of the library of B

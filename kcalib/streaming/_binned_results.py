@@ -24,6 +24,7 @@ from kcalib.estimators.event_bins import Bins
 from kcalib.estimators.reliability import ReliabilityDiagram, check_bands, check_level, tail_of
 from kcalib.inference.metrics.binned_gaps import BinnedGaps, estimate_of
 from kcalib.lenses import Canonical, ClassWise, Lens, TopLabel
+from kcalib.report.summary import Summarized
 from kcalib.results import ConfidenceInterval
 from kcalib.streaming._tally import CELLS
 from kcalib.streaming._totals import BinTotals
@@ -32,7 +33,7 @@ N_REPLICATES = 4000  # of the bins' deviations
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Summarized):
     """A mean over samples."""
 
     value: float  #: the mean
@@ -40,7 +41,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Summarized):
     """Means over all samples of a state, of the problem that its lens induces."""
 
     n_samples: int  #: samples

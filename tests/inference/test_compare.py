@@ -29,6 +29,7 @@ from kcalib.inference.metrics import pair_laws
 from kcalib.inference.metrics.certainty import by_signs
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.kernels import Exponential, Gaussian, Linear
+from kcalib.report.summary import cut
 
 OF_CLASSES = [name for name, metric in METRICS.items() if Classification in metric.kinds]
 
@@ -541,14 +542,15 @@ def test_differences_by_name():
 
 def test_table():
     y, models = three_models()
-    text = str(kcalib.compare(y, models, metric="ece", n_resamples=199))
-    header, *rows = text.split("\n\n")[0].splitlines()
+    result = kcalib.compare(y, models, metric="ece", n_resamples=199)
+    what, header, *rows = str(result).splitlines()
     assert re.split("  +", header.strip()) == [
         "rank", "model", "ece", "std. error", "95 % interval", "not distinguishable from",
     ]  # fmt: skip
     assert rows[0].split()[:2] == ["1", "calibrated"]
-    assert text.count("\n\n") == 2 and "199 replicates" in text and "(Holm)" in text
-    assert len(text.split("\n\n")[1].splitlines()) == 4
+    assert [what, *rows[3:]] == [cut(line) for line in result.remarks()]
+    assert result.model_lines() == [header, *rows[:3]] and len(result.pair_lines()) == 4
+    assert "199 replicates" in "".join(result.remarks()) and "(Holm)" in rows[-1]
     assert "bandwidth" in str(kcalib.compare(y, models))
 
 

@@ -130,7 +130,7 @@ def test_the_estimator_of_the_lowest_risk_is_taken():
     assert len(cv.cv_results_["params"]) == 20 + 1 + 2
     assert cv.cv_results_["param_n_bins"].mask.tolist() == [False] * 20 + [True] + [False] * 2
     lines = str(result).splitlines()
-    assert len(lines) == 4 and lines[1].startswith(result.estimator)
+    assert len(lines) == 5 and lines[2].startswith(result.estimator)
 
 
 def test_by_default_all_that_apply(make_problem: MakeProblem):

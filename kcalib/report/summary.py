@@ -1,0 +1,132 @@
+"""Results as a few lines, and as a table in a notebook: what `print` and notebooks show of every public result.
+
+Results derive from `Summarized`, which reads their fields. Those that hold entries of several models or estimators
+give a table of their own. All of it is plain text, cut to the width of a cell; `dataclasses.asdict` has the rest.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+MOST_ROWS = 10
+WIDTH = 100  # of a line
+MOST_VALUES = 4  # of a tuple
+SIDES = "border:1px solid currentColor;border-width:1px 0;"  # light and dark follow the notebook
+TABLE = f"border-collapse:collapse;{SIDES}font-size:90%"
+TITLE = "text-align:left;font-weight:bold"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A title, rows of a table, and lines below it."""
+
+    title: str
+    rows: list[list[str]]
+    is_text: list[bool]  # of each column; numbers are put to the right
+    header: list[str] | None = None
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        rows = [self.header, *self.rows] if self.header else self.rows
+        return "\n".join(map(cut, (self.title, *aligned(rows, self.is_text), *self.notes)))
+
+    def html(self) -> str:
+        parts = [f'<table style="{TABLE}"><caption style="{TITLE}">{_safe(self.title)}</caption>']
+        if self.header:
+            parts.append(f"<thead>{self._row(self.header, 'th')}</thead>")
+        parts += ["<tbody>", *(self._row(row, "td") for row in self.rows), "</tbody>"]
+        if self.notes:
+            style = f'colspan="{len(self.is_text)}" style="text-align:left"'
+            parts.append(f"<tfoot><tr><td {style}>{'<br>'.join(map(_safe, self.notes))}</td></tr></tfoot>")
+        return "".join([*parts, "</table>"])
+
+    def _row(self, cells: Sequence[str], tag: str) -> str:
+        sides = ("left" if text else "right" for text in self.is_text)
+        inside = (f'<{tag} style="text-align:{side}">{_safe(cell)}</{tag}>' for side, cell in zip(sides, cells))
+        return f"<tr>{''.join(inside)}</tr>"
+
+
+class Summarized:
+    """A dataclass that `print` and notebooks show short: its fields that have a value, arrays last."""
+
+    #: Fields that a summary shows, in this order; none: all of them, as far as there is room.
+    _shown: ClassVar[tuple[str, ...]] = ()
+
+    def _summary(self) -> Summary:
+        names = [field.name for field in fields(self) if field.repr]  # type: ignore[arg-type]
+        names = [name for name in names if getattr(self, name) is not None]
+        names.sort(key=lambda name: _is_long(getattr(self, name)))
+        rows = [name for name in self._shown or names if name in names][:MOST_ROWS]
+        further = [name for name in names if name not in rows]
+        notes = () if not further else (f"and {', '.join(further)}",)
+        return Summary(
+            type(self).__name__, [[name, shown(getattr(self, name))] for name in rows], [True, True], notes=notes
+        )
+
+    def _brief(self) -> str:
+        """A few words, in the summary of another result."""
+        value, error = getattr(self, "value", None), getattr(self, "standard_error", None)
+        if not isinstance(value, float):
+            return type(self).__name__
+        return f"{value:.4g}" if error is None else f"{value:.4g}, standard error {error:.2g}"
+
+    def __str__(self) -> str:
+        return self._summary().text()
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """IPython shows the summary, too, in a terminal."""
+        printer.text(str(self))
+
+
+def shown(value: Any) -> str:
+    """The value of a field in at most a line."""
+    if isinstance(value, Summarized):
+        return value._brief()
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, tuple):
+        return _shown_tuple(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={shown(entry)}" for name, entry in value.items())
+    shape = getattr(value, "shape", None)
+    return str(value) if shape is None else f"array of shape {tuple(shape)}"
+
+
+def _is_long(value: Any) -> bool:
+    """Whether it is an array, or several."""
+    return hasattr(value, "shape") or (isinstance(value, tuple) and any(map(_is_long, value)))
+
+
+def _shown_tuple(value: tuple[Any, ...]) -> str:
+    if hasattr(value, "low") and isinstance(value.low, float):
+        return f"[{value[0]:.4g}, {value[1]:.4g}]"
+    if value and all(isinstance(entry, Summarized) for entry in value):
+        return f"{len(value)} of {type(value[0]).__name__}"
+    dots = ", ..." if len(value) > MOST_VALUES else ""
+    return f"({', '.join(map(shown, value[:MOST_VALUES]))}{dots})"
+
+
+def cut(line: str) -> str:
+    return line if len(line) <= WIDTH else line[: WIDTH - 3].rstrip() + "..."
+
+
+def _safe(text: str) -> str:
+    return html.escape(cut(text))
+
+
+def aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
+    """Lines of one length at most, texts to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(row, widths, is_text, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,142 @@
+"""Results as a few lines and as a table in a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib.distributions import Normal
+from kcalib.report.summary import MOST_ROWS, WIDTH, Summarized
+from kcalib.streaming import CalibrationState
+
+NAMES = (
+    "SKCE",
+    "CKCE",
+    "UCME",
+    "KDE",
+    "ECE",
+    "MMCE",
+    "Brier",
+    "diagram",
+    "quantiles",
+    "bins",
+    "test",
+    "evaluation",
+    "forecasts",
+    "comparison",
+    "model",
+    "difference",
+    "few errors",
+    "risk",
+    "median",
+    "scores",
+)
+
+
+class Cells(HTMLParser):
+    """The cells of a table, and whether every element that opens is closed."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag != "br":
+            self.open.append(tag)
+            self.cells += [""] if tag in ("td", "th", "caption") else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.cells[-1] += data
+
+
+@functools.cache
+def results() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=60)
+    y = (rng.uniform(size=(60, 1)) > p.cumsum(axis=1)).sum(axis=1)
+    mean = rng.normal(size=60)
+    z, predicted = mean + rng.normal(size=60), Normal(mean, np.ones(60))
+    models = {f"<model {k}>": p ** (1 + k / 9) / np.sum(p ** (1 + k / 9), axis=1, keepdims=True) for k in range(9)}
+    compared = kcalib.compare(y, models)
+    return {
+        "SKCE": kcalib.skce(y, p, full_output=True),
+        "CKCE": kcalib.ckce(y, p, full_output=True),
+        "UCME": kcalib.ucme(y, p, full_output=True),
+        "KDE": kcalib.kde_calibration_error(y, p, full_output=True),
+        "ECE": kcalib.class_wise_ece(y, p, full_output=True),
+        "MMCE": kcalib.mmce(y, p, full_output=True),
+        "Brier": kcalib.brier_decomposition(y, p),
+        "diagram": kcalib.reliability(y, p),
+        "quantiles": kcalib.quantile_calibration(z, predicted),
+        "bins": kcalib.top_label_ece(y, p, full_output=True).bins[0],
+        "test": kcalib.calibration_test(y, p),
+        "evaluation": kcalib.evaluate(y, p),
+        "forecasts": kcalib.evaluate(z, predicted),
+        "comparison": compared,
+        "model": compared.models[0],
+        "difference": compared.differences[0],
+        "few errors": kcalib.results.FewErrors(1, 0.2, 9, 2.0),
+        "risk": kcalib.squared_calibration_error(y, p, estimators=["temperature"], n_folds=2),
+        "median": kcalib.bandwidth.median_distance(p),
+        "scores": CalibrationState(3).update(y, p).scores(),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_a_dozen_lines(name: str) -> None:
+    result = results()[name]
+    lines = str(result).splitlines()
+    assert 2 <= len(lines) <= MOST_ROWS + 2 and max(map(len, lines)) <= WIDTH
+    cells = Cells(result._repr_html_()).cells
+    assert cells[0] == lines[0] and result._repr_html_().startswith("<table")
+    assert "#" not in result._repr_html_()  # no colour but that of the text
+    if name not in ("comparison", "risk"):
+        fields = {field.name for field in dataclasses.fields(result)}
+        for line, at in zip(lines[1:], range(1, len(cells), 2)):
+            assert line.split()[0] == cells[at].split()[0] and (line.startswith("and ") or cells[at] in fields)
+
+
+def test_public_results_have_a_summary() -> None:
+    assert tuple(results()) == NAMES
+    public = {name for name in kcalib.__all__ if dataclasses.is_dataclass(getattr(kcalib, name))}
+    assert {name for name in public if not issubclass(getattr(kcalib, name), Summarized)} == set()
+    assert public == {type(result).__name__ for result in results().values()} & public
+
+
+def test_what_is_first() -> None:
+    assert str(results()["evaluation"]).splitlines()[1] == f"verdict        {results()['evaluation'].verdict}"
+    assert str(results()["test"]).splitlines()[1].split() == ["pvalue", f"{results()['test'].pvalue:.4g}"]
+    value, error = results()["SKCE"].value, results()["SKCE"].standard_error
+    assert f"{value:.4g}, standard error {error:.2g}" in str(results()["evaluation"])
+    assert "array" not in "".join(str(results()["diagram"]).splitlines()[1:7])
+
+
+def test_names_of_models_are_no_markup() -> None:
+    page = results()["comparison"]._repr_html_()
+    assert "<model" not in page and "&lt;model 0&gt;" in page
+    assert "and 3 more models" in str(results()["comparison"])
+
+
+def test_a_terminal_of_ipython_shows_it_too() -> None:
+    class Printer:
+        seen = ""
+
+        def text(self, text: str) -> None:
+            self.seen += text
+
+    printer = Printer()
+    results()["SKCE"]._repr_pretty_(printer, False)
+    assert printer.seen == str(results()["SKCE"]) and len(printer.seen) < 900
+    assert repr(results()["SKCE"]).startswith("SKCEResult(value=")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import struct
@@ -36,6 +37,7 @@ except ImportError:  # Windows
 
 MAGIC = b"kcalib journal 1\n"
 LENGTHS = struct.Struct("<IQ")
+DTYPE = "<f8"  # of all arrays
 DIGEST = 16
 SYNC_SECONDS = 5.0  # of work that may be lost with the power; a process that dies loses none
 ROOM = 2**22  # bytes of tiles, at least, before what they add up to is written in their place
@@ -66,7 +68,7 @@ class Journal:
     Raises
     ------
     JournalError
-        If the file is no journal, or another process has it open.
+        If the file is no journal, has records that none of kcalib's has, or another process has it open.
     OSError
         If it cannot be read or written.
     """
@@ -176,25 +178,30 @@ class Journal:
             self._file.seek(0)
             self._file.write(MAGIC)
         end = len(MAGIC)
-        while (found := self._record()) is not None:
-            about, sums = found
-            self._take(about, sums)
-            end = self._file.tell()
+        try:
+            while (found := self._record()) is not None:
+                self._take(*found)
+                end = self._file.tell()
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+            raise JournalError(
+                f"{self.path} is not as kcalib writes a journal, although its checksums are right; remove it, or name "
+                "a file that is not there yet"
+            ) from None
         self._file.seek(end)
         self._file.truncate()
 
     def _take(self, about: dict[str, Any], sums: Sums) -> None:
         if "header" in about:
-            self._header = about["header"]
+            self._header = dict(about["header"])
         elif "sweep" in about:
-            self._sweeps[about["sweep"]] = Sweep(about["plan"])
+            self._sweeps[about["sweep"]] = Sweep(dict(about["plan"]))
         elif "state" in about:
             sweep = self._sweeps[about["state"]]
-            sweep.first, sweep.state = about["first"], sums
+            sweep.first, sweep.state = _number(about["first"]), sums
             sweep.tiles = {tile: values for tile, values in sweep.tiles.items() if tile >= sweep.first}
         else:
             key, tile = about["tile"]
-            if tile >= self._sweeps[key].first:
+            if _number(tile) >= self._sweeps[key].first:
                 self._sweeps[key].tiles[tile] = sums
                 self._unfolded += sum(values.nbytes for values in sums.values())
 
@@ -213,11 +220,13 @@ class Journal:
         about = json.loads(body[:text])
         sums, offset = {}, text
         for name, dtype, shape in about["arrays"]:
-            count = int(np.prod(shape))
-            sums[name] = (
-                np.frombuffer(body, dtype, count, offset).reshape(shape).astype(np.dtype(dtype).newbyteorder("="))
-            )
-            offset += count * 8
+            if dtype != DTYPE:
+                raise ValueError(dtype)
+            stop = offset + np.dtype(DTYPE).itemsize * math.prod(map(_number, shape))
+            sums[name] = np.frombuffer(body[offset:stop], DTYPE).reshape(shape).astype(float)
+            offset = stop
+        if offset != whole:
+            raise ValueError(f"{whole - offset} bytes more")
         return about, sums
 
     def _append(self, about: dict[str, Any], sums: Sums) -> int:
@@ -255,11 +264,18 @@ class Journal:
 
 
 def _record_of(about: dict[str, Any], sums: Sums) -> bytes:
-    arrays = [(name, np.ascontiguousarray(values, dtype="<f8")) for name, values in sums.items()]
-    text = json.dumps(about | {"arrays": [[name, "<f8", values.shape] for name, values in arrays]}).encode()
+    arrays = [(name, np.ascontiguousarray(values, dtype=DTYPE)) for name, values in sums.items()]
+    text = json.dumps(about | {"arrays": [[name, DTYPE, values.shape] for name, values in arrays]}).encode()
     body = b"".join((text, *(values.tobytes() for _, values in arrays)))
     start = LENGTHS.pack(len(text), len(body))
     return start + body + _digest(start + body)
+
+
+def _number(value: Any) -> int:
+    """A count or a place, as a record has it."""
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
 
 
 def _digest(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -180,6 +181,48 @@ def test_files_that_are_none(tmp_path):
         Serial(journal=3)
     path.write_bytes(journal.MAGIC[:5])  # the power went when it was made
     assert numbers(skce(Serial(journal=path, tile_size=SIZE))) == numbers(skce())
+
+
+RECORD = {"header": {}, "arrays": []}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        [],
+        None,
+        {},
+        {"header": {}},
+        RECORD | {"header": 3},
+        RECORD | {"arrays": [["sums", "|O", [1]]]},
+        RECORD | {"arrays": [["sums", "<f8", [-1]]]},
+        RECORD | {"arrays": [["sums", "<f8", [2**62, 4]]]},
+        RECORD | {"arrays": [["sums", "<f8", 1]]},
+        {"sweep": [], "plan": {}, "arrays": []},
+        {"sweep": "a", "plan": 3, "arrays": []},
+        {"tile": ["never begun", 0], "arrays": []},
+        {"tile": ["a"], "arrays": []},
+        {"state": "never begun", "first": 0, "arrays": []},
+    ],
+)
+@pytest.mark.parametrize("more", [b"", b"\0"])
+def test_records_of_another_hand_are_refused(tmp_path, record, more):
+    """The checksum is right: nothing that kcalib has written, and no traceback from inside."""
+    path = tmp_path / "run.journal"
+    words = json.dumps(record).encode()
+    body = journal.LENGTHS.pack(len(words), len(words) + len(more)) + words + more
+    path.write_bytes(journal.MAGIC + body + journal._digest(body))
+    with pytest.raises(JournalError, match="is not as kcalib writes a journal, although its checksums are right; rem"):
+        Journal(path)
+    assert path.read_bytes().endswith(journal._digest(body))  # as it was
+
+
+def test_text_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "run.journal"
+    body = journal.LENGTHS.pack(1, 1) + b"\xff"
+    path.write_bytes(journal.MAGIC + body + journal._digest(body))
+    with pytest.raises(JournalError, match="although its checksums are right"):
+        Journal(path)
 
 
 @pytest.mark.skipif(journal.fcntl is None, reason="locks of files are POSIX's")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
 from pathlib import Path
 
 import fuzz_readers
@@ -67,7 +70,28 @@ def test_forged_contents_are_refused(state, change, match):
 
 def test_mutated_files_end_in_values_or_one_line(tmp_path: Path):
     """A few inputs of the campaign of `fuzz_readers`; each child that reads them must live."""
-    counts, findings, end = fuzz_readers.campaign(tmp_path, 240, begin=10**6)
-    assert findings == {} and end == 10**6 + 240
+    counts, findings, end = fuzz_readers.campaign(tmp_path, 660, begin=10**6)
+    assert findings == {} and end == 10**6 + 660
     assert {name.partition(" ")[0] for name in counts} == set(fuzz_readers.KINDS)
     assert sum(count for name, count in counts.items() if name.endswith("fine")) > 10
+
+
+def died(content: bytes) -> None:
+    if b"cat" in content:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if b"dog" in content:
+        raise KeyError("dog")
+
+
+def test_inputs_that_end_otherwise_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The child goes on after an exception; what it dies of is known, and the next one goes on."""
+    kind = dataclasses.replace(fuzz_readers.KINDS["cells"], seeds=lambda: [b"one of a few"], readers={"it": died})
+    monkeypatch.setitem(fuzz_readers.KINDS, "it", dataclasses.replace(kind, tokens=[b"cat", b"dog"]))
+    monkeypatch.setattr(fuzz_readers, "REPORT", 1)  # what was not told is lost with a child
+    counts, findings, end = fuzz_readers.campaign(tmp_path, 60, kinds=("it",))
+    assert end == 60 and counts["it it: fine"] + len(findings) == counts.total() == 60
+    whats = {number: (tmp_path / f"finding-{number}.it").read_bytes() for number in findings}
+    for number, what in findings.items():
+        expected = "it: FINDING: dies of signal 9" if b"cat" in whats[number] else "it it: FINDING: KeyError: 'dog'"
+        assert what.startswith(expected)
+    assert {b"cat" in content for content in whats.values()} == {True, False}

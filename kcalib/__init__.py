@@ -19,7 +19,7 @@
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
-    recalibration      temperature scaling                         recalibration/
+    recalibration      recalibrators                               recalibration/
     streaming          states that add up; sources of samples      streaming/
     distributions      predictions that are distributions          distributions/
     kernels            kernels on predictions                      kernels.py

@@ -1,19 +1,41 @@
-"""Recalibration: one number, the temperature, that makes predictions more or less sure of themselves.
+"""Recalibration: functions that repair predictions, fitted on labelled ones.
 
 `TemperatureScaling` finds the temperature T on labelled predictions and then scales other predictions with it: their
 densities, or probabilities, become proportional to p^(1/T) with respect to a reference measure (Widmann et al. 2021,
-appendix F).
+appendix F). The others are for class probabilities.
 
+    Recalibrator          the protocol of all of them                        _recalibrator.py
     TemperatureScaling    what users call                                    temperature_scaling.py
                           what is scaled: probabilities or distributions     _scalable.py
                           each family at another temperature                 _families.py
                           likelihoods as functions of the temperature        _likelihood.py
                           the highest likelihood                             _search.py
                           the lowest SKCE                                    _skce.py
+    PlattScaling          slope and intercept of the log-odds                platt.py
+                          logistic regression of one event                   _logistic.py
+                          Newton's method                                    _newton.py
+                          likelihoods without a maximum                      _separation.py
+    IsotonicCalibration   a monotone function                                isotonic.py
+                          samples with equal predictions                     _points.py
+    HistogramBinning      frequencies in bins                                histogram.py
 """
 
+from kcalib.recalibration._recalibrator import Recalibrator
 from kcalib.recalibration._scalable import ProbabilityFloorWarning
 from kcalib.recalibration._search import TemperatureBoundWarning
+from kcalib.recalibration._separation import SeparationWarning
+from kcalib.recalibration.histogram import HistogramBinning
+from kcalib.recalibration.isotonic import IsotonicCalibration
+from kcalib.recalibration.platt import PlattScaling
 from kcalib.recalibration.temperature_scaling import TemperatureScaling
 
-__all__ = ["ProbabilityFloorWarning", "TemperatureBoundWarning", "TemperatureScaling"]
+__all__ = [
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "PlattScaling",
+    "ProbabilityFloorWarning",
+    "Recalibrator",
+    "SeparationWarning",
+    "TemperatureBoundWarning",
+    "TemperatureScaling",
+]

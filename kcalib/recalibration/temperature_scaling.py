@@ -11,30 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend import arrays
-from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.forecasts import prepare
-from kcalib._input.labels import Classification
-from kcalib._input.labels import prepare as prepare_labels
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.skce import PairOptions
 from kcalib.kernels import Kernel
 from kcalib.recalibration._families import not_closed, tempered
+from kcalib.recalibration._recalibrator import FLOOR, Recalibrator, checked_floor, returned, unlabelled, unwrapped
 from kcalib.recalibration._scalable import Labels, family_of, scalable
 from kcalib.recalibration._search import BOUNDS, highest
 from kcalib.recalibration._skce import SKCECriterion
-from kcalib.regression._function import Parametrised
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["TemperatureScaling"]
 
 CRITERIA = ("likelihood", "skce")
-FLOOR, SMALLEST_FLOOR = 1e-7, 1e-300
 
 
-class TemperatureScaling(Parametrised):
+class TemperatureScaling(Recalibrator):
     r"""Temperature scaling of predicted class probabilities and distributions.
 
     A prediction with the density p with respect to a measure :math:`\mu` becomes the one with the density
@@ -221,11 +216,11 @@ class TemperatureScaling(Parametrised):
         """
         check_choice("criterion", self.criterion, CRITERIA)
         bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
-        floor = _checked_floor(self.floor)
+        floor = None if self.floor is None else checked_floor(self.floor, ", or None")
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
         if isinstance(y_pred, Categorical):
-            y_pred, classes = _unwrapped(y_pred, classes, from_logits)
+            y_pred, classes = unwrapped(y_pred, classes, from_logits)
         elif isinstance(y_pred, Distribution) and tempered.dispatch(type(y_pred)) is tempered.dispatch(object):
             raise TypeError(not_closed(y_pred))
         data = prepare(
@@ -274,75 +269,24 @@ class TemperatureScaling(Parametrised):
         TypeError, ValueError
             As `kcalib.skce` for its `y_pred`; ValueError if nothing was fitted yet, or something else.
         """
-        if not hasattr(self, "temperature_"):
-            raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
+        self._check_fitted()
         if isinstance(y_pred, Categorical):
-            p, classes = _unwrapped(y_pred, None, from_logits)
+            p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
         if isinstance(y_pred, Distribution):
             if from_logits:
                 raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(family_of(y_pred))
             return tempered(y_pred, self.temperature_)
-        given = Labels.of(_unlabelled(y_pred, from_logits), y_pred, from_logits)
+        given = Labels.of(unlabelled(y_pred, from_logits), y_pred, from_logits)
         self._check_family(given.family)
         if self.floor_ is not None:
             given = given.raised(self.floor_)
-        return _returned(given.at(self.temperature_).probabilities, y_pred)
-
-    @on_their_gpu
-    def fit_transform(
-        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
-    ) -> Any:
-        """Fit, and scale the same predictions.
-
-        Parameters
-        ----------
-        y_true, y_pred, sample_weight, classes, from_logits
-            As in `fit`.
-
-        Returns
-        -------
-        array or Distribution
-            As `transform`. Measures of these predictions on these labels are optimistic.
-        """
-        self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
-        return self.transform(y_pred, from_logits=from_logits)
+        return returned(given.at(self.temperature_).probabilities, y_pred)
 
     def _options(self) -> PairOptions:
         options = PairOptions(self.kernel, threads=self.threads)
         return options if self.target_kernel is None else replace(options, target_kernel=self.target_kernel)
-
-    def _check_family(self, family: str) -> None:
-        if family != self.family_:
-            raise ValueError(
-                f"`y_pred` holds {family}, but the temperature was fitted to {self.family_}; fit it to these"
-            )
-
-
-def _unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Array, Any]:
-    """The probabilities, and the classes given with them or beside them."""
-    if from_logits:
-        raise ValueError("`from_logits` is for arrays, but `y_pred` is Categorical; leave it out")
-    if classes is not None and y_pred.classes is not None:
-        raise ValueError("`classes` is given twice, with `y_pred` and beside it; leave one out")
-    return y_pred.probabilities, y_pred.classes if classes is None else classes
-
-
-def _unlabelled(y_pred: Any, from_logits: bool) -> Classification:
-    array = arrays.as_array(y_pred, "y_pred")
-    labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
-    return prepare_labels(labels, y_pred, from_logits=from_logits)
-
-
-def _returned(q: Array, y_pred: Any) -> Array:
-    """Probabilities in the shape, the floating point type and the library of `y_pred`."""
-    array = arrays.as_array(y_pred, "y_pred")
-    if array.ndim == 1 or array.shape[1] == 1:
-        q = arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
-    if kind_of(array) == "f":
-        q = arrays.namespace(q).astype(q, array.dtype, copy=False)
-    return arrays.restored(q, y_pred)
 
 
 def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
@@ -356,16 +300,6 @@ def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
     if not 0 < low < high < math.inf:
         raise ValueError(f"`bounds` is {bounds!r}, {rule}: positive and finite")
     return low, high
-
-
-def _checked_floor(floor: Any) -> float | None:
-    if floor is None:
-        return None
-    if isinstance(floor, (bool, np.bool_)) or not isinstance(floor, (int, float, np.number)):
-        raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7, or None")
-    if not SMALLEST_FLOOR <= floor <= 0.1:
-        raise ValueError(f"`floor` is {floor}, expected a number from 1e-300 to 0.1, such as 1e-7, or None")
-    return float(floor)
 
 
 def _checked_level(level: Any) -> float:

@@ -1,0 +1,98 @@
+"""Logistic regression of one event on a few features: what Platt scaling and beta calibration are.
+
+`logistic` finds the highest likelihood by Newton's method, with coefficients that may have to be at least 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from kcalib.recalibration._newton import Minimum, minimise
+
+
+class Logistic(NamedTuple):
+    """A fitted regression."""
+
+    coefficients: np.ndarray  # shape: (r,)
+    standard_errors: np.ndarray  # infinite where the samples do not tell, 0 where a bound does; shape: (r,)
+    n_iterations: int
+    converged: bool
+    separates: bool  # every target is on its side
+
+
+def logistic(
+    features: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    start: np.ndarray,
+    not_negative: tuple[int, ...] = (),
+) -> Logistic:
+    """Of targets in [0, 1] on features, shape (n, r); some coefficients are not negative.
+
+    A convex function on an orthant is lowest where it is lowest on one of its faces.
+    """
+    best: tuple[Minimum, list[int]] | None = None
+    n_iterations = 0
+    for size in range(len(not_negative) + 1):
+        for fixed in itertools.combinations(not_negative, size):
+            free = [j for j in range(features.shape[1]) if j not in fixed]
+            found = _on_face(features, targets, weight, start, free)
+            n_iterations += found.n_iterations
+            if any(found.place[free.index(j)] < 0 for j in not_negative if j in free):
+                continue
+            if best is None or found.value < best[0].value:
+                best = found, free
+        if best is not None and size == 0:
+            break
+    assert best is not None  # on the smallest face nothing can be negative
+    found, free = best
+    coefficients, errors = np.zeros(features.shape[1]), np.zeros(features.shape[1])
+    coefficients[free] = found.place
+    predictors = features @ coefficients
+    errors[free] = _standard_errors(features[:, free], targets, weight, predictors, found)
+    separates = bool(np.all(np.where(targets > 0.5, predictors, -predictors) > 0))
+    return Logistic(coefficients, errors, n_iterations, found.converged, separates)
+
+
+def _on_face(
+    features: np.ndarray, targets: np.ndarray, weight: np.ndarray, start: np.ndarray, free: list[int]
+) -> Minimum:
+    chosen, total = features[:, free], weight.sum()
+
+    def objective(coefficients: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        predictors = chosen @ coefficients
+        p, slope = sigmoid(predictors), sigmoid(predictors) * sigmoid(-predictors)
+        value = float(weight @ (np.logaddexp(0.0, predictors) - targets * predictors)) / total
+        gradient = chosen.T @ (weight * (p - targets)) / total
+        return value, gradient, (chosen * (weight * slope)[:, None]).T @ chosen / total
+
+    return minimise(objective, start[free])
+
+
+def _standard_errors(
+    features: np.ndarray, targets: np.ndarray, weight: np.ndarray, predictors: np.ndarray, found: Minimum
+) -> np.ndarray:
+    """By the sandwich of Huber and White."""
+    n = len(targets)
+    if found.is_singular or not found.converged or n <= features.shape[1]:
+        return np.full(features.shape[1], np.inf)
+    scores = features * (weight / weight.sum() * (sigmoid(predictors) - targets))[:, None]
+    covariance = found.inverse @ (scores.T @ scores) @ found.inverse * (n / (n - 1))
+    return np.sqrt(np.maximum(np.diag(covariance), 0.0))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), small values to relative accuracy."""
+    small = np.exp(-np.abs(x))
+    return np.where(x < 0, small, 1.0) / (1 + small)
+
+
+def smoothed_targets(hits: np.ndarray, weight: np.ndarray, smoothing: bool) -> np.ndarray:
+    """Targets 0 and 1, or Platt's: what one more sample of either kind would make of their frequencies."""
+    if not smoothing:
+        return hits.astype(np.float64)
+    positive, negative = float(weight @ hits), float(weight @ ~hits)
+    return np.where(hits, (positive + 1) / (positive + 2), 1 / (negative + 2))

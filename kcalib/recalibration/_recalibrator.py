@@ -1,0 +1,366 @@
+"""What all recalibrators share: parameters, three methods, checked predictions in, predictions of the same kind out.
+
+`Recalibrator` is the protocol. `ClassRecalibrator` is its half for class probabilities: it checks, and asks a subclass
+for `_fit` and `_transformed`, which see `Given` predictions, NumPy arrays of float64 alone. Below it `OneVsRest` is for
+methods of binary problems, which see one column at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array, kind_of
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.warnings import warn
+from kcalib._input.labels import Classification
+from kcalib._input.labels import prepare as prepare_labels
+from kcalib.distributions import Categorical, Distribution
+from kcalib.recalibration._scalable import ProbabilityFloorWarning
+from kcalib.regression._function import Parametrised
+
+FLOOR, SMALLEST_FLOOR = 1e-7, 1e-300
+
+
+class Recalibrator(Parametrised, ABC):
+    """What repairs predictions: fitted to labelled ones, it transforms others; the base of all recalibrators.
+
+    Parameters are the arguments of the constructor, stored as they are and checked by `fit`, as in scikit-learn: there
+    are `get_params`, `set_params` and `clone`. Names of what was fitted end in ``_``.
+
+    Attributes
+    ----------
+    n_samples_ : int
+        Samples of the fit.
+    family_ : str
+        What was fitted; `transform` takes the same.
+    """
+
+    n_samples_: int
+    family_: str
+
+    @abstractmethod
+    def fit(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    ) -> Self:
+        """Fit to labelled predictions, which should not be those of the model's training.
+
+        Parameters
+        ----------
+        y_true : array_like
+            Labels or targets, as in `kcalib.skce`.
+        y_pred : array_like or Distribution
+            Predictions, as in `kcalib.skce`.
+        sample_weight : array_like, shape (n,), optional
+            Non-negative weights.
+        classes : array_like, shape (m,), optional
+            The label of each column of `y_pred`, as in `kcalib.skce`.
+        from_logits : bool
+            `y_pred` holds logits. They are taken as they are, without the rounding of a softmax.
+
+        Returns
+        -------
+        Recalibrator
+            Itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `kcalib.skce`, and if a parameter is wrong.
+        """
+
+    @abstractmethod
+    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+        """Repaired predictions.
+
+        Parameters
+        ----------
+        y_pred : array_like or Distribution
+            Predictions of the kind that was fitted.
+        from_logits : bool
+            `y_pred` holds logits.
+
+        Returns
+        -------
+        array or Distribution
+            Class probabilities of the same shape and floating point type, in the same array library on the same
+            device (float32 if JAX has no 64-bit floats); NumPy arrays for lists, data frames and Dask arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `kcalib.skce` for its `y_pred`; ValueError if nothing was fitted yet, or something else.
+        """
+
+    def fit_transform(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    ) -> Any:
+        """Fit, and transform the same predictions.
+
+        Parameters
+        ----------
+        y_true, y_pred, sample_weight, classes, from_logits
+            As in `fit`.
+
+        Returns
+        -------
+        array or Distribution
+            As `transform`. Measures of these predictions on these labels are optimistic.
+        """
+        self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
+        return self.transform(y_pred, from_logits=from_logits)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "family_"):
+            raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
+
+    def _check_family(self, family: str) -> None:
+        if family != self.family_:
+            raise ValueError(
+                f"`y_pred` holds {family}, but this {type(self).__name__} was fitted to {self.family_}; fit it to these"
+            )
+
+
+@dataclass(frozen=True)
+class Given:
+    """Checked class probabilities, with what methods need of them; float64 on the host."""
+
+    probabilities: np.ndarray  # rows sum to 1, shape: (n, m)
+    labels: np.ndarray  # int64, 0..m-1, shape: (n,)
+    weight: np.ndarray  # positive with the mean 1, shape: (n,)
+    logits: np.ndarray | None  # as the user gave them, with one column for each class, shape: (n, m)
+
+    @classmethod
+    def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> Given:
+        """Samples with a weight."""
+        p = arrays.where_computed(data.probabilities, np.float64)
+        labels = arrays.where_computed(data.labels, np.int64)
+        weight = np.ones(data.n)
+        if data.sample_weight is not None:
+            weight = arrays.where_computed(data.sample_weight, np.float64)
+        used = weight > 0
+        logits = two_columns(y_pred)[used] if from_logits else None
+        weight = weight[used] / weight[used].mean()
+        return cls(p[used] / p[used].sum(axis=1, keepdims=True), labels[used], weight, logits)
+
+    @property
+    def n(self) -> int:
+        """Samples with a weight."""
+        return len(self.labels)
+
+    @property
+    def m(self) -> int:
+        """Classes."""
+        return int(self.probabilities.shape[1])
+
+    @cached_property
+    def log_probabilities(self) -> np.ndarray:
+        """Of logits without the rounding of a softmax, shape (n, m)."""
+        if self.logits is None:
+            with np.errstate(divide="ignore"):
+                return np.log(self.probabilities)
+        shifted = self.logits - self.logits.max(axis=1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+    @cached_property
+    def log_complements(self) -> np.ndarray:
+        """log(1 - p) of each class: above 1/2 from the sum of the others, as 1 - p would lose digits, shape (n, m)."""
+        p, logs = np.exp(self.log_probabilities), self.log_probabilities
+        rows, classes = np.nonzero(p > 0.5)
+        others = logs[rows]
+        others[np.arange(len(rows)), classes] = -np.inf
+        highest = others.max(axis=1)
+        with np.errstate(divide="ignore"):
+            complements = np.log1p(-np.minimum(p, 0.5))
+            shift = np.where(np.isfinite(highest), highest, 0.0)
+            complements[rows, classes] = shift + np.log(np.exp(others - shift[:, None]).sum(axis=1))
+        return complements
+
+    def raised(self, floor: float) -> Given:
+        """With smaller probabilities raised to the floor."""
+        logs = np.maximum(self.log_probabilities, math.log(floor))
+        p = np.exp(logs)
+        logits = None
+        if self.logits is not None:
+            level = (self.logits - self.log_probabilities).max(axis=1, keepdims=True)
+            logits = np.maximum(self.logits, level + math.log(floor))
+        return replace(self, probabilities=p / p.sum(axis=1, keepdims=True), logits=logits)
+
+
+class ClassRecalibrator(Recalibrator):
+    """Of class probabilities."""
+
+    _takes_logarithms: ClassVar[bool] = False  # has a parameter `floor`, and attribute `floor_`
+    floor: float
+    floor_: float | None
+
+    @on_their_gpu
+    def fit(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    ) -> Self:
+        self._check_parameters()
+        if isinstance(y_pred, Categorical):
+            y_pred, classes = unwrapped(y_pred, classes, from_logits)
+        self._check_no_distribution(y_pred)
+        data = prepare_labels(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
+        given = self._given(data, y_pred, from_logits)
+        if self._takes_logarithms:
+            given = self._made_positive(given)
+        self._fit(given)
+        self.n_samples_, self.family_ = data.n, family_of_classes(data.m)
+        return self
+
+    @on_their_gpu
+    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+        self._check_fitted()
+        if isinstance(y_pred, Categorical):
+            p, classes = unwrapped(y_pred, None, from_logits)
+            return Categorical(self.transform(p), classes)
+        self._check_no_distribution(y_pred)
+        data = unlabelled(y_pred, from_logits)
+        self._check_family(family_of_classes(data.m))
+        given = self._given(data, y_pred, from_logits)
+        if self._takes_logarithms:
+            given = given.raised(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
+        q = self._transformed(given)
+        return returned(arrays.like(q, data.probabilities), y_pred)
+
+    def _given(self, data: Classification, y_pred: Any, from_logits: bool) -> Given:
+        arrays.check_not_cuda(data.probabilities, type(self).__name__)
+        return Given.of(data, y_pred, from_logits)
+
+    def _made_positive(self, given: Given) -> Given:
+        """With finite logarithms; notes the floor that they have."""
+        floor = checked_floor(self.floor)
+        zero = np.isneginf(given.log_probabilities)
+        self.floor_ = None
+        if not zero.any():
+            return given
+        self.floor_ = floor
+        warn(
+            f"`y_pred` has probabilities of 0 ({int(zero.any(axis=1).sum())} of {given.n} samples have one), whose "
+            f"logarithms are infinite: smaller probabilities were raised to floor={floor:g}, on which the fit depends; "
+            "pass another floor=, or logits",
+            ProbabilityFloorWarning,
+        )
+        return given.raised(floor)
+
+    def _check_no_distribution(self, y_pred: Any) -> None:
+        if isinstance(y_pred, Distribution):
+            raise TypeError(
+                f"`y_pred` is {type(y_pred).__name__}, expected class probabilities: {type(self).__name__} is for "
+                "these; for predicted distributions use TemperatureScaling"
+            )
+
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Raise for wrong parameters, all but `floor`."""
+
+    @abstractmethod
+    def _fit(self, given: Given) -> None:
+        """Set the attributes of the fit."""
+
+    @abstractmethod
+    def _transformed(self, given: Given) -> np.ndarray:
+        """Probabilities, shape (n, m)."""
+
+
+class OneVsRest(ClassRecalibrator):
+    """One binary problem for each class against all others; of two classes for the second alone."""
+
+    @abstractmethod
+    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+        """Set the attributes of the fit for these classes."""
+
+    @abstractmethod
+    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities of these classes and of not these classes, shape (n, columns)."""
+
+    def _fit(self, given: Given) -> None:
+        self._fit_columns(given, columns_of(given.m))
+
+    def _transformed(self, given: Given) -> np.ndarray:
+        hits, misses = self._hits_and_misses(given, columns_of(given.m))
+        return np.concatenate([misses, hits], axis=1) if given.m == 2 else normalised(hits)
+
+
+def columns_of(m: int) -> list[int]:
+    """The classes that have a binary problem of their own."""
+    return [1] if m == 2 else list(range(m))
+
+
+def normalised(scores: np.ndarray) -> np.ndarray:
+    """Rows divided by their sums; uniform where all scores are 0, as in scikit-learn."""
+    sums = scores.sum(axis=1, keepdims=True)
+    return np.where(sums > 0, scores, 1.0) / np.where(sums > 0, sums, scores.shape[1])
+
+
+def two_columns(y_pred: Any) -> np.ndarray:
+    """Logits of all classes on the host, float64; where there is one column the first class has the logit 0."""
+    logits = arrays.where_computed(arrays.as_array(y_pred, "y_pred"), np.float64)
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        second = logits.reshape(-1)
+        logits = np.stack((np.zeros_like(second), second), axis=1)
+    return logits
+
+
+def family_of_classes(m: int) -> str:
+    """What is predicted by class probabilities, for comparison and for messages."""
+    return f"probabilities of {m} classes"
+
+
+def unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Array, Any]:
+    """The probabilities, and the classes given with them or beside them."""
+    if from_logits:
+        raise ValueError("`from_logits` is for arrays, but `y_pred` is Categorical; leave it out")
+    if classes is not None and y_pred.classes is not None:
+        raise ValueError("`classes` is given twice, with `y_pred` and beside it; leave one out")
+    return y_pred.probabilities, y_pred.classes if classes is None else classes
+
+
+def unlabelled(y_pred: Any, from_logits: bool) -> Classification:
+    """Checked predictions without labels, all of which are 0 here."""
+    array = arrays.as_array(y_pred, "y_pred")
+    labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
+    return prepare_labels(labels, y_pred, from_logits=from_logits)
+
+
+def returned(q: Array, y_pred: Any) -> Array:
+    """Probabilities in the shape, the floating point type and the library of `y_pred`."""
+    array = arrays.as_array(y_pred, "y_pred")
+    if array.ndim == 1 or array.shape[1] == 1:
+        q = arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
+    if kind_of(array) == "f":
+        q = arrays.namespace(q).astype(q, array.dtype, copy=False)
+    return arrays.restored(q, y_pred)
+
+
+def checked_floor(floor: Any, others: str = "") -> float:
+    """A parameter `floor`; `others` says what else it may be."""
+    if isinstance(floor, (bool, np.bool_)) or not isinstance(floor, (int, float, np.number)):
+        raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7{others}")
+    if not SMALLEST_FLOOR <= floor <= 0.1:
+        raise ValueError(f"`floor` is {floor}, expected a number from 1e-300 to 0.1, such as 1e-7{others}")
+    return float(floor)
+
+
+def checked_smoothing(smoothing: Any) -> float:
+    """A parameter `smoothing` that is a weight."""
+    if isinstance(smoothing, (bool, np.bool_)) or not isinstance(smoothing, (int, float, np.number)):
+        raise TypeError(f"`smoothing` is {smoothing!r}, expected a number, such as 1.0, or 0.0 for none")
+    if not 0 <= smoothing < math.inf:
+        raise ValueError(f"`smoothing` is {smoothing}, expected a finite number of at least 0")
+    return float(smoothing)
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """A parameter that is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` is {value!r}, expected True or False")
+    return bool(value)

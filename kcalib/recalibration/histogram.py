@@ -1,0 +1,121 @@
+"""Histogram binning: the frequency of a class among samples whose predictions share a bin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcalib._backend.options import check_choice, check_integer
+from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_edges, ends_of_equal_mass
+from kcalib.recalibration._recalibrator import Given, OneVsRest, checked_smoothing
+
+__all__ = ["HistogramBinning"]
+
+BINNINGS = ("equal_mass", "uniform")
+
+
+class HistogramBinning(OneVsRest):
+    r"""Histogram binning: a prediction becomes the frequency of the class among the samples of its bin.
+
+    Of more than two classes each has bins of its own, against all others, and the values of a prediction are divided
+    by their sum (uniform where all are 0) [1]_.
+
+    Parameters
+    ----------
+    n_bins : int
+        Bins (a, b] of each class, 0 in the first; at most as many are made as there are distinct predictions
+        ("equal_mass").
+    binning : {"equal_mass", "uniform"}
+        Bins that hold equally many samples, or of equal width.
+    smoothing : float
+        Weight, in mean weights of the samples, of one more sample in each bin whose label is the bin's mean prediction:
+        with frequency k / n it becomes (k + s p) / (n + s), and never 0. Without (0.0) it is the frequency.
+
+    Attributes
+    ----------
+    edges_ : list of ndarray, shape (bins + 1,)
+        Of the bins of each class; of two classes of the second alone.
+    values_ : list of ndarray, shape (bins,)
+        What predictions become; the middle of bins that hold no samples.
+    standard_errors_ : list of ndarray, shape (bins,)
+        Binomial, of the frequencies; infinite in bins without samples.
+    n_samples_ : int
+        Samples of the fit.
+    family_ : str
+        What was fitted; `transform` takes the same.
+
+    See Also
+    --------
+    IsotonicCalibration : Chooses the bins itself, and keeps the order.
+
+    Notes
+    -----
+    Predictions of a bin become equal: ranking within it is lost. Weights count in the frequencies; bins of equal mass
+    hold equally many samples whatever these weigh. Time O(m n log n), memory O(n m). Arrays on NVIDIA GPUs are refused
+    (NotImplementedError).
+
+    References
+    ----------
+    .. [1] B. Zadrozny, C. Elkan. Obtaining calibrated probability estimates from decision trees and naive Bayesian
+       classifiers. ICML 2001.
+
+    Examples
+    --------
+    >>> from kcalib.recalibration import HistogramBinning
+    >>> y, p = [0, 0, 1, 0, 1, 1], [0.1, 0.2, 0.3, 0.6, 0.7, 0.8]
+    >>> histogram = HistogramBinning(n_bins=2, binning="uniform", smoothing=0.0).fit(y, p)
+    >>> histogram.transform([0.25, 0.75]).round(3).tolist()
+    [0.333, 0.667]
+    """
+
+    def __init__(self, *, n_bins: int = N_BINS, binning: str = "equal_mass", smoothing: float = 1.0) -> None:
+        self.n_bins = n_bins
+        self.binning = binning
+        self.smoothing = smoothing
+
+    def _check_parameters(self) -> None:
+        check_integer("n_bins", self.n_bins, 1, MAX_BINS)
+        check_choice("binning", self.binning, BINNINGS)
+        checked_smoothing(self.smoothing)
+
+    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+        self.edges_: list[np.ndarray] = []
+        self.values_: list[np.ndarray] = []
+        self.standard_errors_: list[np.ndarray] = []
+        for k in columns:
+            predicted = given.probabilities[:, k]
+            edges = self._edges(np.sort(predicted))
+            number = numbers_of(predicted, edges)
+            weight, hits, sums, squares = (
+                np.bincount(number, weights=one, minlength=len(edges) - 1)
+                for one in (
+                    given.weight, given.weight * (given.labels == k), given.weight * predicted, given.weight**2
+                )
+            )  # fmt: skip
+            used = weight > 0
+            divisor = np.where(used, weight, 1.0)
+            added = float(self.smoothing) * sums / divisor
+            value = np.where(used, (hits + added) / (divisor + self.smoothing), (edges[:-1] + edges[1:]) / 2)
+            value = np.clip(value, 0.0, 1.0)
+            self.edges_.append(edges)
+            self.values_.append(value)
+            errors = np.sqrt(value * (1 - value) * squares) / divisor
+            self.standard_errors_.append(np.where(used, errors, np.inf))
+
+    def _edges(self, ascending: np.ndarray) -> np.ndarray:
+        if self.binning == "uniform":
+            return bin_edges(self.n_bins)
+        inner = np.unique(ascending[ends_of_equal_mass(len(ascending), self.n_bins)])
+        return np.concatenate([[0.0], inner[(inner > 0) & (inner < ascending[-1])], [1.0]])
+
+    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        values = [
+            value[numbers_of(given.probabilities[:, k], edges)]
+            for k, edges, value in zip(columns, self.edges_, self.values_, strict=True)
+        ]
+        hits = np.stack(values, axis=1)
+        return hits, 1 - hits
+
+
+def numbers_of(predicted: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The bin (a, b] of each prediction, 0 in the first."""
+    return np.clip(np.searchsorted(edges, predicted, side="left") - 1, 0, len(edges) - 2)

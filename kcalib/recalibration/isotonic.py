@@ -1,0 +1,89 @@
+"""Isotonic regression of labels on predicted probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy
+
+from kcalib.recalibration._points import points_of
+from kcalib.recalibration._recalibrator import Given, OneVsRest, checked_smoothing
+
+__all__ = ["IsotonicCalibration"]
+
+
+class IsotonicCalibration(OneVsRest):
+    r"""Isotonic regression: the monotone function of the predicted probability with the lowest Brier score.
+
+    Samples with equal predictions are one point, with the frequency of their labels. Between two points the function
+    is linear, and constant beyond the first and the last. Of more than two classes each has a function of its own,
+    against all others, and the values of a prediction are divided by their sum (uniform where all are 0) [1]_.
+
+    Parameters
+    ----------
+    smoothing : float
+        Weight of two samples, in mean weights of the given ones, that are added: one of the class at the lowest
+        prediction and one of another class at the highest. Without these (0.0) the lowest values are 0 and the highest
+        1 as soon as a few extreme samples are right, and the log loss of the next error is infinite. A class that no
+        sample has gets 1 / (n + 2) everywhere.
+
+    Attributes
+    ----------
+    thresholds_, values_ : list of ndarray
+        Predictions, ascending, and what they become, of each class; of two classes of the second alone.
+    n_samples_ : int
+        Samples of the fit.
+    family_ : str
+        What was fitted; `transform` takes the same.
+
+    See Also
+    --------
+    VennAbers : Two isotonic regressions for each prediction, and valid probabilities.
+    HistogramBinning : Without the order.
+
+    Notes
+    -----
+    No assumption but the order, which takes more samples than a few parameters do: below a thousand or so Platt
+    scaling or beta calibration are usually better. There is no standard error: the error of a value has no normal law,
+    and decreases with the cube root of n. Time O(m n log n), memory O(n m). The regression is
+    ``scipy.optimize.isotonic_regression``. Arrays on NVIDIA GPUs are refused (NotImplementedError).
+
+    References
+    ----------
+    .. [1] B. Zadrozny, C. Elkan. Transforming classifier scores into accurate multiclass probability estimates. KDD
+       2002.
+
+    Examples
+    --------
+    >>> from kcalib.recalibration import IsotonicCalibration
+    >>> isotonic = IsotonicCalibration(smoothing=0.0).fit([0, 1, 0, 1], [0.1, 0.4, 0.4, 0.8])
+    >>> isotonic.transform([0.05, 0.25, 0.4, 0.9]).round(3).tolist()
+    [0.0, 0.25, 0.5, 1.0]
+    """
+
+    def __init__(self, *, smoothing: float = 1.0) -> None:
+        self.smoothing = smoothing
+
+    def _check_parameters(self) -> None:
+        checked_smoothing(self.smoothing)
+
+    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+        self.thresholds_: list[np.ndarray] = []
+        self.values_: list[np.ndarray] = []
+        for k in columns:
+            points = points_of(given.probabilities[:, k], given.labels == k, given.weight)
+            smoothing = float(self.smoothing)
+            points.weight[0] += smoothing
+            points.hits[0] += smoothing
+            points.weight[-1] += smoothing
+            found = scipy.optimize.isotonic_regression(points.hits / points.weight, weights=points.weight)
+            ends = np.unique(np.concatenate([found.blocks[:-1], found.blocks[1:] - 1]))
+            self.thresholds_.append(points.place[ends])
+            self.values_.append(np.clip(found.x[ends], 0.0, 1.0))
+
+    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        values = [
+            np.interp(given.probabilities[:, k], place, value)
+            for k, place, value in zip(columns, self.thresholds_, self.values_, strict=True)
+        ]
+        hits = np.stack(values, axis=1)
+        return hits, 1 - hits

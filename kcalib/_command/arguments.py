@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 from kcalib._backend.files import printable
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
+from kcalib._command.nearest import nearest
 from kcalib._command.parallel import FORMS, METAVAR, workers
 from kcalib._command.state_arguments import STREAMED_FROM, add_bandwidth, add_running, add_state_options
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
@@ -66,9 +68,27 @@ exit codes:
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are what a terminal shows and does not obey, whatever the arguments hold."""
+    """One whose errors name what may have been meant, and that a terminal shows and does not obey."""
+
+    commands: Any
+
+    def add_subparsers(self, **kwargs: Any) -> Any:
+        self.commands = super().add_subparsers(**kwargs)
+        return self.commands
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:  # an error of the command, whose usage it shows, and whose options it knows
+            command = self.commands.choices[found.command]
+            options = re.findall(r"--[a-z-]+", command.format_usage())
+            meant = nearest(unknown[0].partition("=")[0], options)
+            command.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return found
 
     def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if choice is not None:
+            message += nearest(choice[1], re.findall(r"\w[\w-]*", choice[2]))
         super().error(printable(message))
 
 
@@ -195,6 +215,9 @@ def _add_reading(parser: argparse.ArgumentParser) -> Any:
         "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
     )
     names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
+    names.add_argument(
+        "--normalize", action="store_true", help="divide each row of probabilities by its sum, such as rounded ones"
+    )
     return names
 
 

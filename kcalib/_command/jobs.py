@@ -74,7 +74,8 @@ class Failure:
 
 
 def reading_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    reading = {name: getattr(arguments, name) for name in ("probs", "logits", "labels", "from_logits", *PARAMETERS)}
+    names = ("probs", "logits", "labels", "from_logits", "normalize", *PARAMETERS)
+    reading = {name: getattr(arguments, name) for name in names}
     for second, first in BESIDE.items():
         for option in ("probs", "logits", *SINGLE):
             if option != first and reading[second] is not None and reading[option] is not None:
@@ -154,6 +155,7 @@ def spelled(error: Exception) -> str:
         message = f"{OF_LENSES[error.option]} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in OF_STATES):
         message = f"{flag(error.option)} {error.fault}"
+    message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     if "pass classes=" in message:
         message += " (in an .npz file: an array `classes`)"
     return message

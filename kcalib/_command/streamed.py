@@ -46,7 +46,8 @@ def opened(file: str, arguments: argparse.Namespace) -> Source:
         parameters=named,
         columns=FileColumns,
     )
-    return PartsSource([stdin_part(wanted)] if file == str(STDIN) else file_parts([file], wanted))
+    parts = [stdin_part(wanted)] if file == str(STDIN) else file_parts([file], wanted)
+    return PartsSource(parts, normalize=arguments.normalize)
 
 
 def made_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:

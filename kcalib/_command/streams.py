@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from kcalib._backend.files import printable
+from kcalib._command.nearest import nearest_file
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130  # 75: EX_TEMPFAIL
 
@@ -14,6 +15,8 @@ DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130 
 def message_of(error: BaseException) -> str:
     """One line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        text += nearest_file(error.filename)
     text = "; ".join([text, *getattr(error, "__notes__", ())])
     if isinstance(error, MemoryError):
         text = f"not enough memory ({text})" if text else "not enough memory"

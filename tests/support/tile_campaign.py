@@ -26,7 +26,7 @@ import numpy as np
 import kcalib
 from kcalib.kernels import Exponential
 
-N, M, TILE = 40_000, 10, 2000
+N, M, TILE = 20_000, 10, 1000
 TRANSPORTS = {
     "serial": 0.5,
     "threads:1": 0.5,

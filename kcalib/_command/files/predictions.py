@@ -20,7 +20,7 @@ from kcalib._input.forecasts import prepare
 from kcalib._input.labels import Names
 from kcalib._input.parameters import VECTORS, FamilyChoice, choose_forecasts, target_names
 from kcalib.distributions import Distribution
-from kcalib.streaming.sources.content import as_text, check_content
+from kcalib.streaming.sources.content import as_text, check_content, normalized
 from kcalib.streaming.sources.npy import label_file
 from kcalib.streaming.sources.opening import suffix_of
 
@@ -78,6 +78,7 @@ def read_predictions(
     logits: str | None = None,
     labels: str | None = None,
     from_logits: bool = False,
+    normalize: bool = False,
     **parameters: str | None,
 ) -> FilePredictions | FileForecasts:
     """Predictions and labels, or targets, of one model from one file.
@@ -96,6 +97,8 @@ def read_predictions(
         the file of that name beside it.
     from_logits : bool
         Whatever is read are logits, however it is named.
+    normalize : bool
+        Rows of probabilities are divided by their sums, in float64.
     **parameters : str, optional
         Names, or prefixes of families of columns, of the parameters of predicted distributions, by those of
         `_input.parameters.PARAMETERS`; `labels` then names the targets. Default: the first of `FAMILIES` that the file
@@ -123,7 +126,7 @@ def read_predictions(
         whole = npy_array(path)
         if whole.dtype.names is None:
             _check_no_names(probs=probs, logits=logits, **parameters)
-            return _plain_npy(path, whole, labels, from_logits)
+            return _plain_npy(path, whole, labels, from_logits, normalize)
         source = field_source(whole)
     else:
         source = {".npz": npz_source, ".parquet": parquet_source}.get(suffix, csv_source)(path)
@@ -132,6 +135,8 @@ def read_predictions(
     if probs is None and logits is None and not from_logits:
         forecasts = choose_forecasts(source, parameters)
     if forecasts is not None:
+        if normalize:
+            normalized(None, False, forecasts.described(source))
         return _read_forecasts(path, source, forecasts, labels)
     choice = choose(source, probs, logits)
     file = label_file(labels)
@@ -143,6 +148,8 @@ def read_predictions(
     from_logits = from_logits or choice.logits
     pred_origin = named(source, choice.names)
     pred = _check_not_labels(pred, from_logits, pred_origin)
+    if normalize:
+        pred = normalized(pred, from_logits, pred_origin)
     true_origin = f"{source.noun} {name!r}" if file is None else f"file {str(file)!r}"
 
     classes: np.ndarray | None = None
@@ -223,7 +230,9 @@ def _check_no_names(**given: str | None) -> None:
             raise FileError(f"the array has no fields, so --{option} names nothing; {remedy}")
 
 
-def _plain_npy(path: Path, array: np.ndarray, labels: str | None, from_logits: bool) -> FilePredictions:
+def _plain_npy(
+    path: Path, array: np.ndarray, labels: str | None, from_logits: bool, normalize: bool
+) -> FilePredictions:
     """The array is the predictions; the labels are in another file."""
     file = label_file(labels)
     beside = [path.with_name(name + ".npy") for name in LABEL_NAMES]
@@ -236,9 +245,10 @@ def _plain_npy(path: Path, array: np.ndarray, labels: str | None, from_logits: b
             f"{', '.join(file.name for file in beside)} beside it"
         )
     from_logits = from_logits or "logits" in path.stem.lower()
+    pred = _check_not_labels(array, from_logits, "the array")
     return FilePredictions(
         y_true=as_text(npy_labels(file)),
-        y_pred=_check_not_labels(array, from_logits, "the array"),
+        y_pred=normalized(pred, from_logits, "the array") if normalize else pred,
         from_logits=from_logits,
         classes=None,
         name=path.stem,

@@ -96,3 +96,17 @@ def identity(path: Path) -> Iterator[bytes]:
         yield file.read(_ENDS)
         file.seek(max(0, status.st_size - _ENDS))
         yield file.read(_ENDS)
+
+
+def normalized(pred: Any, logits: bool, what: str) -> np.ndarray:
+    """Rows of probabilities over their sums; a row without a positive sum stays, which the checks refuse."""
+    if (
+        logits
+        or not isinstance(pred, np.ndarray)
+        or pred.ndim != 2
+        or pred.shape[1] == 1
+        or pred.dtype.kind not in "iuf"
+    ):
+        raise FileError(f"--normalize is for rows of probabilities, one for each class, not for {what}; leave it out")
+    sums = pred.sum(axis=1, keepdims=True, dtype=np.float64)
+    return np.divide(pred, sums, out=pred.astype(np.float64), where=(sums > 0) & np.isfinite(sums))

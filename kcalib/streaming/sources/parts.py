@@ -14,6 +14,7 @@ from kcalib.distributions import Distribution
 from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
+from kcalib.streaming.sources.content import normalized
 from kcalib.streaming.sources.parameters import Parameters
 from kcalib.streaming.sources.part import Cursor, Part, Rows, checked, columns_of, joined
 from kcalib.streaming.sources.together import Together
@@ -23,10 +24,19 @@ CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predic
 
 
 class PartsSource(Source):
-    """Files, or one set of arrays or batches; `made` is the function that makes it, and its arguments."""
+    """Files, or one set of arrays or batches.
 
-    def __init__(self, parts: Sequence[Part], made: tuple[Callable[..., PartsSource], tuple[Any, ...]] | None = None):
-        self._parts, self._made = tuple(parts), made
+    `made` is the function that makes it, and its arguments; with `normalize` rows of probabilities are over their sums.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        made: tuple[Callable[..., PartsSource], tuple[Any, ...]] | None = None,
+        *,
+        normalize: bool = False,
+    ):
+        self._parts, self._made, self._normalize = tuple(parts), made, normalize
         self._counts: dict[int, int] = {}  # rows of parts that had to be counted
         # Of an empty file the number of columns need not be known.
         first = next((part for part in self._parts if part.n_columns is not None), self._parts[0])
@@ -87,7 +97,7 @@ class PartsSource(Source):
             try:
                 while True:
                     with _named(part):
-                        piece = _taken(part, cursor, rows - held, at, for_states)
+                        piece = self._taken(part, cursor, rows - held, at, for_states)
                     if piece is None:
                         break
                     at += len(piece[0])
@@ -118,7 +128,7 @@ class PartsSource(Source):
         digest = hashlib.sha256()
         for part in self._parts:
             with _named(part):
-                what = f"{part.found.describe()} {part.found.classes}"
+                what = f"{part.found.describe()} {part.found.classes}" + " over their sums" * self._normalize
                 for text in (what.encode("utf-8", "surrogateescape"), *part.identity()):
                     digest.update(len(text).to_bytes(8, "little"))
                     digest.update(text)
@@ -159,6 +169,20 @@ class PartsSource(Source):
             state.update(true, preds)
         return state
 
+    def _taken(self, part: Part, cursor: Cursor, most: int, at: int, for_states: bool) -> Rows | None:
+        """The next rows of a part, as many as asked for, but at its end, checked."""
+        pieces: list[Rows] = []
+        count = 0
+        while count < most and (rows := cursor.take(most - count)) is not None:
+            pieces.append(rows)
+            count += len(rows[0])
+        if not pieces:
+            return None
+        true, pred = joined(pieces)
+        if self._normalize:
+            pred = normalized(pred, part.found.from_logits, part.found.describe())
+        return checked(part.found, (true, pred), at, for_states=for_states)
+
     def _place(self, row: int) -> tuple[int, int]:
         """The part that has a row, and the number of the row in it."""
         for number, part in enumerate(self._parts):
@@ -179,16 +203,6 @@ class PartsSource(Source):
 def rows_of_chunks(n_columns: int) -> int:
     """Rows that are read at a time: enough for the work on them to be most of the time."""
     return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_columns))
-
-
-def _taken(part: Part, cursor: Cursor, most: int, at: int, for_states: bool) -> Rows | None:
-    """The next rows of a part, as many as asked for, but at its end, checked."""
-    pieces: list[Rows] = []
-    count = 0
-    while count < most and (rows := cursor.take(most - count)) is not None:
-        pieces.append(rows)
-        count += len(rows[0])
-    return checked(part.found, joined(pieces), at, for_states=for_states) if pieces else None
 
 
 def _check_same(part: Part, first: Part) -> None:

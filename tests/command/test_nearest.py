@@ -1,0 +1,104 @@
+"""What is suggested for a mistype, and rows that --normalize divides by their sums."""
+
+import json
+
+import numpy as np
+import pytest
+from command_runs import error_line, ran, usage_error
+
+import kcalib
+from kcalib.streaming.sources.opening import file_parts
+from kcalib.streaming.sources.part import Wanted
+from kcalib.streaming.sources.parts import PartsSource
+
+
+@pytest.mark.parametrize(
+    "words, meant",
+    [
+        (("evalute", "m.npz"), "evaluate"),
+        (("evaluate", "m.npz", "--bandwith", "2"), "--bandwidth"),
+        (("evaluate", "m.npz", "--JSN"), "--json"),
+        (("compare", "m.npz", "--metrik=ece"), "--metric"),
+        (("evaluate", "m.npz", "--method", "spectral"), "spectrum"),
+        (("compare", "m.npz", "--metric", "briers"), "brier"),
+        (("evaluate", "m.npz", "--something-else"), None),
+        (("compare", "m.npz", "--metric", "xyz"), None),
+    ],
+)
+def test_the_nearest_option_is_suggested(capsys, words, meant):
+    message = usage_error(capsys, *words)
+    assert (f"; did you mean {meant}?" in message) == (meant is not None)
+    assert ("did you mean" in message) == (meant is not None)
+
+
+def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
+    assert usage_error(capsys, "update", "s.kcalib", "m.npz", "--stream").startswith("kcalib update: error: ")
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("evaluate", "--stream"), ("update", "s.kcalib"), ("show",)])
+def test_the_nearest_file_is_suggested(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Model_1.npz").touch()
+    ran(*command, "model1.npz", code=1)
+    assert error_line(capsys) == "model1.npz: No such file or directory; did you mean Model_1.npz?"
+    ran(*command, "other.npz", code=1)
+    assert error_line(capsys) == "other.npz: No such file or directory"
+    ran(*command, "nowhere/model1.npz", code=1)
+    assert error_line(capsys) == "nowhere/model1.npz: No such file or directory; there is no folder 'nowhere'"
+
+
+def rounded():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(5), size=300)
+    return (rng.uniform(size=(300, 1)) > np.cumsum(p, axis=1)).sum(axis=1), p.round(2)
+
+
+@pytest.mark.parametrize("form", ["npz", "npy", "csv", "percent"])
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_rows_are_divided_by_their_sums(tmp_path, monkeypatch, capsys, form, stream):
+    monkeypatch.chdir(tmp_path)
+    y, p = rounded()
+    file = "m.npy" if form == "npy" else "m.csv" if form == "csv" else "m.npz"
+    if form == "npy":
+        np.save("m.npy", p)
+        np.save("labels.npy", y)
+    elif form == "csv":
+        lines = [",".join(map(str, (*row, label))) for row, label in zip(p.tolist(), y.tolist())]
+        (tmp_path / file).write_text("\n".join(["p_0,p_1,p_2,p_3,p_4,y", *lines]) + "\n")
+    else:
+        np.savez(file, probs=(p * 100).round().astype(int) if form == "percent" else p, y=y)
+    ran("evaluate", file, *stream, code=1)
+    assert ("expected a probability" if form == "percent" else "(--normalize)") in error_line(capsys)
+    ran("evaluate", file, "--normalize", "--json", *stream)
+    found = json.loads(capsys.readouterr().out)["models"][0]["brier_score"]
+    assert found == pytest.approx(kcalib.brier_score(y, p / p.sum(axis=1, keepdims=True)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "arrays, message",
+    [
+        ({"logits": np.ones((4, 3))}, "not for array 'logits'"),
+        ({"probs": np.full(4, 0.5)}, "rows of probabilities, one for each class"),
+        ({"mean": np.zeros(4), "std": np.ones(4)}, "leave it out"),
+        ({"probs": np.array([[0.5, 0.5], [0, 0], [1, 1], [2, 2]])}, "`y_pred[1]` sums to 0, expected 1"),
+        ({"probs": np.array([[0.5, 0.5], [2, -1], [1, 1], [2, 2]])}, "`y_pred[1, 0]` is 2, expected a probability"),
+        ({"probs": np.array([[0.5, 0.5], [np.nan, 1], [1, 1], [2, 2]])}, "`y_pred[1, 0]` is nan"),
+    ],
+)
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_what_cannot_be_normalized_is_an_error(tmp_path, monkeypatch, capsys, arrays, message, stream):
+    monkeypatch.chdir(tmp_path)
+    np.savez("m.npz", y=np.array([0, 1, 1, 0]), **arrays)
+    ran("evaluate", "m.npz", "--normalize", *stream, code=1)
+    found = error_line(capsys)
+    assert (
+        message.replace("y_pred", "probs").replace("not for array", "not for logits in array") if stream else message
+    ) in found
+
+
+def test_rows_over_their_sums_have_another_fingerprint(tmp_path):
+    y, p = rounded()
+    np.savez(tmp_path / "m.npz", probs=p / p.sum(axis=1, keepdims=True), y=y)
+    parts = file_parts([str(tmp_path / "m.npz")], Wanted())
+    one, other = (PartsSource(parts, normalize=normalize).fingerprint() for normalize in (False, True))
+    assert one != other

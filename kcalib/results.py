@@ -331,6 +331,7 @@ class Comparison(Summarized):
     seed: int | None  #: of the bootstrap, of random features or of a subset of samples; None if nothing was random
     dtype: str | None  #: arithmetic of the sweep over pairs; None without
     operator: str | None  #: which operator computed the first model; None without kernel
+    operator_reason: str | None  #: and why that one; with `parallel` who computed how many tiles, of all models
     threads: int | None  #: threads used at most; None where no operator has any
     seconds: float  #: wall time
 

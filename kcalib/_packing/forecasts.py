@@ -60,7 +60,8 @@ def _pack_alike(
     for one, points in zip(models, found.points, strict=True):
         target = dataclasses.replace(target_factor(one, found.target_kernel), medians=of_targets)
         side, terms = target.side(one, points.values, threads), points.terms(found.kernel)
-        problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table)
+        said = str(found.kernel)
+        problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table, said)
         packed.append(Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel)))
     return Alike(tuple(packed), found.medians, found.target_medians)
 
@@ -83,7 +84,9 @@ def _pack_locations(
     right = target.side(data, points.values, threads)
     left = side_of(data, points.beside(locations.prediction), target.observed(locations.y))
     table = points.table_between(locations.prediction)
-    problem = PairProblem(left, right, points.terms(found.kernel), target.mixtures, points.predicted, table)
+    problem = PairProblem(
+        left, right, points.terms(found.kernel), target.mixtures, points.predicted, table, str(found.kernel)
+    )
     return Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel))
 
 

@@ -14,7 +14,7 @@ checked user input, `_pairs.dispatch` picks an operator for it, and the operator
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -170,6 +170,7 @@ class PairProblem:
     predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
     # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
     table: Any = None
+    said: str = field(default="", compare=False)  # the kernel as users write it, for messages
 
     @property
     def symmetric(self) -> bool:

@@ -22,7 +22,7 @@ from kcalib.estimators.ckce_exact import ToleranceWarning, exact_value
 from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
 from kcalib.estimators.ckce_system import Approximation, System, default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
-from kcalib.estimators.skce import PairOptions, describe, estimate, value_of
+from kcalib.estimators.skce import PairOptions, check_not_parallel, describe, estimate, value_of
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
@@ -167,8 +167,8 @@ def ckce(
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes the kernel's entries; chosen from the arrays by default.
     parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
-        Where products with the kernel matrix are computed, as in `kcalib.skce`; solvers run here. A journal keeps none
-        of them: an interrupted solver begins again.
+        Where products with the kernel matrix are computed, as in `kcalib.skce`; solvers run here. Of exact methods
+        alone: the others take linear time.
     full_output : bool
         Return a `CKCEResult` instead of a float.
 
@@ -184,7 +184,8 @@ def ckce(
     ValueError
         If a value is wrong, as in `kcalib.skce`; if `regularization` is not positive and finite, or so small that
         the shifted kernel matrix is singular or its rounding shows; if the kernel is indefinite beyond it; if
-        there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel.
+        there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel;
+        if `parallel` is given for a method that is not exact.
     MemoryError
         If the method takes more memory than `max_memory`, or than there is.
 
@@ -264,6 +265,8 @@ def ckce(
     """
     start = time.perf_counter()
     chosen = resolved(method, CKCE_METHODS)
+    if isinstance(chosen, Approximation):
+        check_not_parallel(parallel, f"method={chosen.name!r}", "leave it out, or use method='cg'")
     if max_memory is not None:
         check_max_memory(max_memory)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)

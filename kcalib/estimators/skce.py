@@ -602,10 +602,10 @@ def _check_has_no_features(estimator: str, **options: Any) -> None:
             raise OptionError(name, f"is {value}, but estimator={estimator!r} has none; use estimator='features'")
 
 
-def check_not_parallel(parallel: Spread | None, what: str) -> None:
+def check_not_parallel(parallel: Spread | None, what: str, remedy: str = "leave it out") -> None:
     """Refuse to share out what takes no sums over pairs."""
     if parallel is not None:
-        raise OptionError("parallel", f"is given, but {what} takes linear time and no sums over pairs; leave it out")
+        raise OptionError("parallel", f"is given, but {what} takes linear time and no sums over pairs; {remedy}")
 
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:

@@ -370,7 +370,8 @@ def compared(
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
         "prediction", "kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor", "regularization",
-        "n_columns", "n_bins", "n_resamples", "seed", "dtype", "operator", "threads",
+        "n_columns", "n_bins", "n_resamples", "seed", "dtype", "operator", "operator_reason",
+        "threads",
     ))  # fmt: skip
     return Comparison(
         metric=metric,

@@ -20,7 +20,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import MAX_BINS, N_BINS
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
-from kcalib.estimators.skce import PairOptions, check_estimator
+from kcalib.estimators.skce import PairOptions, check_estimator, check_not_parallel
 from kcalib.estimators.ucme import check_locations, locations_for
 from kcalib.inference.cme import check_from_logits
 from kcalib.inference.replicates import (
@@ -258,9 +258,13 @@ class ConsistencyOutcome:
 
 
 def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
-    """Refuse kernels, and an operator, where no pairs are summed."""
+    """Refuse kernels, an operator, and workers, where no pairs are summed."""
     if estimator != "ece" and not callable(estimator):
         return
+    name = estimator if isinstance(estimator, str) else "callable"
+    of_pairs = ", ".join(repr(other) for other in ESTIMATORS if other != "ece")
+    remedy = f"leave it out, or use kcalib.methods.Consistency with one of {of_pairs}"
+    check_not_parallel(options.parallel, f"method='consistency' with estimator={name!r}", remedy)
     delta = options.target_kernel is None or (
         isinstance(options.target_kernel, str) and options.target_kernel == "delta"
     )
@@ -268,7 +272,7 @@ def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
     given = {"kernel": options.kernel, "target_kernel": target_kernel, "operator": options.operator}
     for option, value in given.items():
         if value is not None:
-            _refuse(option, value, estimator if isinstance(estimator, str) else "callable")
+            _refuse(option, value, name)
 
 
 def _refuse(option: str, value: Any, estimator: str) -> None:

@@ -84,6 +84,8 @@ class Run:
 
     def described(self) -> str:
         """What was done."""
+        if not self.tiles:
+            return "`parallel` had nothing to share out, as no sum over pairs was needed"
         kept = f", {self.resumed} of them from the journal" if self.resumed else ""
         gpus = f", {self.on_gpus} on GPUs" if self.parallel.gpu else ""
         return f"in parallel: {self.tiles} tiles{kept}{gpus}, {self.parallel.describe()}"
@@ -188,10 +190,10 @@ class SpreadOperator:
         return {
             "version of kcalib": __version__,
             "number of samples": str(len(points)),
-            "kernel": repr(self.problem.kernel),
+            "kernel": self.problem.said or repr(self.problem.kernel),
             "dtype": str(points.dtype),
             "operator": self.name,
-            "data (fingerprint)": self._key,
+            "data (fingerprint of labels, predictions and target kernel)": self._key,
         }
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:

@@ -47,7 +47,16 @@ from kcalib.streaming._options import StateOptions
 from kcalib.streaming._paired import LOSSES, PairSums, ece_difference
 from kcalib.streaming._totals import Totals
 
-SHARED = ("kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor", "n_columns", "operator")
+SHARED = (
+    "kernel",
+    "bandwidth",
+    "bandwidth_source",
+    "target_kernel",
+    "target_factor",
+    "n_columns",
+    "operator",
+    "operator_reason",
+)
 SAME = 1e-12  # relative; the values of samples that are all at hand
 
 

@@ -143,9 +143,9 @@ def test_the_file_stays_small(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"y_p": problem(seed=3)}, "data"),
+        ({"y_p": problem(seed=3)}, r"data \(fingerprint of labels, predictions and target kernel\)"),
         ({"y_p": problem(1199)}, "number of samples"),
-        ({"kernel": Gaussian(0.3)}, "kernel"),
+        ({"kernel": Gaussian(0.3)}, r"kernel is 'Exponential\(bandwidth=0.3\)', that of this call 'Gaussian"),
         ({"dtype": "float32"}, "dtype"),
         ({"operator": "generic"}, "operator"),
     ],
@@ -153,7 +153,7 @@ def test_the_file_stays_small(tmp_path, monkeypatch):
 def test_another_call_is_refused(tmp_path, changed, what):
     path = tmp_path / "run.journal"
     skce(Serial(journal=path, tile_size=SIZE))
-    with pytest.raises(JournalError, match=rf"{path} is of another call: its {what}.* is .*, that of this call"):
+    with pytest.raises(JournalError, match=rf"{path} is of another call: its {what}.*; give each call a journal"):
         skce(Serial(journal=path, tile_size=SIZE), **changed)
 
 

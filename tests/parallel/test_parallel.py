@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,10 @@ from problems import softmax_problem
 
 import kcalib
 from kcalib.distributions import Normal
+from kcalib.estimators import ckce, skce
+from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian
+from kcalib.methods import Consistency
 from kcalib.parallel import Executor, Processes, Serial, TileError
 from kcalib.parallel.work import Done, Store
 
@@ -71,6 +75,63 @@ def test_auto_takes_all_pairs():
         kcalib.evaluate(y, p, parallel=Asking())
 
 
+class Counting(Serial):
+    """How many tiles were submitted."""
+
+    def results(self, held, work, tiles, given, progress):
+        submitted.append(len(tiles))
+        return super().results(held, work, tiles, given, progress)
+
+
+submitted = []
+METHODS = [method.name for method in calibration_test.METHODS]
+ASKED = [
+    *(("skce", "estimator", name) for name in (*skce.ESTIMATORS, "features")),
+    *(("calibration_test", "method", name) for name in METHODS),
+    *(("evaluate", "method", name) for name in METHODS),
+    *(("ckce", "method", method.name) for method in ckce.CKCE_METHODS),
+    *(("jkce", "estimator", name) for name in ("unbiased", "biased")),
+    *(("compare", "metric", name) for name in ("skce", "ckce", "ece", "brier", "log_loss")),
+    *(("calibration_test", "method", Consistency(e, n_resamples=1)) for e in consistency.ESTIMATORS),
+    ("calibration_test", "method", Consistency(lambda y, p: 0.0, n_resamples=1)),
+]
+OF_NO_PAIRS = {
+    ("skce", "features"), ("calibration_test", "features"), ("calibration_test", "consistency"),
+    ("evaluate", "features"), ("evaluate", "consistency"), ("ckce", "fourier"),
+    ("ckce", "nystrom"), ("ckce", "pivoted_cholesky"), ("compare", "ece"), ("compare", "brier"),
+    ("compare", "log_loss"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
+@pytest.mark.parametrize(("function", "argument", "choice"), ASKED)
+def test_parallel_is_never_ignored(function, argument, choice):
+    """Tiles are submitted, or an error says that there are none, and what to do."""
+    y, p = softmax_problem(150, 3, seed=1)  # more than the columns that factors of kernel matrices begin with
+    samples = (y, {"a": p, "b": np.roll(p, 1, axis=0)}) if function == "compare" else (y, p)
+    linear = choice.estimator == "ece" or callable(choice.estimator) if isinstance(choice, Consistency) else None
+    submitted.clear()
+    options = {argument: choice} | ({"kernel": KERNEL} if choice == "ckce" else {})  # of which no factor is exact
+    call = functools.partial(getattr(kcalib, function), *samples, **options, parallel=Counting(tile_size=96))
+    if linear or (linear is None and (function, choice) in OF_NO_PAIRS):
+        with pytest.raises(ValueError, match=r"`parallel` (is given, but|has no meaning for) .*leave it out"):
+            call()
+        assert not submitted
+    else:
+        call()
+        assert sum(submitted) >= 2
+
+
+def test_what_could_be_parallel_is_named():
+    y, p = softmax_problem(120, 3, seed=1)
+    with pytest.raises(
+        ValueError, match=r"estimator='ece' takes .* with one of 'unbiased', 'biased', 'block', 'linear'"
+    ):
+        kcalib.calibration_test(y, p, method="consistency", parallel=TILES)
+    with pytest.raises(ValueError, match="method='nystrom' takes linear time .* or use method='cg'"):
+        kcalib.ckce(y, p, method="nystrom", parallel=TILES)
+
+
 class Asked(Exception):
     pass
 
@@ -80,7 +141,7 @@ class Asking(Serial):
         raise Asked
 
 
-@pytest.mark.parametrize("method", ["cg", "fourier", "auto"])
+@pytest.mark.parametrize("method", ["cg", "cholesky", "auto"])
 def test_ckce(method):
     y, p = softmax_problem(400, 5, seed=1)
     one = kcalib.ckce(y, p, method=method, full_output=True)
@@ -96,8 +157,9 @@ def test_compare(metric):
     (found,) = kcalib.compare(y, models, metric=metric, parallel=TILES).differences
     assert found.difference == pytest.approx(one.difference, rel=1e-12)
     assert found.standard_error == pytest.approx(one.standard_error, rel=1e-12)
-    with pytest.raises(ValueError, match="`parallel` has no meaning for the metric 'brier'"):
-        kcalib.compare(y, models, metric="brier", parallel=TILES)
+    result = kcalib.compare(y, models, metric=metric, parallel=TILES)
+    assert re.search(r"in parallel: \d+ tiles, this process, \d+ threads?", result.operator_reason)
+    assert "parallel" not in kcalib.compare(y, models, metric=metric).operator_reason
 
 
 def test_evaluate_and_jkce():

@@ -92,7 +92,6 @@ class Together:
     def described(self, operator: Operator | KernelMatrix) -> dict[str, Any]:
         """The fields of `Comparison` that say what was compared, by which kernels; `operator` is that of the first."""
         described = describe(self.models[0], self.packed[0], operator)
-        del described["operator_reason"]
         families = (one.describe()["prediction"] for one in self.models)
         return described | {
             "bandwidth_source": self.source,

@@ -148,7 +148,8 @@ def _by_features(
             problems.append(features_of(one, packed, own))
     except (ValueError, NotImplementedError):
         return None
-    n_columns = problems[0].map.n_columns
+    about = problems[0].described()
+    n_columns = about["n_columns"]
     is_shared = all(problem.map is problems[0].map for problem in problems)
     # Embeddings of distributions have coordinates of their own.
     whose = "the same for all models" if is_shared else "drawn for each model"
@@ -161,7 +162,8 @@ def _by_features(
         weights=[one.values for one in tiles],
         group_totals=[(one.group_totals, one.mark_group_totals) for one in found],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
-        described=together.described(operator) | {"operator": "features", "n_columns": n_columns},
+        described=together.described(operator)
+        | {name: about[name] for name in ("operator", "operator_reason", "n_columns")},
     )
 
 

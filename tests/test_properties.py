@@ -42,6 +42,9 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mon
     assert [json.loads(line)["outcomes"] for line in lines] == [
         json.loads(line)["outcomes"] for line in (tmp_path / "stopped.jsonl").read_text().splitlines()
     ]
+    monkeypatch.setitem(campaign.PROPERTIES, "broken", (lambda case: "finite", samples[1], 1))  # mended
+    totals, faults = campaign.campaign(40, tmp_path / "whole.jsonl")
+    assert totals["broken"].total() == 10 and not faults
 
 
 def test_what_is_no_clear_error_is_seen() -> None:

@@ -98,6 +98,15 @@ class ExactSums:
         xp = arrays.namespace(self.high)
         return ExactSums(xp.reshape(self.high, shape), xp.reshape(self.low, shape))
 
+    def limbs(self) -> Array:
+        """Three int64 numbers each, shape (3, ...), that may be added up as they are, 2**35 times; on the host."""
+        return np.stack([self.high, self.low >> HALF, self.low & _mask(HALF)])
+
+    @classmethod
+    def of_limbs(cls, limbs: np.ndarray) -> ExactSums:
+        """What sums of `limbs` stand for."""
+        return cls._joined(*limbs)
+
     def named(self, name: str) -> dict[str, np.ndarray]:
         """The two arrays by their names in a file; of sums on the host."""
         return {f"{name}_high": self.high, f"{name}_low": self.low}

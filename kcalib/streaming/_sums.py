@@ -184,6 +184,12 @@ class Machine:
             sweep,
         )
 
+    def total(self, sums: ExactSums, own: ExactSums) -> float:
+        """sum_{i != j} H_ij of the labels as they are, from what `KernelSums` has under these names."""
+        found = sums.to_float()
+        unit = self.feature_unit * self.mark_unit
+        return (float(np.sum(found * found)) - float(np.sum(own.to_float()))) * unit**2
+
     def drawn_totals(self, drawn: DrawnSums) -> np.ndarray:
         """sum_{i != j} H_ij of each draw's labels, shape (n_resamples,)."""
         base = drawn.base.to_float()

@@ -137,8 +137,8 @@ class _Calibration(Metric, ABC):
         others = target[(target < 0) | (target >= self.num_classes)]
         if len(others):
             raise ValueError(
-                f"`target` holds {others[0].item()}, expected 0..{self.num_classes - 1}; leave samples of another label "
-                "out with ignore_index="
+                f"`target` holds {others[0].item()}, expected 0..{self.num_classes - 1}; leave samples of another "
+                "label out with ignore_index="
             )
         data = prepare(target, preds, from_logits=self.from_logits, names=NAMES)
         if data.m != self.num_classes:
@@ -217,7 +217,7 @@ class ECE(_Binned):
     ignore_index : int, optional
         A label whose samples are left out.
     **kwargs
-        Of `torchmetrics.Metric`.
+        Of ``torchmetrics.Metric``.
 
     Raises
     ------
@@ -371,7 +371,7 @@ class SKCE(_Calibration):
     seed : int
         Of the features.
     **kwargs
-        Of `torchmetrics.Metric`.
+        Of ``torchmetrics.Metric``.
 
     Raises
     ------
@@ -478,7 +478,7 @@ class CalibrationTest(_Calibration):
         Where rows are numbered from: metrics that are merged by `merge_state` need different ones. Default: the rank of
         the process.
     **kwargs
-        Of `torchmetrics.Metric`.
+        Of ``torchmetrics.Metric``.
 
     Raises
     ------

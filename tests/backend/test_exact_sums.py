@@ -63,3 +63,12 @@ def test_small_sums_beside_large_ones_that_cancel_keep_their_digits(value):
 def test_sums_say_when_they_are_near_what_can_be_represented():
     assert not ExactSums.of(np.array([2.0**36])).is_large()
     assert ExactSums.of(np.array([1.0, -(2.0**37)])).is_large()
+
+
+def test_limbs_add_up_as_they_are():
+    values = numbers(400)
+    parts = [ExactSums.of(part) for part in values.reshape(40, 10)]
+    found = ExactSums.of_limbs(sum(part.limbs() for part in parts))
+    whole = ExactSums.over_rows(values.reshape(40, 10))
+    assert np.array_equal(found.high, whole.high) and np.array_equal(found.low, whole.low)
+    assert np.array_equal(ExactSums.of_limbs(parts[0].limbs()).low, parts[0].low)

@@ -361,3 +361,44 @@ def test_processes_have_the_values_of_all_samples(samples, tmp_path):
     assert first["skce True"]["steps"][0] == pytest.approx(skce_in_memory(*both))
     assert first["one rank"] == second["one rank"] == first["rank 0 alone"]
     assert math.isfinite(first["test True"]["steps"][0])
+
+
+@pytest.mark.grid
+@pytest.mark.filterwarnings("ignore")  # of Lightning, about loaders and jit
+def test_a_loop_of_lightning_logs_the_values_of_an_epoch(samples, tmp_path):
+    lightning = pytest.importorskip("lightning")
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(M, M)
+            self.ece, self.test_of = ECE(M, from_logits=True), CalibrationTest(M, n_columns=64, from_logits=True)
+            self.seen = []
+
+        def training_step(self, batch, i):
+            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+        def on_validation_epoch_start(self):
+            self.seen = []
+
+        def validation_step(self, batch, i):
+            logits = self.layer(batch[0])
+            self.seen.append((logits, batch[1]))
+            for name, metric in {"ece": self.ece, "p-value": self.test_of}.items():
+                metric.update(logits, batch[1])
+                self.log(name, metric, on_step=False, on_epoch=True)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = torch.utils.data.TensorDataset(samples[0].reshape(-1, M).float(), samples[1].reshape(-1))
+    loader = torch.utils.data.DataLoader(data, batch_size=50)
+    quiet = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", default_root_dir=tmp_path, **quiet)
+    model = Model()
+    trainer.fit(model, loader, loader)
+    logits, target = (torch.cat(parts) for parts in zip(*model.seen))
+    preds = torch.softmax(logits.double(), dim=1)
+    logged = trainer.callback_metrics
+    assert float(logged["ece"]) == pytest.approx(ece_by_hand(preds, target), rel=1e-6)
+    assert float(logged["p-value"]) == pytest.approx(pvalue_in_memory(preds, target), rel=1e-6)

@@ -12,11 +12,15 @@ appendix F). The others are for class probabilities.
                           the highest likelihood                             _search.py
                           the lowest SKCE                                    _skce.py
     PlattScaling          slope and intercept of the log-odds                platt.py
+    BetaCalibration       two slopes and an intercept                        beta_calibration.py
                           logistic regression of one event                   _logistic.py
+    VectorScaling, MatrixScaling, DirichletCalibration                       matrix_scaling.py
+                          softmax regression                                 _multinomial.py
                           Newton's method                                    _newton.py
                           likelihoods without a maximum                      _separation.py
     IsotonicCalibration   a monotone function                                isotonic.py
                           samples with equal predictions                     _points.py
+    VennAbers             two of them for each prediction                    venn_abers.py
     HistogramBinning      frequencies in bins                                histogram.py
 """
 
@@ -24,18 +28,26 @@ from kcalib.recalibration._recalibrator import Recalibrator
 from kcalib.recalibration._scalable import ProbabilityFloorWarning
 from kcalib.recalibration._search import TemperatureBoundWarning
 from kcalib.recalibration._separation import SeparationWarning
+from kcalib.recalibration.beta_calibration import BetaCalibration
 from kcalib.recalibration.histogram import HistogramBinning
 from kcalib.recalibration.isotonic import IsotonicCalibration
+from kcalib.recalibration.matrix_scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from kcalib.recalibration.platt import PlattScaling
 from kcalib.recalibration.temperature_scaling import TemperatureScaling
+from kcalib.recalibration.venn_abers import VennAbers
 
 __all__ = [
+    "BetaCalibration",
+    "DirichletCalibration",
     "HistogramBinning",
     "IsotonicCalibration",
+    "MatrixScaling",
     "PlattScaling",
     "ProbabilityFloorWarning",
     "Recalibrator",
     "SeparationWarning",
     "TemperatureBoundWarning",
     "TemperatureScaling",
+    "VectorScaling",
+    "VennAbers",
 ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kcalib.recalibration._newton import Minimum, minimise
+from kcalib.recalibration._newton import Minimum, best_start, minimise
 
 
 class Logistic(NamedTuple):
@@ -62,14 +62,18 @@ def _on_face(
 ) -> Minimum:
     chosen, total = features[:, free], weight.sum()
 
-    def objective(coefficients: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    def value_of(coefficients: np.ndarray) -> float:
         predictors = chosen @ coefficients
+        losses = targets * np.logaddexp(0.0, -predictors) + (1 - targets) * np.logaddexp(0.0, predictors)
+        return float(weight @ losses) / float(total)
+
+    def objective(coefficients: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        predictors, value = chosen @ coefficients, value_of(coefficients)
         p, slope = sigmoid(predictors), sigmoid(predictors) * sigmoid(-predictors)
-        value = float(weight @ (np.logaddexp(0.0, predictors) - targets * predictors)) / total
         gradient = chosen.T @ (weight * (p - targets)) / total
         return value, gradient, (chosen * (weight * slope)[:, None]).T @ chosen / total
 
-    return minimise(objective, start[free])
+    return minimise(value_of, objective, best_start(value_of, start[free], (start[free] > 0).astype(float)))
 
 
 def _standard_errors(

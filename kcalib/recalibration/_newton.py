@@ -13,11 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 MAX_ITERATIONS = 200
-DECREMENT = 1e-22  # of convergence: twice what the function is above its lowest value
-ROUNDING_DECREMENT = 1e-10  # of convergence, where rounding hides whether a step goes down
+DECREMENT = 1e-24  # of convergence: twice what the function is above its lowest value, beside 1 or its size
+ROUNDING_DECREMENT = 1e-13  # from where on values are equal to rounding, and steps are taken while they get smaller
 SINGULAR = 1e-12  # eigenvalues of the scaled Hessian, beside the largest, that say nothing
-ROUNDING = 2.0**-50
+ROUNDING = 2.0**-52
+SCALES = np.concatenate([[1.0], np.logspace(-4, 0, 25)[:-1]])  # of scores, to begin with the best
 
+Value = Callable[[np.ndarray], float]
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]  # value, gradient and Hessian
 
 
@@ -32,32 +34,42 @@ class Minimum(NamedTuple):
     converged: bool
 
 
-def minimise(objective: Objective, start: np.ndarray) -> Minimum:
+def best_start(value: Value, identity: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Parameters that multiply all scores by one number, the best of a list.
+
+    From there certain predictions do not hide that some of them are wrong: the second derivative would be 0.
+    """
+    starts = [np.where(weights > 0, scale * identity, identity) for scale in SCALES]
+    return starts[int(np.argmin([value(one) for one in starts]))]
+
+
+def minimise(value_of: Value, objective: Objective, start: np.ndarray) -> Minimum:
     """The lowest point of a convex function, from `start` on."""
-    place = np.asarray(start, dtype=np.float64)
+    place, last = np.asarray(start, dtype=np.float64), math.inf
     value, gradient, hessian = objective(place)
     for iteration in range(MAX_ITERATIONS):
         inverse, is_singular = pseudo_inverse(hessian)
         step = -inverse @ gradient
-        decrement = max(0.0, -float(gradient @ step))
-        if decrement <= DECREMENT * max(1.0, abs(value)):
+        decrement = max(0.0, -float(gradient @ step)) / max(1.0, abs(value))
+        is_close = decrement <= ROUNDING_DECREMENT
+        is_higher = is_close and not value_of(place + step) <= value + 8 * ROUNDING * max(1.0, abs(value))
+        if decrement <= DECREMENT or is_higher or (is_close and decrement >= 0.5 * last):
             return Minimum(place, value, inverse, is_singular, iteration, True)
-        length = _length(objective, place, step, value, decrement)
+        length = 1.0 if is_close else _length(value_of, place, step, value, decrement)
         if length is None:
-            is_lowest = decrement <= ROUNDING_DECREMENT * max(1.0, abs(value))
-            return Minimum(place, value, inverse, is_singular, iteration, is_lowest)
-        place = place + length * step
+            return Minimum(place, value, inverse, is_singular, iteration, False)
+        place, last = place + length * step, decrement
         value, gradient, hessian = objective(place)
     inverse, is_singular = pseudo_inverse(hessian)
     return Minimum(place, value, inverse, is_singular, MAX_ITERATIONS, False)
 
 
-def _length(objective: Objective, place: np.ndarray, step: np.ndarray, value: float, decrement: float) -> float | None:
+def _length(value_of: Value, place: np.ndarray, step: np.ndarray, value: float, decrement: float) -> float | None:
     """The first of 1, 1/2, 1/4, ... that makes the function lower by its share, to rounding; None if none does."""
     length = 1.0
     while length > 2.0**-40:
-        tried = objective(place + length * step)[0]
-        if math.isfinite(tried) and tried <= value - 1e-4 * length * decrement + ROUNDING * abs(value):
+        tried = value_of(place + length * step)
+        if math.isfinite(tried) and tried <= value - 1e-4 * length * decrement + ROUNDING * max(1.0, abs(value)):
             return length
         length /= 2
     return None

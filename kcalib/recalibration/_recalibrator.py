@@ -131,7 +131,7 @@ class Recalibrator(Parametrised, ABC):
 class Given:
     """Checked class probabilities, with what methods need of them; float64 on the host."""
 
-    probabilities: np.ndarray  # rows sum to 1, shape: (n, m)
+    probabilities: np.ndarray  # as they are, so that equal ones stay so, shape: (n, m)
     labels: np.ndarray  # int64, 0..m-1, shape: (n,)
     weight: np.ndarray  # positive with the mean 1, shape: (n,)
     logits: np.ndarray | None  # as the user gave them, with one column for each class, shape: (n, m)
@@ -147,7 +147,7 @@ class Given:
         used = weight > 0
         logits = two_columns(y_pred)[used] if from_logits else None
         weight = weight[used] / weight[used].mean()
-        return cls(p[used] / p[used].sum(axis=1, keepdims=True), labels[used], weight, logits)
+        return cls(p[used], labels[used], weight, logits)
 
     @property
     def n(self) -> int:
@@ -158,6 +158,11 @@ class Given:
     def m(self) -> int:
         """Classes."""
         return int(self.probabilities.shape[1])
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Logits as they were given, or the logarithms of probabilities, shape (n, m)."""
+        return self.log_probabilities if self.logits is None else self.logits
 
     @cached_property
     def log_probabilities(self) -> np.ndarray:
@@ -188,7 +193,8 @@ class Given:
         p = np.exp(logs)
         logits = None
         if self.logits is not None:
-            level = (self.logits - self.log_probabilities).max(axis=1, keepdims=True)
+            highest = self.logits.max(axis=1, keepdims=True)
+            level = highest + np.log(np.exp(self.logits - highest).sum(axis=1, keepdims=True))
             logits = np.maximum(self.logits, level + math.log(floor))
         return replace(self, probabilities=p / p.sum(axis=1, keepdims=True), logits=logits)
 

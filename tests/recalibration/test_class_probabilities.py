@@ -17,13 +17,19 @@ from kcalib import recalibration
 from kcalib._backend import arrays
 from kcalib.distributions import Categorical, Normal
 from kcalib.recalibration import (
+    BetaCalibration,
+    DirichletCalibration,
     HistogramBinning,
     IsotonicCalibration,
+    MatrixScaling,
     PlattScaling,
     ProbabilityFloorWarning,
     Recalibrator,
     SeparationWarning,
     TemperatureScaling,
+    VectorScaling,
+    VennAbers,
+    _multinomial,
 )
 
 CLASSES = [
@@ -108,7 +114,9 @@ def test_labels_by_name(cls):
     assert np.array_equal(cls().fit(names[y], p, classes=names).transform(p), cls().fit(y, p).transform(p))
 
 
-@every_new
+@pytest.mark.parametrize(
+    "cls", [pytest.param(cls, marks=[] if cls is PlattScaling else pytest.mark.grid) for cls in OF_CLASSES]
+)
 def test_libraries(cls, xp: Library):
     """Arrays come back in their library; those on NVIDIA GPUs are refused."""
     y, p, _ = overconfident(60, 3)
@@ -150,6 +158,8 @@ def test_hard_samples_make_probabilities(cls, m, n):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 recalibrator = cls(**parameters).fit(y, p)
+            if cls is not TemperatureScaling:
+                assert getattr(recalibrator, "converged_", True)
             for given in (p, np.eye(m), tied, saturated):
                 q = recalibrator.transform(given)
                 assert np.all((q >= 0) & (q <= 1)) and np.allclose(q.sum(axis=1), 1, atol=1e-12)
@@ -172,6 +182,13 @@ def test_it_helps(cls):
         (PlattScaling, {"floor": 0.2}, r"`floor` is 0\.2, expected a number from 1e-300 to 0\.1"),
         (IsotonicCalibration, {"smoothing": -1.0}, r"`smoothing` is -1\.0, expected a finite number of at least 0"),
         (IsotonicCalibration, {"smoothing": True}, r"`smoothing` is True, expected a number, such as 1\.0"),
+        (BetaCalibration, {"smoothing": "yes"}, "`smoothing` is 'yes', expected True or False"),
+        (VectorScaling, {"regularization": -1}, "`regularization` is -1, expected a finite number of at least 0"),
+        (MatrixScaling, {"regularization": None}, "`regularization` is None, expected a number"),
+        (DirichletCalibration, {"intercept_regularization": np.inf}, "`intercept_regularization` is inf, expected"),
+        (VennAbers, {"n_folds": 1}, "`n_folds` is 1, expected an integer at least 2"),
+        (VennAbers, {"n_folds": 21}, "`n_folds` is 21, but there are 20 samples"),
+        (VennAbers, {"seed": -1}, "`seed` is -1, expected an integer at least 0"),
         (HistogramBinning, {"n_bins": 0}, "`n_bins` is 0, expected an integer"),
         (HistogramBinning, {"binning": "wide"}, "`binning` is 'wide', expected one of 'equal_mass', 'uniform'"),
     ],
@@ -335,3 +352,212 @@ def test_histogram_by_hand():
     assert np.allclose(wide.values_[0], [2 / 3, 0.375, 0.5, 1.0])
     assert np.isinf(wide.standard_errors_[0][1])
     assert wide.transform([0.0, 0.25, 0.26, 1.0]).tolist() == pytest.approx([2 / 3, 2 / 3, 0.375, 1.0])
+
+
+# Beta calibration.
+
+
+def literal_beta(y, p, k):
+    """By scipy's bounded optimiser, of Platt's targets."""
+    hits = y == k
+    targets = np.where(hits, (hits.sum() + 1) / (hits.sum() + 2), 1 / ((~hits).sum() + 2))
+    features = np.stack([np.log(p[:, k]), -np.log1p(-p[:, k]), np.ones(len(y))])
+
+    def loss(theta):
+        gap = special.expit(theta @ features) - targets
+        return np.mean(np.logaddexp(0, theta @ features) - targets * (theta @ features)), features @ gap / len(y)
+
+    bounds = [(0, None), (0, None), (None, None)]
+    tight = {"ftol": 1e-15, "gtol": 1e-12}
+    return optimize.minimize(loss, [1.0, 1.0, 0.0], jac=True, method="L-BFGS-B", bounds=bounds, options=tight).x
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_beta_as_a_bounded_optimiser(flipped):
+    """Flipped labels want negative slopes, which are 0 then."""
+    y, p, _ = overconfident(400, 3, seed=8)
+    if flipped:
+        y = p.argmin(axis=1)
+    beta = BetaCalibration().fit(y, p)
+    expected = np.array([literal_beta(y, p, k) for k in range(3)])
+    assert np.allclose(np.stack([beta.a_, beta.b_, beta.c_], axis=1), expected, atol=1e-4)
+    if flipped:
+        assert np.any(beta.a_ == 0) and np.all(beta.a_standard_error_[beta.a_ == 0] == 0)
+    features = expected[:, 0] * np.log(p) - expected[:, 1] * np.log1p(-p) + expected[:, 2]
+    assert np.allclose(beta.transform(p), one_against_others(special.expit(features)), atol=1e-4)
+
+
+def test_beta_without_smoothing_says_that_classes_are_separated():
+    with pytest.warns(SeparationWarning, match="BetaCalibration has no maximum"):
+        BetaCalibration(smoothing=False).fit([0, 0, 1, 1], [0.1, 0.2, 0.7, 0.8])
+
+
+# Softmax regressions.
+
+
+def literal_odir(theta, z, y, first, second):
+    m = z.shape[1]
+    theta = theta.reshape(m, m + 1)
+    losses = -special.log_softmax(z @ theta[:, :m].T + theta[:, m], axis=1)[np.arange(len(y)), y]
+    off = theta[:, :m] - np.diag(np.diag(theta[:, :m]))
+    return np.mean(losses) + first * np.sum(off**2) / (m * (m - 1)) + second * np.sum(theta[:, m] ** 2) / m
+
+
+@pytest.mark.parametrize("cls", [MatrixScaling, DirichletCalibration])
+@pytest.mark.parametrize("newton", [True, False])
+def test_odir_objective_is_lowest(cls, newton, monkeypatch):
+    """The gradient of the literal objective, by differences in all directions, is 0; L-BFGS gets there, too."""
+    if not newton:
+        monkeypatch.setattr(_multinomial, "MOST_FOR_NEWTON", 0)
+    y, _, logits = overconfident(300, 3, seed=9)
+    logits[:, 1] += 1
+    found = cls(regularization=0.3, intercept_regularization=0.7).fit(y, logits, from_logits=True)
+    assert found.converged_
+    z = logits if cls is MatrixScaling else special.log_softmax(logits, axis=1)
+    theta = np.concatenate([found.weights_, found.intercept_[:, None]], axis=1).ravel()
+    gradient = optimize.approx_fprime(theta, literal_odir, 1e-6, z, y, 0.3, 0.7)
+    assert np.all(abs(gradient) < 1e-5)
+    if newton:  # by complex steps, to rounding
+        value = lambda t: literal_complex(t, z, y, 0.3, 0.7)  # noqa: E731
+        steps = [value(theta + 1e-20j * e).imag / 1e-20 for e in np.eye(12)]
+        assert np.max(np.abs(steps)) < 1e-13
+        assert found.weights_standard_error_.shape == (3, 3)
+    else:
+        assert found.weights_standard_error_ is None
+    if cls is DirichletCalibration:
+        of_probabilities = cls(regularization=0.3, intercept_regularization=0.7).fit(y, special.softmax(logits, axis=1))
+        assert np.allclose(of_probabilities.weights_, found.weights_, atol=1e-6)
+
+
+def literal_complex(theta, z, y, first, second):
+    m = z.shape[1]
+    theta = theta.reshape(m, m + 1)
+    logits = z @ theta[:, :m].T + theta[:, m]
+    losses = np.log(np.sum(np.exp(logits), axis=1)) - logits[np.arange(len(y)), y]
+    off = theta[:, :m] - np.diag(np.diag(theta[:, :m]))
+    return np.mean(losses) + first * np.sum(off**2) / (m * (m - 1)) + second * np.sum(theta[:, m] ** 2) / m
+
+
+def test_matrix_scaling_as_scikit_learn():
+    """Multinomial logistic regression without a penalty gives the same probabilities."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    y, _, logits = overconfident(500, 3, seed=10)
+    theirs = linear_model.LogisticRegression(C=np.inf, tol=1e-9, max_iter=5000).fit(logits, y).predict_proba(logits)
+    ours = MatrixScaling(regularization=0.0).fit(y, logits, from_logits=True).transform(logits, from_logits=True)
+    assert np.allclose(ours, theirs, atol=1e-5)
+
+
+def test_vector_scaling_is_at_the_optimum():
+    y, _, logits = overconfident(400, 3, seed=11)
+    logits = logits * [1.0, 2.0, 0.5] + [0.0, 1.0, -1.0]
+    scaling = VectorScaling(regularization=0.01).fit(y, logits, from_logits=True)
+
+    def loss(theta):
+        z = logits * theta[:3] + theta[3:]
+        data = np.mean(np.log(np.sum(np.exp(z), axis=1)) - z[np.arange(400), y])
+        return data + 0.01 * (np.sum((theta[:3] - 1) ** 2) + np.sum(theta[3:] ** 2))
+
+    theta = np.concatenate([scaling.weights_, scaling.intercept_])
+    gradient = [loss(theta + 1e-20j * e).imag / 1e-20 for e in np.eye(6)]
+    assert np.max(np.abs(gradient)) < 1e-13
+    assert np.allclose(scaling.transform(logits, from_logits=True), special.softmax(logits * theta[:3] + theta[3:], 1))
+    assert scaling.criterion_before_ == pytest.approx(kcalib.log_loss(y, logits, from_logits=True), rel=1e-12)
+    assert scaling.criterion_after_ < scaling.criterion_before_
+
+
+def test_standard_errors_of_vector_scaling_are_the_spread_of_estimates():
+    estimates, errors = [], []
+    for seed in range(150):
+        y, _, logits = overconfident(500, 3, seed=seed)
+        scaling = VectorScaling().fit(y, logits, from_logits=True)
+        estimates.append(scaling.weights_)
+        errors.append(scaling.weights_standard_error_)
+    # The standard deviation of 150 estimates has a relative error of 6 %.
+    assert np.allclose(np.std(estimates, axis=0), np.mean(errors, axis=0), rtol=0.24)
+    assert np.all(np.isinf(VectorScaling(regularization=0.0).fit(y, logits, from_logits=True).weights_standard_error_))
+
+
+@pytest.mark.parametrize("cls", [VectorScaling, MatrixScaling])
+def test_logits_after_logits(cls):
+    y, p, logits = overconfident(100, 3)
+    with pytest.raises(ValueError, match=rf"holds probabilities, but this {cls.__name__} was fitted to logits"):
+        cls().fit(y, logits, from_logits=True).transform(p)
+    with pytest.raises(
+        ValueError, match=r"holds logits, but .* was fitted to probabilities; pass these \(from_logits=F"
+    ):
+        cls().fit(y, p).transform(logits, from_logits=True)
+
+
+@pytest.mark.parametrize("cls", [VectorScaling, MatrixScaling, DirichletCalibration])
+def test_all_labels_found(cls):
+    p = np.array([[0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
+    with pytest.warns(SeparationWarning, match=rf"{cls.__name__} finds the label of every sample of the fit \(3\)"):
+        cls().fit([0, 1, 0], p)
+
+
+@pytest.mark.parametrize("cls", [PlattScaling, BetaCalibration, VectorScaling, MatrixScaling])
+def test_saturated_logits_reach_the_optimum(cls):
+    """Newton's method from certain predictions, some of them wrong: their second derivatives are 0."""
+    y, _, logits = overconfident(300, 3, seed=12, scale=200.0, temperature=80.0)
+    found = cls().fit(y, logits, from_logits=True)
+    assert found.converged_
+    moved = cls().fit(y, logits / 50, from_logits=True)
+    if cls is not VectorScaling and cls is not MatrixScaling:
+        again = moved.transform(logits / 50, from_logits=True)
+        assert np.allclose(found.transform(logits, from_logits=True), again, atol=0.05)
+    assert kcalib.log_loss(y, found.transform(logits, from_logits=True)) < 0.9
+
+
+# Venn-Abers.
+
+
+def literal_value(y, p, weight, s, label):
+    """Of isotonic regression at a sample that is added."""
+    place, number = np.unique(np.append(p, s), return_inverse=True)
+    total = np.bincount(number, np.append(weight, 1.0))
+    hits = np.bincount(number, np.append(weight, 1.0) * np.append(y, label))
+    return optimize.isotonic_regression(hits / total, weights=total).x[np.searchsorted(place, s)]
+
+
+def test_venn_abers_is_two_isotonic_regressions():
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 30))
+        p = np.round(rng.uniform(size=n), int(rng.integers(1, 4)))
+        y = (rng.uniform(size=n) < (p if seed % 2 else 0.5)).astype(int)
+        weight = rng.exponential(size=n) if seed % 3 == 0 else np.ones(n)
+        venn = VennAbers().fit(y, p, sample_weight=weight)
+        given = np.concatenate([p, rng.uniform(size=5), [0.0, 1.0]])
+        lower, upper = venn.bounds(given)
+        for label, found in ((0, lower[:, 1]), (1, upper[:, 1])):
+            expected = [literal_value(y, p, weight / weight.mean(), s, label) for s in given]
+            assert np.allclose(found, expected, rtol=0, atol=1e-12)
+        assert np.allclose(lower[:, 0], 1 - upper[:, 1]) and np.allclose(upper[:, 0], 1 - lower[:, 1])
+        q = venn.transform(given)
+        assert np.allclose(q, upper[:, 1] / (1 - lower[:, 1] + upper[:, 1]), atol=1e-12)
+
+
+def test_folds_of_venn_abers():
+    """Geometric means over the folds; of several classes divided by their sum."""
+    y, p, _ = overconfident(60, 3, seed=13)
+    venn = VennAbers(n_folds=3, seed=5).fit(y, p)
+    folds = np.array_split(np.random.default_rng(5).permutation(60), 3)
+    parts = [VennAbers().fit(y[rows], p[rows]).bounds(p) for rows in folds]
+    misses = np.prod([1 - lower for lower, _ in parts], axis=0) ** (1 / 3)
+    hits = np.prod([upper for _, upper in parts], axis=0) ** (1 / 3)
+    assert np.allclose(venn.transform(p), one_against_others(hits / (hits + misses)), rtol=1e-10)
+    with pytest.raises(ValueError, match="this VennAbers is not fitted"):
+        VennAbers().bounds(p)
+
+
+def test_venn_abers_is_valid():
+    """The share of the class among samples with a label of their own between the bounds, at any n."""
+    rng = np.random.default_rng(14)
+    gaps = []
+    for _ in range(300):
+        p = rng.uniform(size=21)
+        y = (rng.uniform(size=21) < p**3).astype(int)
+        lower, upper = VennAbers().fit(y[:20], p[:20]).bounds(p[20:])
+        gaps.append((y[20] - lower[0, 1], upper[0, 1] - y[20]))
+    # The mean of lower bounds is below the frequency, that of upper ones above it; 4.4 standard errors.
+    assert np.all(np.mean(gaps, axis=0) > -4.4 * np.std(gaps, axis=0) / np.sqrt(300))

@@ -1,0 +1,207 @@
+"""Venn-Abers predictors: two isotonic regressions for every prediction, and a probability between their values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_integer
+from kcalib.recalibration._points import Points, points_of
+from kcalib.recalibration._recalibrator import Given, OneVsRest, columns_of, family_of_classes, unlabelled
+
+__all__ = ["VennAbers"]
+
+
+class Values(NamedTuple):
+    """What isotonic regression says of one more sample at each point."""
+
+    place: np.ndarray  # ascending, shape: (k,)
+    lower: np.ndarray  # if it is not of the class, shape: (k,)
+    upper: np.ndarray  # if it is of the class, shape: (k,)
+
+
+class VennAbers(OneVsRest):
+    r"""Venn-Abers calibration: isotonic regression with the prediction itself among the samples, with either label.
+
+    For a new prediction with the score s, :math:`p_0` is the value at s of the isotonic regression of the samples and
+    (s, 0), and :math:`p_1` that of the samples and (s, 1). One of the two is perfectly calibrated, whatever the law of
+    the samples is, as long as they are exchangeable with the new one [1]_. The probability is
+
+    .. math:: q = \frac{p_1}{1 - p_0 + p_1} ,
+
+    which has the lowest regret in log loss. Of more than two classes each has bounds of its own, against all others,
+    and the q of a prediction are divided by their sum; validity is that of each binary problem.
+
+    Parameters
+    ----------
+    n_folds : int, optional
+        Inductive, that is all samples at once, by default. With a number of folds, 2 to the number of samples: a
+        predictor for each of the folds, which are drawn at random, and the geometric means of their :math:`p_1` and
+        :math:`1 - p_0` [2]_. The cross Venn-Abers predictor of the paper also trains the model anew for each fold,
+        which needs the model.
+    seed : int
+        Of the folds.
+
+    Attributes
+    ----------
+    values_ : list of list of tuple
+        For each class, of two classes for the second alone, and for each fold: the distinct predictions, and
+        :math:`p_0` and :math:`p_1` there.
+    n_samples_ : int
+        Samples of the fit.
+    family_ : str
+        What was fitted; `transform` takes the same.
+
+    See Also
+    --------
+    IsotonicCalibration : One regression.
+
+    Notes
+    -----
+    The weight of the new sample is the mean of those of the samples. Probabilities are never 0 or 1. All values are
+    found beforehand, in time O(m n log n) and memory O(m n) [2]_; a prediction takes O(m log n). Where labels have no
+    errors and predictions are few, bounds are wide: `bounds` says how wide. Arrays on NVIDIA GPUs are refused
+    (NotImplementedError).
+
+    References
+    ----------
+    .. [1] V. Vovk, I. Petej. Venn-Abers predictors. UAI 2014.
+    .. [2] V. Vovk, I. Petej, V. Fedorova. Large-scale probabilistic predictors with and without guarantees of validity.
+       NeurIPS 2015.
+
+    Examples
+    --------
+    >>> from kcalib.recalibration import VennAbers
+    >>> venn = VennAbers().fit([0, 0, 1, 0, 1, 1], [0.1, 0.2, 0.3, 0.6, 0.7, 0.9])
+    >>> lower, upper = venn.bounds([0.25, 0.95])
+    >>> lower[:, 1].round(3).tolist(), upper[:, 1].round(3).tolist()
+    ([0.0, 0.667], [0.667, 1.0])
+    >>> venn.transform([0.25, 0.95]).round(3).tolist()
+    [0.4, 0.75]
+    """
+
+    def __init__(self, *, n_folds: int | None = None, seed: int = 0) -> None:
+        self.n_folds = n_folds
+        self.seed = seed
+
+    def _check_parameters(self) -> None:
+        if self.n_folds is not None:
+            check_integer("n_folds", self.n_folds, 2)
+        check_integer("seed", self.seed, 0)
+
+    @on_their_gpu
+    def bounds(self, y_pred: Any, *, from_logits: bool = False) -> tuple[Any, Any]:
+        """The lower and the upper probability of each class.
+
+        Parameters
+        ----------
+        y_pred : array_like, shape (n, m), or (n,) for binary problems
+            Predictions of the kind that was fitted.
+        from_logits : bool
+            `y_pred` holds logits.
+
+        Returns
+        -------
+        tuple of two ndarray, shape (n, m)
+            :math:`p_0` and :math:`p_1`, not divided by any sum; with folds those of their geometric means.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `transform`.
+        """
+        self._check_fitted()
+        self._check_no_distribution(y_pred)
+        data = unlabelled(y_pred, from_logits)
+        self._check_family(family_of_classes(data.m))
+        arrays.check_not_cuda(data.probabilities, type(self).__name__)
+        given = Given.of(data, y_pred, from_logits)
+        misses, hits = self._means(given, columns_of(given.m))
+        if given.m == 2:
+            return np.concatenate([1 - hits, 1 - misses], axis=1), np.concatenate([misses, hits], axis=1)
+        return 1 - misses, hits
+
+    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+        folds = [np.arange(given.n)]
+        if self.n_folds is not None:
+            if self.n_folds > given.n:
+                raise ValueError(f"`n_folds` is {self.n_folds}, but there are {given.n} samples with a weight")
+            order = np.random.default_rng(self.seed).permutation(given.n)
+            folds = np.array_split(order, self.n_folds)
+        self.values_ = [
+            [
+                values_of(points_of(given.probabilities[rows, k], given.labels[rows] == k, given.weight[rows]))
+                for rows in folds
+            ]
+            for k in columns
+        ]
+
+    def _means(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Geometric means over the folds of 1 - p_0 and p_1, shape (n, columns)."""
+        logs = np.zeros((2, given.n, len(columns)))
+        for j, (k, folds) in enumerate(zip(columns, self.values_, strict=True)):
+            for values in folds:
+                lower, upper = at(given.probabilities[:, k], values)
+                logs[:, :, j] += np.log([1 - lower, upper])
+            logs[:, :, j] /= len(folds)
+        misses, hits = np.exp(logs)
+        return misses, hits
+
+    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        misses, hits = self._means(given, columns)
+        return hits / (hits + misses), misses / (hits + misses)
+
+
+def at(predicted: np.ndarray, values: Values) -> tuple[np.ndarray, np.ndarray]:
+    """p_0 and p_1 of predictions, shape (n,): a new sample between two points has the lower and the upper of these."""
+    below = np.searchsorted(values.place, predicted, side="right") - 1
+    above = np.searchsorted(values.place, predicted, side="left")
+    lower = np.where(below >= 0, values.lower[np.maximum(below, 0)], 0.0)
+    last = len(values.place) - 1
+    upper = np.where(above <= last, values.upper[np.minimum(above, last)], 1.0)
+    return lower, upper
+
+
+def values_of(points: Points) -> Values:
+    """Of one more sample at each point, with the weight 1."""
+    flipped = points.weight[::-1] - points.hits[::-1]
+    lower = 1 - _values_of_a_hit(points.weight[::-1], flipped)[::-1]
+    return Values(points.place, np.clip(lower, 0.0, 1.0), np.clip(_values_of_a_hit(points.weight, points.hits), 0, 1))
+
+
+def _values_of_a_hit(weight: np.ndarray, hits: np.ndarray) -> np.ndarray:
+    """Values of the isotonic regression at each point if one more sample there is of the class, shape (k,).
+
+    Sums up to each point are the corners of a diagram whose greatest convex minorant has the regression for slopes. One
+    more sample of the class moves those before it by (-1, -1). The minorant's part on the right is kept as a stack
+    while the new sample goes from the first point to the last (algorithms 1 and 2 of Vovk et al. 2015).
+    """
+    x, y = np.concatenate([[0.0], np.cumsum(weight)]).tolist(), np.concatenate([[0.0], np.cumsum(hits)]).tolist()
+    stack: list[tuple[float, float]] = []  # from right to left
+    for corner in zip(reversed(x[1:]), reversed(y[1:]), strict=True):
+        _push(stack, corner)
+    _push(stack, (-1.0, -1.0))
+    values = []
+    for i in range(1, len(x)):
+        (x0, y0), (x1, y1) = stack[-1], stack[-2]
+        values.append((y1 - y0) / (x1 - x0))
+        moved = x[i] - 1, y[i] - 1
+        if (moved[1] - y0) * (x1 - x0) < (moved[0] - x0) * (y1 - y0) and i < len(x) - 1:
+            stack.pop()
+            while len(stack) > 1 and stack[-1][0] <= x[i]:
+                stack.pop()
+            _push(stack, moved)
+    return np.array(values)
+
+
+def _push(stack: list[tuple[float, float]], corner: tuple[float, float]) -> None:
+    """Add a corner on the left of a convex function, whose corners that are not below their neighbours go."""
+    while len(stack) > 1:
+        (x1, y1), (x2, y2) = stack[-1], stack[-2]
+        if (y1 - corner[1]) * (x2 - corner[0]) < (y2 - corner[1]) * (x1 - corner[0]):
+            break
+        stack.pop()
+    stack.append(corner)

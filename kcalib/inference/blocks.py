@@ -250,9 +250,12 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
     count = MORE_DRAWS * n_draws(data.n)
     if law is not None:
         count = min(MOST_DRAWS, count)
-    found = np.mean([_of_drawn(data, packed, operator, size, r) for r in range(count)], axis=0)
-    square, fourth, trace, third = (float(value) for value in found)
-    squares = used * (size - 1) * square
+    drawn = np.array([_of_drawn(data, packed, operator, size, r) for r in range(count)])
+    unit = float(drawn[:, 0].max())  # fourth powers of 1e-100 would be 0
+    shares = drawn[:, 0] / unit
+    square, third, fourth = (float(np.mean(shares**k * drawn[:, k - 1])) for k in (2, 3, 4))
+    trace = float(np.mean(drawn[:, 4]))
+    squares = used * (size - 1) * square * unit * unit
     pairs = used * (size - 1) / 2 * square**2 / fourth if fourth else math.inf
     if law is not None:
 
@@ -267,17 +270,21 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
     if squares == 0:
         return BlockMoments(0.0, 0.0, math.inf)
     deviation = math.sqrt(2 * squares)
-    return BlockMoments(squares, max(2 * deviation / trace, third / deviation**3), pairs)
+    steps = deviation / unit
+    return BlockMoments(squares, max(2 * deviation / trace, third / steps / steps / steps), pairs)
 
 
 def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replicate: int) -> tuple[float, ...]:
-    """Of drawn targets mean squares and fourth powers of H over consecutive pairs, the trace, cubes of block sums."""
+    """Of drawn targets a unit, of the size of the largest pair or block; in units of it mean squares of consecutive
+    pairs, the sum of cubes of blocks, mean fourth powers of pairs; and the trace."""
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
     again = like(operator, drawn.problem)
     pairs, sums = block_estimates(again, 2), again.block_sums(size)
-    own = diagonal(drawn.problem, operator.threads or 1)
+    unit = math.ldexp(0.5, math.frexp(max(float(abs(pairs).max()), float(abs(sums).max())))[1])  # a power of 2
+    pairs, sums = pairs / unit, sums / unit
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))
-    return square, fourth, statistics.total(own[:used]), statistics.total(sums * sums * sums)
+    trace = statistics.total(diagonal(drawn.problem, operator.threads or 1)[:used])
+    return unit, square, statistics.total(sums * sums * sums), fourth, trace
 
 
 def _log_student_tail(x: float, freedom: int) -> float:

@@ -93,3 +93,10 @@ def test_above_a_thousandth_the_law_is_gamma():
     calibrated = drawn_labels(p, np.random.default_rng(1))
     found = kcalib.calibration_test(calibrated, p, method="block", kernel=KERNEL)
     assert found.pvalue > 1e-3 and "gamma law" in found.null_law
+
+
+def test_events_that_never_happen():
+    """Under calibration the variance is of the size of 1e-234: cubes and fourth powers have a unit of their own."""
+    p = 10.0 ** -np.array([264, 81, 157, 133, 185, 205, 308, 151])
+    found = kcalib.calibration_test([1, 1, 0, 0, 0, 0, 0, 0], p, method=Block(4), seed=0)
+    assert -math.inf < found.log_pvalue < -1e100 and found.pvalue == 0

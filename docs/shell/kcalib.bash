@@ -7,12 +7,12 @@
 
 _shtab_kcalib_subparsers=(evaluate compare update merge show demo)
 
-_shtab_kcalib_evaluate_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --plot --fail-if-miscalibrated --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions --stream --no-stream --checkpoint --rows --resume --checkpoint-every --parallel)
+_shtab_kcalib_evaluate_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --plot --axes --theme --fail-if-miscalibrated --plot-classes --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions --stream --no-stream --checkpoint --rows --resume --checkpoint-every --parallel)
 _shtab_kcalib_compare_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --metric --confidence-level --lens --bandwidth --bins --resamples --seed --threads --stream --no-stream --checkpoint --rows --resume --checkpoint-every --columns --part)
 _shtab_kcalib_update_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --rows --resume --checkpoint-every --part --first-row --lens --bandwidth --bandwidth-of --columns --resamples --bins --seed --threads)
 _shtab_kcalib_merge_option_strings=(-h --help -o --output)
-_shtab_kcalib_show_option_strings=(-h --help --json --csv --plot --fail-if-miscalibrated --level --tolerance)
-_shtab_kcalib_demo_option_strings=(-h --help --json --csv --plot --fail-if-miscalibrated --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions)
+_shtab_kcalib_show_option_strings=(-h --help --json --csv --plot --axes --theme --fail-if-miscalibrated --level --tolerance)
+_shtab_kcalib_demo_option_strings=(-h --help --json --csv --plot --axes --theme --fail-if-miscalibrated --plot-classes --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions)
 _shtab_kcalib_option_strings=(-h --help --version)
 
 _shtab_kcalib_evaluate_pos_0_COMPGEN=_shtab_compgen_files
@@ -30,12 +30,18 @@ _shtab_kcalib_show_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_show___plot_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_demo___plot_COMPGEN=_shtab_compgen_files
 
+_shtab_kcalib_evaluate___axes_choices=(linear logit)
+_shtab_kcalib_evaluate___theme_choices=(light dark)
 _shtab_kcalib_evaluate___method_choices=(auto exact features bootstrap multiplier spectrum pearson gamma block linear distribution_free cme consistency)
 _shtab_kcalib_evaluate___estimator_choices=(unbiased biased block linear features)
 _shtab_kcalib_evaluate___multipliers_choices=(rademacher gaussian)
 _shtab_kcalib_evaluate___reference_choices=(conditional residuals draws F chi2)
 _shtab_kcalib_evaluate___variance_choices=(conditional sample second_moment)
 _shtab_kcalib_compare___metric_choices=(skce ckce ece brier log_loss crps log_score)
+_shtab_kcalib_show___axes_choices=(linear logit)
+_shtab_kcalib_show___theme_choices=(light dark)
+_shtab_kcalib_demo___axes_choices=(linear logit)
+_shtab_kcalib_demo___theme_choices=(light dark)
 _shtab_kcalib_demo___method_choices=(auto exact features bootstrap multiplier spectrum pearson gamma block linear distribution_free cme consistency)
 _shtab_kcalib_demo___estimator_choices=(unbiased biased block linear features)
 _shtab_kcalib_demo___multipliers_choices=(rademacher gaussian)

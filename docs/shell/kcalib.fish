@@ -51,7 +51,7 @@ function _shtab_kcalib_using
 end
 
 set -g _shtab_kcalib_commands evaluate compare update merge show demo
-set -g _shtab_kcalib_opts_with_value --bandwidth --bandwidth-of --bins --block-size --bound --checkpoint --checkpoint-every --columns --confidence-level --cov --dispersion --eigenvalues --estimator --first-row --labels --lens --level --loc --locations --logits --max-memory --mean --method --metric --multipliers --output --parallel --part --plot --probs --rate --reference --resamples --rows --samples --scale --scale-tril --seed --std --threads --tolerance --variance -o
+set -g _shtab_kcalib_opts_with_value --axes --bandwidth --bandwidth-of --bins --block-size --bound --checkpoint --checkpoint-every --columns --confidence-level --cov --dispersion --eigenvalues --estimator --first-row --labels --lens --level --loc --locations --logits --max-memory --mean --method --metric --multipliers --output --parallel --part --plot --plot-classes --probs --rate --reference --resamples --rows --samples --scale --scale-tril --seed --std --theme --threads --tolerance --variance -o
 
 complete -c kcalib -e
 complete -c kcalib -f
@@ -77,7 +77,10 @@ complete -c kcalib -n '_shtab_kcalib_using evaluate' -l normalize -d 'divide eac
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l json -d 'print JSON instead of a table'
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l csv -d 'print CSV instead of a table'
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l plot -xka "(__fish_complete_path (commandline -ct))" -d 'write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg file'
+complete -c kcalib -n '_shtab_kcalib_using evaluate' -l axes -xka "linear logit" -d 'with --plot: logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)'
+complete -c kcalib -n '_shtab_kcalib_using evaluate' -l theme -xka "light dark" -d 'with --plot: colours (default: light)'
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l fail-if-miscalibrated -d 'exit with 3 if a verdict is '"'"'miscalibrated'"'"''
+complete -c kcalib -n '_shtab_kcalib_using evaluate' -l plot-classes -x -d 'with --plot: diagrams of so many classes, those with the largest errors, too'
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l lens -x -d 'notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or groups:0,1/2,3,4 (columns, counted from 0)'
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l level -x -d 'level of the verdict (default: 0.05)'
 complete -c kcalib -n '_shtab_kcalib_using evaluate' -l tolerance -x -d 'root mean square error of probabilities that does not matter: the verdict is whether a model is off by more (default: whether it is calibrated)'
@@ -179,6 +182,8 @@ complete -c kcalib -n '_shtab_kcalib_using show' -s h -l help -d 'show this help
 complete -c kcalib -n '_shtab_kcalib_using show' -l json -d 'print JSON instead of a table'
 complete -c kcalib -n '_shtab_kcalib_using show' -l csv -d 'print CSV instead of a table'
 complete -c kcalib -n '_shtab_kcalib_using show' -l plot -xka "(__fish_complete_path (commandline -ct))" -d 'write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg file'
+complete -c kcalib -n '_shtab_kcalib_using show' -l axes -xka "linear logit" -d 'with --plot: logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)'
+complete -c kcalib -n '_shtab_kcalib_using show' -l theme -xka "light dark" -d 'with --plot: colours (default: light)'
 complete -c kcalib -n '_shtab_kcalib_using show' -l fail-if-miscalibrated -d 'exit with 3 if a verdict is '"'"'miscalibrated'"'"''
 complete -c kcalib -n '_shtab_kcalib_using show' -l level -x -d 'level of the verdict (default: 0.05)'
 complete -c kcalib -n '_shtab_kcalib_using show' -l tolerance -x -d 'root mean square error of probabilities that does not matter: the verdict is whether a model is off by more (default: whether it is calibrated)'
@@ -188,7 +193,10 @@ complete -c kcalib -n '_shtab_kcalib_using demo' -s h -l help -d 'show this help
 complete -c kcalib -n '_shtab_kcalib_using demo' -l json -d 'print JSON instead of a table'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l csv -d 'print CSV instead of a table'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l plot -xka "(__fish_complete_path (commandline -ct))" -d 'write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg file'
+complete -c kcalib -n '_shtab_kcalib_using demo' -l axes -xka "linear logit" -d 'with --plot: logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)'
+complete -c kcalib -n '_shtab_kcalib_using demo' -l theme -xka "light dark" -d 'with --plot: colours (default: light)'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l fail-if-miscalibrated -d 'exit with 3 if a verdict is '"'"'miscalibrated'"'"''
+complete -c kcalib -n '_shtab_kcalib_using demo' -l plot-classes -x -d 'with --plot: diagrams of so many classes, those with the largest errors, too'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l lens -x -d 'notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or groups:0,1/2,3,4 (columns, counted from 0)'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l level -x -d 'level of the verdict (default: 0.05)'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l tolerance -x -d 'root mean square error of probabilities that does not matter: the verdict is whether a model is off by more (default: whether it is calibrated)'

@@ -26,6 +26,7 @@ from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
 from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
+from kcalib.report.diagrams import SCALES
 
 MOST_BINS = 10_000
 CANONICAL = Canonical()
@@ -294,7 +295,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
+def _add_output(parser: argparse.ArgumentParser) -> Any:
     output = parser.add_argument_group("output")
     machine = output.add_mutually_exclusive_group()
     machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -307,10 +308,16 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "file",
     )
     output.add_argument(
+        "--axes", choices=SCALES,
+        help="with --plot: logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)",
+    )  # fmt: skip
+    output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
+    output.add_argument(
         "--fail-if-miscalibrated",
         action="store_true",
         help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
     )
+    return output
 
 
 def _add_verdict(computed: Any) -> None:
@@ -325,7 +332,10 @@ def _add_verdict(computed: Any) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    _add_output(parser)
+    _add_output(parser).add_argument(
+        "--plot-classes", metavar="INT", type=integer(1, 100), default=0,
+        help="with --plot: diagrams of so many classes, those with the largest errors, too",
+    )  # fmt: skip
     computed = parser.add_argument_group("what to compute")
     _add_lens(computed)
     _add_verdict(computed)

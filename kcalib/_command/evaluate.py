@@ -6,6 +6,7 @@ import argparse
 import importlib.resources
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from kcalib._command.jobs import (
@@ -19,7 +20,7 @@ from kcalib._command.jobs import (
     prepared,
     reading_of,
 )
-from kcalib._command.kinds import check_options, picture_of
+from kcalib._command.kinds import check_options, check_plotting, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
 from kcalib._command.parallel import check_parallel, shared_out, with_workers
@@ -67,9 +68,8 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
     models: list[Model] = []
     failures: list[Failure] = []
 
-    if arguments.plot is not None:  # a missing library shows before the work, not after it
-        with collected(failures, str(arguments.plot)):
-            figures.require_matplotlib()
+    with collected(failures, str(arguments.plot)):
+        check_plotting(arguments)
     for job, in_pieces in zip(jobs, streams, strict=True) if not failures else ():
         with collected(failures, job.file):
             if in_pieces:
@@ -83,7 +83,8 @@ def reported(models: Sequence[Model], failures: list[Failure], arguments: argpar
     """Pictures and numbers of models are written; the exit code."""
     if arguments.plot is not None and models:
         with collected(failures, str(arguments.plot)):
-            figures.plot_reliability([_panel(model) for model in models], arguments.plot)
+            panels = [panel for model in models for panel in _panels(model)]
+            figures.plot_reliability(panels, arguments.plot, arguments.theme or "light")
 
     if arguments.json:
         text = evaluations_json(models, failures, arguments)
@@ -133,13 +134,13 @@ def _evaluated(
         seen = arguments.lens.induced(data)
         with shared_out(arguments.parallel) as run:
             evaluation = evaluation_of(seen, **options, parallel=run)
-        picture = None if arguments.plot is None else picture_of(seen, arguments.n_bins, arguments.seed)
+        picture = None if arguments.plot is None else picture_of(seen, arguments)
     return Model(job.model, job.file, data.noun, evaluation, picture)
 
 
-def _panel(model: Model) -> figures.Panel:
+def _panels(model: Model) -> list[figures.Panel]:
     assert model.picture is not None
-    e = model.evaluation
+    e, style = model.evaluation, model.picture.style
     pvalue = shown_pvalue(e.test.pvalue)
     notes = (
         *e.notes(),
@@ -147,6 +148,13 @@ def _panel(model: Model) -> figures.Panel:
         f"p {pvalue[0]} {pvalue[1:]}" if pvalue[0] == "<" else f"p = {pvalue}",
         *([f"off by ≥ {shown_at_least(least)}"] if (least := e.rms_error_lower) else []),
     )
-    return figures.Panel(
-        model.model, e.verdict.partition(":")[0], e.miscalibrated, notes, model.picture.diagram, model.picture.style
-    )
+    verdict = e.verdict.partition(":")[0]
+    whole = figures.Panel(model.model, verdict, e.miscalibrated, notes, model.picture.diagram, style)
+    of_class = replace(style, labels=("predicted probability", "observed frequency", style.labels[2]))
+    return [
+        whole,
+        *(
+            figures.Panel(f"{model.model}: {one.name}", f"ECE {one.ece:.4f}", False, (), one.diagram, of_class)
+            for one in model.picture.classes
+        ),
+    ]

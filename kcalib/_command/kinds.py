@@ -15,10 +15,13 @@ from kcalib._input.labels import Classification
 from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecast_quantities import LEVELS
 from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
-from kcalib.estimators.reliability import ReliabilityDiagram, diagram_of
+from kcalib.estimators.reliability import ClassDiagram, ReliabilityDiagram, diagram_of, worst_classes_of
 from kcalib.lenses import Canonical, TopLabel
 from kcalib.report import figures
+from kcalib.report.diagrams import require_matplotlib
 from kcalib.streaming import CalibrationState, ForecastState
+
+LOGIT = "logit"
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Picture:
 
     diagram: ReliabilityDiagram | QuantileCalibration
     style: figures.Style
+    classes: tuple[ClassDiagram, ...] = ()  # the worst ones
 
 
 @singledispatch
@@ -55,28 +59,47 @@ def check_for_forecasts(arguments: argparse.Namespace) -> None:
         "--lens": arguments.lens not in (None, Canonical()),
         "--bins": arguments.n_bins is not None,
         "--bandwidth": getattr(arguments, "bandwidth", None) is not None,
+        "--axes": getattr(arguments, "axes", None) is not None,
+        "--plot-classes": bool(getattr(arguments, "plot_classes", 0)),
     }
     for option, is_given in given.items():
         if is_given:
             raise FileError(f"holds {Forecasts.noun}, but {option} is for class probabilities; leave it out")
 
 
+def check_plotting(arguments: argparse.Namespace) -> None:
+    """Usage errors of options of pictures where none is asked for; a missing library shows before the work."""
+    if arguments.plot is not None:
+        require_matplotlib()
+        return
+    for option, value in {"--axes": "axes", "--theme": "theme", "--plot-classes": "plot_classes"}.items():
+        if getattr(arguments, value, None):
+            arguments.usage_error(f"{option} is for --plot OUT, which is not given; leave it out")
+
+
 @singledispatch
-def picture_of(data: Data, n_bins: int | None, seed: int) -> Picture:
+def picture_of(data: Data, arguments: argparse.Namespace) -> Picture:
     """What is drawn of checked data."""
     raise NotImplementedError
 
 
 @picture_of.register
-def _(data: Classification, n_bins: int | None, seed: int) -> Picture:
-    diagram = diagram_of(TopLabel().induced(data), n_bins=N_BINS if n_bins is None else n_bins)
-    return Picture(diagram, figures.RELIABILITY)
+def _(data: Classification, arguments: argparse.Namespace) -> Picture:
+    n_bins = N_BINS if arguments.n_bins is None else arguments.n_bins
+    binning = "equal_mass" if arguments.axes == LOGIT else "uniform"
+    diagram = diagram_of(TopLabel().induced(data), n_bins=n_bins, binning=binning)
+    classes = worst_classes_of(data, arguments.plot_classes, n_bins, binning) if arguments.plot_classes else ()
+    return Picture(diagram, _style(arguments), tuple(classes))
 
 
 @picture_of.register
-def _(data: Forecasts, n_bins: int | None, seed: int) -> Picture:
-    curve = curve_of(data, levels=np.asarray(LEVELS), confidence_level=0.95, simultaneous=False, seed=seed)
+def _(data: Forecasts, arguments: argparse.Namespace) -> Picture:
+    curve = curve_of(data, levels=np.asarray(LEVELS), confidence_level=0.95, simultaneous=False, seed=arguments.seed)
     return Picture(curve, figures.QUANTILES)
+
+
+def _style(arguments: argparse.Namespace) -> figures.Style:
+    return figures.RELIABILITY_ON_LOGITS if arguments.axes == LOGIT else figures.RELIABILITY
 
 
 @singledispatch
@@ -96,16 +119,16 @@ def _(state: ForecastState) -> str:
 
 
 @singledispatch
-def picture_of_state(state: object) -> Picture:
+def picture_of_state(state: object, arguments: argparse.Namespace) -> Picture:
     """What is drawn of a state."""
     raise NotImplementedError
 
 
 @picture_of_state.register
-def _(state: CalibrationState) -> Picture:
-    return Picture(state.reliability(), figures.RELIABILITY)
+def _(state: CalibrationState, arguments: argparse.Namespace) -> Picture:
+    return Picture(state.reliability(), _style(arguments))
 
 
 @picture_of_state.register
-def _(state: ForecastState) -> Picture:
+def _(state: ForecastState, arguments: argparse.Namespace) -> Picture:
     return Picture(state.quantile_calibration(), figures.QUANTILES)

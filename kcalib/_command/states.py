@@ -17,13 +17,12 @@ from kcalib._backend.files import printable
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of, spelled
-from kcalib._command.kinds import noun_of
+from kcalib._command.kinds import check_plotting, noun_of
 from kcalib._command.method_options import flag
 from kcalib._command.state_arguments import STATE, given_kernel, given_options
 from kcalib._command.streamed import LOG_SECONDS, AnyState, check_samples, made_for, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source
-from kcalib.report import figures
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
@@ -194,9 +193,8 @@ def run_show(arguments: argparse.Namespace) -> int:
     models: list[Model] = []
     failures: list[Failure] = []
     seeds = set()
-    if arguments.plot is not None:
-        with collected(failures, str(arguments.plot)):
-            figures.require_matplotlib()
+    with collected(failures, str(arguments.plot)):
+        check_plotting(arguments)
     for job in named(arguments.files) if not failures else ():
         with collected(failures, job.file), respelled():
             for name, state in _states(streaming.load(job.path)).items():

@@ -131,6 +131,8 @@ def of_forecasts(arguments: argparse.Namespace) -> str | None:
 
 def streamed(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -> Model:
     """An evaluation of the samples of a file, after other ones."""
+    if getattr(arguments, "plot_classes", 0):
+        raise FileError("--plot-classes draws from all samples at once; leave it out, or pass --no-stream")
     samples = opened(job.file, arguments)
     check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
     if samples.prediction is not None and samples.n is not None:  # before the work, not after it
@@ -182,5 +184,5 @@ def model_of(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
     evaluation = state.result(level=arguments.level, tolerance=arguments.tolerance)
     if isinstance(evaluation, ForecastEvaluation):
         check_dimensions(evaluation.n_dims, arguments)
-    picture = None if arguments.plot is None else picture_of_state(state)
+    picture = None if arguments.plot is None else picture_of_state(state, arguments)
     return Model(job.model, job.file, noun_of(state), evaluation, picture)

@@ -23,7 +23,7 @@ from kcalib.distributions import Distribution
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.forecast_quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
-from kcalib.report import figures
+from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
 
 PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
@@ -87,22 +87,22 @@ class QuantileCalibration(Summarized):
             f"confidence_level={self.confidence_level:g}, simultaneous={self.simultaneous})"
         )
 
-    def plot(
-        self, ax: Any = None, *, color: str = figures.CALIBRATED, histogram: bool = True, legend: bool = True
-    ) -> Any:
+    def plot(self, ax: Any = None, *, color: str | None = None, histogram: bool = True, legend: bool = True) -> Any:
         """Draw the curve: observed against predicted coverage, the band, the diagonal, a histogram of PIT values.
+
+        The histogram has a band, too, of what each bar would be for a calibrated model (binomial).
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
             Where to draw; by default the axes of a new figure that pyplot does not know (``ax.figure.savefig`` writes
             it).
-        color : str
-            Of the curve, in any form that matplotlib knows.
+        color : str, optional
+            Of the curve, in any form that matplotlib knows. Default: a blue, on dark axes a lighter one.
         histogram : bool
             Put the histogram of the PIT values below, in axes that are cut off from `ax`.
         legend : bool
-            Say what is what in a corner.
+            Say what is what, above the diagram.
 
         Returns
         -------
@@ -114,7 +114,7 @@ class QuantileCalibration(Summarized):
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         """
-        return figures.plot_quantiles(self, ax, color, histogram, legend)
+        return diagrams.plot_quantiles(self, ax, color, histogram, legend)
 
 
 @on_their_gpu

@@ -27,9 +27,10 @@ from kcalib.estimators.bands import (
     resampled_band,
 )
 from kcalib.estimators.binning import bin_edges
+from kcalib.estimators.ece import result_of_columns
 from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
-from kcalib.lenses import Lens, TopLabel
-from kcalib.report import figures
+from kcalib.lenses import ClassWise, Lens, TopLabel
+from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
 
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
@@ -78,21 +79,34 @@ class ReliabilityDiagram(Summarized):
         )
 
     def plot(
-        self, ax: Any = None, *, color: str = figures.CALIBRATED, histogram: bool = True, legend: bool = True
+        self,
+        ax: Any = None,
+        *,
+        color: str | None = None,
+        histogram: bool = True,
+        legend: bool = True,
+        scale: str = "linear",
     ) -> Any:
         """Draw the diagram: points and confidence intervals, consistency bands, the diagonal, a histogram.
+
+        Points of bins that hold less than three tenths of an equal share of the samples are faded.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
             Where to draw; by default the axes of a new figure that pyplot does not know (``ax.figure.savefig`` writes
             it).
-        color : str
-            Of points and confidence intervals, in any form that matplotlib knows.
+        color : str, optional
+            Of points and confidence intervals, in any form that matplotlib knows. Default: a blue, on dark axes a
+            lighter one.
         histogram : bool
             Put the histogram of the confidences below, in axes that are cut off from `ax`.
         legend : bool
-            Say what is what in a corner.
+            Say what is what, above the diagram.
+        scale : {"linear", "logit"}
+            Of both axes: "logit" spreads out the confidences near 0 and 1, where those of networks are, best with
+            ``binning="equal_mass"``. What is beyond the ends of the axes, such as accuracies of 1, is drawn there, and
+            the histogram is a density.
 
         Returns
         -------
@@ -103,10 +117,12 @@ class ReliabilityDiagram(Summarized):
         ------
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        ValueError
+            If `scale` is neither; if a histogram is to be cut off from axes that are no cell of a grid.
         """
         top_label = self.lens == str(TopLabel())
         labels = ("confidence", "accuracy") if top_label else ("predicted probability", "observed frequency")
-        return figures.plot_diagram(self, ax, labels, color, histogram, legend)
+        return diagrams.plot_diagram(self, ax, labels, color, histogram, legend, scale)
 
 
 @on_their_gpu
@@ -310,6 +326,30 @@ def diagram_of(
         lens=str(data.lens),
         n_samples=data.n,
     )
+
+
+@dataclass(frozen=True)
+class ClassDiagram:
+    """A class, and the reliability diagram of its probability."""
+
+    name: str
+    ece: float
+    diagram: ReliabilityDiagram
+
+
+def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str) -> list[ClassDiagram]:
+    """The classes of checked data whose expected calibration errors are largest, the worst one first."""
+    errors = result_of_columns("class_wise", data, "l1", binning, n_bins, None, None, None).class_values
+    assert errors is not None
+    worst = sorted(range(data.m), key=lambda k: (-errors[k], k))[:count]
+    return [
+        ClassDiagram(
+            f"class {k if data.classes is None else data.classes[k]}",
+            errors[k],
+            diagram_of(ClassWise(k).induced(data), n_bins=n_bins, binning=binning),
+        )
+        for k in worst
+    ]
 
 
 def _method(is_drawn: bool, resample_predictions: bool) -> str:

@@ -406,7 +406,7 @@ def test_plot(tmp_path, capsys, monkeypatch, good, poor, classes):
     pytest.importorskip("matplotlib")
     drawn = []
     plot = figures.plot_reliability
-    monkeypatch.setattr(figures, "plot_reliability", lambda panels, path: (drawn.extend(panels), plot(panels, path)))
+    monkeypatch.setattr(figures, "plot_reliability", lambda panels, *how: (drawn.extend(panels), plot(panels, *how)))
     path = tmp_path / "out.png"
     assert main(["evaluate", good, poor, classes, "--plot", str(path), *OPTIONS]) == 0
     content = path.read_bytes()

@@ -1,0 +1,348 @@
+"""Diagrams on matplotlib's axes: reliability diagrams and quantile calibration curves, each above a histogram.
+
+`kcalib.ReliabilityDiagram.plot` calls `plot_diagram`, `kcalib.QuantileCalibration.plot` `plot_quantiles`, and pictures
+of many models (`figures`) draw with the same functions. Greys are between the colour of the paper and that of the text,
+so that diagrams are right on dark paper, too. matplotlib is imported when something is drawn, and used without pyplot,
+which would choose a window system and keep figures in global state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.special import logit
+from scipy.stats import binom
+
+from kcalib._backend.options import check_choice
+
+# Okabe and Ito's blue and vermilion, and on dark paper their sky blue and orange: distinct with every kind of colour
+# vision, and in grey.
+CALIBRATED, CALIBRATED_ON_DARK = "#0072B2", "#56B4E9"
+MISCALIBRATED, MISCALIBRATED_ON_DARK = "#D55E00", "#E69F00"
+BAND, DIAGONAL, GRID = 0.18, 0.65, 0.1  # from the paper, 0, to the text, 1
+
+SCALES = ("linear", "logit")
+TICKS = ([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "0.2", "0.4", "0.6", "0.8", "1"])
+NINES = 4  # of the largest confidence that a logit scale names; it ends one further
+MOST_TICKS = 6
+NARROWEST = 0.008  # of a bin that can still be seen
+FAINTEST = 0.2  # opacity of a point of next to no samples
+SPARSE = 0.3  # a bin with less than so much of an equal share of the samples is faded
+
+
+class PlotError(Exception):
+    """Why there is no picture."""
+
+
+class MissingLibraryError(PlotError, ImportError):
+    """matplotlib is not installed."""
+
+
+def require_matplotlib() -> None:
+    """Raise MissingLibraryError if it is not installed; long computations ask before they start."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise MissingLibraryError("plots need matplotlib; pip install 'kcalib[plot]'") from None
+
+
+@dataclass(frozen=True)
+class Tones:
+    """Colours on the paper of some axes."""
+
+    paper: tuple[float, ...]
+    ink: tuple[float, ...]
+
+    @classmethod
+    def of(cls, axes: Any) -> Tones:
+        from matplotlib import rcParams
+        from matplotlib.colors import to_rgb, to_rgba
+
+        paper = axes.get_facecolor()
+        if to_rgba(paper)[3] == 0:
+            paper = axes.figure.get_facecolor()
+        return cls(to_rgb(paper), to_rgb(rcParams["text.color"]))
+
+    def grey(self, share: float) -> tuple[float, ...]:
+        return tuple(paper + share * (ink - paper) for paper, ink in zip(self.paper, self.ink, strict=True))
+
+    def verdict(self, miscalibrated: bool) -> str:
+        dark = sum(self.paper) < sum(self.ink)
+        if miscalibrated:
+            return MISCALIBRATED_ON_DARK if dark else MISCALIBRATED
+        return CALIBRATED_ON_DARK if dark else CALIBRATED
+
+
+def plot_diagram(
+    diagram: Any, ax: Any, labels: tuple[str, str], color: Any, histogram: bool, legend: bool, scale: str
+) -> Any:
+    """`kcalib.ReliabilityDiagram.plot`; `labels` are those of the two axes."""
+    check_choice("scale", scale, SCALES)
+    below = "density" if scale == "logit" else "share"
+
+    def draw(axes: Any, color: Any) -> list[Any]:
+        return draw_diagram(axes, diagram, color, scale)
+
+    def draw_below(axes: Any, color: Any) -> None:
+        draw_histogram(axes, diagram, color, scale)
+
+    return _plot(ax, (*labels, below), color, draw, draw_below if histogram else None, legend)
+
+
+def plot_quantiles(curve: Any, ax: Any, color: Any, histogram: bool, legend: bool) -> Any:
+    """`kcalib.QuantileCalibration.plot`."""
+
+    def draw(axes: Any, color: Any) -> list[Any]:
+        return draw_quantiles(axes, curve, color)
+
+    def draw_below(axes: Any, color: Any) -> None:
+        draw_pit(axes, curve, color)
+
+    labels = ("predicted quantile level", "observed coverage", "share")
+    return _plot(ax, labels, color, draw, draw_below if histogram else None, legend)
+
+
+def _plot(
+    ax: Any,
+    labels: tuple[str, str, str],
+    color: Any,
+    draw: Callable[[Any, Any], list[Any]],
+    draw_below: Callable[[Any, Any], None] | None,
+    legend: bool,
+) -> Any:
+    """Both diagrams in the cell of `ax`; `draw` returns what a legend explains."""
+    require_matplotlib()
+    ax = _new_axes() if ax is None else ax
+    below = None if draw_below is None else axes_below(ax)
+    color = Tones.of(ax).verdict(False) if color is None else color
+    explained = draw(ax, color)
+    ax.set_ylabel(labels[1])
+    if legend:  # above the diagram, where no data are
+        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+        ax.legend(handles=explained, **place, fontsize=8.5, frameon=False)
+    if below is None:
+        ax.set_xlabel(labels[0])
+    else:
+        assert draw_below is not None
+        draw_below(below, color)
+        below.set(xlabel=labels[0], ylabel=labels[2])
+        ax.tick_params(labelbottom=False)
+    return ax
+
+
+def _new_axes() -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 5.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()
+
+
+def axes_below(ax: Any) -> Any:
+    """Axes in the lower part of the cell that `ax` fills; it keeps the upper one."""
+    cell = ax.get_subplotspec()
+    if cell is None:
+        raise ValueError("`ax` is no cell of a grid, as of `subplots`, that can be split; pass histogram=False")
+    upper, lower = cell.subgridspec(2, 1, height_ratios=(3.4, 1), hspace=0.07)
+    ax.set_subplotspec(upper)
+    return ax.figure.add_subplot(lower, sharex=ax)
+
+
+def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> list[Any]:
+    """Consistency band, diagonal, points with confidence intervals; isotonic regression has a line for each block."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    tones = Tones.of(axes)
+    span = _span(diagram, scale)
+    axes.set(xscale=scale, yscale=scale)
+    _diagonal(axes, span, tones)
+    draw = _draw_regression if diagram.binning == "isotonic" else _draw_bins
+    draw(axes, diagram, color, tones.grey(BAND), span)
+    axes.set(xlim=span, ylim=span)
+    _style(axes, tones)
+    for axis in (axes.xaxis, axes.yaxis):
+        set_ticks(axis, scale, span)
+
+    level = f"{100 * diagram.confidence_level:g} %"
+    kind = ", all bins at once" if diagram.simultaneous else ""
+    explained: list[Any] = []
+    if diagram.consistency_band is not None:
+        explained.append(Patch(color=tones.grey(BAND), label=f"{level} consistency band{kind}"))
+    if diagram.confidence_band is not None:
+        explained.append(Line2D([], [], color=color, linewidth=1.2, label=f"{level} confidence interval{kind}"))
+    return explained
+
+
+def _span(diagram: Any, scale: str) -> tuple[float, float]:
+    """Limits of both axes: of a logit scale those of the bins, of what was observed, and of its intervals."""
+    if scale == "linear":
+        return 0.0, 1.0
+    used = diagram.count > 0
+    shown = [diagram.confidence[used], diagram.frequency[used]]
+    if diagram.confidence_band is not None:
+        shown += [limit[used] for limit in diagram.confidence_band]
+    values = np.concatenate(shown)
+    values = values[(values > 0) & (values < 1)]
+    if len(values) == 0:
+        values = np.array([0.5])
+    least = 10.0 ** -(NINES + 1)
+    low, high = float(np.min(values)), float(np.min(1 - values))
+    return max(low / 1.5, least), 1 - max(high / 1.5, least)
+
+
+def set_ticks(axis: Any, scale: str, span: tuple[float, float]) -> None:
+    """Few of them, in plain numbers."""
+    if scale == "linear":
+        axis.set_ticks(*TICKS)
+        return
+    nines = [(1 - 10.0**-k, "0." + "9" * k) for k in range(1, NINES + 1)]
+    ticks = [(0.5, "0.5"), *nines, *((10.0**-k, f"{10.0**-k:.{k}f}") for k in range(1, NINES + 1))]
+    inside = [(value, text) for value, text in sorted(ticks) if span[0] <= value <= span[1]]
+    while len(inside) > MOST_TICKS:
+        inside = inside[::2] if len(inside) % 2 else inside[1::2]
+    axis.set_ticks([value for value, _ in inside], [text for _, text in inside])
+    axis.set_ticks([], minor=True)
+
+
+def _opacity(diagram: Any, used: np.ndarray) -> np.ndarray:
+    """Of the points: those of few samples do not stand in the foreground."""
+    share = diagram.weight[used] / np.sum(diagram.weight)
+    return np.clip(share * np.count_nonzero(used) / SPARSE, FAINTEST, 1)
+
+
+def _draw_bins(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgb
+
+    used = diagram.count > 0
+    x, y = np.clip(diagram.confidence[used], *span), np.clip(diagram.frequency[used], *span)
+    if diagram.consistency_band is not None:
+        low, high = (np.clip(limit[used], *span) for limit in diagram.consistency_band)
+        left, width = _bars(diagram, used, x, span)
+        axes.bar(left, high - low, width, low, align="edge", color=band, linewidth=0, zorder=1)
+    opacity = _opacity(diagram, used)
+    colors = [(*to_rgb(color), alpha) for alpha in opacity]
+    if diagram.confidence_band is not None:
+        low, high = (np.clip(limit[used], *span) for limit in diagram.confidence_band)
+        axes.vlines(x, low, high, color=[(*rgb, 0.75 * alpha) for *rgb, alpha in colors], linewidth=1.2, zorder=3)
+    points = np.stack((x, y), axis=1)
+    links = [(*to_rgb(color), 0.45 * alpha) for alpha in np.minimum(opacity[1:], opacity[:-1])]
+    axes.add_collection(LineCollection(list(pairwise(points)), colors=links, linewidths=0.8, zorder=3))
+    share = diagram.weight[used] / np.sum(diagram.weight)
+    axes.scatter(x, y, 10 + 50 * share, color=colors, zorder=4, clip_on=False)
+
+
+def _bars(diagram: Any, used: np.ndarray, x: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Left ends and widths of the bins."""
+    edges = diagram.edges
+    if diagram.binning == "equal_mass":  # its first and its last bin may be wide and mostly empty
+        edges = np.clip(edges, np.min(diagram.lowest[used]), np.max(diagram.highest[used]))
+    edges = np.clip(edges, *span)
+    left, width = edges[:-1][used], np.diff(edges)[used]
+    if span == (0, 1):
+        left = np.where(width < NARROWEST, x - NARROWEST / 2, left)
+        width = np.maximum(width, NARROWEST)
+    return left, width
+
+
+def _draw_regression(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
+    limits = (np.clip(limit, *span) for limit in diagram.consistency_band)
+    axes.fill_between(np.clip(diagram.points, *span), *limits, color=band, linewidth=0, zorder=1)
+    x = np.clip(np.stack((diagram.lowest, diagram.highest), axis=1), *span)
+    y = np.clip(np.stack((diagram.frequency, diagram.frequency), axis=1), *span)
+    axes.plot(x.ravel(), y.ravel(), color=color, linewidth=0.8, alpha=0.6, zorder=3)
+    axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
+
+
+def overconfidence(diagram: Any) -> float:
+    """Mean confidence minus mean frequency."""
+    gaps = diagram.weight * (diagram.confidence - diagram.frequency)
+    return float(np.nansum(gaps) / np.sum(diagram.weight))
+
+
+def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> None:
+    """Share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins."""
+    tones = Tones.of(axes)
+    span = _span(diagram, scale)
+    if scale == "linear":
+        edges = np.linspace(0, 1, len(diagram.histogram) + 1)
+        left, width, heights = edges[:-1], np.diff(edges), diagram.histogram
+        axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    else:
+        used = diagram.count > 0
+        left, width = _bars(diagram, used, diagram.confidence[used], span)
+        on_axis = logit(left + width) - logit(left)
+        heights = np.divide(diagram.weight[used], on_axis, out=np.zeros(len(left)), where=on_axis > 0)
+        heights = heights / max(float(np.max(heights)), np.finfo(float).tiny)
+        axes.set_yticks([])
+    axes.bar(left, heights, width, align="edge", color=color, edgecolor=tones.paper, linewidth=0.5)
+    axes.set(xscale=scale, xlim=span, ylim=(0, 1))
+    set_ticks(axes.xaxis, scale, span)
+    _style(axes, tones)
+
+
+def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
+    """Consistency band, diagonal, observed coverage of the quantiles."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    tones = Tones.of(axes)
+    _diagonal(axes, (0, 1), tones)
+    axes.fill_between(curve.levels, *curve.consistency_band, color=tones.grey(BAND), linewidth=0, zorder=1)
+    axes.plot(curve.levels, curve.coverage, color=color, linewidth=0.8, alpha=0.6, zorder=3)
+    axes.scatter(curve.levels, curve.coverage, 14, color=color, zorder=4, clip_on=False)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    _style(axes, tones)
+    axes.set_xticks(*TICKS)
+    axes.set_yticks(*TICKS)
+    kind = ", all levels at once" if curve.simultaneous else ""
+    return [
+        Patch(color=tones.grey(BAND), label=f"{100 * curve.confidence_level:g} % consistency band{kind}"),
+        Line2D([], [], color=color, marker="o", markersize=4, linewidth=0.8, label="share of targets"),
+    ]
+
+
+def is_below(curve: Any) -> bool:
+    """Whether more of the curve is below the diagonal, so that there is room above it."""
+    return bool(np.mean(curve.coverage - curve.levels) < 0)
+
+
+def draw_pit(axes: Any, curve: Any, color: Any) -> None:
+    """Shares of PIT values in bins of equal width, and a band of what they are for a calibrated model.
+
+    Each share is then binomial, as the values are independent and uniform; the band holds for each bin by itself.
+    """
+    tones = Tones.of(axes)
+    count, n = len(curve.histogram), curve.n_samples
+    edges = np.linspace(0, 1, count + 1)
+    low, high = binom.ppf([(1 - curve.confidence_level) / 2, (1 + curve.confidence_level) / 2], n, 1 / count) / n
+    axes.axhspan(low, high, color=tones.grey(BAND), linewidth=0, zorder=0.5)
+    axes.bar(
+        edges[:-1], curve.histogram, np.diff(edges), align="edge", color=color, edgecolor=tones.paper, linewidth=0.5,
+        alpha=0.8, zorder=1,
+    )  # fmt: skip
+    for limit in (low, high):  # through the bars, which cover the band
+        axes.axhline(limit, color=tones.grey(DIAGONAL), linewidth=0.7, zorder=2)
+    axes.axhline(1 / count, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.set(xlim=(0, 1), ylim=(0, max(2.5 / count, 1.05 * float(np.max(curve.histogram)), 1.05 * high)))
+    axes.set_xticks(*TICKS)
+    _style(axes, tones)
+
+
+def _diagonal(axes: Any, span: Sequence[float], tones: Tones) -> None:
+    """Straight on either scale."""
+    axes.plot(span, span, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+
+
+def _style(axes: Any, tones: Tones) -> None:
+    axes.grid(color=tones.grey(GRID), linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8.5, length=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

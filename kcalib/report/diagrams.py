@@ -2,8 +2,8 @@
 
 `kcalib.ReliabilityDiagram.plot` calls `plot_diagram`, `kcalib.QuantileCalibration.plot` `plot_quantiles`, and pictures
 of many models (`figures`) draw with the same functions. Greys are between the colour of the paper and that of the text,
-so that diagrams are right on dark paper, too. matplotlib is imported when something is drawn, and used without pyplot,
-which would choose a window system and keep figures in global state.
+so that diagrams are right on dark paper, too. Libraries are imported when something is drawn, and matplotlib is used
+without pyplot, which would choose a window system and keep figures in global state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import logit
-from scipy.stats import binom
 
 from kcalib._backend.options import check_choice
 
@@ -268,6 +266,8 @@ def overconfidence(diagram: Any) -> float:
 
 def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> None:
     """Share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins."""
+    from scipy.special import logit
+
     tones = Tones.of(axes)
     span = _span(diagram, scale)
     if scale == "linear":
@@ -318,6 +318,8 @@ def draw_pit(axes: Any, curve: Any, color: Any) -> None:
 
     Each share is then binomial, as the values are independent and uniform; the band holds for each bin by itself.
     """
+    from scipy.stats import binom
+
     tones = Tones.of(axes)
     count, n = len(curve.histogram), curve.n_samples
     edges = np.linspace(0, 1, count + 1)

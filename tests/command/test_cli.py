@@ -437,7 +437,7 @@ def test_plot(tmp_path, capsys, good, poor, output):
 def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(evaluate.figures, "plot_reliability", lambda panels, path: drawn.extend(panels))
+    monkeypatch.setattr(evaluate.figures, "plot_reliability", lambda panels, *_: drawn.extend(panels))
     assert main(["evaluate", good, poor, "--plot", str(tmp_path / "out.png"), "--bins", "7"]) == 0
     first, second = drawn
     assert (first.model, first.verdict, first.miscalibrated) == (

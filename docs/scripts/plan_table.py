@@ -24,7 +24,8 @@ from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
 from kcalib.kernels import Exponential
 from kcalib.parallel.plan import Grid, Tile, grid
-from kcalib.parallel.work import Store, Work, fingerprint
+from kcalib.parallel.store import Outline, Store
+from kcalib.parallel.work import Work
 
 CLASSES, BLOCK, GROUPS = 10, 192, 32
 SIZES, WORKERS = (10**6, 10**7, 10**8), 64
@@ -47,12 +48,12 @@ def problem(n: int):
 def measured(n: int = 20_000, tiles: int = 7) -> tuple[float, int]:
     """Pairs a second of one core, and bytes of a task as it is sent."""
     pairs = problem(n)
-    operator, key = operator_for(pairs, threads=1), fingerprint(pairs)
+    operator, outline = operator_for(pairs, threads=1), Outline(pairs)
     half = n // 2 // BLOCK * BLOCK
     plan = Grid(n, n, half, half, apart=False, symmetric=True)
-    work = Work("moments", key, operator.name, 1, {"second": False, "rows": False}, plan)
+    work = Work("moments", outline.key, tuple(outline.arrays), operator.name, 1, {"second": False, "rows": False}, plan)
     store, tile, rates = Store(), Tile(1, 0, half, half, 2 * half), []
-    store.sums(work, tile, {key: pairs})
+    store.sums(work, tile, {**outline.arrays, outline.key: outline})
     for _ in range(tiles):
         start = time.process_time()
         store.sums(work, tile, {})

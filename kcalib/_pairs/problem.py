@@ -136,10 +136,18 @@ class Side:
             self._marks = self._marks()
         return self._marks
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Without marks that follow from points and labels: what goes to another machine is as small as may be."""
+    def parts(self) -> tuple[Any, Any, Any]:
+        """Points, marks and labels for another machine; None for marks that follow from the others."""
         follow = self.labels is not None and self.points.dtype == np.float64
-        return _side, (self.points, None if follow else self.marks, self.labels)
+        return self.points, None if follow else self.marks, self.labels
+
+    @classmethod
+    def of(cls, points: Array, marks: Array | None, labels: Array | None) -> Side:
+        """The side that has these `parts`."""
+        if marks is not None:
+            return cls(points, marks, labels)
+        numbers = np.asarray(labels, dtype=np.int64)
+        return cls(points, lambda: _native.points_and_residuals(points, numbers, "float64", 1)[1], labels)
 
     def take(self, rows: Any) -> Side:
         """The side restricted to `rows` (a slice or an integer array)."""
@@ -149,14 +157,6 @@ class Side:
         take = arrays.namespace(self.points).take
         labels = None if self.labels is None else take(self.labels, rows, axis=0)
         return Side(take(self.points, rows, axis=0), lambda: take(self.marks, rows, axis=0), labels)
-
-
-def _side(points: Array, marks: Array | None, labels: Array | None) -> Side:
-    """What `Side.__reduce__` describes."""
-    if marks is not None:
-        return Side(points, marks, labels)
-    numbers = np.asarray(labels, dtype=np.int64)
-    return Side(points, lambda: _native.points_and_residuals(points, numbers, "float64", 1)[1], labels)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
+from kcalib.parallel.store import Done, Missing, Recent, forget, run_tile
 from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted
-from kcalib.parallel.work import KEPT, Done, Missing, Progress, Work, forget, run_tile
+from kcalib.parallel.work import Progress, Work
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class Held:
     cluster: Any  # that was started for the call, or None
     own_client: bool
     scattered: dict[str, Any] = field(default_factory=dict)  # futures by fingerprint
+    recent: Recent = field(default_factory=Recent)
     futures: dict[Any, Tile] = field(default_factory=dict)  # that were submitted and are not done
 
 
@@ -281,9 +283,9 @@ def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
 def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
     """Futures of what is given, of which each worker that there is now has a copy."""
     client, start, told = held.client, time.monotonic(), False
-    kept = {key: future for key, future in held.scattered.items() if not future.cancelled()}
-    last = [key for key in kept if key not in work.needs][-KEPT:]  # what was not needed for longest goes
-    held.scattered = {key: kept[key] for key in [*last, *work.needs] if key in kept}
+    gone = [key for key, future in held.scattered.items() if future.cancelled()]
+    for key in {*gone, *held.recent.unused(work.needs, held.scattered)}:
+        del held.scattered[key]
     while missing := [key for key in work.needs if key not in held.scattered]:
         _check_scheduler(client, tile, n_tiles)
         try:

@@ -1,7 +1,7 @@
 """Tiles by any `concurrent.futures.Executor`: processes of this machine, loky, mpi4py.futures, Dask's, threads.
 
 A worker is not sent the samples before it says that it has not got them; then it keeps them. So they go to each worker
-about once, whatever executor it is, without initialisers and without shared files.
+once, whatever executor it is, without initialisers and without shared files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ from typing import Any
 
 from kcalib._backend.options import check_integer
 from kcalib.parallel.plan import Tile
+from kcalib.parallel.store import Done, Missing, deliver, forget, run_tile
 from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted
-from kcalib.parallel.work import Done, Missing, Progress, Work, forget, run_tile
+from kcalib.parallel.work import Progress, Work
 
 
 class Pool:
@@ -40,75 +41,118 @@ class Pool:
         return True
 
 
-def results_of(pool: Pool, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any]) -> Generator[Done]:
-    """The sums of all tiles as they are done; those that nobody waits for any more are cancelled.
+class Sweep:
+    """The tiles of a sweep that are waited for, and who has what they need.
 
-    Raises
-    ------
-    TileError
-        If a tile was tried in vain, or the workers are gone.
+    An executor does not say which worker takes a task: each is asked by a tile, says what it lacks, and this is put
+    into a task of its own, which mostly it takes itself, as the others are busy (if not, it asks again).
     """
-    waiting = deque(tiles)
-    failed: dict[int, int] = {}  # attempts by tile
-    pending: dict[Future[Done | Missing], Tile] = {}
-    known: set[str] = set()  # workers that have what they need
-    broken = 0  # times in a row
 
-    def submit(tile: Tile, with_data: bool) -> None:
+    def __init__(self, pool: Pool, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any]) -> None:
+        self._pool, self._work, self._given, self._n_tiles = pool, work, given, len(tiles)
+        self.waiting = deque(tiles)
+        self._pending: dict[Future[Done | Missing], Tile] = {}
+        self._deliveries: set[Future[str]] = set()
+        self._known: set[str] = set()  # workers that have what they need
+        self._lacking: dict[str, tuple[str, ...]] = {}  # what others said that they lack
+        self._stalled = False  # somebody asks again, and has to wait for what is on its way
+        self._asked: dict[int, int] = {}  # how often a tile found a worker that lacked something
+        self._failed: dict[int, int] = {}  # attempts by tile
+        self._broken = 0  # times in a row
+
+    def results(self) -> Generator[Done]:
         try:
-            future = pool.executor.submit(run_tile, work, tile, given if with_data else {})
+            while self.waiting or self._pending:
+                try:
+                    self._submit()
+                    everything: set[Future[Any]] = {*self._pending, *self._deliveries}
+                    for future in futures.wait(everything, return_when=futures.FIRST_COMPLETED).done:
+                        if future in self._deliveries:
+                            self._delivered(future)
+                        elif (done := self._result(future)) is not None:
+                            yield done
+                except BrokenExecutor as error:
+                    self._renew(error)
+        finally:
+            left: set[Future[Any]] = {*self._pending, *self._deliveries}
+            for future in left:
+                future.cancel()
+
+    def _submit(self) -> None:
+        while len(self._deliveries) < len(self._lacking):
+            keys = {key for of in self._lacking.values() for key in of}
+            brought = {key: value for key, value in self._given.items() if key in keys}
+            self._deliveries.add(self._task(self.waiting or self._pending.values(), deliver, self._work, brought))
+        # One more than workers, so that none waits for this process; but at first each is asked what it has.
+        free = self._pool.workers - len(self._deliveries)
+        most = free + (max(1, free // 4) if len(self._known) >= self._pool.workers else 0)
+        while self.waiting and len(self._pending) < most and not self._stalled:
+            tile = self.waiting[0]
+            forgets = self._asked.get(tile.number, 0) >= ATTEMPTS  # a worker that keeps nothing gets all with the tile
+            future = self._task([tile], run_tile, self._work, tile, self._given if forgets else {})
+            self._pending[future] = self.waiting.popleft()
+
+    def _task(self, tiles: Iterable[Tile], *call: Any) -> Future[Any]:
+        try:
+            return self._pool.executor.submit(*call)
         except BrokenExecutor:
             raise
         except RuntimeError as error:
-            raise TileError(tile, len(tiles), f"found no workers, as the executor takes none: {error}") from error
-        pending[future] = tile
+            why = f"found no workers, as the executor takes none: {error}"
+            raise TileError(next(iter(tiles)), self._n_tiles, why) from error
 
-    def failure(tile: Tile, error: BaseException) -> None:
-        failed[tile.number] = failed.get(tile.number, 0) + 1
-        if failed[tile.number] == ATTEMPTS:
+    def _result(self, future: Future[Any]) -> Done | None:
+        """The sums of a tile; None if there are none yet."""
+        try:
+            found: Done | Missing = future.result()
+        except BrokenExecutor:
+            raise
+        except Exception as error:
+            self._failure(self._pending.pop(future), error)
+            return None
+        tile = self._pending.pop(future)
+        if isinstance(found, Missing):
+            self._asked[tile.number] = self._asked.get(tile.number, 0) + 1
+            self._stalled = found.worker in self._lacking
+            self._lacking[found.worker] = found.keys
+            self.waiting.appendleft(tile)
+            return None
+        self._known.add(found.worker)
+        self._broken = 0
+        return found
+
+    def _delivered(self, future: Future[str]) -> None:
+        self._deliveries.discard(future)
+        self._stalled = False
+        try:
+            worker = future.result()
+        except BrokenExecutor:
+            raise
+        except Exception as error:
+            self._lacking.clear()
+            self._failure(self.waiting.popleft() if self.waiting else next(iter(self._pending.values())), error)
+            return
+        self._known.add(worker)
+        self._lacking.pop(worker, None)
+
+    def _failure(self, tile: Tile, error: BaseException) -> None:
+        self._failed[tile.number] = self._failed.get(tile.number, 0) + 1
+        if self._failed[tile.number] == ATTEMPTS:
             why = f"failed {ATTEMPTS} times, the last time by {type(error).__name__}: {error}"
-            raise TileError(tile, len(tiles), why) from error
-        waiting.appendleft(tile)
+            raise TileError(tile, self._n_tiles, why) from error
+        if tile not in self._pending.values():
+            self.waiting.appendleft(tile)
 
-    try:
-        while waiting or pending:
-            # One more than workers, so that none waits for this process; but at first each is asked what it has.
-            most = pool.workers + (max(1, pool.workers // 4) if len(known) >= pool.workers else 0)
-            try:
-                while waiting and len(pending) < most:
-                    submit(waiting[0], with_data=False)
-                    waiting.popleft()
-                finished, _ = futures.wait(pending, return_when=futures.FIRST_COMPLETED)
-                for future in finished:
-                    tile = pending[future]
-                    try:
-                        found = future.result()
-                    except BrokenExecutor:
-                        raise
-                    except Exception as error:
-                        del pending[future]
-                        failure(tile, error)
-                        continue
-                    if isinstance(found, Missing):
-                        submit(tile, with_data=True)
-                        del pending[future]
-                        continue
-                    del pending[future]
-                    known.add(found.worker)
-                    broken = 0
-                    yield found
-            except BrokenExecutor as error:
-                broken += 1
-                lost = sorted(pending.values())
-                pending.clear()
-                known.clear()
-                waiting.extendleft(reversed(lost))
-                if broken >= ATTEMPTS or not pool.renewed():
-                    why = f"is lost, as the workers are gone, {broken} times in a row: {error}"
-                    raise TileError(waiting[0], len(tiles), why) from error
-    finally:
-        for future in pending:
-            future.cancel()
+    def _renew(self, error: BrokenExecutor) -> None:
+        """Go on with another executor, whose workers have nothing."""
+        self._broken += 1
+        self.waiting.extendleft(sorted(self._pending.values(), reverse=True))
+        for lost in (self._pending, self._deliveries, self._known, self._lacking):
+            lost.clear()
+        self._stalled = False
+        if self._broken >= ATTEMPTS or not self._pool.renewed():
+            why = f"is lost, as the workers are gone, {self._broken} times in a row: {error}"
+            raise TileError(self.waiting[0], self._n_tiles, why) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +167,7 @@ class OnPool(Parallel):
         given: Mapping[str, Any],
         progress: Callable[[Tile], Progress],
     ) -> Generator[Done]:
-        return results_of(held, work, tiles, given)
+        return Sweep(held, work, tiles, given).results()
 
 
 @dataclass(frozen=True)
@@ -217,7 +261,7 @@ class Processes(OnPool):
     Notes
     -----
     Processes are started afresh (spawned): a script that uses them needs ``if __name__ == "__main__":``. Samples go to
-    each about once, O(n m), and are held by each. Within one process the threads of a single call do the same with
+    each once, O(n m), and are held by each. Within one process the threads of a single call do the same with
     less memory; processes are for journals on many cores, for rehearsals of a cluster, and for builds without OpenMP.
     """
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from kcalib.parallel.plan import Tile
+from kcalib.parallel.store import Done, Store, worker_name
 from kcalib.parallel.transport import Parallel, TileError, counted
-from kcalib.parallel.work import Done, Progress, Store, Work, worker_name
+from kcalib.parallel.work import Progress, Work
 
 T = TypeVar("T")
 
@@ -263,7 +264,7 @@ def _serve(comm: Any, store: Store) -> str | None:
         try:
             sums = store.sums(work, tile, given, look)
             assert sums is not None
-            found: Done | Failed = Done(tile, sums, worker_name(), time.perf_counter() - start)
+            found: Done | Failed = Done(tile, sums, worker_name(), time.perf_counter() - start, store.told())
         except Ended:
             break
         except Exception as error:

@@ -28,8 +28,9 @@ from kcalib._version import __version__
 from kcalib.parallel.journal import Journal, Sweep
 from kcalib.parallel.plan import Grid, Tile, grid, runs
 from kcalib.parallel.reductions import BlockSums, Forms, MomentSums, Products, Reduction, added
-from kcalib.parallel.transport import Parallel, TileError
-from kcalib.parallel.work import ON_GPU, Done, Drawn, PlainCut, Prepared, Progress, Work, fingerprint, fingerprint_of
+from kcalib.parallel.store import Done, Outline, fingerprint, worker_name
+from kcalib.parallel.transport import Parallel, TileError, counted
+from kcalib.parallel.work import ON_GPU, Drawn, PlainCut, Prepared, Progress, Work
 
 FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
 COLUMNS_BYTES = 2**28  # of vectors, resampling weights, that a worker holds at a time
@@ -49,6 +50,8 @@ class Run:
         self.resumed = 0  # tiles that were in the journal
         self.tiles = 0
         self.on_gpus = 0  # tiles
+        self.sent: dict[str, int] = {}  # bytes of samples and vectors, by worker
+        self.returned = 0  # bytes of sums
 
     @contextmanager
     def with_journal(self) -> Iterator[None]:
@@ -88,7 +91,12 @@ class Run:
             return "`parallel` had nothing to share out, as no sum over pairs was needed"
         kept = f", {self.resumed} of them from the journal" if self.resumed else ""
         gpus = f", {self.on_gpus} on GPUs" if self.parallel.gpu else ""
-        return f"in parallel: {self.tiles} tiles{kept}{gpus}, {self.parallel.describe()}"
+        moved = ""
+        if self.sent:
+            most = "" if len({*self.sent.values()}) == 1 else "at most "
+            each = f"{most}{megabytes(max(self.sent.values()))} sent to each of {counted(len(self.sent), 'worker')}"
+            moved = f", {each}, {megabytes(self.returned)} of sums back"
+        return f"in parallel: {self.tiles} tiles{kept}{gpus}, {self.parallel.describe()}{moved}"
 
     def planned(self, work: Work) -> Work:
         """The work with the plan that the journal has begun it with, if there is one."""
@@ -124,8 +132,7 @@ class Run:
             with closing(self._results(work, wanted, given, progress_of)) as results:
                 for done in results:
                     arrived[done.tile.number] = done.sums
-                    self.on_gpus += ON_GPU in done.sums
-                    self.workers[done.worker] = self.workers.get(done.worker, 0) + 1
+                    self._count(done)
                     if journal is not None:
                         journal.add(key, done.tile.number, done.sums)
                     first = added(reduction, tiles, first, arrived)
@@ -139,6 +146,14 @@ class Run:
             journal.advance(key, first, reduction.state(), {}, finished=True)
         elif journal is not None:
             journal.keep(key, first, reduction.state())
+
+    def _count(self, done: Done) -> None:
+        """Who computed it, and what has moved."""
+        self.workers[done.worker] = self.workers.get(done.worker, 0) + 1
+        self.on_gpus += ON_GPU in done.sums
+        if done.worker != worker_name():
+            self.sent[done.worker] = self.sent.get(done.worker, 0) + done.received
+            self.returned += sum(values.nbytes for values in done.sums.values())
 
     def _results(
         self, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any], progress: Callable[[Tile], Progress]
@@ -159,6 +174,11 @@ class Run:
     def _open_journal(self) -> Journal:
         assert self.journal is not None
         return self.journal
+
+
+def megabytes(size: int) -> str:
+    """As in "1.25 MB"."""
+    return f"{size / 1e6:.3g} MB"
 
 
 def _here(operator: Any, why: str) -> Operator:
@@ -202,7 +222,7 @@ class SpreadOperator:
         work = self.parallel.planned(self._work("moments", {"second": second, "rows": rows}))
         assert isinstance(work.grid, Grid)
         sums = MomentSums(work.grid, rows=rows, second=second)
-        self.parallel.reduced(work, {self._key: problem}, sums)
+        self.parallel.reduced(work, self._given, sums)
         own = diagonal(problem, self.threads or 1) if trace and problem.symmetric else None
         row_sums = cut.left.restored(sums.row_sums)
         column_sums = row_sums if problem.symmetric else cut.right.restored(sums.column_sums)
@@ -220,7 +240,7 @@ class SpreadOperator:
         work = self._work("block_sums", {"size": size})
         work = self.parallel.planned(replace(work, grid=runs(n_blocks, size, self.entry_cost)))
         sums = BlockSums(n_blocks)
-        self.parallel.reduced(work, {self._key: self.problem}, sums)
+        self.parallel.reduced(work, self._given, sums)
         return sums.sums
 
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
@@ -260,7 +280,16 @@ class SpreadOperator:
 
     @cached_property
     def _key(self) -> str:
-        return fingerprint(self.problem)
+        return self._outline.key
+
+    @cached_property
+    def _outline(self) -> Outline:
+        return Outline(self.problem)
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """What workers need of the problem."""
+        return {**self._outline.arrays, self._key: self._outline}
 
     @cached_property
     def _cut(self) -> Cut | PlainCut:
@@ -278,11 +307,13 @@ class SpreadOperator:
             threads=parallel.threads_of_task,
             tile_size=parallel.tile_size,
         )
-        return Work(primitive, self._key, self.name, parallel.threads_of_task, options, pairs, vectors, parallel.gpu)
+        parts = tuple(self._outline.arrays)
+        threads = parallel.threads_of_task
+        return Work(primitive, self._key, parts, self.name, threads, options, pairs, vectors, parallel.gpu)
 
     def _with_vectors(self, primitive: str, vectors: np.ndarray | Drawn, dtype: str, sums: Reduction) -> None:
         if isinstance(vectors, np.ndarray):
             vectors = np.ascontiguousarray(self._cut.right.sorted(vectors))
-        key = fingerprint_of(vectors)
+        key = fingerprint(vectors)
         work = self.parallel.planned(self._work(primitive, {"dtype": dtype}, key))
-        self.parallel.reduced(work, {self._key: self.problem, key: vectors}, sums)
+        self.parallel.reduced(work, self._given | {key: vectors}, sums)

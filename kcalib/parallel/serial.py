@@ -9,8 +9,9 @@ from typing import Any
 
 from kcalib._backend.threads import resolve_threads
 from kcalib.parallel.plan import Tile
+from kcalib.parallel.store import Done, Store, worker_name
 from kcalib.parallel.transport import Parallel, counted
-from kcalib.parallel.work import Done, Progress, Store, Work, worker_name
+from kcalib.parallel.work import Progress, Work
 
 
 @dataclass(frozen=True, kw_only=True)

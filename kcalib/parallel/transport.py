@@ -1,7 +1,7 @@
 """What a transport is: who computes tiles, and how they get there and back. `Parallel` is the base of all.
 
 A transport is an object with its options, which a user passes as ``parallel=``. Transports know nothing of sums: they
-bring a `Work`, with what it needs, and a tile to a worker, which calls `work.run_tile`, and hand back what it returns,
+bring a `Work`, with what it needs, and a tile to a worker, which calls `store.run_tile`, and hand back what it returns,
 in any order. The order of summation, the journal and progress are those of `operator.SpreadOperator`.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from kcalib._backend.options import check_integer
 from kcalib.parallel.plan import Tile
-from kcalib.parallel.work import Done, Progress, Work
+from kcalib.parallel.store import Done
+from kcalib.parallel.work import Progress, Work
 
 T = TypeVar("T")
 

@@ -1,20 +1,16 @@
 """What a worker does: the sums of a tile, from the problem, which it gets once, and the tile's place.
 
 `Work` says what all tiles of a sweep have in common, and is sent with each; `computed` is a pure function of it, of the
-problem and of the vectors. `run_tile` is what transports to other processes call there: it keeps what it was sent.
+problem and of the vectors. `store` has both on a worker.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +24,6 @@ from kcalib.parallel.plan import Grid, Runs, Tile
 Progress = Callable[[float], None] | None
 Sums = dict[str, np.ndarray]
 ON_GPU = "on_gpu"  # among the sums of a tile: it was computed on a GPU
-KEPT = 4  # problems and vectors that a worker keeps: those of the sweep at hand, and of the one before
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,7 @@ class Work:
 
     primitive: str  # "moments", "block_sums", "matmul", "forms"
     problem: str  # fingerprint
+    parts: tuple[str, ...]  # and those of its arrays
     operator: str  # name, of the one that computes
     threads: int
     options: Mapping[str, Any]
@@ -56,28 +52,12 @@ class Work:
     @property
     def needs(self) -> tuple[str, ...]:
         """The fingerprints of what a worker must have."""
-        return (self.problem,) if self.vectors is None else (self.problem, self.vectors)
+        return (*self.parts, self.problem, *(() if self.vectors is None else (self.vectors,)))
 
     def fingerprint(self, library: str) -> str:
         """The same for the same numbers of every tile."""
         what = (library, self.primitive, self.problem, self.operator, sorted(self.options.items()), self.vectors)
         return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
-
-
-class Done(NamedTuple):
-    """The sums of a tile, and who computed them."""
-
-    tile: Tile
-    sums: Sums
-    worker: str
-    seconds: float
-
-
-class Missing(NamedTuple):
-    """The worker has not got what it needs; nothing was computed."""
-
-    tile: Tile
-    worker: str
 
 
 class Prepared:
@@ -258,101 +238,3 @@ COMPUTED: dict[str, Callable[[Work, Tile, Cut | PlainCut, Any, Progress], Sums]]
     "matmul": _matmul,
     "forms": _forms,
 }
-
-
-class Store:
-    """What a worker was sent, and has made of it, by fingerprint; what was not needed for longest goes first."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
-        self._lock = Lock()
-
-    def missing(self, work: Work) -> list[str]:
-        return [key for key in work.needs if key not in self._kept]
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-
-    def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Sums | None:
-        """Those of a tile, with what is `given` now or was before; None if something is missing."""
-        with self._lock:  # threads of one process make nothing twice
-            needed = [self._needed(work, key, given) for key in work.needs]
-            while len(self._kept) > KEPT:
-                self._kept.pop(next(iter(self._kept)))
-        if any(value is None for value in needed):
-            return None
-        prepared, *vectors = needed
-        return computed(work, tile, prepared, vectors[0] if vectors else None, progress)
-
-    def _needed(self, work: Work, key: str, given: Mapping[str, Any]) -> Any:
-        value = self._kept.pop(key, None)
-        if value is None and key in given:
-            value = self._made(work, key, given[key])
-        if value is not None:
-            self._kept[key] = value
-        return value
-
-    def _made(self, work: Work, key: str, value: Any) -> Any:
-        if isinstance(value, PairProblem):
-            prepared = Prepared(value, work.operator, work.threads, work.gpu)
-            assert prepared.cut  # is made now, by one thread
-            return prepared
-        if isinstance(value, Drawn):
-            columns = value.weights.values(value.begin, value.end, threads=work.threads)
-            return np.ascontiguousarray(self._kept[work.problem].cut.right.sorted(columns))
-        return value
-
-
-_store = Store()  # of a worker process
-
-
-def forget() -> None:
-    """Drop what this process keeps as a worker."""
-    _store.clear()
-
-
-def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
-    """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
-    start = time.perf_counter()
-    found = _store.sums(work, tile, given)
-    if found is None:
-        return Missing(tile, worker_name())
-    return Done(tile, found, worker_name(), time.perf_counter() - start)
-
-
-def worker_name() -> str:
-    """Machine and process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def fingerprint(problem: PairProblem) -> str:
-    """The same for the same H, whichever process asks."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((problem.kernel, problem.target, problem.predicted, problem.symmetric)).encode())
-    for side in (problem.left, problem.columns):
-        _, (points, marks, labels) = side.__reduce__()
-        for array in (points, marks, labels):
-            _add(digest, array)
-        if problem.symmetric:
-            break
-    _add(digest, problem.table)
-    return digest.hexdigest()
-
-
-def fingerprint_of(vectors: np.ndarray | Drawn) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    if isinstance(vectors, Drawn):
-        digest.update(repr(vectors).encode())
-    else:
-        _add(digest, vectors)
-    return digest.hexdigest()
-
-
-def _add(digest: Any, array: Any) -> None:
-    if array is None:
-        digest.update(b"none")
-        return
-    values = np.ascontiguousarray(arrays.to_host(array))
-    digest.update(repr((values.shape, values.dtype.str)).encode())
-    digest.update(values.view(np.uint8).reshape(-1).data if values.size else b"")

@@ -18,7 +18,7 @@ from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.methods import Consistency
 from kcalib.parallel import Executor, Processes, Serial, TileError
-from kcalib.parallel.work import Done, Store
+from kcalib.parallel.store import Done, Store
 
 KERNEL = Exponential(0.3)
 TILES = Serial(tile_size=100)

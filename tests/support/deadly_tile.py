@@ -9,7 +9,7 @@ from typing import Any
 from distributed import WorkerPlugin
 
 from kcalib.parallel import dask
-from kcalib.parallel.work import run_tile
+from kcalib.parallel.store import run_tile
 
 DEADLY = 7
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 import kcalib
 from kcalib.kernels import Exponential
 from kcalib.parallel import mpi
-from kcalib.parallel.work import Store
+from kcalib.parallel.store import Store
 
 KERNEL, TILE = Exponential(0.5), 192
 
@@ -60,10 +60,12 @@ def main(folder: str, what: str, journal: str | None = None) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parallel = kcalib.parallel.MPI(threads=64 if what == "crowded" else 1, journal=journal, tile_size=TILE)
-        value = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel).value
+        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel)
+        value = found.value
         if what == "calls":
             blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
             test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=parallel)
+            say(found.operator_reason)
             say(value, blocks.value, blocks.standard_error, test.statistic)
             try:
                 kcalib.skce(y, p, kernel="none", parallel=parallel)

@@ -1,0 +1,192 @@
+"""What a worker was sent and keeps, and what transports to other processes call there.
+
+A problem goes in parts, an array each, by their fingerprints: problems that have an array in common (H and the kernel's
+matrix have their points, sweeps over drawn targets all but their marks) bring it to a worker once. What the last sweeps
+did not need is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.parallel.plan import Tile
+from kcalib.parallel.work import Drawn, Prepared, Progress, Sums, Work, computed
+
+SWEEPS = 3  # of which a worker keeps what they need
+
+
+class Done(NamedTuple):
+    """The sums of a tile, and who computed them."""
+
+    tile: Tile
+    sums: Sums
+    worker: str
+    seconds: float
+    received: int = 0  # bytes of samples and vectors that the worker was sent since it told last
+
+
+class Missing(NamedTuple):
+    """The worker has not got what it needs; nothing was computed."""
+
+    worker: str
+    keys: tuple[str, ...]
+
+
+class Outline:
+    """A problem without its arrays, which are named by their fingerprints; in the process that made it, the problem."""
+
+    def __init__(self, problem: PairProblem) -> None:
+        self.problem: PairProblem | None = problem
+        self.arrays: dict[str, Any] = {}
+        self.sides = [self._parts(side) for side in (problem.left, problem.right) if side is not None]
+        self.table = self._part(problem.table)
+        self.rest = problem.kernel, problem.target, problem.predicted
+
+    @property
+    def key(self) -> str:
+        """The same for the same H, whichever process asks."""
+        return _digest(repr((self.sides, self.table, self.rest)).encode())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"problem": None, "arrays": {}}
+
+    def made(self, kept: Mapping[str, Any]) -> PairProblem:
+        """The problem, from the arrays that are kept."""
+        if self.problem is not None:
+            return self.problem
+        left, *right = (Side.of(*(None if key is None else kept[key] for key in side)) for side in self.sides)
+        kernel, target, predicted = self.rest
+        table = None if self.table is None else kept[self.table]
+        return PairProblem(left, right[0] if right else None, kernel, target, predicted, table)
+
+    def _parts(self, side: Side) -> tuple[str | None, ...]:
+        return tuple(self._part(array) for array in side.parts())
+
+    def _part(self, array: Any) -> str | None:
+        if array is None:
+            return None
+        key = fingerprint(array)
+        self.arrays[key] = array
+        return key
+
+
+class Recent:
+    """The keys of what the last sweeps needed."""
+
+    def __init__(self) -> None:
+        self._needs: list[tuple[str, ...]] = []
+
+    def unused(self, needs: tuple[str, ...], keys: Iterable[str]) -> list[str]:
+        """Those of the keys that neither a sweep with these needs wants, nor one of those before."""
+        self._needs = [*(one for one in self._needs if one != needs), needs][-SWEEPS:]
+        used = {key for one in self._needs for key in one}
+        return [key for key in keys if key not in used]
+
+
+class Store:
+    """What a worker was sent, and has made of it, by fingerprint."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+        self._recent = Recent()
+        self._received = 0
+        self._lock = Lock()
+
+    def missing(self, work: Work) -> tuple[str, ...]:
+        return tuple(key for key in work.needs if key not in self._kept)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+    def keep(self, work: Work, given: Mapping[str, Any], *, sent: bool = False) -> dict[str, Any]:
+        """Take what the work needs of what is given, and hand out what there is of it.
+
+        `sent`: the caller was sent all of it just now, what it has already, too.
+        """
+        with self._lock:  # threads of one process make nothing twice
+            for key in dict.fromkeys(work.needs):
+                if key in given and (sent or key not in self._kept):
+                    self._received += getattr(given[key], "nbytes", 0)
+                if key in given and key not in self._kept:
+                    self._kept[key] = self._made(work, given[key])
+            for key in self._recent.unused(work.needs, list(self._kept)):
+                del self._kept[key]
+            return {key: self._kept[key] for key in work.needs if key in self._kept}
+
+    def told(self) -> int:
+        """Bytes that were received since it was asked last."""
+        with self._lock:
+            received, self._received = self._received, 0
+        return received
+
+    def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Sums | None:
+        """Those of a tile, with what is `given` now or was before; None if something is missing."""
+        needed = self.keep(work, given)
+        if len(needed) < len({*work.needs}):  # a vector may be an array of the problem, such as ones
+            return None
+        vectors = None if work.vectors is None else needed[work.vectors]
+        return computed(work, tile, needed[work.problem], vectors, progress)
+
+    def _made(self, work: Work, value: Any) -> Any:
+        if isinstance(value, Outline):
+            prepared = Prepared(value.made(self._kept), work.operator, work.threads, work.gpu)
+            assert prepared.cut  # is made now, by one thread
+            return prepared
+        if isinstance(value, Drawn):
+            columns = value.weights.values(value.begin, value.end, threads=work.threads)
+            return np.ascontiguousarray(self._kept[work.problem].cut.right.sorted(columns))
+        return value
+
+
+_store = Store()  # of a worker process
+
+
+def forget() -> None:
+    """Drop what this process keeps as a worker."""
+    _store.clear()
+
+
+def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
+    """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
+    start = time.perf_counter()
+    found = _store.sums(work, tile, given)
+    if found is None:
+        return Missing(worker_name(), _store.missing(work))
+    return Done(tile, found, worker_name(), time.perf_counter() - start, _store.told())
+
+
+def deliver(work: Work, given: Mapping[str, Any]) -> str:
+    """Let a worker process, whichever it is, keep what is `given`; its name."""
+    _store.keep(work, given, sent=True)
+    return worker_name()
+
+
+def worker_name() -> str:
+    """Machine and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def fingerprint(value: Any) -> str:
+    """The same for the same numbers, or resampling weights."""
+    if isinstance(value, Drawn):
+        return _digest(repr(value).encode())
+    numbers = np.ascontiguousarray(arrays.to_host(value))
+    return _digest(repr((numbers.shape, numbers.dtype.str)).encode(), numbers)
+
+
+def _digest(text: bytes, numbers: np.ndarray | None = None) -> str:
+    digest = hashlib.blake2b(text, digest_size=16)
+    if numbers is not None and numbers.size:
+        digest.update(numbers.view(np.uint8).reshape(-1).data)
+    return digest.hexdigest()

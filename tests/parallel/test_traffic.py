@@ -1,0 +1,122 @@
+"""What moves: samples once to each worker, whatever is computed from them; tasks of some hundred bytes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import re
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+
+import kcalib
+from kcalib.distributions import Normal
+from kcalib.kernels import Exponential
+from kcalib.parallel import Dask, Executor, Serial
+from kcalib.parallel.store import Missing, Recent, deliver, run_tile
+
+KERNEL = Exponential(0.3)
+N, M, TILE = 3000, 10, 500
+WITH_LAW = 8 * N * (M + 1 + M * (M + 1) // 2)  # predictions, labels, and marks of the law given the predictions
+TASK = 1500  # bytes, at most
+SENT = re.compile(r"(?P<bytes>[\d.e+]+) MB sent to each of (?P<workers>\d+) workers?, [\d.e+-]+ MB of sums back")
+
+
+class Weighed(ProcessPoolExecutor):
+    """How many bytes are pickled for workers."""
+
+    def __init__(self, workers):
+        super().__init__(workers, multiprocessing.get_context("spawn"))
+        self.tasks, self.brought = [], []
+
+    def submit(self, function, *args):
+        size = len(pickle.dumps((function, *args), protocol=5))
+        (self.brought if function is deliver else self.tasks).append(size)
+        return super().submit(function, *args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_samples_go_to_each_process_once(workers):
+    """Of two that start, one may take what the other asked for: an executor does not say who gets a task."""
+    y, p = softmax_problem(N, M, seed=1)
+    with Weighed(workers) as pool:
+        parallel = Executor(pool, tile_size=TILE)
+        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel)
+        said = SENT.search(found.operator_reason)
+        assert WITH_LAW <= sum(pool.brought) / workers <= WITH_LAW * (2 - 1 / workers) + 5000
+        assert float(said["bytes"]) * 1e6 == pytest.approx(WITH_LAW, rel=0.01 if workers == 1 else 1.0)
+        pool.brought.clear()
+        kcalib.calibration_test(y, p, kernel=KERNEL, method="distribution_free", parallel=parallel)
+        assert sum(pool.brought) == 0  # the same matrix, which is there
+        assert max(pool.tasks) < TASK
+
+
+@pytest.mark.slow
+def test_points_go_once_where_targets_are_drawn():
+    """A sweep for each of 99 draws of the targets: what is sent is a column of marks or two."""
+    rng = np.random.default_rng(0)
+    mean, n = rng.normal(size=900), 900
+    y, p = rng.normal(mean), Normal(mean, np.ones(n))
+    with Weighed(1) as pool:
+        kcalib.calibration_test(y, p, method=kcalib.methods.Exact(99), seed=0, parallel=Executor(pool, tile_size=400))
+    assert len(pool.brought) >= 100
+    assert (
+        sum(size > max(pool.brought) - n * 8 for size in pool.brought) <= 2
+    )  # the others lack the points, 2 n numbers
+    assert max(pool.tasks) < TASK
+
+
+def test_a_worker_that_keeps_nothing_gets_all_with_the_tile():
+    """As where each task has a process of its own."""
+    y, p = softmax_problem(600, 4, seed=1)
+    with Forgetful(2) as pool:
+        found = kcalib.skce(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=200))
+    assert found == kcalib.skce(y, p, kernel=KERNEL)
+
+
+class Forgetful(ThreadPoolExecutor):
+    def submit(self, function, *args):
+        return super().submit(afresh, function, *args)
+
+
+def afresh(function, work, *args):
+    if function is deliver:
+        return "somebody"
+    tile, given = args
+    store = kcalib.parallel.store.Store()
+    sums = store.sums(work, tile, given)
+    return Missing("somebody", store.missing(work)) if sums is None else run_tile(work, tile, given)
+
+
+def test_what_the_last_sweeps_did_not_need_is_dropped():
+    recent = Recent()
+    assert recent.unused(("a", "b"), ["a", "b"]) == []
+    for vector in "cde":
+        recent.unused(("a", vector), [])
+    assert recent.unused(("a", "e"), ["a", "b", "c", "d", "e"]) == ["b"]
+    assert recent.unused(("f",), ["a", "b", "c", "d", "e"]) == ["b", "c"]
+
+
+def test_nothing_is_sent_within_a_process():
+    y, p = softmax_problem(600, 4, seed=1)
+    found = kcalib.skce(y, p, full_output=True, parallel=Serial(tile_size=200))
+    assert "sent" not in found.operator_reason
+
+
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*distributed:DeprecationWarning")
+def test_samples_go_to_each_worker_of_dask_once():
+    distributed = pytest.importorskip("distributed")
+    y, p = softmax_problem(N, M, seed=1)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        parallel = Dask(client, tile_size=TILE)
+        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel)
+        assert float(SENT.search(found.operator_reason)["bytes"]) * 1e6 == pytest.approx(WITH_LAW, rel=0.01)
+        blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
+        assert float(SENT.search(blocks.operator_reason)["bytes"]) * 1e6 == pytest.approx(8 * N * (M + 1), rel=0.01)

@@ -136,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     _add_reading(compare)
     _add_comparing(compare)
     _add_streaming(compare)
+    _add_workers(compare)
     compare.add_argument("--columns", dest="n_columns", metavar="INT", type=int, help="columns of features in pieces")
     compare.add_argument(
         "--part", metavar="INT", type=integer(0, 2**23 - 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kcalib._backend.options import SEED, OptionError
 from kcalib._command.arguments import CANONICAL
@@ -14,6 +15,7 @@ from kcalib._command.jobs import Failure, Job, check_no_states, collected, named
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.method_options import flag
+from kcalib._command.parallel import check_parallel, shared_out, with_workers
 from kcalib._command.state_arguments import STATE, given_kernel
 from kcalib._command.streamed import check_streaming, completed, made, of_forecasts, opened, respelled, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, write
@@ -31,7 +33,7 @@ from kcalib.streaming import ComparisonState, load
 COMMAND = "compare"  # what errors that are of no single file name
 OF_SAMPLES = (
     "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
-    "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads",
+    "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
 
 
@@ -41,12 +43,25 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if len(jobs) == 1 and jobs[0].path.suffix == STATE:
         return _written(_of_state(jobs[0], arguments, failures), jobs, failures, arguments)
     check_no_states(jobs, arguments)
+    if arguments.bandwidth is not None and arguments.metric != "skce":
+        arguments.usage_error(f"--bandwidth is for --metric skce, not for {arguments.metric}; leave it out")
+    if arguments.parallel is not None:
+        check_parallel(arguments)
+        options = _options(arguments, jobs, in_pieces=False)
+        return with_workers(arguments, lambda: _at_once(jobs, arguments, options, failures))
     unable = _unstreamable(arguments)
     _check_pieces(arguments, jobs, unable)
     in_pieces = wants_stream(jobs, arguments, unable)
     options = _options(arguments, jobs, in_pieces)
     if in_pieces:
         return _written(_in_pieces(jobs, arguments, failures), jobs, failures, arguments)
+    return _at_once(jobs, arguments, options, failures)
+
+
+def _at_once(
+    jobs: Sequence[Job], arguments: argparse.Namespace, options: MetricOptions, failures: list[Failure]
+) -> int:
+    """Of files that are read whole; the exit code."""
     whole: dict[str, Data] = {}  # as in the files, not seen through the lens
     models: dict[str, Data] = {}
     for job in jobs:
@@ -58,8 +73,9 @@ def run_compare(arguments: argparse.Namespace) -> int:
             _check_same_samples(data, *next(iter(whole.items())))
     comparison = None
     if not failures:
-        with collected(failures, COMMAND):
-            comparison = comparison_of(models, arguments.metric, arguments.confidence_level, options)
+        with collected(failures, COMMAND), shared_out(arguments.parallel) as run:
+            shared = replace(options, parallel=run)
+            comparison = comparison_of(models, arguments.metric, arguments.confidence_level, shared)
     return _written(comparison, jobs, failures, arguments)
 
 
@@ -115,8 +131,6 @@ def _check_pieces(arguments: argparse.Namespace, jobs: Sequence[Job], unable: st
     """Usage errors of options of samples in pieces."""
     if arguments.part is not None and arguments.checkpoint is None:
         arguments.usage_error("--part needs --checkpoint FILE, which can be merged with those of other parts")
-    if arguments.bandwidth is not None and arguments.metric != "skce":
-        arguments.usage_error(f"--bandwidth is for --metric skce, not for {arguments.metric}; leave it out")
     check_streaming(arguments, unable)
     if arguments.stream and sum(job.path == STDIN for job in jobs):
         arguments.usage_error("standard input is one file of one model; write it to a file, or leave out --stream")
@@ -140,7 +154,7 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
         arguments.usage_error(f"{twice[0]} is given twice")
     if arguments.n_columns is not None and not in_pieces:
         arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
-    given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed")}
+    given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed", "parallel")}
     # Sums of all metrics are added up in pieces, by threads.
     options = MetricOptions(kernel=given_kernel(arguments), threads=None if in_pieces else arguments.threads, **given)
     try:

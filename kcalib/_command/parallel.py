@@ -1,4 +1,4 @@
-"""`--parallel`: the workers of `kcalib evaluate`, and how it ends when it is told to stop."""
+"""`--parallel`: the workers of `kcalib evaluate` and `kcalib compare`, and how these end when they are told to stop."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def check_parallel(arguments: argparse.Namespace) -> None:
         ("--stream", arguments.stream),
         ("--rows", arguments.rows),
         ("--checkpoint-every", arguments.checkpoint_every),
+        ("--part", getattr(arguments, "part", None) is not None),
     ):
         if given:
             arguments.usage_error(f"{name} is for sums over a file in pieces, --parallel for all pairs; leave one out")

@@ -1,4 +1,4 @@
-"""`kcalib evaluate --parallel`: who computes, journals, signals, and errors that can be followed."""
+"""`kcalib evaluate` and `kcalib compare` with --parallel: who computes, journals, signals, and errors to follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from problems import softmax_problem
 
+import kcalib
 from kcalib._command.cli import main
+from kcalib.parallel import Serial
 
 FAST = ["--json", "--bandwidth", "0.5"]
 
@@ -64,10 +66,20 @@ def test_errors_name_what_is_at_fault(model, capsys, tmp_path):
     )
 
 
-def test_compare_has_no_workers(model, capsys):
-    """An option that is not there is better than one that is ignored."""
-    assert main(["compare", model, model, "--parallel", "processes:1"]) == 2
-    assert "unrecognized arguments: --parallel" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--metric", "ece"], "--parallel has no meaning for the metric 'ece', only for 'skce', 'ckce'"),
+        (["--part", "1"], "--part is for sums over a file in pieces, --parallel for all pairs"),
+        (["--stream"], "--stream is for sums over a file in pieces"),
+        (["--metric", "ckce", "--bandwidth", "1"], "--bandwidth is for --metric skce"),
+    ],
+)
+def test_usage_of_compare(model, capsys, options, message):
+    assert main(["compare", model, "other.npz", "--parallel", "processes:1", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["compare", "all.kcalib", "--parallel", "processes:1"]) == 2
+    assert "--parallel is for predictions, and all.kcalib is a state" in capsys.readouterr().err
 
 
 def test_without_mpi4py(model, capsys, monkeypatch):
@@ -104,6 +116,30 @@ def test_processes_give_the_same_numbers_and_resume(tmp_path, capsys):
         assert "2 processes of 1 thread" in found["skce"]["operator_reason"]
     assert "from the journal" in again["skce"]["operator_reason"]
     assert "of another call" in evaluated(capsys, *shared, "--resume", "--bandwidth", "0.6", code=1).err
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("metric", ["skce", "ckce"])
+def test_compare(tmp_path, capsys, metric):
+    y, p = softmax_problem(5000, 5, seed=0)
+    files = [str(tmp_path / name) for name in ("right.npz", "other.npz")]
+    for file, probs in zip(files, (p, np.roll(p, 1, axis=1)), strict=True):
+        np.savez(file, labels=y, probs=probs)
+    options = ["compare", *files, "--json", "--metric", metric]
+
+    def compared(*more, code=0):
+        assert main([*options, *more]) == code
+        out = capsys.readouterr()
+        return json.loads(out.out)["comparison"] if code == 0 else out.err
+
+    one = kcalib.compare(y, {"right": p, "other": np.roll(p, 1, axis=1)}, metric=metric, parallel=Serial())
+    shared = ["--parallel", "processes:2", "--checkpoint", str(tmp_path / "tiles")]
+    first, again = compared(*shared), compared(*shared, "--resume")
+    for found in first, again:
+        assert found["differences"][0]["difference"] == pytest.approx(one.differences[0].difference, rel=1e-9)
+        assert "2 processes of 1 thread" in found["operator_reason"]
+    assert ("from the journal" in again["operator_reason"]) == (metric == "skce")
+    assert "tiles exists; go on from it by --resume, or remove it" in compared(*shared, code=1)
 
 
 @pytest.mark.cluster

@@ -83,7 +83,8 @@ def unpacked(data: bytes, name: str) -> Content:
     """
     _check_start(data[: PROLOGUE.size], len(data), name)
     _, version, header_size, _ = PROLOGUE.unpack(data[: PROLOGUE.size])
-    if _digest(data[:-DIGEST]) != data[-DIGEST:]:
+    view = memoryview(data)  # of whose parts there are no copies
+    if _digest(view[:-DIGEST]) != view[-DIGEST:]:
         raise ValueError(f"{name} is damaged: its checksum is not that of its contents; take a copy, or make it again")
     begin = PROLOGUE.size + header_size
     try:
@@ -95,7 +96,7 @@ def unpacked(data: bytes, name: str) -> Content:
         up_to = f"this version, {__version__}, reads format {VERSION}"
         raise ValueError(f"{name} was written by kcalib {library} in format {version}, but {up_to}; update kcalib")
     try:
-        arrays = {key: _array(data[begin:-DIGEST], entry) for key, entry in header["arrays"].items()}
+        arrays = {key: _array(view[begin:-DIGEST], entry) for key, entry in header["arrays"].items()}
         options = {key: restored(value) for key, value in header["options"].items()}
         return Content(str(header["kind"]), options, arrays, header.get("run"))
     except UnknownError as error:
@@ -157,7 +158,7 @@ def _check_start(start: bytes, size: int, name: str) -> None:
         raise ValueError(f"{name} is damaged: it has {size} bytes, but says {total}; take a copy, or make it again")
 
 
-def _array(data: bytes, entry: Mapping[str, Any]) -> np.ndarray:
+def _array(data: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
     dtype, shape, offset = entry["dtype"], tuple(entry["shape"]), entry["offset"]
     if dtype not in DTYPES or offset < 0 or any(not isinstance(length, int) or length < 0 for length in shape):
         raise ValueError
@@ -172,5 +173,5 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _digest(data: bytes) -> bytes:
+def _digest(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST, person=b"kcalib state").digest()

@@ -338,8 +338,9 @@ def draw_pit(axes: Any, curve: Any, color: Any) -> None:
 
 
 def _diagonal(axes: Any, span: Sequence[float], tones: Tones) -> None:
-    """Straight on either scale."""
-    axes.plot(span, span, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    """Straight on either scale; another model may have drawn it already."""
+    if not any(line.get_gid() == "diagonal" and tuple(line.get_xdata()) == tuple(span) for line in axes.lines):
+        axes.plot(span, span, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2, gid="diagonal")
 
 
 def _style(axes: Any, tones: Tones) -> None:

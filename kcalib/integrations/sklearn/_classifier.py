@@ -1,0 +1,320 @@
+"""A classifier and its recalibration as one classifier, by cross-validation or for a classifier that is fitted."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.model_selection import check_cv
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, _routing_enabled, process_routing
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import (
+    _check_method_params,
+    _check_sample_weight,
+    check_is_fitted,
+    has_fit_parameter,
+)
+
+from kcalib.integrations.sklearn._methods import both_columns, checked_labels, fitted_to, recalibrator_of
+from kcalib.recalibration import Recalibrator
+
+try:
+    from sklearn.frozen import FrozenEstimator
+except ImportError:  # before scikit-learn 1.6
+    FrozenEstimator = ()
+
+__all__ = ["RecalibratedClassifier"]
+
+
+class Pair(NamedTuple):
+    """A fitted classifier and the recalibration of what it predicts."""
+
+    estimator: Any
+    recalibrator: Recalibrator
+
+
+class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """A classifier whose predicted probabilities are recalibrated, as by scikit-learn's `CalibratedClassifierCV`.
+
+    The classifier is fitted to parts of the samples and predicts the others; the recalibration is fitted to these
+    predictions, and the classifier then to all samples. One that is fitted already is kept as it is: wrap it in a
+    ``FrozenEstimator``, or say ``cv="prefit"``; all samples are then for the recalibration.
+
+    Parameters
+    ----------
+    estimator : classifier
+        With ``predict_proba``, or else ``decision_function``, whose values are taken as logits.
+    method : str or kcalib.recalibration.Recalibrator
+        "temperature", "platt", "beta", "isotonic", "histogram", "venn_abers", "vector", "matrix", "dirichlet", or an
+        instance with options, which is not changed.
+        Parameters of an instance are found in a grid as ``method__...``.
+    cv : int, cross-validation generator, iterable or "prefit", optional
+        As in scikit-learn; default 5 folds that keep the classes' frequencies.
+    ensemble : bool
+        Keep a classifier and a recalibration for each fold and average what they predict, in place of one of all
+        samples. Averages of calibrated predictions are under-confident if these differ.
+    n_jobs : int, optional
+        Folds at once, as in scikit-learn.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (m,)
+        Labels, in the order of the columns that are predicted.
+    pairs_ : list
+        Fitted ``estimator`` and ``recalibrator``; one pair, or one for each fold.
+    n_features_in_, feature_names_in_
+        Of the classifier, where it has them.
+
+    Warns
+    -----
+    UserWarning
+        By `fit`, if there are sample weights that the classifier does not take.
+
+    See Also
+    --------
+    ProbabilityRecalibrator : For probabilities that were predicted elsewhere.
+    sklearn.calibration.CalibratedClassifierCV : With scikit-learn's own methods.
+
+    Notes
+    -----
+    The recalibration sees classifiers that were fitted to fewer samples than the one it is then used with. Time: that
+    of k + 1 fits of the classifier for k folds, or of k.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import kcalib
+    >>> from kcalib.integrations.sklearn import RecalibratedClassifier
+    >>> X, y = make_classification(2000, n_informative=3, random_state=0)
+    >>> model = make_pipeline(StandardScaler(), RecalibratedClassifier(GaussianNB(), method="temperature"))
+    >>> model.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:])
+    0.877
+    >>> float(model[-1].pairs_[0].recalibrator.temperature_.round(1))
+    1.5
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        method: Any = "temperature",
+        cv: Any = None,
+        ensemble: bool = False,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.ensemble = ensemble
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> RecalibratedClassifier:
+        """Fit classifier and recalibration.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix, shape (n, features)
+            As the classifier takes it.
+        y : array_like, shape (n,)
+            Labels.
+        sample_weight : array_like, shape (n,), optional
+            Non-negative weights, of both fits.
+        **fit_params
+            For the ``fit`` of the classifier, and of the splitter with metadata routing.
+
+        Returns
+        -------
+        RecalibratedClassifier
+            Itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As the classifier and the method; if a class has fewer samples than there are folds.
+        NotFittedError
+            If the classifier should have been fitted already.
+        """
+        recalibrator_of(self.method)
+        y = checked_labels(y)
+        X, y, sample_weight = indexable(X, y, sample_weight)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X)
+        classes, encoded = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            count = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
+            raise ValueError(f"y has samples of {count}: {classes.tolist()}; a classifier needs at least 2")
+        routed = self._routed(sample_weight, fit_params)
+        if self.is_prefit:
+            self._fit_to_prefit(X, encoded, sample_weight, classes)
+        else:
+            self._fit_to_folds(X, y, encoded, sample_weight, classes, *routed)
+        self.classes_ = classes
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.pairs_[0].estimator, name):
+                setattr(self, name, getattr(self.pairs_[0].estimator, name))
+        return self
+
+    @property
+    def is_prefit(self) -> bool:
+        """Whether the classifier is kept as it is."""
+        return isinstance(self.estimator, FrozenEstimator) or (isinstance(self.cv, str) and self.cv == "prefit")
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Recalibrated probabilities.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix, shape (n, features)
+            As the classifier takes it.
+
+        Returns
+        -------
+        ndarray, shape (n, m)
+            Probabilities in the order of `classes_`.
+        """
+        check_is_fitted(self)
+        each = []
+        for estimator, recalibrator in self.pairs_:
+            p, are_logits = predictions(estimator, X, self.classes_)
+            each.append(recalibrator.transform(p, from_logits=are_logits))
+        return np.asarray(each[0] if len(each) == 1 else np.mean(each, axis=0))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix, shape (n, features)
+            As the classifier takes it.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            Labels.
+        """
+        p = self.predict_proba(X)
+        return np.asarray(self.classes_[np.argmax(p, axis=1)])
+
+    def _fit_to_prefit(self, X: Any, encoded: np.ndarray, sample_weight: Any, classes: np.ndarray) -> None:
+        check_is_fitted(self.estimator)
+        p, are_logits = predictions(self.estimator, X, classes)
+        self.pairs_ = [Pair(self.estimator, fitted_to(self.method, p, encoded, sample_weight, are_logits))]
+
+    def _fit_to_folds(
+        self, X: Any, y: Any, encoded: np.ndarray, sample_weight: Any, classes: np.ndarray, given: Any, of_split: Any
+    ) -> None:
+        folds = check_cv(self.cv, y, classifier=True)
+        k = folds.get_n_splits(X, y, **of_split)
+        fewest = int(np.argmin(np.bincount(encoded)))
+        count = int(np.bincount(encoded)[fewest])
+        if count < k and (self.cv is None or isinstance(self.cv, int)):
+            raise ValueError(
+                f"class {classes[fewest].item()!r} has {count} of the {len(y)} samples, fewer than the {k} folds; pass "
+                "a lower cv=, or more samples"
+            )
+        splits = list(folds.split(X, y, **of_split))
+        fitted = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fitted)(self.estimator, X, y, train, test, given, classes) for train, test in splits
+        )
+        weights = [None if sample_weight is None else sample_weight[test] for _, test in splits]
+        if self.ensemble:
+            self.pairs_ = [
+                Pair(estimator, fitted_to(self.method, p, encoded[test], weight, are_logits))
+                for (estimator, p, are_logits), (_, test), weight in zip(fitted, splits, weights)
+            ]
+            return
+        left_out = np.concatenate([test for _, test in splits])
+        recalibrator = fitted_to(
+            self.method,
+            np.concatenate([p for _, p, _ in fitted]),
+            encoded[left_out],
+            None if sample_weight is None else sample_weight[left_out],
+            fitted[0][2],
+        )
+        self.pairs_ = [Pair(clone(self.estimator).fit(X, y, **given), recalibrator)]
+
+    def _routed(self, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the classifier's `fit` and the splitter get."""
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
+            return routed.estimator.fit, routed.splitter.split
+        given = dict(fit_params)
+        if sample_weight is not None and not self.is_prefit:
+            if has_fit_parameter(self.estimator, "sample_weight"):
+                given["sample_weight"] = sample_weight
+            else:
+                warnings.warn(
+                    f"{type(self.estimator).__name__}.fit takes no sample_weight: only the recalibration is weighted",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return given, {}
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Where metadata of `fit` go: to itself, to the classifier, to the splitter.
+
+        Returns
+        -------
+        MetadataRouter
+            As scikit-learn asks for it.
+        """
+        fit = MethodMapping()
+        return (
+            MetadataRouter(owner=type(self).__name__)
+            .add_self_request(self)
+            .add(estimator=self.estimator, method_mapping=fit.add(caller="fit", callee="fit"))
+            .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import get_tags
+
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = get_tags(self.estimator).input_tags.sparse
+        return tags
+
+    def _more_tags(self) -> dict[str, Any]:  # before scikit-learn 1.6
+        reason = "folds depend on the order of the samples, and those of weight 0 are in them"
+        return {"_xfail_checks": {"check_sample_weights_invariance": reason}}
+
+
+def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Predictions of all classes, shape (n, m), and whether they are logits.
+
+    Classes that the estimator did not see have the probability 0.
+    """
+    are_logits = not hasattr(estimator, "predict_proba")
+    if are_logits and not hasattr(estimator, "decision_function"):
+        raise TypeError(
+            f"{type(estimator).__name__} has neither predict_proba nor decision_function, so that there is nothing to "
+            "recalibrate"
+        )
+    p = np.asarray((estimator.decision_function if are_logits else estimator.predict_proba)(X))
+    p = both_columns(p, are_logits) if are_logits else p
+    place = np.searchsorted(classes, estimator.classes_)
+    if not np.isin(estimator.classes_, classes).all():
+        unknown = [one for one in estimator.classes_.tolist() if one not in classes]
+        raise ValueError(f"y has no samples of the classes {unknown}, which the fitted classifier predicts")
+    if len(place) == len(classes):
+        return p, are_logits
+    if are_logits:
+        missing = sorted(set(classes.tolist()) - set(estimator.classes_.tolist()))
+        raise ValueError(f"a part of the samples has none of the classes {missing}; pass another cv=")
+    every = np.zeros((len(p), len(classes)), dtype=p.dtype)
+    every[:, place] = p
+    return every, are_logits
+
+
+def _fitted(
+    estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, given: dict[str, Any], classes: np.ndarray
+) -> tuple[Any, np.ndarray, bool]:
+    """A classifier of the training part, and what it predicts of the other."""
+    own = _check_method_params(X, given, indices=train)
+    fitted = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **own)
+    return fitted, *predictions(fitted, _safe_indexing(X, test), classes)

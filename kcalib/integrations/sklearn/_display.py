@@ -1,0 +1,348 @@
+"""Reliability diagrams as a display of scikit-learn: of predictions, of estimators, of several models in one picture.
+
+The diagrams are those of `kcalib.reliability`, drawn by `kcalib.report.diagrams`. As all displays do there, this one
+asks pyplot for a figure where no axes are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kcalib import Evaluation, ReliabilityDiagram, reliability
+from kcalib.lenses import Canonical, Lens, TopLabel
+from kcalib.report import diagrams as drawing
+
+__all__ = ["ReliabilityDisplay"]
+
+# Okabe and Ito's colours, distinct with every kind of colour vision.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "0.35")
+MODEL = "model"
+
+
+class ReliabilityDisplay:
+    """Reliability diagrams with their bands, as a display of scikit-learn.
+
+    Made by `from_estimator` or `from_predictions`.
+
+    Parameters
+    ----------
+    diagrams : dict of str to ReliabilityDiagram
+        A diagram for each model, by its name, all of one lens.
+    pos_label : int, float, bool or str, optional
+        The class whose probability is shown; None for the confidence of the predicted class.
+    evaluations : dict of str to Evaluation, optional
+        What `kcalib.evaluate` says of the models, or of some: ECE and verdict stand in the legend.
+
+    Attributes
+    ----------
+    ax_ : matplotlib.axes.Axes
+        The axes of the diagrams.
+    histogram_ax_ : matplotlib.axes.Axes or None
+        Those of the histogram of predictions below.
+    figure_ : matplotlib.figure.Figure
+        Their figure.
+    line_ : list of matplotlib.lines.Line2D
+        What stands for each model in the legend.
+
+    See Also
+    --------
+    kcalib.reliability : The numbers.
+    sklearn.calibration.CalibrationDisplay : Without bands, of binary problems.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.ensemble import RandomForestClassifier
+    >>> from sklearn.model_selection import train_test_split
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from kcalib.integrations.sklearn import ReliabilityDisplay
+    >>> X, X_test, y, y_test = train_test_split(*load_breast_cancer(return_X_y=True), random_state=0)
+    >>> models = {"bayes": GaussianNB().fit(X, y), "forest": RandomForestClassifier(20, random_state=0).fit(X, y)}
+    >>> display = ReliabilityDisplay.from_estimator(models, X_test, y_test, n_bins=5)
+    >>> [line.get_label() for line in display.line_], display.ax_.get_xlabel()
+    (['bayes', 'forest'], 'mean predicted probability (positive class: 1)')
+    >>> import matplotlib.pyplot as plt
+    >>> plt.close(display.figure_)
+    """
+
+    def __init__(
+        self,
+        diagrams: Mapping[str, ReliabilityDiagram],
+        *,
+        pos_label: Any = None,
+        evaluations: Mapping[str, Evaluation] | None = None,
+    ) -> None:
+        self.diagrams = dict(diagrams)
+        self.pos_label = pos_label
+        self.evaluations = dict(evaluations or {})
+        for name, evaluation in self.evaluations.items():
+            self._check_evaluation(name, evaluation)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        pos_label: Any = None,
+        lens: Lens | None = None,
+        evaluation: Any = None,
+        name: str | None = None,
+        ax: Any = None,
+        histogram: bool | None = None,
+        **options: Any,
+    ) -> ReliabilityDisplay:
+        """Of fitted classifiers.
+
+        Parameters
+        ----------
+        estimator : classifier, or dict of str to classifier
+            With ``predict_proba``; several by their names.
+        X : array_like, shape (n, features)
+            As the classifiers take it.
+        y : array_like, shape (n,)
+            Labels.
+        pos_label : int, float, bool or str, optional
+            Of a binary problem the class whose probability is shown. Default: the second of ``classes_``.
+        lens : Lens, optional
+            What is shown instead, as in `kcalib.reliability`.
+        evaluation, name, ax, histogram, **options
+            As in `from_predictions`; `name` is that of the estimator's class by default.
+
+        Returns
+        -------
+        ReliabilityDisplay
+            Drawn.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `from_predictions`; if the classifiers do not have the same classes, or no ``predict_proba``.
+        """
+        several = dict(estimator) if isinstance(estimator, Mapping) else {}
+        models = several or {type(estimator).__name__ if name is None else name: estimator}
+        classes = None
+        for model in models.values():
+            if not hasattr(model, "predict_proba"):
+                raise TypeError(f"{type(model).__name__} has no predict_proba, whose reliability could be shown")
+            if classes is not None and not np.array_equal(classes, model.classes_):
+                raise ValueError(
+                    f"the classes of the estimators are not the same: {classes.tolist()} and {model.classes_.tolist()}"
+                )
+            classes = np.asarray(model.classes_)
+        assert classes is not None
+        if pos_label is None and len(classes) == 2 and lens is None:
+            pos_label = classes[1].item()
+        predicted = {one: model.predict_proba(X) for one, model in models.items()}
+        return cls.from_predictions(
+            y,
+            predicted if several else predicted.popitem()[1],
+            classes=classes,
+            pos_label=pos_label,
+            lens=lens,
+            evaluation=evaluation,
+            name=None if several else next(iter(models)),
+            ax=ax,
+            histogram=histogram,
+            **options,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        *,
+        pos_label: Any = None,
+        lens: Lens | None = None,
+        classes: Any = None,
+        evaluation: Any = None,
+        name: str | None = None,
+        ax: Any = None,
+        histogram: bool | None = None,
+        **options: Any,
+    ) -> ReliabilityDisplay:
+        """Of labels and predicted probabilities.
+
+        Parameters
+        ----------
+        y_true : array_like, shape (n,)
+            Labels.
+        y_pred : array_like, shape (n, m) or (n,), or dict of str to these
+            Probabilities of the classes, or of the positive class; those of several models by their names.
+        pos_label : int, float, bool or str, optional
+            Of a binary problem the class whose probability is shown. Default: the second class.
+        lens : Lens, optional
+            As in `kcalib.reliability`. Default: of binary problems the probability of the positive class, of others
+            ``kcalib.lenses.TopLabel()``.
+        classes : array_like, shape (m,), optional
+            The label of each column. Default: as in `kcalib.skce`.
+        evaluation : kcalib.Evaluation, or dict of str to Evaluation, optional
+            What `kcalib.evaluate` says of these predictions, by the names of the models where there are several.
+        name : str, optional
+            Of the model, for the legend; "model" by default. Not with several.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; a new figure of pyplot by default. The axes of another display get one model more.
+        histogram : bool, optional
+            Put the histogram of the predictions below. Default: in a new figure.
+        **options
+            Of `kcalib.reliability`: ``n_bins``, ``binning``, ``sample_weight``, ``from_logits``, ...
+
+        Returns
+        -------
+        ReliabilityDisplay
+            Drawn.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing.
+        TypeError, ValueError
+            As `kcalib.reliability`; if `pos_label` is no class of a binary problem; if `name` is given for several
+            models; if an evaluation is of other samples or of another lens.
+        """
+        drawing.require_matplotlib()
+        several = isinstance(y_pred, Mapping)
+        if several and name is not None:
+            raise ValueError("`name` is for one model; the names of several are the keys of the dictionary")
+        models = dict(y_pred) if several else {"model" if name is None else name: y_pred}
+        if not models:
+            raise ValueError("there is no model to show")
+        evaluations = evaluation
+        if evaluation is not None and not isinstance(evaluation, Mapping):
+            if several:
+                raise TypeError("`evaluation` is one result for several models, expected a dictionary by their names")
+            evaluations = {next(iter(models)): evaluation}
+        if pos_label is not None:
+            y_true, models = _of_class(pos_label, y_true, models, classes, lens)
+            classes, lens = None, Canonical()
+        diagrams = {
+            one: reliability(y_true, p, lens=_lens_for(p) if lens is None else lens, classes=classes, **options)
+            for one, p in models.items()
+        }
+        display = cls(diagrams, pos_label=pos_label, evaluations=evaluations)
+        return display.plot(ax=ax, histogram=histogram)
+
+    def plot(self, ax: Any = None, *, name: str | None = None, histogram: bool | None = None) -> ReliabilityDisplay:
+        """Draw the diagrams.
+
+        Parameters
+        ----------
+        ax, histogram
+            As in `from_predictions`.
+        name : str, optional
+            In the legend, if there is one model.
+
+        Returns
+        -------
+        ReliabilityDisplay
+            Itself, with the attributes that end in ``_``.
+        """
+        drawing.require_matplotlib()
+        if name is not None and len(self.diagrams) > 1:
+            raise ValueError(f"`name` is for one model, there are {len(self.diagrams)}: {', '.join(self.diagrams)}")
+        histogram = ax is None if histogram is None else histogram
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            _, ax = plt.subplots(figsize=(4.6, 5.9), layout="constrained")
+        below = drawing.axes_below(ax) if histogram else None
+        first = sum(line.get_gid() == MODEL for line in ax.lines)
+        self.line_, explained = [], []
+        for number, (model, diagram) in enumerate(self.diagrams.items(), start=first):
+            color = COLORS[number % len(COLORS)]
+            explained = drawing.draw_diagram(ax, self._shown(diagram, first), color)
+            label = self._label(model, name)
+            self.line_ += ax.plot([], [], color=color, marker="o", markersize=4, linewidth=0.8, label=label, gid=MODEL)
+            if below is not None:
+                self._draw_below(below, diagram, color)
+        self.ax_, self.histogram_ax_, self.figure_ = ax, below, ax.figure
+        self._finish(explained if first + len(self.diagrams) == 1 else [])
+        return self
+
+    def _shown(self, diagram: ReliabilityDiagram, n_before: int) -> ReliabilityDiagram:
+        """Grey bands of several models would hide each other."""
+        if diagram.binning == "isotonic" or len(self.diagrams) + n_before == 1:
+            return diagram
+        return replace(diagram, consistency_band=None)
+
+    def _draw_below(self, axes: Any, diagram: ReliabilityDiagram, color: str) -> None:
+        if len(self.diagrams) == 1:
+            drawing.draw_histogram(axes, diagram, color)
+            return
+        axes.stairs(diagram.histogram, np.linspace(0, 1, len(diagram.histogram) + 1), color=color)
+        axes.set(xlim=(0, 1), ylim=(0, 1))
+
+    def _label(self, model: str, name: str | None) -> str:
+        label = model if name is None else name
+        if model not in self.evaluations:
+            return label
+        evaluation = self.evaluations[model]
+        return f"{label}: ECE {evaluation.top_label_ece:.3f}, {evaluation.verdict.partition(':')[0]}"
+
+    def _finish(self, explained: list[Any]) -> None:
+        """Legend and labels of the axes."""
+        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+        handles = [line for line in self.ax_.lines if line.get_gid() == MODEL]
+        self.ax_.legend(handles=[*handles, *explained], **place, fontsize=8.5, frameon=False)
+        of_class = "" if self.pos_label is None else f" (positive class: {self.pos_label})"
+        lens = next(iter(self.diagrams.values())).lens
+        labels = (f"mean predicted probability{of_class}", f"fraction of positives{of_class}")
+        x, y = ("confidence", "accuracy") if lens == str(TopLabel()) else labels
+        self.ax_.set_ylabel(y)
+        if self.histogram_ax_ is None:
+            self.ax_.set_xlabel(x)
+        else:
+            self.histogram_ax_.set(xlabel=x, ylabel="share")
+            self.ax_.tick_params(labelbottom=False)
+
+    def _check_evaluation(self, name: str, evaluation: Any) -> None:
+        if not isinstance(evaluation, Evaluation):
+            raise TypeError(f"the evaluation of {name!r} is {type(evaluation).__name__}, expected a kcalib.Evaluation")
+        if name not in self.diagrams:
+            raise ValueError(f"there is an evaluation of {name!r}, but no such model: {', '.join(self.diagrams)}")
+        diagram = self.diagrams[name]
+        if evaluation.n_samples != diagram.n_samples:
+            raise ValueError(
+                f"the evaluation of {name!r} is of {evaluation.n_samples} samples, its predictions are "
+                f"{diagram.n_samples}; pass the result for the same samples"
+            )
+        if evaluation.lens not in (str(Canonical()), diagram.lens):
+            raise ValueError(
+                f"the evaluation of {name!r} is through {evaluation.lens}, its diagram through {diagram.lens}; pass "
+                "that lens= here, or evaluate without"
+            )
+
+
+def _is_binary(p: Any) -> bool:
+    shape = np.shape(p)
+    return len(shape) < 2 or shape[1] < 3
+
+
+def _lens_for(p: Any) -> Lens:
+    return Canonical() if _is_binary(p) else TopLabel()
+
+
+def _of_class(
+    pos_label: Any, y_true: Any, models: dict[str, Any], classes: Any, lens: Lens | None
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Whether a sample is of the class, and the probabilities that it is."""
+    y_true = np.asarray(y_true)
+    known = np.unique(y_true) if classes is None else np.asarray(classes)
+    if lens is not None:
+        raise ValueError("`pos_label` and `lens` both say what is shown; leave one out")
+    if len(known) > 2 or not all(map(_is_binary, models.values())):
+        raise ValueError("`pos_label` is for binary problems; of others class k is lens=kcalib.lenses.ClassWise(k)")
+    if pos_label not in known.tolist():
+        raise ValueError(f"`pos_label` is {pos_label!r}, which is none of the labels {known.tolist()}")
+    column = known.tolist().index(pos_label)
+    of_class = {}
+    for name, p in models.items():
+        p = np.asarray(p)
+        of_class[name] = p[:, column] if p.ndim == 2 and p.shape[1] == 2 else p.reshape(-1)
+    return y_true == pos_label, of_class

@@ -1,0 +1,148 @@
+"""Recalibration of probabilities that are there already, as an estimator whose features are these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sklearn.utils.validation
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from kcalib._input.frames import check_frames
+from kcalib.integrations.sklearn._methods import both_columns, checked_labels, fitted_to
+
+__all__ = ["ProbabilityRecalibrator"]
+
+
+class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
+    """Recalibration of predicted probabilities, as a classifier whose features are the predictions.
+
+    For predictions that a model has made, here or elsewhere, and as the last step of a `Pipeline` after a transformer
+    that predicts. A classifier of scikit-learn and its recalibration in one are a `RecalibratedClassifier`.
+
+    Parameters
+    ----------
+    method : str or kcalib.recalibration.Recalibrator
+        "temperature", "platt", "beta", "isotonic", "histogram", "venn_abers", "vector", "matrix", "dirichlet", or an
+        instance with options, which is not changed.
+    from_logits : bool
+        The features are logits.
+    classes : array_like, shape (m,), optional
+        The label of each column. Default: the sorted labels of the fit, as of ``predict_proba``.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (m,)
+        The label of each column.
+    recalibrator_ : kcalib.recalibration.Recalibrator
+        The fitted method, with its own attributes.
+    n_features_in_ : int
+        Columns.
+
+    See Also
+    --------
+    kcalib.recalibration : The methods, without scikit-learn.
+
+    Examples
+    --------
+    >>> from kcalib.integrations.sklearn import ProbabilityRecalibrator
+    >>> p = [[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.1, 0.9], [0.2, 0.8]]
+    >>> model = ProbabilityRecalibrator("temperature").fit(p, ["no", "no", "yes", "yes", "yes"])
+    >>> model.predict_proba([[0.9, 0.1]]).round(3)
+    array([[0.754, 0.246]])
+    >>> model.predict([[0.9, 0.1]])
+    array(['no'], dtype='<U3')
+    """
+
+    def __init__(self, method: Any = "temperature", *, from_logits: bool = False, classes: Any = None) -> None:
+        self.method = method
+        self.from_logits = from_logits
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ProbabilityRecalibrator:
+        """Fit the method to labelled predictions, which should not be those of the model's training.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, m), or (n, 1) for a binary problem
+            Probabilities of the classes, or of the second class; logits if `from_logits`.
+        y : array_like, shape (n,)
+            Labels.
+        sample_weight : array_like, shape (n,), optional
+            Non-negative weights.
+
+        Returns
+        -------
+        ProbabilityRecalibrator
+            Itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `X` holds no probabilities, or not one column for each class; if a parameter is wrong.
+        """
+        given, X = X, self._predictions(X, reset=True)
+        y = checked_labels(y)
+        sklearn.utils.validation.check_consistent_length(X, y, sample_weight)
+        self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
+        m = X.shape[1]
+        if len(self.classes_) != m:
+            raise ValueError(
+                f"X has predictions of {m} classes, but y has {len(self.classes_)} labels: {self.classes_.tolist()}; "
+                "pass classes= with the label of each column"
+                if self.classes is None
+                else f"`classes` has {len(self.classes_)} labels, but X predictions of {m} classes"
+            )
+        check_frames(y, given, sample_weight, self.classes_.tolist(), m, ("y", "X"))
+        order = np.argsort(self.classes_)
+        encoded = order[np.minimum(np.searchsorted(self.classes_, y, sorter=order), m - 1)]
+        unknown = np.flatnonzero(self.classes_[encoded] != y)
+        if unknown.size:
+            raise ValueError(
+                f"y[{unknown[0]}] is {y[unknown[0]].item()!r}, not among `classes`, {self.classes_.tolist()}"
+            )
+        self.recalibrator_ = fitted_to(self.method, X, encoded, sample_weight, self.from_logits)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Recalibrated probabilities.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, m), or (n, 1) for a binary problem
+            Predictions, as in `fit`.
+
+        Returns
+        -------
+        ndarray, shape (n, m)
+            Probabilities in the order of `classes_`.
+        """
+        check_is_fitted(self)
+        X = self._predictions(X, reset=False)
+        return np.asarray(self.recalibrator_.transform(X, from_logits=self.from_logits))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, m), or (n, 1) for a binary problem
+            Predictions, as in `fit`.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            Labels.
+        """
+        p = self.predict_proba(X)
+        return np.asarray(self.classes_[np.argmax(p, axis=1)])
+
+    def _predictions(self, X: Any, reset: bool) -> np.ndarray:
+        """With a column for each class."""
+        options = {"dtype": [np.float64, np.float32], "reset": reset}
+        if hasattr(sklearn.utils.validation, "validate_data"):
+            p = sklearn.utils.validation.validate_data(self, X, **options)
+        else:  # before scikit-learn 1.6
+            p = self._validate_data(X, **options)
+        return both_columns(p, self.from_logits)

@@ -1,0 +1,204 @@
+"""Scorers: a measure of kcalib as what scikit-learn's `scoring=` takes.
+
+`make_scorer` does not tell its function the classes of the estimator, which a fold without one of the labels does not
+have. `CalibrationScorer` does, and derives from the base of scikit-learn's own scorers for what these offer: several
+scorers share one prediction, and sample weights are routed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from sklearn.base import is_regressor
+from sklearn.metrics._scorer import _BaseScorer
+
+import kcalib
+from kcalib.distributions import Distribution, Normal
+
+__all__ = ["scorer", "scorer_names"]
+
+NOT_OPTIONS = {
+    "sample_weight": "pass it to `cross_validate`, with metadata routing, or to the scorer when it is called",
+    "classes": "the estimator's `classes_` are taken",
+    "full_output": "a score is a number",
+    "parallel": "pass n_jobs= to `cross_validate`",
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function of kcalib, and how its result becomes a score."""
+
+    function: Callable[..., Any]
+    number: Callable[[Any], float] = float
+    greater_is_better: bool = False
+    of_distributions: bool = False  # these alone
+
+    @property
+    def options(self) -> list[str]:
+        return [name for name in inspect.signature(self.function).parameters if name not in ("y_true", "y_pred")]
+
+
+MEASURES = {
+    "skce": Measure(kcalib.skce),
+    "ckce": Measure(kcalib.ckce),
+    "ucme": Measure(kcalib.ucme),
+    "squared_calibration_error": Measure(kcalib.squared_calibration_error),
+    "kde_calibration_error": Measure(kcalib.kde_calibration_error),
+    "top_label_ece": Measure(kcalib.top_label_ece),
+    "class_wise_ece": Measure(kcalib.class_wise_ece),
+    "canonical_ece": Measure(kcalib.canonical_ece),
+    "debiased_ece": Measure(kcalib.debiased_ece),
+    "mmce": Measure(kcalib.mmce),
+    "brier_score": Measure(kcalib.brier_score),
+    "log_loss": Measure(kcalib.log_loss),
+    "calibration_test": Measure(kcalib.calibration_test, attrgetter("pvalue"), greater_is_better=True),
+    "crps": Measure(kcalib.crps, of_distributions=True),
+    "log_score": Measure(kcalib.log_score, of_distributions=True),
+    "pinball_loss": Measure(kcalib.pinball_loss, of_distributions=True),
+    "quantile_calibration": Measure(kcalib.quantile_calibration, attrgetter("error"), of_distributions=True),
+}
+
+
+def scorer_names() -> list[str]:
+    """The names that `scorer` takes.
+
+    Returns
+    -------
+    list of str
+        Each is a function of kcalib.
+    """
+    return list(MEASURES)
+
+
+def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **options: Any) -> Any:
+    """A measure of calibration, or a proper score, as a scorer of scikit-learn.
+
+    Greater is better, as everywhere there: scores are minus the error, but for "calibration_test", whose score is the
+    p-value. That tells whether a model is calibrated; to choose among models take an error or a proper score, since the
+    model of the largest p-value may be the one of which the test sees least.
+
+    Parameters
+    ----------
+    name : str
+        One of `scorer_names`: "skce", "ckce", "ucme", "squared_calibration_error", "kde_calibration_error",
+        "top_label_ece", "class_wise_ece", "canonical_ece", "debiased_ece", "mmce", "brier_score", "log_loss",
+        "calibration_test"; of predicted distributions "skce", "ckce", "ucme", "calibration_test", "crps", "log_score",
+        "pinball_loss", and the error of "quantile_calibration".
+    response : callable, optional
+        What the estimator predicts: ``response(estimator, X)`` gives class probabilities, or one of
+        `kcalib.distributions`. Default: ``estimator.predict_proba(X)`` of classifiers, whose columns are the
+        estimator's ``classes_``; of regressors the normal distributions of ``estimator.predict(X, return_std=True)``,
+        as Gaussian processes and Bayesian linear models have them.
+    **options
+        Of the function, such as ``n_bins=10`` or a `lens`.
+
+    Returns
+    -------
+    scorer
+        A callable with the arguments ``(estimator, X, y)``, for `cross_val_score`, `cross_validate`, `GridSearchCV` and
+        the like. With metadata routing ``set_score_request(sample_weight=True)`` asks for the sample weights.
+
+    Raises
+    ------
+    TypeError
+        For an option that the function does not have; by the scorer, if the estimator predicts neither probabilities
+        nor distributions, or gets sample weights that the function does not take.
+    ValueError
+        For another name; by the scorer, as the function.
+
+    Notes
+    -----
+    Kernels have their bandwidth from the predictions, so that the scores "skce", "ckce" and "ucme" of two models are
+    distances by different scales. Pass a kernel with a bandwidth to compare models by them, or use `kcalib.compare`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from kcalib.integrations.sklearn import scorer
+    >>> from kcalib.kernels import Exponential
+    >>> X, y = load_wine(return_X_y=True)
+    >>> scores = cross_val_score(GaussianNB(), X, y, cv=3, scoring=scorer("skce", kernel=Exponential(bandwidth=0.5)))
+    >>> scores.round(4)
+    array([-0.0006,  0.0002,  0.0017])
+    """
+    if name not in MEASURES:
+        raise ValueError(
+            f"there is no scorer {name!r}{_nearest(name, scorer_names())}; there are {', '.join(MEASURES)}"
+        )
+    measure = MEASURES[name]
+    for option in options:
+        if option in NOT_OPTIONS:
+            raise TypeError(f"`{option}` is no option of a scorer: {NOT_OPTIONS[option]}")
+        if option not in measure.options:
+            known = [one for one in measure.options if one not in NOT_OPTIONS]
+            raise TypeError(
+                f"kcalib.{measure.function.__name__} has no option {option!r}{_nearest(option, known)}; it has "
+                f"{', '.join(known)}"
+            )
+    return CalibrationScorer(name, response, options)
+
+
+class CalibrationScorer(_BaseScorer):
+    """What `scorer` returns."""
+
+    def __init__(self, name: str, response: Callable[[Any, Any], Any] | None, options: dict[str, Any]) -> None:
+        measure = MEASURES[name]
+        super().__init__(measure.function, 1 if measure.greater_is_better else -1, options, "predict_proba")
+        self._name, self._response = name, response
+
+    def __repr__(self) -> str:
+        options = {**({} if self._response is None else {"response": self._response}), **self._kwargs}
+        return f"scorer({', '.join([repr(self._name), *(f'{name}={value!r}' for name, value in options.items())])})"
+
+    def _score(self, method_caller: Any, estimator: Any, X: Any, y_true: Any, **kwargs: Any) -> float:
+        measure = MEASURES[self._name]
+        if "sample_weight" in kwargs and "sample_weight" not in measure.options:
+            weighted = [name for name, one in MEASURES.items() if "sample_weight" in one.options]
+            raise TypeError(f"{self._name} takes no sample weights; those that do are {', '.join(weighted)}")
+        y_pred = self._predicted(method_caller, estimator, X)
+        given = {**self._kwargs, **kwargs}
+        if isinstance(y_pred, Distribution):
+            return float(self._sign * measure.number(measure.function(y_true, y_pred, **given)))
+        if measure.of_distributions:
+            raise TypeError(
+                f"{self._name} is of predicted distributions, but {type(estimator).__name__} predicts class "
+                "probabilities; use 'brier_score' or 'log_loss'"
+            )
+        classes = estimator.classes_
+        return float(self._sign * measure.number(measure.function(y_true, y_pred, classes=classes, **given)))
+
+    def _predicted(self, method_caller: Any, estimator: Any, X: Any) -> Any:
+        if self._response is not None:
+            return self._response(estimator, X)
+        name = type(estimator).__name__
+        if is_regressor(estimator):
+            try:
+                mean, std = estimator.predict(X, return_std=True)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"{name}.predict(X, return_std=True) fails: {error}; pass response= with a function of (estimator, "
+                    "X) that gives one of kcalib.distributions"
+                ) from error
+            return Normal(mean, std)
+        if not hasattr(estimator, "predict_proba"):
+            raise TypeError(
+                f"{name} has no predict_proba, whose calibration could be scored; wrap it, such as by "
+                f"kcalib.integrations.sklearn.RecalibratedClassifier({name}(), method='platt')"
+            )
+        if len(estimator.classes_) == 2:
+            return estimator.predict_proba(X)  # the caller would leave one column, and the other lose digits
+        return method_caller(estimator, "predict_proba", X)
+
+
+def _nearest(word: str, words: list[str]) -> str:
+    """The word that was meant, as a part of a message."""
+    found = difflib.get_close_matches(word, words, n=1) or [one for one in words if word in one][:1]
+    return f", did you mean {found[0]!r}?" if found else ""

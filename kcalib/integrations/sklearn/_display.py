@@ -63,8 +63,8 @@ class ReliabilityDisplay:
     >>> X, X_test, y, y_test = train_test_split(*load_breast_cancer(return_X_y=True), random_state=0)
     >>> models = {"bayes": GaussianNB().fit(X, y), "forest": RandomForestClassifier(20, random_state=0).fit(X, y)}
     >>> display = ReliabilityDisplay.from_estimator(models, X_test, y_test, n_bins=5)
-    >>> [line.get_label() for line in display.line_], display.ax_.get_xlabel()
-    (['bayes', 'forest'], 'mean predicted probability (positive class: 1)')
+    >>> [line.get_label() for line in display.line_], display.ax_.get_ylabel()
+    (['bayes', 'forest'], 'fraction of positives (positive class: 1)')
     >>> import matplotlib.pyplot as plt
     >>> plt.close(display.figure_)
     """

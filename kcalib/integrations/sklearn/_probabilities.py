@@ -50,7 +50,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
     >>> p = [[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.1, 0.9], [0.2, 0.8]]
     >>> model = ProbabilityRecalibrator("temperature").fit(p, ["no", "no", "yes", "yes", "yes"])
     >>> model.predict_proba([[0.9, 0.1]]).round(3)
-    array([[0.754, 0.246]])
+    array([[0.793, 0.207]])
     >>> model.predict([[0.9, 0.1]])
     array(['no'], dtype='<U3')
     """

@@ -123,11 +123,9 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     >>> from sklearn.model_selection import cross_val_score
     >>> from sklearn.naive_bayes import GaussianNB
     >>> from kcalib.integrations.sklearn import scorer
-    >>> from kcalib.kernels import Exponential
     >>> X, y = load_wine(return_X_y=True)
-    >>> scores = cross_val_score(GaussianNB(), X, y, cv=3, scoring=scorer("skce", kernel=Exponential(bandwidth=0.5)))
-    >>> scores.round(4)
-    array([-0.0006,  0.0002,  0.0017])
+    >>> cross_val_score(GaussianNB(), X, y, cv=3, scoring=scorer("top_label_ece", n_bins=5)).round(3)
+    array([-0.034, -0.033, -0.022])
     """
     if name not in MEASURES:
         raise ValueError(

@@ -261,7 +261,8 @@ class ClassRecalibrator(Recalibrator):
         if isinstance(y_pred, Distribution):
             raise TypeError(
                 f"`y_pred` is {type(y_pred).__name__}, expected class probabilities: {type(self).__name__} is for "
-                "these; for predicted distributions use TemperatureScaling"
+                "these; for predicted distributions there are TemperatureScaling, ScaleCalibration and "
+                "QuantileRecalibration"
             )
 
     @abstractmethod

@@ -31,15 +31,14 @@ from kcalib.recalibration import (
     VennAbers,
     _multinomial,
 )
+from kcalib.recalibration._recalibrator import ClassRecalibrator
 
-CLASSES = [
+OF_CLASSES = [
     value
     for name in recalibration.__all__
-    if inspect.isclass(value := getattr(recalibration, name))
-    and issubclass(value, Recalibrator)
-    and not inspect.isabstract(value)
+    if inspect.isclass(value := getattr(recalibration, name)) and issubclass(value, ClassRecalibrator)
 ]
-OF_CLASSES = [value for value in CLASSES if value is not TemperatureScaling]
+CLASSES = [TemperatureScaling, *OF_CLASSES]
 every = pytest.mark.parametrize("cls", CLASSES)
 every_new = pytest.mark.parametrize("cls", OF_CLASSES)
 

@@ -42,14 +42,14 @@ MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
 def brier(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
     losses = [scale * arrays.where_computed(square_residuals(one)) for one in data]
-    return _means(losses, confidence_level, *brier_law(data))
+    return means(losses, confidence_level, *brier_law(data))
 
 
 def log_loss(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     losses = [arrays.where_computed(log_losses(one)) for one in data]
     limits, possible = log_loss_law(data)
     largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
-    return _means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
+    return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
 
 
 def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
@@ -83,7 +83,7 @@ def log_score(data: Sequence[Forecasts], confidence_level: float, options: Metri
 def _scores(
     data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float, limits: ConfidenceInterval
 ) -> Measured:
-    measured = _means([score(one) for one in data], confidence_level, limits, _of_counts(data, score))
+    measured = means([score(one) for one in data], confidence_level, limits, _of_counts(data, score))
     return replace(measured, described={"prediction": joined(", ", (one.describe()["prediction"] for one in data))})
 
 
@@ -129,9 +129,10 @@ def _counts(data: Forecasts) -> Poisson | NegativeBinomial:
     return data.prediction
 
 
-def _means(
+def means(
     losses: Sequence[Array], confidence_level: float, limits: ConfidenceInterval, possible: Possibilities | None
 ) -> Measured:
+    """Of losses of each model, shape (n,), which are between the limits."""
     losses = [arrays.where_computed(values).astype(np.float64, copy=False) for values in losses]
     width = limits.high - limits.low
     of_differences = ConfidenceInterval(-width, width)

@@ -1,0 +1,79 @@
+"""What recalibrators of predicted distributions share: checked targets and distributions in, distributions out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.devices import on_their_gpu
+from kcalib._input.forecasts import FOREIGN, Forecasts, prepare_forecasts
+from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib.recalibration._recalibrator import Recalibrator
+from kcalib.recalibration._scalable import family_of
+
+
+class ForecastRecalibrator(Recalibrator):
+    """Of predicted distributions, on the host."""
+
+    @on_their_gpu
+    def fit(
+        self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
+    ) -> Self:
+        self._check_parameters()
+        for name, given_here in (("classes", classes is not None), ("from_logits", from_logits)):
+            self._check_left_out(name, given_here)
+        y_pred = self._checked_prediction(y_pred)
+        data = prepare_forecasts(y_true, y_pred, sample_weight=sample_weight)
+        arrays.check_not_cuda(data.y, type(self).__name__)
+        weight = np.ones(data.n)
+        if data.sample_weight is not None:
+            weight = arrays.where_computed(data.sample_weight, np.float64)
+        used = np.flatnonzero(weight > 0)
+        given = data if len(used) == data.n else data.take(used)
+        self._fit(given, weight[used] / weight[used].mean())
+        self.n_samples_, self.family_ = data.n, family_of(data.prediction)
+        return self
+
+    @on_their_gpu
+    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+        self._check_fitted()
+        self._check_left_out("from_logits", from_logits)
+        y_pred = self._checked_prediction(y_pred)
+        self._check_family(family_of(y_pred))
+        return self._transformed(y_pred)
+
+    def _check_left_out(self, name: str, is_given: bool) -> None:
+        if is_given:
+            raise ValueError(
+                f"`{name}` is for class probabilities, {type(self).__name__} for distributions; leave it out"
+            )
+
+    def _checked_prediction(self, y_pred: Any) -> Distribution:
+        if type(y_pred).__module__.startswith(FOREIGN):
+            y_pred = as_distribution(y_pred)
+        if not isinstance(y_pred, Distribution) or isinstance(y_pred, Categorical):
+            raise TypeError(
+                f"`y_pred` is {type(y_pred).__name__}, expected a distribution of kcalib.distributions: "
+                f"{type(self).__name__} is for these; for class probabilities there are others"
+            )
+        self._check_kind(y_pred)
+        return y_pred
+
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Raise for wrong parameters."""
+
+    @abstractmethod
+    def _check_kind(self, prediction: Distribution) -> None:
+        """Raise for distributions that it cannot repair."""
+
+    @abstractmethod
+    def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
+        """Set the attributes of the fit, to samples with weights of the mean 1."""
+
+    @abstractmethod
+    def _transformed(self, prediction: Distribution) -> Distribution:
+        """Repaired."""

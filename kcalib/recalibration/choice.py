@@ -1,0 +1,362 @@
+"""Which recalibrator? The one of the best proper score on samples that it was not fitted to, and how much it helps."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import check_choice, check_integer
+from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts, prepare
+from kcalib._input.labels import Classification
+from kcalib.distributions import Categorical
+from kcalib.estimators.crps import crps_values
+from kcalib.estimators.forecast_scores import log_score_values
+from kcalib.estimators.scores import log_losses, square_residuals
+from kcalib.inference.compare import compare, compared
+from kcalib.inference.metrics.scores import means
+from kcalib.recalibration._families import tempered
+from kcalib.recalibration._recalibrator import Recalibrator, two_columns, unwrapped
+from kcalib.recalibration.beta_calibration import BetaCalibration
+from kcalib.recalibration.isotonic import IsotonicCalibration
+from kcalib.recalibration.matrix_scaling import DirichletCalibration, VectorScaling
+from kcalib.recalibration.platt import PlattScaling
+from kcalib.recalibration.quantile_recalibration import QuantileRecalibration
+from kcalib.recalibration.scale_calibration import ScaleCalibration
+from kcalib.recalibration.scale_calibration import moved as scaled
+from kcalib.recalibration.temperature_scaling import TemperatureScaling
+from kcalib.recalibration.venn_abers import VennAbers
+from kcalib.results import Comparison, ConfidenceInterval
+
+__all__ = ["Choice", "choose"]
+
+AS_GIVEN, CHOSEN = "as given", "chosen"
+MOST_CLASSES = 20  # from where on maps of matrices are not tried unless they are named
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` found: the best recalibrator, and scores of all on samples that they were not fitted to."""
+
+    name: str  #: of the candidate with the best score; "as given" if none is better than the predictions as they are
+    recalibrator: Recalibrator | None  #: the candidate, fitted to all samples; None for "as given"
+    score: str  #: what was compared
+    comparison: Comparison  #: of all candidates, of "as given", and of "chosen": the choice made anew in each fold
+    chosen_in_folds: tuple[str, ...]  #: which candidate was chosen without each fold
+    n_folds: int  #: parts that the samples were split into
+    seed: int  #: of the split
+    n_samples: int  #: samples given
+    seconds: float  #: wall time
+
+    def __str__(self) -> str:
+        gain = self.comparison.difference(CHOSEN, AS_GIVEN)
+        low, high = gain.confidence_interval
+        return (
+            f"recalibration: {self.name}\n"
+            f"{self.score} of the choice less that of the predictions as given: {gain.difference:.4g}, "
+            f"{self.comparison.confidence_level:.0%} interval {low:.4g} to {high:.4g}\n{self.comparison}"
+        )
+
+
+def choose(
+    y_true: Any,
+    y_pred: Any,
+    candidates: Mapping[str, Recalibrator] | None = None,
+    *,
+    score: str | None = None,
+    n_folds: int = 5,
+    seed: int = 0,
+    confidence_level: float = 0.95,
+    classes: Any = None,
+    from_logits: bool = False,
+) -> Choice:
+    r"""Choose a recalibrator by a nested cross-validation of a proper score.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits
+        Labelled predictions, as in `kcalib.skce`, which should not be those of the model's training.
+    candidates : mapping of str to Recalibrator, optional
+        What to choose from, beside the predictions as given. By default, for class probabilities: temperature, Platt
+        and beta scaling, isotonic regression and Venn-Abers predictors, and for 3 to 20 classes vector scaling and
+        Dirichlet calibration with three regularisations; for distributions temperature and scale where the family has
+        them, and quantile recalibration if the score is "crps".
+    score : {"log_loss", "brier", "crps", "log_score"}, optional
+        By default "log_loss" of class probabilities, the other being "brier"; of distributions "crps".
+    n_folds : int
+        3 to the number of samples. Parts that samples are split into at random, with the classes spread evenly.
+    seed : int
+        Of the split.
+    confidence_level : float
+        Of the intervals of the comparison.
+
+    Returns
+    -------
+    Choice
+        The name and the recalibrator, fitted to all samples; and a `kcalib.Comparison` of scores.
+
+    Raises
+    ------
+    TypeError
+        As `kcalib.skce`; if a candidate is no `Recalibrator`.
+    ValueError
+        As `kcalib.skce` and `kcalib.compare`; if there is no candidate, one is called "as given" or "chosen", `score`
+        is not one of the predictions, or a number is out of range.
+
+    Notes
+    -----
+    Each fold is repaired by candidates fitted to the others, and so all have a score of each sample that they have not
+    seen; the lowest mean is chosen. That mean is optimistic for the chosen one, the more candidates there are. So the
+    choice itself is cross-validated: without each fold, it is made anew among fits without this and another fold (which
+    serve both), and repairs the fold. "chosen" in the comparison is what can be expected of the whole procedure: its
+    difference from "as given" is what recalibration gains.
+
+    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times. Intervals are those of `kcalib.compare`, of the
+    predictions that the folds got: that fits of different folds share samples is not in them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kcalib.recalibration import IsotonicCalibration, TemperatureScaling, choose
+    >>> rng = np.random.default_rng(0)
+    >>> true = rng.dirichlet(np.ones(3), size=1500)
+    >>> y = (rng.uniform(size=(1500, 1)) > true.cumsum(axis=1)).sum(axis=1)
+    >>> p = true**2 / np.sum(true**2, axis=1, keepdims=True)       # too sure of itself
+    >>> choice = choose(y, p, {"temperature": TemperatureScaling(), "isotonic": IsotonicCalibration()})
+    >>> choice.name, round(choice.recalibrator.temperature_)
+    ('temperature', 2)
+    >>> gain = choice.comparison.difference("chosen", "as given")
+    >>> gain.confidence_interval.high < 0
+    True
+    """
+    start = time.perf_counter()
+    n_folds, seed = check_integer("n_folds", n_folds, 3), check_integer("seed", seed, 0)
+    if isinstance(y_pred, Categorical):
+        y_pred, classes = unwrapped(y_pred, classes, from_logits)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits)
+    if n_folds > data.n:
+        raise ValueError(f"`n_folds` is {n_folds}, but there are {data.n} samples")
+    samples = samples_of(data, y_pred, from_logits)
+    score = next(iter(samples.scores)) if score is None else check_choice("score", score, tuple(samples.scores))
+    tried = _checked(default_candidates(data, score) if candidates is None else candidates)
+    fold = samples.folds(n_folds, seed)
+    rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
+    parts, chosen_in_folds = _cross_validated(samples, tried, score, rows)
+    comparison = samples.compared(parts, rows, score, confidence_level, start)
+    name = next(one for one in comparison.ranking if one != CHOSEN)
+    return Choice(
+        name=name,
+        recalibrator=None if name == AS_GIVEN else samples.fit(tried[name], np.arange(data.n), name),
+        score=score,
+        comparison=comparison,
+        chosen_in_folds=chosen_in_folds,
+        n_folds=n_folds,
+        seed=seed,
+        n_samples=data.n,
+        seconds=time.perf_counter() - start,
+    )
+
+
+@dataclass(frozen=True)
+class Labelled(ABC):
+    """Predictions with targets, that parts can be taken of."""
+
+    y: np.ndarray  # labels 0..m-1, or targets
+    y_pred: Any  # probabilities or logits of all classes, shape (n, m), or a distribution
+    from_logits: bool
+
+    scores: ClassVar[dict[str, Callable[..., Any]]]  # functions that give the losses of checked data
+
+    @abstractmethod
+    def predictions(self, rows: np.ndarray) -> Any:
+        """Of some samples, as they were given."""
+
+    @abstractmethod
+    def folds(self, n_folds: int, seed: int) -> np.ndarray:
+        """The number of the fold of each sample."""
+
+    @abstractmethod
+    def compared(
+        self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
+    ) -> Comparison:
+        """Of predictions in parts."""
+
+    def as_given(self, rows: np.ndarray) -> Any:
+        """Of some samples, as repaired ones are."""
+        return self.predictions(rows)
+
+    def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
+        """Of predictions for some samples, one for each."""
+        return arrays.where_computed(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
+
+    def fit(self, candidate: Recalibrator, rows: np.ndarray, name: str) -> Recalibrator:
+        """A copy of the candidate, fitted to some samples."""
+        copy: Recalibrator = candidate.clone()
+        try:
+            return copy.fit(self.y[rows], self.predictions(rows), from_logits=self.from_logits)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"`candidates[{name!r}]`: {error}") from None
+
+    def repaired(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
+        """Predictions of some samples."""
+        return recalibrator.transform(self.predictions(rows), from_logits=self.from_logits)
+
+
+class WithLabels(Labelled):
+    """Class probabilities or logits."""
+
+    scores: ClassVar = {"log_loss": log_losses, "brier": square_residuals}
+
+    def predictions(self, rows: np.ndarray) -> Any:
+        return self.y_pred[rows]
+
+    def as_given(self, rows: np.ndarray) -> Any:
+        return prepare(self.y[rows], self.y_pred[rows], from_logits=self.from_logits).as_given()[1]
+
+    def folds(self, n_folds: int, seed: int) -> np.ndarray:
+        order = np.random.default_rng(seed).permutation(len(self.y))
+        return _dealt(order[np.argsort(self.y[order], kind="stable")], n_folds)
+
+    def compared(
+        self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
+    ) -> Comparison:
+        predicted = {name: _joined(some, rows) for name, some in parts.items()}
+        return compare(self.y, predicted, metric=score, confidence_level=confidence_level)
+
+
+class WithTargets(Labelled):
+    """Distributions, whose families may differ from part to part."""
+
+    scores: ClassVar = {"crps": crps_values, "log_score": log_score_values}
+
+    def predictions(self, rows: np.ndarray) -> Any:
+        return self.y_pred.take(rows)
+
+    def folds(self, n_folds: int, seed: int) -> np.ndarray:
+        return _dealt(np.random.default_rng(seed).permutation(len(self.y)), n_folds)
+
+    def compared(
+        self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
+    ) -> Comparison:
+        losses = [
+            _joined([self.losses(one, part, score) for one, part in zip(rows, some, strict=True)], rows)
+            for some in parts.values()
+        ]
+        limits = ConfidenceInterval(0.0 if score == "crps" else -math.inf, math.inf)
+        measured = means(losses, confidence_level, limits, None)
+        data = prepare(self.y, self.y_pred)
+        return compared(tuple(parts), score, confidence_level, measured, data, data.n, start)
+
+
+def _dealt(order: np.ndarray, n_folds: int) -> np.ndarray:
+    fold = np.empty(len(order), dtype=np.int64)
+    fold[order] = np.arange(len(order)) % n_folds
+    return fold
+
+
+def _joined(parts: list[np.ndarray], rows: list[np.ndarray]) -> np.ndarray:
+    """Rows of parts in the order of the samples."""
+    return np.concatenate(parts)[np.argsort(np.concatenate(rows))]
+
+
+@functools.singledispatch
+def samples_of(data: Data, y_pred: Any, from_logits: bool) -> Labelled:
+    """Of checked data and what the user gave for its predictions."""
+    raise AssertionError(f"nothing is registered for {type(data).__name__}")
+
+
+@samples_of.register
+def _(data: Classification, y_pred: Any, from_logits: bool) -> Labelled:
+    arrays.check_not_cuda(data.probabilities, "a choice of recalibrators")
+    predictions = two_columns(y_pred) if from_logits else arrays.where_computed(data.probabilities, np.float64)
+    return WithLabels(arrays.where_computed(data.labels, np.int64), predictions, from_logits)
+
+
+@samples_of.register
+def _(data: Forecasts, y_pred: Any, from_logits: bool) -> Labelled:
+    arrays.check_not_cuda(data.y, "a choice of recalibrators")
+    y, prediction = data.as_given()
+    return WithTargets(arrays.where_computed(y, np.float64), prediction, False)
+
+
+@functools.singledispatch
+def default_candidates(data: Data, score: str) -> dict[str, Recalibrator]:
+    """Those that are worth a try."""
+    raise AssertionError(f"nothing is registered for {type(data).__name__}")
+
+
+@default_candidates.register
+def _(data: Classification, score: str) -> dict[str, Recalibrator]:
+    found: dict[str, Recalibrator] = {
+        "temperature": TemperatureScaling(),
+        "platt": PlattScaling(),
+        "beta": BetaCalibration(),
+        "isotonic": IsotonicCalibration(),
+        "venn_abers": VennAbers(),
+    }
+    if 2 < data.m <= MOST_CLASSES:
+        found["vector"] = VectorScaling()
+        found |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in (0.1, 1.0, 10.0)}
+    return found
+
+
+@default_candidates.register
+def _(data: Forecasts, score: str) -> dict[str, Recalibrator]:
+    family, found = type(data.prediction), dict[str, Recalibrator]()
+    if tempered.dispatch(family) is not tempered.dispatch(object):
+        found["temperature"] = TemperatureScaling()
+    if scaled.dispatch(family) is not scaled.dispatch(object):
+        found["scale"] = ScaleCalibration()
+    if score == "crps" and data.n_dims == 1 and data.prediction.support != "count":
+        found["quantile"] = QuantileRecalibration()
+    return found
+
+
+def _checked(candidates: Any) -> dict[str, Recalibrator]:
+    if not isinstance(candidates, Mapping):
+        raise TypeError(f"`candidates` is {type(candidates).__name__}, expected a mapping of names to recalibrators")
+    if not candidates:
+        raise ValueError("`candidates` is empty, expected at least one recalibrator that can repair these predictions")
+    for name, one in candidates.items():
+        if not isinstance(name, str):
+            raise TypeError(f"`candidates` has the key {name!r}, expected names that are strings")
+        if name in (AS_GIVEN, CHOSEN):
+            raise ValueError(f"`candidates` has the key {name!r}, which the result uses itself; pass another name")
+        if not isinstance(one, Recalibrator):
+            what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
+            raise TypeError(
+                f"`candidates[{name!r}]` is {what}, expected a Recalibrator, such as "
+                "kcalib.recalibration.TemperatureScaling()"
+            )
+    return dict(candidates)
+
+
+def _cross_validated(
+    samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
+) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """Predictions of folds by candidates, and by the choice, that were not fitted to them; and which one it was."""
+    every, n_folds = np.arange(len(samples.y)), len(rows)
+    parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(one) for one in rows]}
+    own = [samples.losses(one, part, score).sum() for one, part in zip(rows, parts[AS_GIVEN], strict=True)]
+    inner = {AS_GIVEN: np.where(np.eye(n_folds, dtype=bool), 0.0, own)}  # [without this fold, sum over that one]
+    for name, candidate in tried.items():
+        inner[name] = np.zeros((n_folds, n_folds))
+        for first, second in itertools.combinations(range(n_folds), 2):
+            recalibrator = samples.fit(candidate, np.delete(every, np.concatenate([rows[first], rows[second]])), name)
+            for without, scored in ((first, second), (second, first)):
+                repaired = samples.repaired(recalibrator, rows[scored])
+                inner[name][without, scored] = samples.losses(rows[scored], repaired, score).sum()
+        parts[name] = [samples.repaired(samples.fit(candidate, np.delete(every, one), name), one) for one in rows]
+    best = [min(inner, key=lambda name: float(inner[name][k].sum())) for k in range(n_folds)]
+    parts[CHOSEN] = [parts[name][k] for k, name in enumerate(best)]
+    return parts, tuple(best)

@@ -1,0 +1,110 @@
+"""Quantile recalibration: the levels of predicted quantiles replaced by the shares of targets that lie below them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import check_integer
+from kcalib._input.forecasts import Forecasts
+from kcalib.distributions import Distribution, Samples
+from kcalib.estimators.quantile_calibration import pit_values
+from kcalib.recalibration._forecasts import ForecastRecalibrator
+
+__all__ = ["QuantileRecalibration"]
+
+LOWEST = 2.0**-53  # level of a quantile, and 1 minus the highest
+
+
+class QuantileRecalibration(ForecastRecalibrator):
+    r"""Quantile recalibration: the distribution function F of each prediction becomes R(F).
+
+    R is the share of the targets of the fit whose :math:`F_i(y_i)`, the PIT values, are at most its argument: their
+    empirical distribution function, which is also the isotonic regression of itself on the values [1]_. It is linear
+    between the values, k / (n + 1) at the k-th of n, 0 at 0 and 1 at 1. Afterwards PIT values are uniform, that is as
+    many targets lie below predicted quantiles as should, over all samples.
+
+    Parameters
+    ----------
+    n_points : int
+        Values of each repaired prediction, `~kcalib.distributions.Samples`: its quantiles at the levels
+        (j - 1/2) / n_points.
+    seed : int
+        Of the randomised PIT values of samples.
+
+    Attributes
+    ----------
+    pit_ : ndarray
+        PIT values of the fit, ascending, between 0 and 1: where R has its corners.
+    levels_ : ndarray
+        R there.
+    n_samples_ : int
+        Samples of the fit.
+    family_ : str
+        What was fitted; `transform` takes the same.
+
+    See Also
+    --------
+    ScaleCalibration, TemperatureScaling : One or two numbers, and distributions of the same family.
+    kcalib.quantile_calibration : The curve R with bands.
+
+    Notes
+    -----
+    For predictions of numbers with the methods ``cdf`` and ``quantile``, all but counts (TypeError). One R is made for
+    all samples, so that predictions can be wrong in opposite ways for different samples and stay so: see
+    `kcalib.calibration_test`. The standard error of R is that of a share, at most 1 / (2 sqrt(n)). Beyond the highest
+    and the lowest PIT value of the fit, tails are those of the prediction, rescaled in probability. Time O(n log n) to
+    fit, and n n_points quantiles to transform, with as much memory. Distributions on NVIDIA GPUs are refused
+    (NotImplementedError).
+
+    References
+    ----------
+    .. [1] V. Kuleshov, N. Fenner, S. Ermon. Accurate uncertainties for deep learning using calibrated regression. ICML
+       2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> from kcalib.recalibration import QuantileRecalibration
+    >>> rng = np.random.default_rng(0)
+    >>> mean = rng.normal(size=2000)
+    >>> y = mean + rng.exponential(size=2000) - 1              # residuals are skewed
+    >>> before = Normal(mean, np.ones(2000))
+    >>> after = QuantileRecalibration().fit(y[:1000], before.take(slice(0, 1000))).transform(before)
+    >>> kcalib.crps(y[1000:], after.take(slice(1000, 2000))) < kcalib.crps(y[1000:], before.take(slice(1000, 2000)))
+    True
+    """
+
+    def __init__(self, *, n_points: int = 100, seed: int = 0) -> None:
+        self.n_points = n_points
+        self.seed = seed
+
+    def _check_parameters(self) -> None:
+        check_integer("n_points", self.n_points, 1)
+        check_integer("seed", self.seed, 0)
+
+    def _check_kind(self, prediction: Distribution) -> None:
+        can = prediction.event_shape == () and hasattr(prediction, "cdf") and hasattr(prediction, "quantile")
+        if not can or prediction.support == "count":
+            raise TypeError(
+                f"`y_pred` is {type(prediction).__name__}"
+                f"{' of vectors' if prediction.event_shape else ''}, expected continuous distributions of numbers, or "
+                "samples, with methods cdf and quantile: levels are what QuantileRecalibration repairs"
+            )
+
+    def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
+        pit = arrays.where_computed(pit_values(*given.as_given(), seed=self.seed), np.float64)
+        order = np.argsort(pit, kind="stable")
+        self.pit_ = np.clip(pit[order], 0.0, 1.0)
+        self.levels_ = np.cumsum(weight[order]) / (len(pit) + 1)
+
+    def _transformed(self, prediction: Any) -> Distribution:
+        wanted = (np.arange(self.n_points) + 0.5) / self.n_points
+        levels = np.interp(
+            wanted, np.append(0.0, np.append(self.levels_, 1.0)), np.append(0.0, np.append(self.pit_, 1))
+        )
+        return Samples(prediction.quantile(np.clip(levels, LOWEST, 1 - LOWEST)))

@@ -1,0 +1,165 @@
+"""Scale calibration: predicted distributions moved and spread until standardised residuals have mean 0, variance 1."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._input.forecasts import Forecasts
+from kcalib.distributions import Distribution, Laplace, MultivariateNormal, Normal, PowerExponential, Samples
+from kcalib.recalibration._forecasts import ForecastRecalibrator
+from kcalib.recalibration._recalibrator import checked_flag
+
+__all__ = ["ScaleCalibration"]
+
+
+class ScaleCalibration(ForecastRecalibrator):
+    r"""Scale calibration: predictions moved and spread about their means, in units of their standard deviations.
+
+    .. math:: Z \mapsto m + \sigma (b + s (Z - m) / \sigma)
+
+    for a prediction Z of mean m and standard deviation :math:`\sigma`, with the b and s for which residuals
+    :math:`r = (y - m) / \sigma` have, on the samples of the fit, the mean b and the mean square :math:`s^2` about it.
+    That is the highest likelihood of normal distributions, where s is the root of the temperature; and it needs no
+    density, so that ensembles and draws can be spread, too.
+
+    Parameters
+    ----------
+    bias : bool
+        Find b; else it is 0.
+
+    Attributes
+    ----------
+    scale_ : float
+        s.
+    scale_standard_error_ : float
+        Of s, by the sandwich of Huber and White; infinite for fewer than three samples.
+    shift_, shift_standard_error_ : ndarray, shape (d,)
+        b, of vectors one number for each entry, and its standard error.
+    n_samples_ : int
+        Samples of the fit.
+    family_ : str
+        What was fitted; `transform` takes the same.
+
+    See Also
+    --------
+    TemperatureScaling : The scale of the highest likelihood, which is another one for Laplace's distributions.
+    QuantileRecalibration : Any monotone change of the levels.
+
+    Notes
+    -----
+    For `~kcalib.distributions.Normal`, `~kcalib.distributions.MultivariateNormal` (residuals times the inverse of
+    ``scale_tril``), `~kcalib.distributions.Laplace`, `~kcalib.distributions.PowerExponential` and
+    `~kcalib.distributions.Samples`, of numbers or vectors (entry by entry); TypeError for others. Time and memory O(n)
+    for each parameter of the distributions. Distributions on NVIDIA GPUs are refused (NotImplementedError).
+
+    References
+    ----------
+    .. [1] M.-H. Laves, S. Ihler, J. F. Fast, L. A. Kahrs, T. Ortmaier. Well-calibrated regression uncertainty in
+       medical imaging with deep learning. MIDL 2020.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Samples
+    >>> from kcalib.recalibration import ScaleCalibration
+    >>> calibration = ScaleCalibration(bias=False).fit([2.0, -2.0], Samples([[-1.0, 1.0], [-1.0, 1.0]]))
+    >>> calibration.scale_
+    2.0
+    >>> calibration.transform(Samples([[0.0, 4.0]])).samples
+    array([[-2.,  6.]])
+    """
+
+    def __init__(self, *, bias: bool = True) -> None:
+        self.bias = bias
+
+    def _check_parameters(self) -> None:
+        checked_flag("bias", self.bias)
+
+    def _check_kind(self, prediction: Distribution) -> None:
+        if moved.dispatch(type(prediction)) is moved.dispatch(object):
+            raise TypeError(
+                f"`y_pred` is {type(prediction).__name__}, expected distributions of one of the families "
+                f"{', '.join(family.__name__ for family in moved.registry if family is not object)}: others are not "
+                "closed under shift and scale; use QuantileRecalibration"
+            )
+
+    def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
+        residuals = standardised(given.prediction, given.y)
+        n, d = residuals.shape
+        if not np.all(np.isfinite(residuals)):
+            i = int(np.argmin(np.isfinite(residuals).all(axis=1)))
+            raise ValueError(
+                f"`y_pred` has the standard deviation 0 at sample {i}, where residuals have no unit; drop such samples"
+            )
+        shift = weight @ residuals / n if self.bias else np.zeros(d)
+        centred = residuals - shift
+        squares = np.mean(centred**2, axis=1)
+        variance = float(weight @ squares) / n
+        if not variance > 0:
+            raise ValueError("`y_true` holds the centres of the predicted distributions, whose scale would be 0")
+        self.shift_, self.scale_ = shift, float(np.sqrt(variance))
+        factor = n / (n - 1) / n**2 if n > 2 else np.inf
+        self.shift_standard_error_ = np.sqrt(factor * (weight**2 @ centred**2)) if self.bias else np.zeros(d)
+        spread = float(weight**2 @ (squares - variance) ** 2)
+        self.scale_standard_error_ = float(np.sqrt(factor * spread) if n > 2 else np.inf) / (2 * self.scale_)
+
+    def _transformed(self, prediction: Distribution) -> Distribution:
+        return moved(prediction, self.shift_, self.scale_)
+
+
+def standardised(prediction: Any, y: Any) -> np.ndarray:
+    """(y - mean) / standard deviation, shape (n, d); of correlated normal distributions by their Cholesky factors."""
+    if isinstance(prediction, MultivariateNormal):
+        factors, gaps = (arrays.where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
+        return np.asarray(np.linalg.solve(factors, gaps[:, :, None])[:, :, 0])
+    mean, deviation = prediction.expected_value(), prediction.standard_deviation()
+    gaps, unit = arrays.where_computed(y - mean, np.float64), arrays.where_computed(deviation, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(gaps / unit)
+
+
+@functools.singledispatch
+def moved(prediction: Distribution, shift: np.ndarray, scale: float) -> Distribution:
+    """The distributions of m + sigma (shift + scale (Z - m) / sigma)."""
+    raise AssertionError(f"nothing is registered for {type(prediction).__name__}")
+
+
+def _offset(prediction: Any, shift: np.ndarray) -> Any:
+    """shift times the standard deviations, in the shape of the means."""
+    deviation = prediction.standard_deviation()
+    offset = deviation * arrays.like(shift, deviation)
+    return offset if prediction.event_shape else offset[:, 0]
+
+
+@moved.register
+def _(prediction: Normal, shift: np.ndarray, scale: float) -> Normal:
+    return Normal(prediction.mean + _offset(prediction, shift), scale * prediction.std)
+
+
+@moved.register
+def _(prediction: MultivariateNormal, shift: np.ndarray, scale: float) -> MultivariateNormal:
+    factors = prediction.scale_tril
+    offset = arrays.namespace(factors).sum(factors * arrays.like(shift, factors), axis=2)
+    return MultivariateNormal(prediction.mean + offset, scale_tril=scale * factors)
+
+
+@moved.register
+def _(prediction: Laplace, shift: np.ndarray, scale: float) -> Laplace:
+    return Laplace(prediction.loc + _offset(prediction, shift), scale * prediction.scale)
+
+
+@moved.register
+def _(prediction: PowerExponential, shift: np.ndarray, scale: float) -> PowerExponential:
+    return PowerExponential(prediction.loc + _offset(prediction, shift), scale * prediction.scale, prediction.shape)
+
+
+@moved.register
+def _(prediction: Samples, shift: np.ndarray, scale: float) -> Samples:
+    mean, deviation = prediction.expected_value()[:, None, :], prediction.standard_deviation()[:, None, :]
+    xp = arrays.namespace(prediction.samples)
+    values = xp.reshape(prediction.samples, (prediction.n, prediction.size, prediction.n_dims))
+    values = mean + deviation * arrays.like(shift, deviation) + scale * (values - mean)
+    return Samples(xp.reshape(values, tuple(prediction.samples.shape)), prediction.weights)

@@ -1,0 +1,153 @@
+"""The choice of a recalibrator: literal cross-validation, an honest gain, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import draw_labels
+from scipy import special
+
+import kcalib
+from kcalib.distributions import Normal, Samples
+from kcalib.recalibration import (
+    HistogramBinning,
+    IsotonicCalibration,
+    PlattScaling,
+    QuantileRecalibration,
+    ScaleCalibration,
+    TemperatureScaling,
+    VectorScaling,
+    choose,
+)
+
+
+def problem(n: int = 240, m: int = 3, seed: int = 0, temperature: float = 2.0):
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.normal(size=(n, m))
+    return draw_labels(special.softmax(logits / temperature, axis=1), rng), logits
+
+
+def literal_folds(y: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+    order = np.random.default_rng(seed).permutation(len(y))
+    fold = np.empty(len(y), int)
+    for place, i in enumerate(sorted(order, key=lambda i: y[i])):
+        fold[i] = place % n_folds
+    return fold
+
+
+def test_nested_cross_validation_is_the_literal_one():
+    y, logits = problem()
+    p = special.softmax(logits, axis=1)
+    candidates = {"temperature": TemperatureScaling(), "histogram": HistogramBinning(n_bins=5)}
+    choice = choose(y, p, candidates, n_folds=3, seed=4, score="brier")
+    fold = literal_folds(y, 3, 4)
+    assert max(np.bincount(y[fold == k], minlength=3).std() for k in range(3)) < 20
+
+    def losses(name, train, test):
+        q = p[test] if name == "as given" else candidates[name].clone().fit(y[train], p[train]).transform(p[test])
+        return np.sum((q - np.eye(3)[y[test]]) ** 2, axis=1)
+
+    names = ["as given", *candidates]
+    nested, chosen = np.empty(240), []
+    for k in range(3):
+        sums = []
+        for name in names:
+            inner = [losses(name, (fold != k) & (fold != j), fold == j).sum() for j in range(3) if j != k]
+            sums.append(sum(inner))
+        chosen.append(names[int(np.argmin(sums))])
+        nested[fold == k] = losses(chosen[-1], fold != k, fold == k)
+    assert choice.chosen_in_folds == tuple(chosen)
+    assert choice.comparison.model("chosen").value == pytest.approx(nested.mean(), rel=1e-10)
+    for name in names:
+        own = np.concatenate([losses(name, fold != k, fold == k) for k in range(3)])
+        assert choice.comparison.model(name).value == pytest.approx(own.mean(), rel=1e-10)
+    assert choice.name == "temperature" and choice.score == "brier" and choice.n_folds == 3
+    expected = TemperatureScaling().fit(y, p).temperature_
+    assert choice.recalibrator.temperature_ == pytest.approx(expected, rel=1e-12)
+    assert str(choice).startswith(
+        "recalibration: temperature\nbrier of the choice less that of the predictions as given"
+    )
+
+
+def test_logits_and_names():
+    y, logits = problem()
+    names = np.array(["red", "green", "blue"])
+    candidates = {"vector": VectorScaling(), "platt": PlattScaling()}
+    plain = choose(y, logits, candidates, from_logits=True)
+    named = choose(names[y], logits, candidates, from_logits=True, classes=names)
+    assert plain.name == named.name and plain.comparison.ranking == named.comparison.ranking
+    own = kcalib.log_loss(y, logits, from_logits=True)
+    assert plain.comparison.model("as given").value == pytest.approx(own, rel=1e-12)
+    assert plain.recalibrator.transform(logits, from_logits=True).shape == (240, 3)
+
+
+def test_calibrated_predictions_stay():
+    """Nothing is better than the truth, up to noise that the interval knows."""
+    y, logits = problem(n=600, temperature=1.0)
+    choice = choose(
+        y, special.softmax(logits, axis=1), {"histogram": HistogramBinning(), "rough": HistogramBinning(n_bins=2)}
+    )
+    assert choice.name == "as given" and choice.recalibrator is None
+    low, high = choice.comparison.difference("chosen", "as given").confidence_interval
+    assert low <= 0 <= high
+
+
+def test_default_candidates():
+    y, logits = problem(n=60)
+    choice = choose(y, special.softmax(logits, axis=1), n_folds=3)
+    names = {"temperature", "platt", "beta", "isotonic", "venn_abers", "vector", "dirichlet_1"}
+    assert names < set(choice.comparison.ranking)
+    binary = choose(y > 0, special.softmax(logits[:, :2], axis=1)[:, 1], n_folds=3)
+    assert "vector" not in binary.comparison.ranking
+
+
+@pytest.mark.parametrize("score", ["crps", "log_score"])
+def test_distributions(score):
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=300)
+    y = mean + 1 + 2 * rng.normal(size=300)
+    choice = choose(y, Normal(mean, np.ones(300)), score=score)
+    expected = {"as given", "chosen", "temperature", "scale"} | ({"quantile"} if score == "crps" else set())
+    assert set(choice.comparison.ranking) == expected
+    assert choice.name in ("scale", "quantile")
+    assert choice.comparison.difference("chosen", "as given").confidence_interval.high < 0
+    assert choice.comparison.metric == score
+    own = (
+        kcalib.crps(y, Normal(mean, np.ones(300)))
+        if score == "crps"
+        else kcalib.log_score(y, Normal(mean, np.ones(300)))
+    )
+    assert choice.comparison.model("as given").value == pytest.approx(own, rel=1e-12)
+
+
+def test_families_that_differ_from_fold_to_fold():
+    rng = np.random.default_rng(2)
+    draws = rng.normal(size=(80, 20))
+    y = 3 * rng.normal(size=80)
+    candidates = {"scale": ScaleCalibration(), "quantile": QuantileRecalibration(n_points=7)}
+    choice = choose(y, Samples(draws), candidates)
+    assert choice.n_samples == 80 and len(choice.chosen_in_folds) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"candidates": [TemperatureScaling()]}, "`candidates` is list, expected a mapping"),
+        ({"candidates": {}}, "`candidates` is empty"),
+        ({"candidates": {1: TemperatureScaling()}}, "`candidates` has the key 1, expected names"),
+        ({"candidates": {"chosen": TemperatureScaling()}}, "has the key 'chosen', which the result uses itself"),
+        ({"candidates": {"a": TemperatureScaling}}, r"`candidates\['a'\]` is the class TemperatureScaling, exp"),
+        ({"candidates": {"a": HistogramBinning(n_bins=0)}}, r"`candidates\['a'\]`: `n_bins` is 0"),
+        ({"candidates": {"a": ScaleCalibration()}}, r"`candidates\['a'\]`: `y_pred` is ndarray"),
+        ({"score": "crps"}, "`score` is 'crps', expected one of 'log_loss', 'brier'"),
+        ({"n_folds": 2}, "`n_folds` is 2, expected an integer at least 3"),
+        ({"n_folds": 31}, "`n_folds` is 31, but there are 30 samples"),
+        ({"seed": -1}, "`seed` is -1"),
+        ({"confidence_level": 1.0}, "`confidence_level` is 1.0, expected a number between 0 and 1"),
+    ],
+)
+def test_wrong_input(arguments, message):
+    y, logits = problem(n=30)
+    arguments = {"candidates": {"isotonic": IsotonicCalibration()}, **arguments}
+    with pytest.raises((TypeError, ValueError), match=message):
+        choose(y, special.softmax(logits, axis=1), **arguments)

@@ -568,30 +568,40 @@ def _about(expected: Any, accuracy: float = 1e-13) -> _About:
 def in_any_pieces(case: Case) -> str:
     """States: any chunks, any order of merging, the same bits; and what is in memory has the same scores."""
     y, p = case.data()
+    w = WEIGHTS[case.weights](np.random.default_rng(case.seed), case.n)
     rng = np.random.default_rng(case.seed)
 
     def new(part: int) -> CalibrationState:
         return CalibrationState(case.m, n_resamples=3, part=part, **SMALL)
 
+    def rows(begin: int, end: int) -> tuple[Any, ...]:
+        return y[begin:end], p[begin:end], None if w is None else w[begin:end]
+
     whole = new(0)
-    kind, _ = outcome(lambda: whole.update(y, p))
+    kind, _ = outcome(lambda: whole.update(y, p, w))
     if kind != "finite":
         return kind
     pieces, cut = new(0), 0
     while cut < case.n:
         step = int(rng.integers(1, case.n + 1))
-        pieces.update(y[cut : cut + step], p[cut : cut + step])
+        pieces.update(*rows(cut, cut + step))
         cut += step
     assert pieces.to_bytes() == whole.to_bytes()
     half = case.n // 2
     one, other = new(0), new(1)
     if half:
-        one.update(y[:half], p[:half])
-    other.update(y[half:], p[half:])
+        one.update(*rows(0, half))
+    other.update(*rows(half, case.n))
     assert (one + other).to_bytes() == (other + one).to_bytes()
-    expected = kcalib.brier_score(y, p)  # of terms in units of 2^-80
-    assert abs(whole.scores().brier_score.value - expected) <= 1e-12 * expected + 2.0**-79
-    return "finite"
+    assert CalibrationState.from_bytes(whole.to_bytes()).to_bytes() == whole.to_bytes()
+    kind, expected = outcome(lambda: kcalib.brier_score(y, p, sample_weight=w))
+    other, scores = outcome(whole.scores)
+    if kind == other == "finite":  # of terms in units of 2^-80
+        mean = 1.0 if w is None else float(np.mean(w, dtype=float))
+        assert abs(scores.brier_score.value - expected) <= 1e-12 * expected + 2.0**-79 * (1 + 1 / mean)
+    if other == "finite":
+        assert_finite(scores)
+    return other
 
 
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
@@ -706,6 +716,17 @@ def _valid(calls: Any, **more: Any) -> st.SearchStrategy[Case]:
 
 
 ROUNDED_TO_FLOATS = st.sampled_from(sorted(set(PREDICTIONS) - {"tiny"}))
+OF_STATES = (
+    "none",
+    "none",
+    "uniform",
+    "some zero",
+    "whole numbers",
+    "float32",
+    "unaligned",
+    "booleans",
+    "of many sizes",
+)
 NUMBERS = ("int8", "uint64", "floats")  # of labels
 # Each with its share of the cases of a campaign.
 PROPERTIES: dict[str, tuple[Callable[[Case], str], st.SearchStrategy[Case], int]] = {
@@ -722,7 +743,7 @@ PROPERTIES: dict[str, tuple[Callable[[Case], str], st.SearchStrategy[Case], int]
     "threads": (any_number_of_threads, _valid(WITH_THREADS), 1),
     "float32": (float32_is_what_it_holds, _valid(CALLS), 1),
     "extended precision": (in_extended_precision, _valid(["skce"], prediction=ROUNDED_TO_FLOATS), 1),
-    "pieces": (in_any_pieces, _valid(["state"]), 1),
+    "pieces": (in_any_pieces, _valid(["state"], weights=st.sampled_from(OF_STATES)), 1),
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from kcalib.streaming._rows import PART, PARTS, Rows, RowSet
 
 LARGEST_WEIGHT = 2.0**18
 _ROUNDING = 1e-9
+_CUT = 2.0**-80  # what sums may lack of each of their terms
 
 
 def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
@@ -54,7 +55,7 @@ def check_weight_sums(n: int, n_weighted: int, weight: float, squares: float) ->
     """Refuse sums of weights, and of their squares, that n rows cannot have."""
     if not 0 <= n_weighted <= n:
         raise ValueError(f"{n_weighted} of {n} rows have weights")
-    few, many = 1 - _ROUNDING, 1 + _ROUNDING
-    possible = squares <= LARGEST_WEIGHT * weight * many and weight * weight <= n * squares * many
+    few, many, cut = 1 - _ROUNDING, 1 + _ROUNDING, n * _CUT
+    possible = squares <= LARGEST_WEIGHT * (weight + cut) * many and weight * weight <= n * (squares + cut) * many
     if not (possible and (n_weighted or (n * few <= weight <= n * many and n * few <= squares <= n * many))):
         raise ValueError(f"the weights of {n} rows cannot have the sum {weight:.6g} and squares of sum {squares:.6g}")

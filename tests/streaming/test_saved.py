@@ -9,6 +9,7 @@ import pytest
 
 import kcalib
 from kcalib import target_kernels
+from kcalib.distributions import Normal
 from kcalib.kernels import (
     Cosine,
     Exponential,
@@ -20,7 +21,7 @@ from kcalib.kernels import (
     RationalQuadratic,
 )
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
-from kcalib.streaming import CalibrationState
+from kcalib.streaming import CalibrationState, ForecastState
 from kcalib.streaming._file import Content, packed, unpacked
 
 KERNELS = [
@@ -189,3 +190,12 @@ def test_kernels_of_users_are_not_saved(tmp_path):
 def test_target_kernels_of_distributions_are_refused():
     with pytest.raises(ValueError, match="which is for predicted distributions"):
         CalibrationState(3, target_kernel=target_kernels.Draws())
+
+
+@pytest.mark.parametrize("weight", [1e-30, 1e-24, 1e-13, 1e-12, 1e-6, 1e5])
+def test_weights_of_any_size_are_read_again(weight):
+    """Squares of small weights are cut to nothing in sums, which is no reason to refuse the state."""
+    state = CalibrationState(2, n_columns=16).update([0, 1, 1], [0.2, 0.7, 0.4], [weight, 0, weight])
+    forecasts = ForecastState(n_columns=16).update([0.1, 0.3], Normal([0.0, 0.0], [1.0, 1.0]), [weight, weight])
+    for one in (state, forecasts):
+        assert type(one).from_bytes(one.to_bytes()) == one

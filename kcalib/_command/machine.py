@@ -25,7 +25,7 @@ def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures
         "comparison": None if comparison is None else dataclasses.asdict(comparison),
         "errors": [dataclasses.asdict(failure) for failure in failures],
     }
-    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -57,17 +57,17 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
         ],
         "errors": [dataclasses.asdict(failure) for failure in failures],
     }
-    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no infinity and no NaN: null. Intervals have named limits."""
     if isinstance(value, ConfidenceInterval):
         value = value._asdict()
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,0 +1,66 @@
+"""Measures by their names, for hosts that take one number of labels and predictions."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import kcalib
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function of kcalib, and how its result becomes a number."""
+
+    function: Callable[..., Any]
+    number: Callable[[Any], float] = float
+    greater_is_better: bool = False
+    of_distributions: bool = False  # these alone
+
+    @property
+    def options(self) -> list[str]:
+        return [name for name in inspect.signature(self.function).parameters if name not in ("y_true", "y_pred")]
+
+    def __call__(self, y_true: Any, y_pred: Any, **options: Any) -> float:
+        return float(self.number(self.function(y_true, y_pred, **options)))
+
+
+MEASURES = {
+    "skce": Measure(kcalib.skce),
+    "ckce": Measure(kcalib.ckce),
+    "ucme": Measure(kcalib.ucme),
+    "squared_calibration_error": Measure(kcalib.squared_calibration_error),
+    "kde_calibration_error": Measure(kcalib.kde_calibration_error),
+    "top_label_ece": Measure(kcalib.top_label_ece),
+    "class_wise_ece": Measure(kcalib.class_wise_ece),
+    "canonical_ece": Measure(kcalib.canonical_ece),
+    "debiased_ece": Measure(kcalib.debiased_ece),
+    "mmce": Measure(kcalib.mmce),
+    "brier_score": Measure(kcalib.brier_score),
+    "log_loss": Measure(kcalib.log_loss),
+    "calibration_test": Measure(kcalib.calibration_test, attrgetter("pvalue"), greater_is_better=True),
+    "crps": Measure(kcalib.crps, of_distributions=True),
+    "log_score": Measure(kcalib.log_score, of_distributions=True),
+    "pinball_loss": Measure(kcalib.pinball_loss, of_distributions=True),
+    "quantile_calibration": Measure(kcalib.quantile_calibration, attrgetter("error"), of_distributions=True),
+}
+OF_CLASSES = [name for name, one in MEASURES.items() if not one.of_distributions]
+
+
+def measure_of_classes(name: Any) -> Measure:
+    """That of this name, of class probabilities.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if name in OF_CLASSES:
+        return MEASURES[name]
+    near = difflib.get_close_matches(str(name), OF_CLASSES, n=1)
+    suggestion = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(map(repr, OF_CLASSES))}"
+    raise ValueError(f"`name` is {name!r}, which is no measure of class probabilities; {suggestion}")

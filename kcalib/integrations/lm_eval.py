@@ -1,0 +1,145 @@
+"""Calibration of language models on multiple choice, in EleutherAI's `lm_eval`.
+
+`predictions` makes labels and probabilities of samples that `lm_eval` has logged, for all that kcalib has. Imported,
+the module registers metrics, "kcalib_skce" and so on, and `CalibratedTask` is a task that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from lm_eval.api.registry import register_aggregation, register_metric
+from lm_eval.api.task import ConfigurableTask
+
+from kcalib.integrations._measures import MEASURES, OF_CLASSES
+
+__all__ = ["CalibratedTask", "predictions"]
+
+PREFIX = "kcalib_"
+
+
+def predictions(samples: Iterable[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and class probabilities of logged samples.
+
+    Parameters
+    ----------
+    samples : iterable of dict
+        ``results["samples"][task]`` of ``lm_eval.simple_evaluate(..., log_samples=True)`` of a task of multiple choice,
+        or the lines of a file that ``--log_samples`` has written.
+
+    Returns
+    -------
+    y_true : ndarray of int, shape (n,)
+        Places of the right choices.
+    y_pred : ndarray, shape (n, m)
+        Softmax of the choices' log-likelihoods; where questions have fewer choices than others, further ones have
+        probability 0.
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, or for one that is not of multiple choice, or whose target is none of its choices.
+
+    Examples
+    --------
+    >>> from kcalib.integrations.lm_eval import predictions
+    >>> y, p = predictions([{"target": 1, "filtered_resps": [(-1.0, False), (-1.0, False)]}])
+    >>> y, p
+    (array([1]), array([[0.5, 0.5]]))
+    """
+    return _stacked([_pair_of(number, sample) for number, sample in enumerate(samples)])
+
+
+def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
+    responses = sample.get("filtered_resps", ())
+    if not all(isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2 for one in responses):
+        raise ValueError(f"`samples[{number}]` has no log-likelihoods of choices; its task is not of multiple choice")
+    target, texts = sample["target"], sample.get("arguments", ())
+    choices = [one[1].strip() for one in texts] if isinstance(texts, Sequence) else []
+    place = choices.index(target.strip()) if isinstance(target, str) and target.strip() in choices else target
+    try:
+        place = int(place)
+        if not 0 <= place < len(responses):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`samples[{number}]` has the target {target!r}, expected one of its {len(responses)} choices or its place"
+        ) from None
+    return place, _softmax([float(one[0]) for one in responses])
+
+
+def _softmax(values: Sequence[float]) -> np.ndarray:
+    powers = np.exp(np.asarray(values) - np.max(values))
+    return np.asarray(powers / np.sum(powers))
+
+
+def _stacked(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    if not pairs:
+        raise ValueError("`samples` has none")
+    rows = np.zeros((len(pairs), max(len(p) for _, p in pairs)))
+    for row, (_, p) in zip(rows, pairs, strict=True):
+        row[: len(p)] = p
+    return np.array([label for label, _ in pairs]), rows
+
+
+class CalibratedTask(ConfigurableTask):
+    """A task of multiple choice with metrics of kcalib in its ``metric_list``, beside those of `lm_eval`.
+
+    Parameters
+    ----------
+    data_dir, cache_dir, download_mode, config
+        Of ``lm_eval.api.task.ConfigurableTask``; in YAML ``class: !function utils.CalibratedTask``, of a file utils.py
+        that imports it.
+
+    Notes
+    -----
+    The metrics are "kcalib_skce", "kcalib_top_label_ece" and so on: "kcalib_" before a function's name.
+    """
+
+    def process_results(self, doc: Any, results: Any) -> Any:
+        """What `lm_eval` calls for each question.
+
+        Parameters
+        ----------
+        doc : dict
+            The question.
+        results : list of (float, bool)
+            Log-likelihood of each choice, and whether it is the most likely text.
+
+        Returns
+        -------
+        dict
+            A value for each metric.
+        """
+        found = super().process_results(doc, results)
+        choices = self.doc_to_choice(doc)
+        sample = {
+            "target": self.doc_to_target(doc),
+            "filtered_resps": results[: len(choices)],
+            "arguments": [("", choice) for choice in choices],
+        }
+        wanted = [name for name in self._metric_fn_list if name.startswith(PREFIX)]
+        return found | dict.fromkeys(wanted, _pair_of(0, sample))
+
+
+def _register(name: str) -> None:
+    measure = MEASURES[name]
+
+    @register_aggregation(PREFIX + name)  # type: ignore[untyped-decorator, unused-ignore]
+    def aggregated(items: Sequence[tuple[int, np.ndarray]]) -> float:
+        return measure(*_stacked(items))
+
+    @register_metric(
+        metric=PREFIX + name,
+        higher_is_better=measure.greater_is_better,
+        output_type=["multiple_choice"],
+        aggregation=PREFIX + name,
+    )  # type: ignore[untyped-decorator, unused-ignore]
+    def unchanged(items: Any) -> Any:
+        return items
+
+
+for _name in OF_CLASSES:
+    _register(_name)

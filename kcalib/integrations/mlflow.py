@@ -1,0 +1,95 @@
+"""Calibration in MLflow: metrics and artifacts for `mlflow.models.evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from mlflow.models import make_metric
+
+import kcalib
+from kcalib._command.machine import finite
+from kcalib.integrations._measures import measure_of_classes
+
+__all__ = ["artifacts", "metric"]
+
+
+def metric(name: str = "skce", **options: Any) -> Any:
+    """A measure as an extra metric.
+
+    Predictions are a column of probabilities of the second of two classes, or of rows of class probabilities, as
+    ``list(p)`` makes them.
+
+    Parameters
+    ----------
+    name : str
+        "skce", "ckce", "ucme", "squared_calibration_error", "kde_calibration_error", "top_label_ece", "class_wise_ece",
+        "canonical_ece", "debiased_ece", "mmce", "brier_score", "log_loss", or "calibration_test", whose value is the
+        p-value.
+    **options
+        Of the function of kcalib of that name, such as ``n_bins=10`` or ``classes=["no", "yes"]``.
+
+    Returns
+    -------
+    mlflow.models.EvaluationMetric
+        For ``extra_metrics=[...]``. Of a single row it is NaN: MLflow tries metrics on the first one.
+
+    Raises
+    ------
+    ValueError
+        If there is no measure of that name.
+
+    Examples
+    --------
+    >>> from kcalib.integrations.mlflow import metric
+    >>> ece = metric("top_label_ece", n_bins=10)
+    >>> ece.name, ece.greater_is_better
+    ('top_label_ece', False)
+    """
+    measure = measure_of_classes(name)
+
+    def value(predictions: Any, targets: Any) -> float:
+        return measure(np.asarray(targets), _rows(predictions), **options) if len(predictions) > 1 else float("nan")
+
+    return make_metric(
+        eval_fn=value, greater_is_better=measure.greater_is_better, name=name, long_name=f"kcalib.{name}"
+    )
+
+
+def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options: Any) -> dict[str, Any]:
+    """`kcalib.evaluate` as JSON, as the command writes it, and the reliability diagram as a picture.
+
+    Parameters
+    ----------
+    eval_df : pandas.DataFrame
+        Columns "prediction", as `metric` takes them, and "target".
+    builtin_metrics, artifacts_dir
+        What MLflow passes; not needed.
+    **options
+        Of `kcalib.evaluate`; give them by ``functools.partial(artifacts, level=0.01)``.
+
+    Returns
+    -------
+    dict
+        ``"kcalib_evaluation"`` and ``"kcalib_reliability"``: for ``custom_artifacts=[artifacts]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.evaluate`.
+    ImportError
+        If matplotlib is missing.
+    """
+    y_true, y_pred = np.asarray(eval_df["target"]), _rows(eval_df["prediction"])
+    classes = {name: options[name] for name in ("classes", "lens") if name in options}
+    return {
+        "kcalib_evaluation": finite(asdict(kcalib.evaluate(y_true, y_pred, **options))),
+        "kcalib_reliability": kcalib.reliability(y_true, y_pred, **classes).plot().figure,
+    }
+
+
+def _rows(predictions: Any) -> np.ndarray:
+    """Numbers as they are, rows one below the other."""
+    values = np.asarray(predictions)
+    return np.stack(values.tolist()) if values.dtype == object else values

@@ -1,0 +1,114 @@
+"""Multiple choice in `lm_eval`: its own evaluation of a model that guesses, on questions in a file."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import kcalib
+
+pytest.importorskip("lm_eval")
+
+import lm_eval
+from lm_eval.api.model import LM
+
+from kcalib.integrations.lm_eval import CalibratedTask, predictions
+
+pytestmark = [pytest.mark.grid, pytest.mark.filterwarnings("ignore")]  # of what `datasets` uses
+
+
+class Guessing(LM):
+    """Log-likelihoods that are drawn, and kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.random, self.drawn = np.random.default_rng(1), []
+
+    def loglikelihood(self, requests, **options):
+        self.drawn = [float(value) for value in -self.random.exponential(3.0, size=len(requests))]
+        return [(value, False) for value in self.drawn]
+
+    def generate_until(self, requests, **options):
+        raise NotImplementedError
+
+    def loglikelihood_rolling(self, requests, **options):
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """Results of 40 questions with three choices, some with two; and the probabilities and labels by hand."""
+    folder = tmp_path_factory.mktemp("questions")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))
+    choices = [["odd", "even", "none"], ["odd", "even"]]
+    docs = [{"q": f"{i} is", "choices": choices[i % 5 == 4], "label": i % 2} for i in range(40)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in docs))
+    config = {
+        "task": "parity",
+        "dataset_path": "json",
+        "dataset_kwargs": {
+            "data_files": {"test": str(folder / "questions.jsonl")},
+            "cache_dir": str(folder / "cache"),
+        },
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "choices",
+        "doc_to_target": "label",
+        "metric_list": [{"metric": name} for name in ("acc", "kcalib_skce", "kcalib_top_label_ece")],
+    }
+    model = Guessing()
+    results = lm_eval.simple_evaluate(model, tasks=[CalibratedTask(config=config)], log_samples=True, bootstrap_iters=0)
+    p, values = np.zeros((40, 3)), iter(model.drawn)
+    for row, doc in zip(p, docs, strict=True):
+        powers = np.exp([next(values) for _ in doc["choices"]])
+        row[: len(powers)] = powers / powers.sum()
+    monkeypatch.undo()
+    return results, np.array([doc["label"] for doc in docs]), p
+
+
+def test_logged_samples_are_labels_and_probabilities(evaluated):
+    results, labels, p = evaluated
+    y_true, y_pred = predictions(results["samples"]["parity"])
+    assert np.array_equal(y_true, labels)
+    np.testing.assert_allclose(y_pred, p, rtol=1e-12)
+    # As the file has them.
+    lines = [json.loads(json.dumps(one, default=str)) for one in results["samples"]["parity"]]
+    as_text = [one | {"filtered_resps": [[str(a), str(b)] for a, b in one["filtered_resps"]]} for one in lines]
+    again = predictions(one | {"target": str(one["target"])} for one in as_text)
+    assert np.array_equal(again[0], labels) and np.allclose(again[1], p, rtol=1e-12)
+
+
+def test_metrics_of_a_task(evaluated):
+    results, labels, p = evaluated
+    found = results["results"]["parity"]
+    assert found["kcalib_skce,none"] == pytest.approx(kcalib.skce(labels, p), rel=1e-9)
+    assert found["kcalib_top_label_ece,none"] == pytest.approx(kcalib.top_label_ece(labels, p), rel=1e-9)
+    assert found["acc,none"] == pytest.approx(np.mean(p.argmax(axis=1) == labels))
+    assert results["higher_is_better"]["parity"]["kcalib_skce"] is False
+
+
+def test_a_target_may_be_the_text_of_a_choice():
+    sample = {
+        "target": "even",
+        "filtered_resps": [(-1.0, True), (-2.0, False)],
+        "arguments": [("", " odd"), ("", " even")],
+    }
+    assert predictions([sample])[0].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "samples, message",
+    [
+        ([], "`samples` has none"),
+        ([{"target": "a", "filtered_resps": ["text"]}], r"`samples\[0\]` has no log-likelihoods of choices"),
+        ([{"target": 2, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 2, expected one of its 2 choices"),
+        ([{"target": [0, 1], "filtered_resps": [(-1, 0), (-1, 0)]}], r"has the target \[0, 1\], expected one of"),
+    ],
+)
+def test_samples_of_another_kind(samples, message):
+    with pytest.raises(ValueError, match=message):
+        predictions(samples)

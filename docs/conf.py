@@ -42,7 +42,8 @@ nitpick_ignore_regex = [("py:obj", r"[a-z_]+(\(\))?")]
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_mock_imports = ["torch", "torchmetrics", "mlflow", "evaluate", "datasets", "lm_eval"]  # hosts of kcalib.integrations
+# Hosts of kcalib.integrations.
+autodoc_mock_imports = ["torch", "torchmetrics", "mlflow", "evaluate", "datasets", "lm_eval"]
 autodoc_default_options = {"undoc-members": True}
 
 # Every docstring that the API pages show has to pass these. Not among them: PR03 and PR04, because

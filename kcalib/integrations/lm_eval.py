@@ -89,13 +89,13 @@ class CalibratedTask(ConfigurableTask):
 
     Parameters
     ----------
-    data_dir, cache_dir, download_mode, config
-        Of ``lm_eval.api.task.ConfigurableTask``; in YAML ``class: !function utils.CalibratedTask``, of a file utils.py
+    *args, **kwargs
+        Of ``lm_eval.api.task.ConfigurableTask``, such as a ``config``; in YAML ``class: !function utils.CalibratedTask``, of a file utils.py
         that imports it.
 
     Notes
     -----
-    The metrics are "kcalib_skce", "kcalib_top_label_ece" and so on: "kcalib_" before a function's name.
+    The metrics are ``kcalib_skce``, ``kcalib_top_label_ece`` and so on: ``kcalib_`` before the name of a function.
     """
 
     def process_results(self, doc: Any, results: Any) -> Any:

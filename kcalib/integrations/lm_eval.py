@@ -90,8 +90,8 @@ class CalibratedTask(ConfigurableTask):
     Parameters
     ----------
     *args, **kwargs
-        Of ``lm_eval.api.task.ConfigurableTask``, such as a ``config``; in YAML ``class: !function utils.CalibratedTask``, of a file utils.py
-        that imports it.
+        Of ``lm_eval.api.task.ConfigurableTask``, such as `config`; in YAML ``class: !function utils.CalibratedTask``,
+        of a file utils.py that imports it.
 
     Notes
     -----

@@ -39,8 +39,9 @@ def as_array(value: Any, name: str) -> Array:
     """
     if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
         return value if value.flags.aligned else value.copy()
-    if library(value) == "dask":
-        value = value.compute()
+    value = collected(value)
+    if library(value) == "xarray" and hasattr(value, "dims") and hasattr(value, "data"):
+        value = collected(value.data)  # of a DataArray, in whichever library it is
     if hasattr(value, "todense"):
         raise TypeError(f"`{name}` is sparse, expected a dense array; pass `{name}.todense()`")
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -69,6 +70,14 @@ def as_array(value: Any, name: str) -> Array:
     if array.dtype.kind in "OT":  # NumPy's variable-width strings (T) cannot be searched among others (U)
         return _without_objects(array.astype(object, copy=False), value, name)
     return _without_bfloat16(array if array.flags.aligned else array.copy())
+
+
+def collected(value: Any) -> Any:
+    """What is still to be computed, computed: a Dask array as its chunks' library has it, a LazyFrame of polars."""
+    name = library(value)
+    if name == "dask":
+        return value.compute()
+    return value.collect() if name == "polars" and type(value).__name__ == "LazyFrame" else value
 
 
 def _on_cpu(value: Array) -> bool:
@@ -148,8 +157,7 @@ def _check_not_traced(value: Any, name: str) -> None:
 def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
     """An object array whose entries are all strings or all numbers, as an array of these."""
     if array.ndim == 0:
-        remedy = f"; pass `{name}.collect()`" if hasattr(value, "collect") else ""  # frames of polars that are lazy
-        raise TypeError(f"`{name}` is {_shown(value)}, expected an array or a list{remedy}")
+        raise TypeError(f"`{name}` is {_shown(value)}, expected an array or a list")
     for index, entry in np.ndenumerate(array):
         if (
             entry is None

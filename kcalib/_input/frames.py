@@ -2,6 +2,7 @@
 
 Samples and classes are paired by position. Where names contradict that, `check_frames` says so, rather than pair what
 does not belong together; names that say nothing of the order are left alone. Called by `_input.labels.prepare`.
+Arrays of xarray are named by the coordinates of their dimensions.
 """
 
 from __future__ import annotations
@@ -48,6 +49,19 @@ def check_frames(
         )
 
 
+def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:
+    """Refuse arrays of xarray whose samples are not in the first dimension, by the names of the dimensions."""
+    true_name, pred_name = names
+    if not (_is_labelled(y_true) and _is_labelled(y_pred)) or y_true.ndim != 1 or y_pred.ndim != 2:
+        return
+    of_samples, (first, second) = y_true.dims[0], y_pred.dims
+    if second == of_samples != first:
+        raise ValueError(
+            f"`{pred_name}` has the dimensions {y_pred.dims}, `{true_name}` has {y_true.dims}; pass "
+            f"{pred_name}.transpose({second!r}, {first!r})"
+        )
+
+
 def _check_order(columns: Sequence[Any], name: str, expected: Sequence[Any], numbered: bool) -> None:
     """Refuse names that are those of the classes, or numbers if the classes are, in another order."""
     if not columns:
@@ -72,11 +86,16 @@ def _check_rows(values: Any, name: str, others: Any, others_name: str) -> None:
     if mine is None or theirs is None or len(mine) != len(theirs) or mine.equals(theirs):
         return
     by_position = f"to pair them by position, pass {name}.to_numpy()"
+    reordered = f"{name}.loc[{others_name}.index]"
+    if _is_labelled(values):
+        dimension = values.dims[0]
+        order = others.dims[0] if _is_labelled(others) else "index"
+        reordered = f"{name}.sel({{{dimension!r}: {others_name}.{order}}})"
     if mine.is_unique and theirs.is_unique and not len(mine.difference(theirs, sort=False)):
         at = next(i for i, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
         raise ValueError(
             f"`{name}` and `{others_name}` have the same index in another order: row {at} is {mine[at]} in `{name}` "
-            f"and {theirs[at]} in `{others_name}`; pass {name}.loc[{others_name}.index], or, {by_position}"
+            f"and {theirs[at]} in `{others_name}`; pass {reordered}, or, {by_position}"
         )
     if not (_is_count(mine) or _is_count(theirs)):
         raise ValueError(
@@ -85,10 +104,25 @@ def _check_rows(values: Any, name: str, others: Any, others_name: str) -> None:
         )
 
 
+def _is_labelled(values: Any) -> bool:
+    """Whether it is a DataArray of xarray."""
+    return arrays.library(values) == "xarray" and hasattr(values, "dims") and hasattr(values, "indexes")
+
+
 def _index(values: Any) -> Any:
-    """The index of a Series or a DataFrame of pandas, and of what has one like it; else None."""
+    """The index of a Series or a DataFrame of pandas, of the first dimension in xarray, of what has one; else None."""
+    if _is_labelled(values):
+        index = values.indexes.get(values.dims[0]) if values.dims else None
+        return index if index is None or list(index) != list(range(len(index))) else _count(len(index))
     index = getattr(values, "index", None)
     return index if index is not None and not callable(index) and hasattr(index, "equals") else None
+
+
+def _count(n: int) -> Any:
+    """The index of rows that nobody named."""
+    import pandas  # which xarray is made on
+
+    return pandas.RangeIndex(n)
 
 
 def _is_count(index: Any) -> bool:
@@ -100,6 +134,9 @@ def _columns(frame: Any, m: int) -> tuple[Any, ...]:
     """The names of m columns; none for what is no frame."""
     if arrays.is_host(frame):
         return ()
+    if _is_labelled(frame):
+        index = frame.indexes.get(frame.dims[1]) if frame.ndim == 2 else None
+        return () if index is None or len(index) != m else tuple(index)
     columns = getattr(frame, "column_names", getattr(frame, "columns", ()))  # Arrow, or pandas and polars
     try:
         columns = tuple(columns)

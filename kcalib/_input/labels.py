@@ -24,7 +24,7 @@ from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import GradientWarning, warn
 from kcalib._input.checks import dtype_name, is_column, reject, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
-from kcalib._input.frames import check_frames
+from kcalib._input.frames import check_dimensions, check_frames
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
 from kcalib.lenses import Canonical, Lens
 
@@ -193,6 +193,8 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+    y_true, y_pred, sample_weight = map(arrays.collected, (y_true, y_pred, sample_weight))
+    check_dimensions(y_true, y_pred, names[:2])
     true = arrays.as_array(y_true, names.y_true)
     pred = arrays.as_array(y_pred, names.y_pred)
     if getattr(y_pred, "requires_grad", None) is True:

@@ -211,6 +211,7 @@ class ClassRecalibrator(Recalibrator):
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Self:
         self._check_parameters()
+        y_pred = arrays.collected(y_pred)
         if isinstance(y_pred, Categorical):
             y_pred, classes = unwrapped(y_pred, classes, from_logits)
         self._check_no_distribution(y_pred)
@@ -225,6 +226,7 @@ class ClassRecalibrator(Recalibrator):
     @on_their_gpu
     def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
         self._check_fitted()
+        y_pred = arrays.collected(y_pred)
         if isinstance(y_pred, Categorical):
             p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)

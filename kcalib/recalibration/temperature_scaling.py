@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.forecasts import prepare
@@ -219,6 +220,7 @@ class TemperatureScaling(Recalibrator):
         floor = None if self.floor is None else checked_floor(self.floor, ", or None")
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
+        y_pred = arrays.collected(y_pred)
         if isinstance(y_pred, Categorical):
             y_pred, classes = unwrapped(y_pred, classes, from_logits)
         elif isinstance(y_pred, Distribution) and tempered.dispatch(type(y_pred)) is tempered.dispatch(object):
@@ -270,6 +272,7 @@ class TemperatureScaling(Recalibrator):
             As `kcalib.skce` for its `y_pred`; ValueError if nothing was fitted yet, or something else.
         """
         self._check_fitted()
+        y_pred = arrays.collected(y_pred)
         if isinstance(y_pred, Categorical):
             p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)

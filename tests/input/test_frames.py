@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from libraries import MakeProblem
 
 import kcalib
+from kcalib.recalibration import PlattScaling, TemperatureScaling
+from kcalib.streaming import source
 
 FRAMES = ["pandas", "polars", "pyarrow"]
 
@@ -114,3 +117,80 @@ def test_rows_in_another_order_are_refused(make_problem: MakeProblem) -> None:
         kcalib.skce(labels, p, sample_weight=weights[::-1])
     # Rows that nobody named, as a model's predictions of a part of the samples, are paired by position.
     assert kcalib.skce(pd.Series(y, index=np.arange(40) + 7), pd.DataFrame(p)) == expected
+
+
+def test_arrays_of_xarray_are_named_by_their_coordinates(make_problem: MakeProblem) -> None:
+    xr = pytest.importorskip("xarray")
+    y, p = make_problem(40, 3)
+    names, animals = [f"s{i}" for i in range(40)], np.array(["ant", "bee", "cat"])
+    labels = xr.DataArray(animals[y], dims="sample", coords={"sample": names})
+    predicted = xr.DataArray(p, dims=("sample", "class"), coords={"sample": names, "class": animals})
+    expected = kcalib.skce(y, p)
+    assert kcalib.skce(labels, predicted) == kcalib.skce(y, xr.DataArray(p, dims=("a", "b"))) == expected
+    assert kcalib.brier_score(labels, predicted.chunk(10) if has_dask() else predicted) == kcalib.brier_score(y, p)
+    message = "has the columns ['bee', 'ant', 'cat'], expected them in the order ['ant', 'bee', 'cat']"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kcalib.skce(labels, predicted[:, [1, 0, 2]])
+    message = (
+        "`y_true` and `y_pred` have the same index in another order: row 0 is s39 in `y_true` and s0 in `y_pred`; pass "
+        "y_true.sel({'sample': y_pred.sample}), or, to pair them by position, pass y_true.to_numpy()"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kcalib.skce(labels[::-1], predicted)
+    assert kcalib.skce(labels[::-1].sel({"sample": predicted.sample}), predicted) == expected
+    with pytest.raises(ValueError, match="`sample_weight` and `y_pred` have the same index in another order"):
+        kcalib.skce(y, predicted, sample_weight=xr.DataArray(np.ones(40), dims="s", coords={"s": names[::-1]}))
+    message = (
+        "has the dimensions ('class', 'sample'), `y_true` has ('sample',); pass y_pred.transpose('sample', 'class')"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kcalib.skce(labels, predicted.T)
+    # Rows 0, 1, ... are rows that nobody named; of a series of pandas the names count, too.
+    counted = predicted.assign_coords(sample=np.arange(40))
+    assert kcalib.skce(labels, counted) == expected
+    with pytest.raises(ValueError, match="have the same index in another order: row 0 is 39"):
+        kcalib.skce(labels.assign_coords(sample=np.arange(40)[::-1]), counted)
+    assert type(TemperatureScaling().fit(labels, predicted).transform(predicted)) is np.ndarray
+
+
+def has_dask() -> bool:
+    return importlib.util.find_spec("dask") is not None
+
+
+def test_a_frame_that_is_lazy_is_collected_once(make_problem: MakeProblem) -> None:
+    pl = pytest.importorskip("polars")
+    y, p = make_problem(40, 3)
+    collected = []
+
+    def seen(frame: Any) -> Any:
+        collected.append(1)
+        return frame
+
+    frame = pl.DataFrame({name: p[:, k] for k, name in enumerate("abc")})
+    lazy = frame.lazy().map_batches(seen)
+    labels = np.array(["a", "b", "c"])[y]
+    for call, times in ((kcalib.skce, 1), (kcalib.evaluate, 1), (TemperatureScaling().fit, 1), (PlattScaling().fit, 1)):
+        collected.clear()
+        call(labels, lazy)
+        assert len(collected) == times
+    assert kcalib.skce(pl.LazyFrame({"label": labels}), lazy) == kcalib.skce(y, p)
+    with pytest.raises(ValueError, match=r"has the columns \['c', 'b', 'a'\], expected them in the order"):
+        kcalib.skce(labels, lazy.select("c", "b", "a"))
+    scaling = TemperatureScaling().fit(labels, np.log(p), from_logits=True)
+    collected.clear()
+    logits = lazy.select(pl.all().log())
+    assert TemperatureScaling().fit(labels, logits, from_logits=True).temperature_ == scaling.temperature_
+    assert scaling.transform(logits, from_logits=True).shape == (40, 3) and len(collected) == 2
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "lazy"])
+def test_frames_are_sources(library: str, make_problem: MakeProblem) -> None:
+    module = pytest.importorskip("polars" if library == "lazy" else library)
+    pytest.importorskip("pyarrow")
+    y, p = make_problem(40, 3)
+    for labels, names in ((y, "012"), (np.array(["a", "b", "c"])[y], "abc")):
+        frame = module.DataFrame({"label": labels, **{f"p_{name}": p[:, k] for k, name in enumerate(names)}})
+        samples = source(frame.lazy() if library == "lazy" else frame)
+        np.testing.assert_array_equal(np.concatenate([part[1] for part in samples.chunks(7)]), p)
+        found = kcalib.evaluate(samples).brier_score
+        assert found == pytest.approx(kcalib.brier_score(y, p), rel=1e-12)

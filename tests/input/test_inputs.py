@@ -764,8 +764,6 @@ def test_classes_of_a_fitted_model_name_the_columns(fitted: Any) -> None:
 
 
 def test_what_holds_no_values_is_told() -> None:
-    torch, polars = pytest.importorskip("torch"), pytest.importorskip("polars")
+    torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="`y_pred` is on the device 'meta', where tensors have no values"):
         kcalib.skce(Y, torch.empty((4, 3), device="meta"))
-    with pytest.raises(TypeError, match=r"`y_pred` is <LazyFrame.*; pass `y_pred\.collect\(\)`"):
-        kcalib.skce(Y, polars.DataFrame(P).lazy())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kcalib._backend import arrays
 from kcalib._input.columns import FileError
 from kcalib.streaming.sources.content import damaged, identity, library
 from kcalib.streaming.sources.npy import label_file
@@ -162,6 +163,14 @@ def table_part(data: Any, wanted: Wanted) -> Part:
     return TablePart(
         tuple(data.column_names), len(data), wanted, table=lambda a, b: data.slice(a, b - a), holder="the table"
     ).look()
+
+
+def frame_part(data: Any, wanted: Wanted) -> Part:
+    """A DataFrame of pandas or polars; a LazyFrame is collected."""
+    pyarrow = library("pyarrow", "data frames", "parquet")
+    data = arrays.collected(data)
+    is_polars = arrays.library(data) == "polars"
+    return table_part(data.to_arrow() if is_polars else pyarrow.Table.from_pandas(data, preserve_index=False), wanted)
 
 
 def hugging_face_part(data: Any, wanted: Wanted) -> Part:

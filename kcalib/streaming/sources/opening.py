@@ -13,7 +13,7 @@ import numpy as np
 from kcalib._backend.files import printable
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.source import Source
-from kcalib.streaming.sources.arrow import fragment_parts, hugging_face_part, parquet_part, table_part
+from kcalib.streaming.sources.arrow import fragment_parts, frame_part, hugging_face_part, parquet_part, table_part
 from kcalib.streaming.sources.batches import BatchesPart
 from kcalib.streaming.sources.content import check_content
 from kcalib.streaming.sources.npy import npy_part, npz_part
@@ -71,7 +71,8 @@ def source(
         Arrays: a pair ``(y_true, y_pred)`` of arrays of any library, memory maps, or arrays of h5py or Zarr; a mapping
         of names to arrays, also an ``h5py.File`` or ``zarr.Group``; an array with fields.
 
-        Tables: a ``pyarrow.dataset.Dataset`` of Parquet files, a ``pyarrow.Table``, or a ``Dataset`` or
+        Tables: a ``pyarrow.dataset.Dataset`` of Parquet files, a ``pyarrow.Table``, a data frame of pandas or
+        polars (one that is lazy is collected), or a ``Dataset`` or
         ``IterableDataset`` of Hugging Face ``datasets``.
 
         Instead of arrays of predictions a pair may have predicted distributions, of `kcalib.distributions` or another
@@ -205,6 +206,8 @@ def _of_library(data: Any, wanted: Wanted) -> list[Part] | None:
         return fragment_parts(data, wanted)
     if ("pyarrow", "Table") in kinds:
         return [table_part(data, wanted)]
+    if kinds & {("pandas", "DataFrame"), ("polars", "DataFrame"), ("polars", "LazyFrame")}:
+        return [frame_part(data, wanted)]
     if ("zarr", "Group") in kinds:
         return [named_arrays("the group", sorted(data.array_keys()), data.__getitem__, wanted, "")]
     return None

@@ -5,10 +5,13 @@ A state that adds up (`kcalib.streaming`) has the same.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from kcalib._backend.files import write_whole
 from kcalib.lenses import Canonical
+from kcalib.report.evaluations import page_of
 from kcalib.report.summary import Summarized
 from kcalib.results import CalibrationTestResult, SKCEResult
 
@@ -31,6 +34,41 @@ class ModelEvaluation(Summarized, ABC):
     @abstractmethod
     def notes(self) -> list[str]:
         """What a picture says beside the diagram."""
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A page of HTML: the verdict in words, the numbers, the test with its law, and how to repeat it.
+
+        One file that needs no network, light or dark as the reader has it. ``kcalib report`` makes one from samples,
+        with diagrams, comparisons and recalibration.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            File to write it to, whole or not at all.
+
+        Returns
+        -------
+        str
+            The page.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        OSError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> import kcalib
+        >>> page = kcalib.evaluate([0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]).to_html()
+        >>> page.startswith("<!doctype html>"), len(page) < 1e5
+        (True, True)
+        """
+        page = page_of(self)
+        if path is not None:
+            write_whole(path, page.encode())
+        return page
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ class CalibrationTestResult(Summarized):
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
     pvalue_from: str | None = None  #: "draws", "tilted draws" or "law" beyond them; None of methods without draws
+    #: of the draws of `statistic` under calibration: the least, 39 quantiles between, the largest; None without draws
+    null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
     estimator: str  #: what `estimate` is
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; blocks drop those after the last full one

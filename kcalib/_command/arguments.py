@@ -30,6 +30,7 @@ from kcalib.report.diagrams import SCALES
 
 MOST_BINS = 10_000
 CANONICAL = Canonical()
+AXES = "logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)"
 
 EPILOG = f"""\
 formats:
@@ -143,6 +144,30 @@ def parser() -> argparse.ArgumentParser:
         help="with --checkpoint: count these rows apart from those of other parts, so that the states can be merged",
     )  # fmt: skip
     compare.set_defaults(usage_error=compare.error)
+
+    report = commands.add_parser(
+        "report",
+        help="write a page about models",
+        description="Write a page of HTML that needs nothing else: verdicts in words, numbers, reliability diagrams,\n"
+        "also of the worst classes, the tests with their laws, a comparison if all files hold the same labels or\n"
+        "targets, what recalibration would gain, and how to repeat all of it.",
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    report.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
+    report.add_argument(
+        "-o", "--output", metavar="OUT", type=Path, required=True, help=".html file; replaced if it exists"
+    )
+    _add_reading(report)
+    pictures = report.add_argument_group("output")
+    _add_failing(pictures)
+    pictures.add_argument("--axes", choices=SCALES, help=AXES)
+    pictures.add_argument(
+        "--classes", dest="plot_classes", metavar="INT", type=integer(0, 100), default=8,
+        help="classes of each model that have a diagram, the worst ones (default: %(default)s; fewer of many models)",
+    )  # fmt: skip
+    _add_computed(report)
+    report.set_defaults(usage_error=report.error, parallel=None)
 
     update = commands.add_parser(
         "update",
@@ -308,17 +333,18 @@ def _add_output(parser: argparse.ArgumentParser) -> Any:
         help="write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg "
         "file",
     )
-    output.add_argument(
-        "--axes", choices=SCALES,
-        help="with --plot: logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)",
-    )  # fmt: skip
+    output.add_argument("--axes", choices=SCALES, help=f"with --plot: {AXES}")
     output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
+    _add_failing(output)
+    return output
+
+
+def _add_failing(output: Any) -> None:
     output.add_argument(
         "--fail-if-miscalibrated",
         action="store_true",
         help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
     )
-    return output
 
 
 def _add_verdict(computed: Any) -> None:
@@ -337,6 +363,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--plot-classes", metavar="INT", type=integer(1, 100), default=0,
         help="with --plot: diagrams of so many classes, those with the largest errors, too",
     )  # fmt: skip
+    _add_computed(parser)
+
+
+def _add_computed(parser: argparse.ArgumentParser) -> None:
     computed = parser.add_argument_group("what to compute")
     _add_lens(computed)
     _add_verdict(computed)

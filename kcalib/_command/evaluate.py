@@ -28,6 +28,7 @@ from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streamed import check_streaming, streamed, unstreamable, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue
+from kcalib._input.data import Data
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
@@ -64,7 +65,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
     unable = None if arguments.stream is not None else unstreamable(arguments)  # the demo has no options to ask for
     streams = [arguments.parallel is None and wants_stream([job], arguments, unable) for job in jobs]
-    options = {} if all(streams) else _options(arguments)
+    options = {} if all(streams) else options_of(arguments)
     models: list[Model] = []
     failures: list[Failure] = []
 
@@ -83,7 +84,7 @@ def reported(models: Sequence[Model], failures: list[Failure], arguments: argpar
     """Pictures and numbers of models are written; the exit code."""
     if arguments.plot is not None and models:
         with collected(failures, str(arguments.plot)):
-            panels = [panel for model in models for panel in _panels(model)]
+            panels = [panel for model in models for panel in panels_of(model)]
             figures.plot_reliability(panels, arguments.plot, arguments.theme or "light")
 
     if arguments.json:
@@ -99,7 +100,7 @@ def reported(models: Sequence[Model], failures: list[Failure], arguments: argpar
     return DONE
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `evaluation_of` takes; a usage error if an option is given that nothing has."""
     estimator, method = arguments.estimator or "auto", method_of(arguments)
     having = owners()["block_size"]
@@ -131,14 +132,18 @@ def _evaluated(
     with prepared(job, arguments.threads, reading) as data:
         check_same_kind(data.noun, models, arguments)
         check_options(data, arguments)
-        seen = arguments.lens.induced(data)
-        with shared_out(arguments.parallel) as run:
-            evaluation = evaluation_of(seen, **options, parallel=run)
-        picture = None if arguments.plot is None else picture_of(seen, arguments)
-    return Model(job.model, job.file, data.noun, evaluation, picture)
+        return evaluated(job, arguments, arguments.lens.induced(data), options, drawn=arguments.plot is not None)
 
 
-def _panels(model: Model) -> list[figures.Panel]:
+def evaluated(job: Job, arguments: argparse.Namespace, data: Data, options: dict[str, Any], *, drawn: bool) -> Model:
+    """The model of checked data that are seen through the lens, with a picture if it is to be `drawn`."""
+    with shared_out(arguments.parallel) as run:
+        evaluation = evaluation_of(data, **options, parallel=run)
+    return Model(job.model, job.file, data.noun, evaluation, picture_of(data, arguments) if drawn else None)
+
+
+def panels_of(model: Model) -> list[figures.Panel]:
+    """The diagram of a model, and those of its classes."""
     assert model.picture is not None
     e, style = model.evaluation, model.picture.style
     pvalue = shown_pvalue(e.test.pvalue)

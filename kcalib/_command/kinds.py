@@ -103,6 +103,22 @@ def _style(arguments: argparse.Namespace) -> figures.Style:
 
 
 @singledispatch
+def proper_score(data: Data) -> str:
+    """The metric that models are also compared by in a report."""
+    raise NotImplementedError
+
+
+@proper_score.register
+def _(data: Classification) -> str:
+    return "brier"
+
+
+@proper_score.register
+def _(data: Forecasts) -> str:
+    return "crps"
+
+
+@singledispatch
 def noun_of(state: object) -> str:
     """What a state is of."""
     raise NotImplementedError

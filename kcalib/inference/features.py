@@ -135,7 +135,7 @@ def law_of_draws(
     # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
     as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
     pvalue = (1 + as_large) / (1 + len(drawn))
-    found = NullLaw(math.log(pvalue), description, n_resamples=len(drawn), pvalue=pvalue, pvalue_from="draws")
+    found = NullLaw.of_draws(pvalue, description, drawn / (n - 1))
     statistic = total / (n - 1)
     return beyond_draws(found, statistic, drawn / (n - 1), events=events, law=lambda: law(statistic))
 
@@ -162,6 +162,7 @@ def _result(
         few_errors=task.few_errors if n >= 4 else None,
         null_law=law.description,
         pvalue_from=law.pvalue_from,
+        null_quantiles=law.quantiles,
         estimator="unbiased SKCE of random features",
         n_resamples=law.n_resamples,
         seed=seed,

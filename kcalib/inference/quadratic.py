@@ -32,6 +32,7 @@ from kcalib.results import CalibrationTestResult
 REFERENCES = ("conditional", "residuals")
 N_RESAMPLES = 999
 MAX_RESAMPLES = 2**31
+N_QUANTILES = 41  # of draws, which results keep
 # Draws in float32 may miss a tie by rounding; ties count as at least as large as the statistic. Relative to the trace,
 # and to the statistic and its standard deviation: where all predictions are equal most draws are ties.
 TIE, ROUNDING = 1e-6, 2e-5
@@ -47,6 +48,15 @@ class NullLaw:
     n_eigenvalues: int | None = None
     pvalue: float | None = None  # where it is a ratio of counts; otherwise exp(log_pvalue)
     pvalue_from: str | None = None  # of draws, or of what goes on beyond them
+    quantiles: tuple[float, ...] | None = None  # of the draws of n SKCE
+
+    @classmethod
+    def of_draws(cls, pvalue: float, description: str, statistics: np.ndarray) -> NullLaw:
+        quantiles = tuple(np.quantile(statistics, np.linspace(0, 1, N_QUANTILES)).tolist())
+        return cls(
+            math.log(pvalue), description, n_resamples=len(statistics), pvalue=pvalue, pvalue_from="draws",
+            quantiles=quantiles,
+        )  # fmt: skip
 
 
 class AllPairs(CalibrationMethod):
@@ -86,6 +96,7 @@ class AllPairs(CalibrationMethod):
             few_errors=task.few_errors if task.n >= 4 else None,
             null_law=found.description,
             pvalue_from=found.pvalue_from,
+            null_quantiles=found.quantiles,
             estimator="unbiased SKCE",
             n_resamples=found.n_resamples,
             n_eigenvalues=found.n_eigenvalues,
@@ -98,7 +109,7 @@ class AllPairs(CalibrationMethod):
 def from_draws(task: Task, totals: np.ndarray, description: str) -> NullLaw:
     """`totals`: sums over i != j that under calibration are drawn from the law of the observed one."""
     pvalue = (1 + int(np.sum(totals >= least_as_large(task)))) / (1 + len(totals))
-    return NullLaw(math.log(pvalue), description, n_resamples=len(totals), pvalue=pvalue, pvalue_from="draws")
+    return NullLaw.of_draws(pvalue, description, totals / (task.n - 1))
 
 
 def least_as_large(task: Task) -> float:

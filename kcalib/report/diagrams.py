@@ -163,7 +163,7 @@ def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> 
     draw = _draw_regression if diagram.binning == "isotonic" else _draw_bins
     draw(axes, diagram, color, tones.grey(BAND), span)
     axes.set(xlim=span, ylim=span)
-    _style(axes, tones)
+    bare(axes, tones)
     for axis in (axes.xaxis, axes.yaxis):
         set_ticks(axis, scale, span)
 
@@ -284,7 +284,7 @@ def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -
     axes.bar(left, heights, width, align="edge", color=color, edgecolor=tones.paper, linewidth=0.5)
     axes.set(xscale=scale, xlim=span, ylim=(0, 1))
     set_ticks(axes.xaxis, scale, span)
-    _style(axes, tones)
+    bare(axes, tones)
 
 
 def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
@@ -298,7 +298,7 @@ def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
     axes.plot(curve.levels, curve.coverage, color=color, linewidth=0.8, alpha=0.6, zorder=3)
     axes.scatter(curve.levels, curve.coverage, 14, color=color, zorder=4, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    _style(axes, tones)
+    bare(axes, tones)
     axes.set_xticks(*TICKS)
     axes.set_yticks(*TICKS)
     kind = ", all levels at once" if curve.simultaneous else ""
@@ -334,7 +334,7 @@ def draw_pit(axes: Any, curve: Any, color: Any) -> None:
     axes.axhline(1 / count, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
     axes.set(xlim=(0, 1), ylim=(0, max(2.5 / count, 1.05 * float(np.max(curve.histogram)), 1.05 * high)))
     axes.set_xticks(*TICKS)
-    _style(axes, tones)
+    bare(axes, tones)
 
 
 def _diagonal(axes: Any, span: Sequence[float], tones: Tones) -> None:
@@ -343,7 +343,8 @@ def _diagonal(axes: Any, span: Sequence[float], tones: Tones) -> None:
         axes.plot(span, span, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2, gid="diagonal")
 
 
-def _style(axes: Any, tones: Tones) -> None:
+def bare(axes: Any, tones: Tones) -> None:
+    """A faint grid, small numbers, and no box."""
     axes.grid(color=tones.grey(GRID), linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8.5, length=3)

@@ -85,15 +85,25 @@ def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str], them
     require_matplotlib()
     import matplotlib.style
 
-    with matplotlib.style.context(["default", THEMES[theme]]):  # whatever a matplotlibrc says, such as to use LaTeX
-        _plot(panels, path)
+    picture = io.BytesIO()
+    # Whatever a matplotlibrc says, such as to use LaTeX, and a box for a glyph that is missing in a model's name.
+    with matplotlib.style.context(["default", THEMES[theme]]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        draw_panels(panels).savefig(picture, format=os.path.splitext(os.fspath(path))[1].removeprefix(".").lower())
+    try:
+        write_whole(path, picture.getvalue())
+    except OSError as error:
+        raise PlotError(f"cannot write the picture: {error.strerror or error}") from None
+    except ValueError as error:
+        raise PlotError(f"cannot write the picture: {error}") from None
 
 
-def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
+def draw_panels(panels: Sequence[Panel], most_columns: int = MOST_COLUMNS) -> Any:
+    """A figure of them, in rows."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = math.ceil(len(panels) / MOST_COLUMNS)
+    rows = math.ceil(len(panels) / most_columns)
     columns = math.ceil(len(panels) / rows)
     kinds = dict.fromkeys((panel.style.what, panel.style.caption) for panel in panels)
     captions = [text if len(kinds) == 1 else f"{what}: {text}" for what, text in kinds]
@@ -124,17 +134,7 @@ def _plot(panels: Sequence[Panel], path: str | os.PathLike[str]) -> None:
             histogram.set_ylabel(panel.style.labels[2])
     grey = Tones.of(figure.axes[0]).grey(CAPTION)
     figure.text(0.5, 0.08 / height, "\n".join(caption), ha="center", va="bottom", fontsize=8, color=grey)
-    picture = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box in a model's name
-        kind = os.path.splitext(os.fspath(path))[1].removeprefix(".").lower()
-        figure.savefig(picture, format=kind)
-    try:
-        write_whole(path, picture.getvalue())
-    except OSError as error:
-        raise PlotError(f"cannot write the picture: {error.strerror or error}") from None
-    except ValueError as error:
-        raise PlotError(f"cannot write the picture: {error}") from None
+    return figure
 
 
 def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:

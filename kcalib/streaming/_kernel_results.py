@@ -301,6 +301,7 @@ class KernelResults(ABC):
             few_errors=self.few_errors() if self.n >= 4 and not self.is_weighted else None,
             null_law=law.description,
             pvalue_from=law.pvalue_from,
+            null_quantiles=law.quantiles,
             estimator="unbiased SKCE of random features",
             n_resamples=law.n_resamples,
             **self.described(),

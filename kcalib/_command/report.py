@@ -1,0 +1,176 @@
+"""`kcalib report`: a page of HTML about the models of several files."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+
+import numpy as np
+
+from kcalib._backend.files import printable, write_whole
+from kcalib._command.evaluate import evaluated, options_of, panels_of
+from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
+from kcalib._command.kinds import check_options, proper_score
+from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
+from kcalib._input.data import Data
+from kcalib.inference.compare import comparison_of
+from kcalib.inference.metrics.measured import MetricOptions
+from kcalib.recalibration import Choice, choose
+from kcalib.report import evaluations
+from kcalib.report.diagrams import require_matplotlib
+from kcalib.report.figures import Panel, draw_panels
+from kcalib.report.laws import draw_intervals
+from kcalib.report.page import Section, document, paragraph, svg, table
+from kcalib.results import Comparison
+
+MOST_PANELS = 40  # of all models, so that a page stays below a megabyte
+MOST_CHOSEN = 20_000  # samples that recalibration is chosen by
+IN_A_ROW = 4
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What recalibration gains, or why that is not known."""
+
+    choice: Choice | None
+    n_samples: int
+    reason: str = ""
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    jobs = list(named(arguments.files))
+    check_no_states(jobs, arguments)
+    if arguments.output.suffix.lower() not in (".html", ".htm"):
+        arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
+    arguments.plot_classes = min(arguments.plot_classes, max(0, MOST_PANELS // len(jobs) - 1))
+    failures: list[Failure] = []
+    with collected(failures, str(arguments.output)):
+        require_matplotlib()
+    reading, options = reading_of(arguments), options_of(arguments)
+    models: list[Model] = []
+    seen: dict[str, Data] = {}
+    for job in jobs if not failures else ():
+        with collected(failures, job.file), prepared(job, arguments.threads, reading) as data:
+            check_options(data, arguments)
+            seen[job.model] = arguments.lens.induced(data)
+            models.append(evaluated(job, arguments, seen[job.model], options, drawn=True))
+    if failures:
+        return BAD_INPUT
+    sections = [
+        evaluations.numbers({model.model: model.evaluation for model in models}),
+        _diagrams(models),
+        evaluations.tests({model.model: model.evaluation for model in models}),
+        _compared(seen, arguments),
+        _repaired(seen, arguments),
+        evaluations.repeated({model.model: model.evaluation for model in models}, _command(arguments)),
+    ]
+    evaluated_models = {model.model: model.evaluation for model in models}
+    title = (
+        f"Calibration of {printable(models[0].model)}" if len(models) == 1 else f"Calibration of {len(models)} models"
+    )
+    page = document(title, evaluations.verdicts(evaluated_models), [section for section in sections if section.parts])
+    with collected(failures, str(arguments.output)):
+        write_whole(arguments.output, page.encode())
+    if failures or not write(
+        f"{printable(str(arguments.output))}: {len(models)} models, {len(page.encode()) >> 10} KiB\n"
+    ):
+        return BAD_INPUT
+    return (
+        MISCALIBRATED if arguments.fail_if_miscalibrated and any(m.evaluation.miscalibrated for m in models) else DONE
+    )
+
+
+def _diagrams(models: Sequence[Model]) -> Section:
+    panels = {model.model: panels_of(model) for model in models}
+    whole = [some[0] for some in panels.values()]
+    parts = [svg(partial(draw_panels, whole), "diagrams of " + ", ".join(panels))]
+    for name, (_, *classes) in panels.items():
+        if classes:
+            parts.append(paragraph(f"{name}: the classes whose probabilities are off most, the worst first", "small"))
+            parts.append(
+                svg(partial(draw_panels, [_short(panel, name) for panel in classes], IN_A_ROW), f"{name}: classes")
+            )
+    return Section("Where is it off?", parts)
+
+
+def _short(panel: Panel, model: str) -> Panel:
+    return replace(panel, model=panel.model.removeprefix(f"{model}: "))
+
+
+def _compared(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+    """Models of one kind on the same samples, by their calibration errors and by a proper score."""
+    parts: list[str] = []
+    if len(seen) > 1:
+        first_name, first = next(iter(seen.items()))
+        for data in seen.values():
+            reason = "models are of several kinds" if data.noun != first.noun else data.mismatch(first, first_name)
+            if reason is not None:
+                parts.append(paragraph(f"The models are not compared: {reason}", "small"))
+                return Section("Which is better?", parts)
+        for metric in ("skce", proper_score(first)):
+            options = MetricOptions(threads=arguments.threads, seed=arguments.seed)
+            comparison = comparison_of(seen, metric, 1 - arguments.level, options)
+            parts += _comparison(comparison)
+    return Section("Which is better?", parts)
+
+
+def _comparison(comparison: Comparison) -> list[str]:
+    level = f"{100 * comparison.confidence_level:g} %"
+    pairs = [
+        [
+            f"{d.first} less {d.second}", f"{d.difference:.3g}",
+            f"{d.confidence_interval.low:.3g} to {d.confidence_interval.high:.3g}", f"{d.pvalue_holm:.2g}",
+        ]
+        for d in comparison.differences
+    ]  # fmt: skip
+    header = [comparison.metric, "difference", f"{level} interval", "p (Holm)"]
+    return [
+        svg(partial(draw_intervals, comparison), f"{comparison.metric} of each model with its interval"),
+        table(header, pairs),
+        *(paragraph(text, "small") for text in comparison.remarks()),
+    ]
+
+
+def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+    parts = []
+    for name, data in seen.items():
+        repair = _repair(data, arguments.seed)
+        if repair.choice is None:
+            parts.append(paragraph(f"{name}: no recalibration was tried: {repair.reason}", "small"))
+            continue
+        choice = repair.choice
+        gain = choice.comparison.difference("chosen", "as given")
+        low, high = gain.confidence_interval
+        helps = high < 0
+        what = f"{choice.name} recalibration" if choice.name != "as given" else "no recalibration"
+        effect = (
+            f"lowers the {choice.score.replace('_', ' ')} by {-gain.difference:.3g}"
+            if helps
+            else f"is not seen to lower the {choice.score.replace('_', ' ')} (by {-gain.difference:.2g})"
+        )
+        parts.append(
+            f"<p><strong>{escape(name)}</strong>: {escape(what)} {escape(effect)}, 95 % interval of the change "
+            f"{low:.3g} to {high:.3g}, in a {choice.n_folds}-fold cross-validation of the choice on "
+            f"{repair.n_samples:,} samples.</p>"
+        )
+        rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
+        parts.append(table(["predictions", choice.score.replace("_", " ")], rows))
+    return Section("Can it be repaired?", parts)
+
+
+def _repair(data: Data, seed: int) -> Repair:
+    """The choice among some of the samples; what cannot be recalibrated is said, and ends no report."""
+    n = min(data.n, MOST_CHOSEN)
+    rows = np.sort(np.random.default_rng(seed).permutation(data.n)[:n])
+    try:
+        return Repair(choose(*data.take(rows).as_given(), seed=seed), n)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        return Repair(None, n, message_of(error))
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    return "kcalib " + shlex.join(arguments.given)

@@ -1,0 +1,93 @@
+"""Evaluations as parts of a page: verdicts in words, the table, tests with their laws, and how to repeat them.
+
+`ModelEvaluation.to_html` and the command's `report` call these functions.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from functools import partial
+from html import escape
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._version import __version__
+from kcalib.report.laws import draw_law
+from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
+
+TEXTS = ("model", "predicted", "verdict")
+
+
+def page_of(evaluation: Any) -> str:
+    """`ModelEvaluation.to_html`."""
+    models = {"model": evaluation}
+    sections = [numbers(models), tests(models), repeated(models, None)]
+    return document("Is the model calibrated?", verdicts(models), sections)
+
+
+def verdicts(models: Mapping[str, Any]) -> list[str]:
+    """A paragraph of HTML for each model."""
+    return [_verdict(name, one) for name, one in models.items()]
+
+
+def _verdict(name: str, evaluation: Any) -> str:
+    tone = "bad" if evaluation.miscalibrated else "good"
+    test = evaluation.test
+    sure = f"p = {test.pvalue:.2g}, {evaluation.n_samples:,} samples"
+    if test.has_interval:
+        low, high = test.confidence_interval()
+        sure += f", SKCE {evaluation.skce.value:.2g}, 95 % interval {low:.2g} to {high:.2g}"
+    return f'<strong>{escape(name)}: <span class="{tone}">{escape(evaluation.verdict)}</span></strong> ({escape(sure)})'
+
+
+def numbers(models: Mapping[str, Any]) -> Section:
+    """A table for each kind of predictions."""
+    kinds: dict[tuple[str, ...], dict[str, Any]] = {}
+    for name, one in models.items():
+        kinds.setdefault(tuple(one.columns()), {})[name] = one
+    parts = []
+    for some in kinds.values():
+        rows = [{"model": name, **one.columns(), **_tested(one)} for name, one in some.items()]
+        parts.append(table(list(rows[0]), [list(row.values()) for row in rows], TEXTS))
+        parts += [paragraph(text, "small") for text in dict.fromkeys(t for one in some.values() for t in one.remarks())]
+    return Section("Numbers", parts)
+
+
+def _tested(evaluation: Any) -> dict[str, str]:
+    error = evaluation.skce.standard_error
+    return {
+        "SKCE": f"{evaluation.skce.value:.2e}",
+        "std. error": "-" if error is None else f"{error:.2e}",
+        "p-value": f"{evaluation.test.pvalue:.2g}",
+        "verdict": evaluation.verdict,
+    }
+
+
+def tests(models: Mapping[str, Any]) -> Section:
+    """The law of each test under calibration, where draws show it, and what was done."""
+    parts = []
+    for name, one in models.items():
+        test = one.test
+        parts.append(paragraph(f"{name}: {test.method} test, {test.null_law}. {test.method_reason}.", "small"))
+        if test.null_quantiles is not None:
+            parts.append(svg(partial(draw_law, test), f"{name}: the statistic and its law under calibration"))
+    return Section("Could this be chance? The statistic, and what it is for calibrated models", parts)
+
+
+def repeated(models: Mapping[str, Any], command: str | None) -> Section:
+    """What was computed, with which versions, and how to do it again."""
+    lines = [] if command is None else [command, ""]
+    lines.append(
+        f"kcalib {__version__}, Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, "
+        f"{platform.system()} {platform.machine()}"
+    )
+    for name, one in models.items():
+        skce, test = one.skce, one.test
+        lines.append(
+            f"{name}: {skce.estimator} SKCE, {skce.kernel}, {skce.operator} operator, {skce.dtype}; "
+            f"{test.method} test, seed {test.seed}, level {one.level:g}, tolerance {one.tolerance}"
+        )
+    return Section("What was computed, and how to repeat it", [preformatted("\n".join(lines))])

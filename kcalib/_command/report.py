@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,8 +29,9 @@ from kcalib.report.page import Section, document, paragraph, svg, table
 from kcalib.results import Comparison
 
 MOST_PANELS = 40  # of all models, so that a page stays below a megabyte
-MOST_CHOSEN = 20_000  # samples that recalibration is chosen by
-IN_A_ROW = 4
+MOST_CHOSEN = 10_000  # samples that recalibration is chosen by
+N_CLASSES = 8  # that have a diagram
+IN_A_ROW = 4  # diagrams of classes
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Repair:
 
     choice: Choice | None
     n_samples: int
-    reason: str = ""
+    reasons: tuple[str, ...]  # or what the fits warned of
 
 
 def run_report(arguments: argparse.Namespace) -> int:
@@ -46,7 +48,10 @@ def run_report(arguments: argparse.Namespace) -> int:
     check_no_states(jobs, arguments)
     if arguments.output.suffix.lower() not in (".html", ".htm"):
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
-    arguments.plot_classes = min(arguments.plot_classes, max(0, MOST_PANELS // len(jobs) - 1))
+    classes = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
+    drawn = argparse.Namespace(
+        **{**vars(arguments), "plot_classes": min(classes, max(0, MOST_PANELS // len(jobs) - 1))}
+    )
     failures: list[Failure] = []
     with collected(failures, str(arguments.output)):
         require_matplotlib()
@@ -57,7 +62,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         with collected(failures, job.file), prepared(job, arguments.threads, reading) as data:
             check_options(data, arguments)
             seen[job.model] = arguments.lens.induced(data)
-            models.append(evaluated(job, arguments, seen[job.model], options, drawn=True))
+            models.append(evaluated(job, drawn, seen[job.model], options, drawn=True))
     if failures:
         return BAD_INPUT
     sections = [
@@ -140,7 +145,7 @@ def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
     for name, data in seen.items():
         repair = _repair(data, arguments.seed)
         if repair.choice is None:
-            parts.append(paragraph(f"{name}: no recalibration was tried: {repair.reason}", "small"))
+            parts.append(paragraph(f"{name}: no recalibration was tried: {'; '.join(repair.reasons)}", "small"))
             continue
         choice = repair.choice
         gain = choice.comparison.difference("chosen", "as given")
@@ -159,6 +164,7 @@ def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
         )
         rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
         parts.append(table(["predictions", choice.score.replace("_", " ")], rows))
+        parts += [paragraph(reason, "small") for reason in repair.reasons]
     return Section("Can it be repaired?", parts)
 
 
@@ -166,10 +172,15 @@ def _repair(data: Data, seed: int) -> Repair:
     """The choice among some of the samples; what cannot be recalibrated is said, and ends no report."""
     n = min(data.n, MOST_CHOSEN)
     rows = np.sort(np.random.default_rng(seed).permutation(data.n)[:n])
-    try:
-        return Repair(choose(*data.take(rows).as_given(), seed=seed), n)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        return Repair(None, n, message_of(error))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            choice = choose(*data.take(rows).as_given(), seed=seed)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            return Repair(None, n, (message_of(error),))
+    # Fits to different folds warn of the same, with other numbers.
+    kinds = {warning.category: str(warning.message) for warning in warned}
+    return Repair(choice, n, tuple(kinds.values()))
 
 
 def _command(arguments: argparse.Namespace) -> str:

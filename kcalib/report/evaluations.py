@@ -18,7 +18,7 @@ from kcalib._version import __version__
 from kcalib.report.laws import draw_law
 from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
 
-TEXTS = ("model", "predicted", "verdict")
+TEXTS = ("model", "predicted")
 
 
 def page_of(evaluation: Any) -> str:
@@ -62,7 +62,6 @@ def _tested(evaluation: Any) -> dict[str, str]:
         "SKCE": f"{evaluation.skce.value:.2e}",
         "std. error": "-" if error is None else f"{error:.2e}",
         "p-value": f"{evaluation.test.pvalue:.2g}",
-        "verdict": evaluation.verdict,
     }
 
 
@@ -71,7 +70,7 @@ def tests(models: Mapping[str, Any]) -> Section:
     parts = []
     for name, one in models.items():
         test = one.test
-        parts.append(paragraph(f"{name}: {test.method} test, {test.null_law}. {test.method_reason}.", "small"))
+        parts.append(paragraph(f"{name}: {test.method} test ({test.method_reason}): {test.null_law}", "small"))
         if test.null_quantiles is not None:
             parts.append(svg(partial(draw_law, test), f"{name}: the statistic and its law under calibration"))
     return Section("Could this be chance? The statistic, and what it is for calibrated models", parts)

@@ -104,8 +104,10 @@ def svg(draw: Callable[[], Any], label: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)
     text = re.sub(r" font-family: [^;\"]*;?", "", text)
-    text = re.sub(r"\s*\n\s*", "\n", re.sub(r"(\d\.\d)\d+", r"\1", text))  # tenths of a point are enough
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), text)  # tenths of a point do
+    text = re.sub(r"\s*\n\s*", "\n", text)
     for color, variable in _variables().items():
         text = re.sub(color, f"var(--{variable})", text, flags=re.IGNORECASE)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)

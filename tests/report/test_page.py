@@ -1,0 +1,198 @@
+"""Pages of HTML: whole, of one file, safe whatever models are called, and with the numbers of the library."""
+
+import re
+import warnings
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import kcalib
+from kcalib._command.cli import main
+from kcalib.distributions import Normal
+from kcalib.recalibration import choose
+from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
+from kcalib.streaming import CalibrationState
+
+pytest.importorskip("matplotlib")
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in order, and collects text and addresses."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text, self.addresses, self.tags = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text.append(data)
+
+
+def checked(text):
+    """No network, no script, below a megabyte."""
+    page = Page(text)
+    assert text.startswith("<!doctype html>") and len(text.encode()) < 2**20
+    assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
+    assert all(address.startswith("#") for address in page.addresses)
+    assert not re.search(r"url\((?!#)|@import", text)
+    return " ".join(" ".join(page.text).split())
+
+
+def problem(n=400, power=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(3), size=n)
+    y = (rng.uniform(size=(n, 1)) > p.cumsum(axis=1)).sum(axis=1)
+    q = p**power
+    return y, q / q.sum(axis=1, keepdims=True)
+
+
+def test_the_page_of_an_evaluation_has_its_verdict_first_and_its_numbers():
+    evaluation = kcalib.evaluate(*problem(power=3.0))
+    text = checked(evaluation.to_html())
+    assert text.index(evaluation.verdict) < text.index("Numbers")
+    for value in (f"{evaluation.log_loss:.4f}", f"{evaluation.skce.value:.2e}", f"p = {evaluation.test.pvalue:.2g}"):
+        assert value in text
+    assert evaluation.test.null_law in text and evaluation.skce.kernel in text and kcalib.__version__ in text
+
+
+def test_pages_of_forecasts_and_states_and_of_tests_without_draws(tmp_path):
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=50)
+    forecasts = kcalib.evaluate(rng.normal(mean), Normal(mean, np.ones(50)))
+    assert f"{forecasts.crps:.4g}" in checked(forecasts.to_html())
+    state = CalibrationState(3, n_columns=16, n_resamples=19)
+    state.update(*problem())
+    assert "19 draws of the labels" in checked(state.result().to_html())
+    y, p = problem()
+    text = kcalib.evaluate(y, p, method="spectrum").to_html(tmp_path / "a.html")
+    assert (tmp_path / "a.html").read_text() == text
+    assert "observed" not in checked(text)  # there are no draws to show
+
+
+def test_the_page_of_the_same_evaluation_is_the_same():
+    evaluation = kcalib.evaluate(*problem(50))
+    assert evaluation.to_html() == evaluation.to_html()
+
+
+@pytest.mark.parametrize("method", ["exact", "features", "bootstrap", "multiplier"])
+def test_results_keep_quantiles_of_their_draws(method):
+    """The share of the quantiles that are as large as the statistic is the p-value, to the spacing of the quantiles."""
+    for power in (1.0, 1.4):
+        result = kcalib.calibration_test(*problem(power=power), method=method, seed=1)
+        quantiles = np.array(result.null_quantiles)
+        assert len(quantiles) == 41 and np.all(np.diff(quantiles) >= 0)
+        share = np.mean(quantiles >= result.statistic)
+        assert abs(share - result.pvalue) < 1 / 40 + 1 / 41
+    assert kcalib.calibration_test(*problem(), method="spectrum").null_quantiles is None
+
+
+def test_text_is_text_whatever_it_holds():
+    nasty = "<script>alert('&\"')</script>"
+    page = document(nasty, [], [Section(nasty, [paragraph(nasty), preformatted(nasty), table([nasty], [[nasty]])])])
+    assert checked(page).count(nasty) == 6
+
+
+def test_pictures_keep_their_numbers_and_take_the_colours_of_the_page():
+    from matplotlib.figure import Figure
+
+    def draw():
+        figure = Figure()
+        axes = figure.add_subplot()
+        axes.plot([0.123456, 0.5], [0.1, 0.987654])
+        axes.set_title("0.98765 <b>")
+        return figure
+
+    text = svg(draw, 'a "label"')
+    assert "0.98765 &lt;b" in text and "var(--ink)" in text and "&quot;label&quot;" in text
+    assert not re.search(r"#(000000|ffffff)", text)
+    assert not re.search(r"\d\.\d\d", re.sub(r">[^<]*<", "><", text))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, power in (("good", 1.0), ("sure", 3.0)):
+        y, p = problem(power=power)
+        np.savez(f"{name}.npz", labels=y, probs=p)
+    return tmp_path
+
+
+def report(capsys, *files, code=0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["report", *files, "-o", "out.html"]) == code, capsys.readouterr()
+    return capsys.readouterr()
+
+
+def test_the_report_of_two_models(folder, capsys):
+    said = report(capsys, "good.npz", "sure.npz", "--classes", "2")
+    assert re.fullmatch(r"out.html: 2 models, \d+ KiB\n", said.out) and said.err == ""
+    text = checked((folder / "out.html").read_text())
+    y, sure = problem(power=3.0)
+    expected = kcalib.evaluate(y, sure)
+    assert f"sure: {expected.verdict}" in text
+    parts = ["Numbers", "Where is it off?", "Could this be chance?", "Which is better?", "Can it be repaired?"]
+    assert sorted(map(text.index, parts)) == [text.index(part) for part in parts]
+    difference = kcalib.compare(y, {"good": problem()[1], "sure": sure}).difference("good", "sure")
+    assert f"good less sure {difference.difference:.3g}" in text
+    choice = choose(y, sure)
+    gain = choice.comparison.difference("chosen", "as given").difference
+    assert f"sure : {choice.name} recalibration lowers the log loss by {-gain:.3g}" in text
+    assert "kcalib report good.npz sure.npz --classes 2 -o out.html" in text
+    worst = np.argmax(kcalib.class_wise_ece(y, sure, full_output=True).class_values)
+    assert f"class {worst}" in text
+
+
+def test_the_report_of_distributions(folder, capsys):
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=200)
+    np.savez("m.npz", y=rng.normal(mean, 2), mean=mean, std=np.ones(200))
+    report(capsys, "m.npz")
+    text = checked((folder / "out.html").read_text())
+    assert "predicted quantile level" in text and "lowers the crps by" in text and "Which is better?" not in text
+
+
+def test_models_of_other_samples_are_not_compared(folder, capsys):
+    y, p = problem(seed=1)
+    np.savez("other.npz", labels=y, probs=p)
+    report(capsys, "good.npz", "other.npz", "--method", "linear", "--classes", "0")
+    assert "The models are not compared" in checked((folder / "out.html").read_text())
+
+
+def test_names_of_files_are_text(folder, capsys):
+    (folder / "<b>&.npz").write_bytes((folder / "good.npz").read_bytes())
+    report(capsys, "<b>&.npz", "--method", "linear", "--classes", "1")
+    assert "<b>&: " in checked((folder / "out.html").read_text())
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (("good.npz", "-o", "out.pdf"), 2, "expected a file name that ends in .html"),
+        (("good.npz", "nothing.npz", "-o", "out.html"), 1, "nothing.npz: No such file"),
+        (("good.npz", "-o", "none/out.html", "--method", "linear", "--classes", "0"), 1, "none/out.html: No such file"),
+        (("good.npz",), 2, "-o/--output"),
+    ],
+)
+def test_errors_leave_no_page(folder, capsys, arguments, code, message):
+    assert main(["report", *arguments]) == code
+    assert message in capsys.readouterr().err
+    assert not list(folder.glob("*.html"))
+
+
+def test_the_exit_code_of_a_miscalibrated_model(folder, capsys):
+    report(capsys, "sure.npz", "--fail-if-miscalibrated", "--method", "linear", "--classes", "0", code=3)

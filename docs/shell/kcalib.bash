@@ -5,10 +5,11 @@
 #    source ~/.local/share/bash_completion/kcalib
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_kcalib_subparsers=(evaluate compare update merge show demo)
+_shtab_kcalib_subparsers=(evaluate compare report update merge show demo)
 
 _shtab_kcalib_evaluate_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --plot --axes --theme --fail-if-miscalibrated --plot-classes --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions --stream --no-stream --checkpoint --rows --resume --checkpoint-every --parallel)
-_shtab_kcalib_compare_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --metric --confidence-level --lens --bandwidth --bins --resamples --seed --threads --stream --no-stream --checkpoint --rows --resume --checkpoint-every --columns --part)
+_shtab_kcalib_compare_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --metric --confidence-level --lens --bandwidth --bins --resamples --seed --threads --stream --no-stream --checkpoint --rows --resume --checkpoint-every --parallel --columns --part)
+_shtab_kcalib_report_option_strings=(-h --help -o --output --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --fail-if-miscalibrated --axes --plot-classes --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions)
 _shtab_kcalib_update_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --rows --resume --checkpoint-every --part --first-row --lens --bandwidth --bandwidth-of --columns --resamples --bins --seed --threads)
 _shtab_kcalib_merge_option_strings=(-h --help -o --output)
 _shtab_kcalib_show_option_strings=(-h --help --json --csv --plot --axes --theme --fail-if-miscalibrated --level --tolerance)
@@ -20,6 +21,9 @@ _shtab_kcalib_evaluate___plot_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_evaluate___checkpoint_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_compare_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_compare___checkpoint_COMPGEN=_shtab_compgen_files
+_shtab_kcalib_report_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_kcalib_report__o_COMPGEN=_shtab_compgen_files
+_shtab_kcalib_report___output_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_update_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_update_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_update___bandwidth_of_COMPGEN=_shtab_compgen_files
@@ -38,6 +42,12 @@ _shtab_kcalib_evaluate___multipliers_choices=(rademacher gaussian)
 _shtab_kcalib_evaluate___reference_choices=(conditional residuals draws F chi2)
 _shtab_kcalib_evaluate___variance_choices=(conditional sample second_moment)
 _shtab_kcalib_compare___metric_choices=(skce ckce ece brier log_loss crps log_score)
+_shtab_kcalib_report___axes_choices=(linear logit)
+_shtab_kcalib_report___method_choices=(auto exact features bootstrap multiplier spectrum pearson gamma block linear distribution_free cme consistency)
+_shtab_kcalib_report___estimator_choices=(unbiased biased block linear features)
+_shtab_kcalib_report___multipliers_choices=(rademacher gaussian)
+_shtab_kcalib_report___reference_choices=(conditional residuals draws F chi2)
+_shtab_kcalib_report___variance_choices=(conditional sample second_moment)
 _shtab_kcalib_show___axes_choices=(linear logit)
 _shtab_kcalib_show___theme_choices=(light dark)
 _shtab_kcalib_demo___axes_choices=(linear logit)
@@ -47,7 +57,7 @@ _shtab_kcalib_demo___estimator_choices=(unbiased biased block linear features)
 _shtab_kcalib_demo___multipliers_choices=(rademacher gaussian)
 _shtab_kcalib_demo___reference_choices=(conditional residuals draws F chi2)
 _shtab_kcalib_demo___variance_choices=(conditional sample second_moment)
-_shtab_kcalib_pos_0_choices=(evaluate compare update merge show demo)
+_shtab_kcalib_pos_0_choices=(evaluate compare report update merge show demo)
 
 _shtab_kcalib_evaluate_pos_0_nargs=+
 _shtab_kcalib_evaluate__h_nargs=0
@@ -72,6 +82,14 @@ _shtab_kcalib_compare___csv_nargs=0
 _shtab_kcalib_compare___stream_nargs=0
 _shtab_kcalib_compare___no_stream_nargs=0
 _shtab_kcalib_compare___resume_nargs=0
+_shtab_kcalib_report_pos_0_nargs=+
+_shtab_kcalib_report__h_nargs=0
+_shtab_kcalib_report___help_nargs=0
+_shtab_kcalib_report___from_logits_nargs=0
+_shtab_kcalib_report___normalize_nargs=0
+_shtab_kcalib_report___fail_if_miscalibrated_nargs=0
+_shtab_kcalib_report___resample_predictions_nargs=0
+_shtab_kcalib_report___no_resample_predictions_nargs=0
 _shtab_kcalib_update__h_nargs=0
 _shtab_kcalib_update___help_nargs=0
 _shtab_kcalib_update___from_logits_nargs=0

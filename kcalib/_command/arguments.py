@@ -163,7 +163,7 @@ def parser() -> argparse.ArgumentParser:
     _add_failing(pictures)
     pictures.add_argument("--axes", choices=SCALES, help=AXES)
     pictures.add_argument(
-        "--classes", dest="plot_classes", metavar="INT", type=integer(0, 100),
+        "--plot-classes", metavar="INT", type=integer(0, 100),
         help="classes of each model that have a diagram, the worst ones (default: 8; fewer of many models)",
     )  # fmt: skip
     _add_computed(report)

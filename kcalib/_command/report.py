@@ -48,45 +48,45 @@ def run_report(arguments: argparse.Namespace) -> int:
     check_no_states(jobs, arguments)
     if arguments.output.suffix.lower() not in (".html", ".htm"):
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
-    classes = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
-    drawn = argparse.Namespace(
-        **{**vars(arguments), "plot_classes": min(classes, max(0, MOST_PANELS // len(jobs) - 1))}
-    )
-    failures: list[Failure] = []
-    with collected(failures, str(arguments.output)):
-        require_matplotlib()
     reading, options = reading_of(arguments), options_of(arguments)
+    wanted = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
+    n_classes = min(wanted, max(0, MOST_PANELS // len(jobs) - 1))
+    drawing = argparse.Namespace(**vars(arguments) | {"plot_classes": n_classes})
+    failures: list[Failure] = []
     models: list[Model] = []
     seen: dict[str, Data] = {}
+    with collected(failures, str(arguments.output)):
+        require_matplotlib()
     for job in jobs if not failures else ():
         with collected(failures, job.file), prepared(job, arguments.threads, reading) as data:
             check_options(data, arguments)
             seen[job.model] = arguments.lens.induced(data)
-            models.append(evaluated(job, drawn, seen[job.model], options, drawn=True))
+            models.append(evaluated(job, drawing, seen[job.model], options, drawn=True))
     if failures:
         return BAD_INPUT
+    with collected(failures, str(arguments.output)):
+        page = _page(models, seen, arguments).encode()
+        write_whole(arguments.output, page)
+        what = f"{len(models)} model{'s' if len(models) > 1 else ''}, {len(page) >> 10} KiB"
+    if failures or not write(f"{printable(str(arguments.output))}: {what}\n"):
+        return BAD_INPUT
+    if arguments.fail_if_miscalibrated and any(model.evaluation.miscalibrated for model in models):
+        return MISCALIBRATED
+    return DONE
+
+
+def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse.Namespace) -> str:
+    said = {model.model: model.evaluation for model in models}
     sections = [
-        evaluations.numbers({model.model: model.evaluation for model in models}),
+        evaluations.numbers(said),
         _diagrams(models),
-        evaluations.tests({model.model: model.evaluation for model in models}),
+        evaluations.tests(said),
         _compared(seen, arguments),
         _repaired(seen, arguments),
-        evaluations.repeated({model.model: model.evaluation for model in models}, _command(arguments)),
+        evaluations.repeated(said, "kcalib " + shlex.join(arguments.given)),
     ]
-    evaluated_models = {model.model: model.evaluation for model in models}
-    title = (
-        f"Calibration of {printable(models[0].model)}" if len(models) == 1 else f"Calibration of {len(models)} models"
-    )
-    page = document(title, evaluations.verdicts(evaluated_models), [section for section in sections if section.parts])
-    with collected(failures, str(arguments.output)):
-        write_whole(arguments.output, page.encode())
-    if failures or not write(
-        f"{printable(str(arguments.output))}: {len(models)} models, {len(page.encode()) >> 10} KiB\n"
-    ):
-        return BAD_INPUT
-    return (
-        MISCALIBRATED if arguments.fail_if_miscalibrated and any(m.evaluation.miscalibrated for m in models) else DONE
-    )
+    what = models[0].model if len(models) == 1 else f"{len(models)} models"
+    return document(f"Calibration of {what}", evaluations.verdicts(said), [one for one in sections if one.parts])
 
 
 def _diagrams(models: Sequence[Model]) -> Section:
@@ -181,7 +181,3 @@ def _repair(data: Data, seed: int) -> Repair:
     # Fits to different folds warn of the same, with other numbers.
     kinds = {warning.category: str(warning.message) for warning in warned}
     return Repair(choice, n, tuple(kinds.values()))
-
-
-def _command(arguments: argparse.Namespace) -> str:
-    return "kcalib " + shlex.join(arguments.given)

@@ -52,7 +52,7 @@ def checked(text):
     return " ".join(" ".join(page.text).split())
 
 
-def problem(n=400, power=1.0, seed=0):
+def problem(n=200, power=1.0, seed=0):
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.ones(3), size=n)
     y = (rng.uniform(size=(n, 1)) > p.cumsum(axis=1)).sum(axis=1)
@@ -103,7 +103,7 @@ def test_results_keep_quantiles_of_their_draws(method):
 def test_text_is_text_whatever_it_holds():
     nasty = "<script>alert('&\"')</script>"
     page = document(nasty, [], [Section(nasty, [paragraph(nasty), preformatted(nasty), table([nasty], [[nasty]])])])
-    assert checked(page).count(nasty) == 6
+    assert checked(page).count(nasty) == 7
 
 
 def test_pictures_keep_their_numbers_and_take_the_colours_of_the_page():
@@ -138,8 +138,9 @@ def report(capsys, *files, code=0):
     return capsys.readouterr()
 
 
+@pytest.mark.grid
 def test_the_report_of_two_models(folder, capsys):
-    said = report(capsys, "good.npz", "sure.npz", "--classes", "2")
+    said = report(capsys, "good.npz", "sure.npz", "--plot-classes", "2")
     assert re.fullmatch(r"out.html: 2 models, \d+ KiB\n", said.out) and said.err == ""
     text = checked((folder / "out.html").read_text())
     y, sure = problem(power=3.0)
@@ -152,7 +153,7 @@ def test_the_report_of_two_models(folder, capsys):
     choice = choose(y, sure)
     gain = choice.comparison.difference("chosen", "as given").difference
     assert f"sure : {choice.name} recalibration lowers the log loss by {-gain:.3g}" in text
-    assert "kcalib report good.npz sure.npz --classes 2 -o out.html" in text
+    assert "kcalib report good.npz sure.npz --plot-classes 2 -o out.html" in text
     worst = np.argmax(kcalib.class_wise_ece(y, sure, full_output=True).class_values)
     assert f"class {worst}" in text
 
@@ -166,16 +167,23 @@ def test_the_report_of_distributions(folder, capsys):
     assert "predicted quantile level" in text and "lowers the crps by" in text and "Which is better?" not in text
 
 
+@pytest.mark.grid
 def test_models_of_other_samples_are_not_compared(folder, capsys):
     y, p = problem(seed=1)
     np.savez("other.npz", labels=y, probs=p)
-    report(capsys, "good.npz", "other.npz", "--method", "linear", "--classes", "0")
+    report(capsys, "good.npz", "other.npz", "--method", "linear", "--plot-classes", "0")
     assert "The models are not compared" in checked((folder / "out.html").read_text())
+
+
+@pytest.mark.parametrize("option", [("--axes", "logit"), ("--plot-classes", "2")])
+def test_options_of_classes_are_not_for_distributions(folder, capsys, option):
+    np.savez("m.npz", y=np.zeros(9), mean=np.zeros(9), std=np.ones(9))
+    report(capsys, "m.npz", *option, code=1)
 
 
 def test_names_of_files_are_text(folder, capsys):
     (folder / "<b>&.npz").write_bytes((folder / "good.npz").read_bytes())
-    report(capsys, "<b>&.npz", "--method", "linear", "--classes", "1")
+    report(capsys, "<b>&.npz", "--method", "linear", "--plot-classes", "1")
     assert "<b>&: " in checked((folder / "out.html").read_text())
 
 
@@ -184,7 +192,11 @@ def test_names_of_files_are_text(folder, capsys):
     [
         (("good.npz", "-o", "out.pdf"), 2, "expected a file name that ends in .html"),
         (("good.npz", "nothing.npz", "-o", "out.html"), 1, "nothing.npz: No such file"),
-        (("good.npz", "-o", "none/out.html", "--method", "linear", "--classes", "0"), 1, "none/out.html: No such file"),
+        (
+            ("good.npz", "-o", "none/out.html", "--method", "linear", "--plot-classes", "0"),
+            1,
+            "none/out.html: No such file",
+        ),
         (("good.npz",), 2, "-o/--output"),
     ],
 )
@@ -195,4 +207,4 @@ def test_errors_leave_no_page(folder, capsys, arguments, code, message):
 
 
 def test_the_exit_code_of_a_miscalibrated_model(folder, capsys):
-    report(capsys, "sure.npz", "--fail-if-miscalibrated", "--method", "linear", "--classes", "0", code=3)
+    report(capsys, "sure.npz", "--fail-if-miscalibrated", "--method", "features", "--plot-classes", "0", code=3)

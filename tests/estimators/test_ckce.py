@@ -17,7 +17,7 @@ from problems import DEFINITE_KERNELS, KERNELS, duplicates_problem, psd_matrix, 
 import kcalib
 from kcalib.bandwidth import median_distance
 from kcalib.estimators import ckce
-from kcalib.estimators.ckce_low_rank import rounding_bound
+from kcalib.estimators.ckce_low_rank import rounding_bound, trace_bound
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Fourier, Nystrom, PivotedCholesky
 from kcalib.solvers.certificate import Certificate
@@ -122,6 +122,22 @@ def test_trace_bounds_hold(method, n, m, rank):
             assert found.error_bound_kind == "trace" and found.rank <= rank
             if rank == n and regularization is None:  # nothing is left out
                 assert found.value == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_trace_bound_by_its_definition():
+    """The second bound is the smaller one where the matrix explains most of the labels, the first where it does not."""
+    rng, smaller = np.random.default_rng(0), set()
+    f, e = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
+    for shift in (1e-2, 0.7, 50.0):
+        for right in (e, f @ rng.normal(size=(4, 2))):
+            z = np.linalg.solve(f @ f.T + shift * np.eye(30), right)
+            for lost in (1e-3, 0.4, 300.0):
+                first, second = np.sum(right**2) / shift**2, np.sum(z**2) * (1 + lost / (4 * shift))
+                equations = NormalEquations.summed([(f, right)])
+                found = trace_bound(equations, equations.solution(shift), shift, lost)
+                assert found == pytest.approx(lost * min(first, second), rel=1e-7)
+                smaller.add(first < second)
+    assert smaller == {True, False}
 
 
 def check_random_problems(seed: int, count: int) -> None:
@@ -704,3 +720,9 @@ def test_a_pivot_that_rounding_left_nothing_of():
     equations = NormalEquations(np.eye(2), np.ones((2, 2)), 2.0)
     bound = rounding_bound(equations, 1.0, 1e-15, np.array([1.0, 0.0]))
     assert 0 < bound < 1
+
+
+def test_a_matrix_that_rounding_makes_indefinite_asks_for_a_larger_shift():
+    y, p = softmax_problem(20, 3)
+    with pytest.raises(ValueError, match=r"\(n times `regularization` is the shift, 4e-18: a larger one helps"):
+        kcalib.ckce(np.tile(y, 2), np.tile(p, (2, 1)), kernel=PAPER, regularization=1e-19, method="cholesky")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
+import time
 
 import numpy as np
 import oracle
@@ -476,3 +478,15 @@ def test_median_with_the_diagonal_of_ties_and_bad_options():
     assert (found.value, found.of_positive) == (1.0, True)
     with pytest.raises(TypeError, match="`diagonal` is 1, expected True or False"):
         median_distance(p, diagonal=1)
+
+
+IN_PIECES = [{"estimator": "block", "block_size": 8}, {"estimator": "features"}]
+
+
+@pytest.mark.parametrize("from_source, options", [(False, {}), *itertools.product([False, True], IN_PIECES)])
+def test_seconds_are_those_of_the_call(from_source, options):
+    y, p = softmax_problem(64, 3)
+    arguments = (kcalib.streaming.source((y, p)),) if from_source else (y, p)
+    before = time.perf_counter()
+    found = kcalib.skce(*arguments, kernel=Exponential(bandwidth=0.5), full_output=True, **options)
+    assert 0 < found.seconds < time.perf_counter() - before

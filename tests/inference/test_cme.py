@@ -368,3 +368,9 @@ def test_warning_points_at_the_users_line():
         warnings.simplefilter("always")
         kcalib.calibration_test(y, p, method="cme", kernel=kernel); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
     assert [(w.category, w.filename, w.lineno) for w in caught] == [(kcalib.IndefiniteKernelWarning, __file__, line)]
+
+
+def test_one_draw_is_a_test():
+    y, p = softmax_problem(30, 3)
+    found = kcalib.calibration_test(y, p, method=CME(n_locations=3, n_resamples=1), kernel=Exponential(bandwidth=0.5))
+    assert found.pvalue in (0.5, 1.0)

@@ -25,11 +25,12 @@ from kcalib._pairs.statistics import ScoreVariance
 from kcalib.distributions import Normal, Poisson
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
-from kcalib.inference.metrics import pair_laws
-from kcalib.inference.metrics.certainty import by_signs
+from kcalib.inference.metrics import pair_laws, possible
+from kcalib.inference.metrics.certainty import by_signs, decided
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.report.summary import cut
+from kcalib.results import ConfidenceInterval
 
 OF_CLASSES = [name for name, metric in METRICS.items() if Classification in metric.kinds]
 
@@ -357,13 +358,16 @@ def test_ece_intervals_by_hand(monkeypatch):
     low = {name: np.zeros((n_bins, replicates)) for name in models}
     high = {name: np.zeros((n_bins, replicates)) for name in models}
     certain = set()
+    linear: dict = {}
     unseen: dict = {}
     for name, p in models.items():
         gap = (p.argmax(axis=1) == y) - p.max(axis=1)
         factor = np.sqrt(n / (n - len(set(np.ceil(n_bins * p.max(axis=1))))))
+        linear[name] = np.zeros(n)  # what each sample contributes, to first order
         for b in range(n_bins):
             inside = np.where((p.max(axis=1) > b / n_bins) & (p.max(axis=1) <= (b + 1) / n_bins), gap, 0.0)
             mean = inside.mean()
+            linear[name] += np.sign(mean) * inside
             for r in range(replicates):
                 deviation = factor * (np.mean(counts[:, r] * inside) - mean)
                 low[name][b, r] = np.sign(mean) * deviation
@@ -386,11 +390,28 @@ def test_ece_intervals_by_hand(monkeypatch):
     for name, entry in zip(models, result.models, strict=True):
         lowest, highest, _ = limits(entry.value, low[name], high[name], unseen[name])
         assert entry.confidence_interval == pytest.approx((max(0.0, lowest), highest), abs=1e-14)
+        assert entry.standard_error == pytest.approx(np.std(linear[name], ddof=1) / np.sqrt(n), rel=1e-12)
     for d in result.differences:
         a, b = d.first, d.second
         *interval, pvalue = limits(d.difference, low[a] - high[b], high[a] - low[b], unseen[a] + unseen[b])
         assert d.confidence_interval == pytest.approx(interval, abs=1e-14)
         assert d.pvalue == pytest.approx(pvalue, abs=1e-14)
+        assert d.standard_error == pytest.approx(np.std(linear[a] - linear[b], ddof=1) / np.sqrt(n), rel=1e-12)
+
+
+def test_confidences_that_rounding_puts_above_one():
+    """Labels of bins of rare events are drawn: with probabilities."""
+    p = np.tile([1 + 1e-9, 0.0], (60, 1))
+    p[30:] = [0.995, 0.005]
+    flat = np.tile([0.6, 0.4], (60, 1))
+    found = kcalib.compare(np.zeros(60, dtype=int), {"sure": p, "flat": flat}, metric="ece", n_bins=5, seed=0)
+    assert found.models[0].value == pytest.approx(0.0025, abs=1e-8)
+
+
+def test_a_difference_of_zero_is_no_evidence():
+    found = decided(0.0, 0.0, (0.0, 0.0, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0)
+    assert found.pvalue == 1.0
+    assert decided(0.1, 0.0, (0.1, 0.1, 0.0), 100, 0.95, ConfidenceInterval(-1.0, 1.0), 0.0).pvalue < 1e-9
 
 
 def test_holm_by_hand():
@@ -1159,3 +1180,33 @@ def test_with_mmd_distances_features_are_not_shared(monkeypatch):
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
     found = kcalib.compare(mean + rng.normal(size=60), models, kernel=Exponential(metric="mmd"), seed=0)
     assert found.estimator.endswith("random features of the kernel, drawn for each model")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_other_labels_would_do_is_the_same_in_blocks(monkeypatch, shared):
+    """A model whose samples hold enough events is left out from then on; nothing is read where all are."""
+    rng, n = np.random.default_rng(0), 90
+    laws = [rng.dirichlet(alpha, size=n) for alpha in ([0.05, 0.05, 4], [0.02, 0.02, 6])]
+    observed = [rng.integers(3, size=n)] * 2
+    losses = [-np.log(p + 1e-12) for p in laws]
+
+    def found(rows_at_once, given):
+        monkeypatch.setattr(possible, "ENTRIES_AT_ONCE", 3 * rows_at_once)
+        read = []
+
+        def table(rows):
+            read.append(rows)
+            return possible.Table(*([of[rows] for of in kind] for kind in (losses, given, observed)))
+
+        return possible.possibilities(n, 2, 3, table, shared=shared), read
+
+    whole, _ = found(n, laws)
+    parts, read = found(7, laws)
+    assert len(read) == 13 and parts.keys() == whole.keys() and (0,) in whole
+    for key, one in whole.items():
+        for name in ("most", "least", "variance", "events"):
+            assert np.allclose(getattr(parts[key], name), getattr(one, name), rtol=1e-12)
+    # Wide laws have so many events that some of the rows settle all.
+    wide = [rng.dirichlet([5, 5, 5], size=n) for _ in range(2)]
+    nothing, read = found(7, wide)
+    assert nothing == {} and len(read) < 13

@@ -16,8 +16,9 @@ import kcalib
 from kcalib._input.forecasts import prepare
 from kcalib._packing import pack, variance
 from kcalib._pairs.statistics import ScoreVariance, gamma_quantile
-from kcalib.estimators.few_errors import few_errors
+from kcalib.estimators.few_errors import few_errors, targets_beside_the_likely
 from kcalib.estimators.null_moments import effective_events
+from kcalib.inference.conditional_spectrum import of_rows
 from kcalib.kernels import Exponential
 
 RISK = 1e-5
@@ -265,3 +266,10 @@ def test_laws_of_some_samples_at_a_time_are_those_of_all(kind, monkeypatch):
     events_by_parts, by_parts = found()
     assert events_by_parts == pytest.approx(events, rel=1e-12)
     assert (by_parts.seen, by_parts.expected) == (few.seen, pytest.approx(few.expected, rel=1e-12))
+
+
+def test_what_is_no_data_is_refused_where_kinds_are_told_apart():
+    with pytest.raises(TypeError, match="int are no data"):
+        targets_beside_the_likely(1, None)
+    with pytest.raises(NotImplementedError, match="int"):
+        of_rows(1, 2)

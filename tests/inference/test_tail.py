@@ -37,6 +37,22 @@ def predictions(name: str, n: int, m: int, seed: int = 0) -> np.ndarray:
     return p
 
 
+def test_a_tail_that_no_draw_reaches_has_an_infinite_error():
+    assert tail.Tail(np.zeros(3), np.zeros(3), np.zeros(3, dtype=bool), 0.0).relative_error == np.inf
+    assert tail.Tail(np.arange(3.0), np.zeros(3), np.ones(3, dtype=bool), 0.0).estimate(5.0) == (0.0, np.inf)
+
+
+def test_directions_have_nothing_for_labels_of_probability_zero():
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=40)
+    p[::2] = [0.7, 0.0, 0.3]
+    task = Task(prepare(np.zeros(40, dtype=int), p), PairOptions(KERNEL, None))
+    directions = Directions.of(finite_law(task.data, task.packed), 1)
+    values = directions.values.reshape(40, 3, -1)
+    assert np.isfinite(values).all() and not values[::2, 1].any() and values[1::2, 1].any()
+    assert np.allclose(np.einsum("nm,nmj->nj", p, values), 0, atol=1e-12)
+    assert np.allclose(np.einsum("nm,nmj,nmj->j", p, values, values), 1)
+
+
 class Enumerated:
     """All vectors of labels of few samples, their probabilities and statistics, literally."""
 

@@ -767,3 +767,18 @@ def test_what_holds_no_values_is_told() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="`y_pred` is on the device 'meta', where tensors have no values"):
         kcalib.skce(Y, torch.empty((4, 3), device="meta"))
+
+
+@pytest.mark.parametrize("name, value", [("classes", ["a", "b", "c"]), ("from_logits", True)])
+def test_what_a_source_knows_is_not_said_again(name, value):
+    rng = np.random.default_rng(0)
+    p, y = rng.dirichlet(np.ones(3), size=20), rng.integers(3, size=20)
+    message = f"`{name}` is {value!r}, but a source has its own; pass it to kcalib.streaming.source"
+    for function in (kcalib.skce, kcalib.calibration_test):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            function(kcalib.streaming.source((y, p)), **{name: value})
+
+
+def test_weights_that_are_no_array_are_named():
+    with pytest.raises(ValueError, match="`sample_weight` is not a rectangular array"):
+        kcalib.skce([0, 1], [[0.5, 0.5], [0.2, 0.8]], sample_weight=[[1], [1, 2]])

@@ -17,7 +17,7 @@ from grid import some
 from problems import binomial_bounds
 from scipy import stats
 
-from kcalib.laws import ChiSquareMixture, PearsonCurve
+from kcalib.laws import ChiSquareMixture, PearsonCurve, chi_square_mixture
 
 DEVIATIONS = np.array([0.0, 0.01, 0.3, 1, 3, 10, 30, 400, 1400])  # how far from the mean, on both sides
 
@@ -546,3 +546,9 @@ def test_pearson_tails_go_on_to_the_largest_floats(kurtosis):
     found = curve.logsf(10.0 ** np.array([60, 69, 71, 100, 160, 300]))
     assert np.all(np.isfinite(found)) and np.all(np.diff(found[:2]) < 0) and np.all(found[2:] == found[2])
     assert found[2] <= found[1]
+
+
+def test_an_inversion_that_does_not_converge_says_where(monkeypatch):
+    monkeypatch.setattr(chi_square_mixture, "GROWTH", 0.0)
+    with pytest.raises(ArithmeticError, match="the inversion integral did not converge at s = "):
+        ChiSquareMixture([1.0, 0.5], 0.1).logsf(3.0)

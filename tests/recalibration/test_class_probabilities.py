@@ -140,8 +140,10 @@ def test_distributions_are_refused(cls):
 
 
 @every
-@pytest.mark.parametrize("m", [2, 3])
-@pytest.mark.parametrize("n", [1, 4, 20])
+@pytest.mark.parametrize(
+    ("n", "m"),
+    [pytest.param(n, m, marks=[] if n == 4 and m == 3 else pytest.mark.grid) for n in (1, 4, 20) for m in (2, 3)],
+)
 def test_hard_samples_make_probabilities(cls, m, n):
     """Few samples, ties, saturated predictions, a class that is missing: numbers, perhaps with a warning."""
     rng = np.random.default_rng(n)
@@ -246,14 +248,14 @@ def test_platt_of_three_classes():
 
 def test_platt_standard_errors_are_the_spread_of_estimates():
     estimates, errors = [], []
-    for seed in range(200):
+    for seed in range(100):
         y, p, _ = overconfident(400, 2, seed=seed)
         scaling = PlattScaling(smoothing=False).fit(y, p)
         estimates.append((scaling.slope_[0], scaling.intercept_[0]))
         errors.append((scaling.slope_standard_error_[0], scaling.intercept_standard_error_[0]))
-    # The standard deviation of 200 estimates has a relative error of 5 %.
-    assert np.allclose(np.std(estimates, axis=0), np.mean(errors, axis=0), rtol=0.2)
-    assert np.all(abs(np.mean(estimates, axis=0) - [0.5, 0.0]) < 4.4 * np.mean(errors, axis=0) / np.sqrt(200) + 0.01)
+    # The standard deviation of 100 estimates has a relative error of 7 %.
+    assert np.allclose(np.std(estimates, axis=0), np.mean(errors, axis=0), rtol=0.28)
+    assert np.all(abs(np.mean(estimates, axis=0) - [0.5, 0.0]) < 4.4 * np.mean(errors, axis=0) / np.sqrt(100) + 0.01)
 
 
 def test_platt_without_smoothing_says_that_classes_are_separated():
@@ -464,6 +466,7 @@ def test_vector_scaling_is_at_the_optimum():
     assert scaling.criterion_after_ < scaling.criterion_before_
 
 
+@pytest.mark.slow
 def test_standard_errors_of_vector_scaling_are_the_spread_of_estimates():
     estimates, errors = [], []
     for seed in range(150):

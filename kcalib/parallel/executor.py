@@ -58,6 +58,7 @@ class Sweep:
         self._stalled = False  # somebody asks again, and has to wait for what is on its way
         self._asked: dict[int, int] = {}  # how often a tile found a worker that lacked something
         self._failed: dict[int, int] = {}  # attempts by tile
+        self._undelivered = 0  # times in a row
         self._broken = 0  # times in a row
 
     def results(self) -> Generator[Done]:
@@ -130,18 +131,24 @@ class Sweep:
             raise
         except Exception as error:
             self._lacking.clear()
-            self._failure(self.waiting.popleft() if self.waiting else next(iter(self._pending.values())), error)
+            self._undelivered += 1
+            if self._undelivered == ATTEMPTS:
+                tile = self.waiting[0] if self.waiting else next(iter(self._pending.values()))
+                raise self._given_up(tile, error) from error
             return
+        self._undelivered = 0
         self._known.add(worker)
         self._lacking.pop(worker, None)
 
     def _failure(self, tile: Tile, error: BaseException) -> None:
         self._failed[tile.number] = self._failed.get(tile.number, 0) + 1
         if self._failed[tile.number] == ATTEMPTS:
-            why = f"failed {ATTEMPTS} times, the last time by {type(error).__name__}: {error}"
-            raise TileError(tile, self._n_tiles, why) from error
-        if tile not in self._pending.values():
-            self.waiting.appendleft(tile)
+            raise self._given_up(tile, error) from error
+        self.waiting.appendleft(tile)
+
+    def _given_up(self, tile: Tile, error: BaseException) -> TileError:
+        why = f"failed {ATTEMPTS} times, the last time by {type(error).__name__}: {error}"
+        return TileError(tile, self._n_tiles, why)
 
     def _renew(self, error: BrokenExecutor) -> None:
         """Go on with another executor, whose workers have nothing."""

@@ -4,9 +4,11 @@
 
 The first record says whose sums these are: data, options, version of the library. Then there are, for each sweep over
 the pairs (which its fingerprint names), the plan that it was begun with, sums of tiles, and states: what the tiles up
-to a number add up to. A tile below that number counts no more, and where there are many of these the file is written
-anew without them, beside the old one, whose place it takes. So it holds sums, not rows: of n samples 8 n bytes for each
-sweep with sums of rows, and of the one at hand 24 n and the tiles that wait for their turn, or 4 MiB.
+to a number add up to. A tile below that number counts no more, nor does an earlier state, and where there are many of
+these the file is written anew without them, beside the old one, whose place it takes. So it holds sums, not rows: of n
+samples 8 n bytes for each sweep with sums of rows, and of the one at hand 24 n and the tiles that wait for their turn,
+or 4 MiB. Tiles of products with vectors are as large as what they add up to, and are not kept: their state is, now and
+then. States stay in the file until they are asked for.
 
 A record that is cut off or damaged ends the file: it was being written when the power, or the process, went, and what
 would have followed is computed again.
@@ -52,9 +54,10 @@ class Sweep:
     """What a journal knows of a sweep over the pairs."""
 
     plan: dict[str, Any]
-    first: int = 0  # the number of the first tile that is not in `state`
-    state: Sums = field(default_factory=dict)
+    first: int = 0  # the number of the first tile that is not in the state
     tiles: dict[int, Sums] = field(default_factory=dict)
+    place: int = 0  # of the state's record in the file, if `first`
+    size: int = 0  # of that record
 
 
 class Journal:
@@ -78,6 +81,7 @@ class Journal:
         self._header: dict[str, Any] | None = None
         self._sweeps: dict[str, Sweep] = {}
         self._unfolded = 0  # bytes of tiles
+        self._outdated = 0  # bytes of states that later ones have taken the place of
         self._synced = time.monotonic()
         if os.path.exists(self.path) and not os.path.isfile(self.path):  # a folder, a pipe, a device
             raise JournalError(f"{self.path} is not a journal of kcalib, nor a file; name one that is not there yet")
@@ -126,28 +130,39 @@ class Journal:
         """Keep the sums of a tile."""
         self._unfolded += self._append({"tile": [key, tile]}, sums)
 
-    def advance(self, key: str, first: int, state: Sums, waiting: dict[int, Sums], *, finished: bool) -> None:
-        """Tell that tiles up to number `first` add up to `state`, and which others there are.
-
-        It is written when the tiles that it stands for take much more room than it does, and at the end.
-        """
-        if not finished and self._unfolded < max(ROOM, 2 * sum(values.nbytes for values in state.values())):
+    def advance(self, key: str, first: int, state: Sums, waiting: dict[int, Sums]) -> None:
+        """Save the state if the tiles that it stands for take much more room than it does."""
+        if self._unfolded < max(ROOM, 2 * sum(values.nbytes for values in state.values())):
             return
+        self.save(key, first, state, waiting)
+
+    def save(self, key: str, first: int, state: Sums, waiting: dict[int, Sums]) -> None:
+        """Write that tiles up to number `first` add up to `state`, and which others there are."""
         sweep = self._sweeps[key]
-        sweep.first, sweep.tiles = first, waiting
-        sweep.state = {name: values.copy() for name, values in state.items()} if finished else state
-        if self._unfolded < ROOM:
-            self._append({"state": key, "first": first}, sweep.state)
+        self._outdated += sweep.size
+        record = _record_of({"state": key, "first": first}, state)
+        if self._unfolded < ROOM and self._outdated < max(ROOM, sum(one.size for one in self._sweeps.values())):
+            place = self._file.tell()
+            self._write(record)
         else:
-            self._rewrite()
-        if not finished:
-            sweep.state, sweep.tiles = {}, {}  # the caller has them
+            place = self._rewrite(key, record, waiting)
+        sweep.first, sweep.place, sweep.size = first, place, len(record)
         self._unfolded = 0
 
-    def keep(self, key: str, first: int, state: Sums) -> None:
-        """Tell the state of a sweep that was finished before, for when the file is written anew."""
-        sweep = self._sweeps[key]
-        sweep.first, sweep.state = first, {name: values.copy() for name, values in state.items()}
+    def state(self, key: str) -> Sums:
+        """What the tiles of the sweep add up to, as far as it got.
+
+        Raises
+        ------
+        JournalError
+            If the file was changed in the meantime.
+        """
+        self._file.seek(self._sweeps[key].place)
+        found = self._record()
+        self._file.seek(0, os.SEEK_END)
+        if found is None:
+            raise JournalError(f"the journal {self.path} was changed by somebody else; remove it, and begin again")
+        return found[1]
 
     def close(self) -> None:
         """Close the file, with all that was added on the disk."""
@@ -180,8 +195,8 @@ class Journal:
         end = len(MAGIC)
         try:
             while (found := self._record()) is not None:
-                self._take(*found)
-                end = self._file.tell()
+                place, end = end, self._file.tell()
+                self._take(*found, place, end - place)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
             raise JournalError(
                 f"{self.path} is not as kcalib writes a journal, although its checksums are right; remove it, or name "
@@ -190,14 +205,15 @@ class Journal:
         self._file.seek(end)
         self._file.truncate()
 
-    def _take(self, about: dict[str, Any], sums: Sums) -> None:
+    def _take(self, about: dict[str, Any], sums: Sums, place: int, size: int) -> None:
         if "header" in about:
             self._header = dict(about["header"])
         elif "sweep" in about:
             self._sweeps[about["sweep"]] = Sweep(dict(about["plan"]))
         elif "state" in about:
             sweep = self._sweeps[about["state"]]
-            sweep.first, sweep.state = _number(about["first"]), sums
+            self._outdated += sweep.size
+            sweep.first, sweep.place, sweep.size = _number(about["first"]), place, size
             sweep.tiles = {tile: values for tile, values in sweep.tiles.items() if tile >= sweep.first}
         else:
             key, tile = about["tile"]
@@ -231,15 +247,22 @@ class Journal:
 
     def _append(self, about: dict[str, Any], sums: Sums) -> int:
         record = _record_of(about, sums)
+        self._write(record)
+        return len(record)
+
+    def _write(self, record: bytes) -> None:
         self._file.write(record)
         self._file.flush()
         if time.monotonic() - self._synced > SYNC_SECONDS:
             os.fsync(self._file.fileno())
             self._synced = time.monotonic()
-        return len(record)
 
-    def _rewrite(self) -> None:
-        """Write the file anew, with what counts; the old one stays until then."""
+    def _rewrite(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
+        """Write the file anew, with what counts, and the state of the sweep at hand, whose place is returned.
+
+        The old file stays until then.
+        """
+        places: dict[str, int] = {}
         beside = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}.part")
         try:
             file: BinaryIO = open(beside, "w+b")  # noqa: SIM115
@@ -247,9 +270,10 @@ class Journal:
             file.write(_record_of({"header": self._header}, {}))
             for key, sweep in self._sweeps.items():
                 file.write(_record_of({"sweep": key, "plan": sweep.plan}, {}))
-                if sweep.state:
-                    file.write(_record_of({"state": key, "first": sweep.first}, sweep.state))
-                for tile, sums in sweep.tiles.items():
+                if key == current or sweep.first:
+                    places[key] = file.tell()
+                    file.write(state if key == current else self._bytes_of(sweep))
+                for tile, sums in (waiting if key == current else sweep.tiles).items():
                     file.write(_record_of({"tile": [key, tile]}, sums))
             file.flush()
             os.fsync(file.fileno())
@@ -261,6 +285,15 @@ class Journal:
         self._file.close()
         self._file = file
         self._lock()
+        for key, place in places.items():
+            self._sweeps[key].place = place
+        self._outdated = 0
+        return places[current]
+
+    def _bytes_of(self, sweep: Sweep) -> bytes:
+        """The record of its state."""
+        self._file.seek(sweep.place)
+        return self._file.read(sweep.size)
 
 
 def _record_of(about: dict[str, Any], sums: Sums) -> bytes:

@@ -7,6 +7,7 @@ machines without knowing of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -34,7 +35,10 @@ from kcalib.parallel.work import ON_GPU, Drawn, PlainCut, Prepared, Progress, Wo
 
 FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
 COLUMNS_BYTES = 2**28  # of vectors, resampling weights, that a worker holds at a time
-NOT_KEPT = ("matmul",)  # by the journal: products are as large as their vectors, and iterations begin again
+OF_VECTORS = "matmul"  # what has tiles as large as the vectors: the journal keeps what they add up to, now and then
+STATE_SECONDS = 30.0  # between two of these
+# Of all products that a journal keeps, so many columns of numbers, or bytes: those of the first ones.
+COLUMNS_KEPT, BYTES_KEPT = 64, 2**28
 
 
 class Run:
@@ -44,7 +48,8 @@ class Run:
         self.parallel = parallel
         self.journal: Journal | None = None
         self.held: Any = None
-        self._begun: dict[str, Sweep] = {}
+        self._begun: dict[str, Sweep] = {}  # that the journal keeps
+        self._products = 0  # bytes of those that it keeps
         self._checked = False
         self.workers: dict[str, int] = {}  # tiles by who computed them
         self.resumed = 0  # tiles that were in the journal
@@ -98,11 +103,16 @@ class Run:
             moved = f", {each}, {megabytes(self.returned)} of sums back"
         return f"in parallel: {self.tiles} tiles{kept}{gpus}, {self.parallel.describe()}{moved}"
 
-    def planned(self, work: Work) -> Work:
+    def planned(self, work: Work, columns: int = 0) -> Work:
         """The work with the plan that the journal has begun it with, if there is one."""
-        if self.parallel.journal is None or work.primitive in NOT_KEPT:
+        if self.parallel.journal is None:
             return work
         key, plan = work.fingerprint(__version__), asdict(work.grid)
+        if work.primitive == OF_VECTORS:
+            rows = 8 * work.grid.n
+            if self._products + rows * columns > max(BYTES_KEPT, rows * COLUMNS_KEPT):
+                return work
+            self._products += rows * columns
         sweep = self._open_journal.begin(key, plan)
         self._begun[key] = sweep
         return replace(work, grid=type(work.grid)(**sweep.plan))
@@ -112,13 +122,14 @@ class Run:
         key, cost = work.fingerprint(__version__), work.grid.work
         tiles = work.grid.tiles()
         self.tiles += len(tiles)
+        journal = self.journal if key in self._begun else None
         begun = self._begun.pop(key, Sweep({}))
         first, arrived = begun.first, dict(begun.tiles)
-        if begun.state:
-            reduction.restore(begun.state)
-        begun.state, begun.tiles = {}, {}
+        if journal is not None and first:
+            reduction.restore(journal.state(key))
+        begun.tiles = {}  # these are here
         self.resumed += first + len(arrived)
-        journal = None if work.primitive in NOT_KEPT else self.journal
+        of_vectors, saved = work.primitive == OF_VECTORS, time.monotonic()
         wanted = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = added(reduction, tiles, first, arrived)
         whole = sum(cost(tile) for tile in tiles) or 1.0
@@ -133,19 +144,21 @@ class Run:
                 for done in results:
                     arrived[done.tile.number] = done.sums
                     self._count(done)
-                    if journal is not None:
+                    if journal is not None and not of_vectors:
                         journal.add(key, done.tile.number, done.sums)
                     first = added(reduction, tiles, first, arrived)
                     if journal is not None and first < len(tiles):
-                        journal.advance(key, first, reduction.state(), arrived, finished=False)
+                        if not of_vectors:
+                            journal.advance(key, first, reduction.state(), arrived)
+                        elif time.monotonic() > saved + STATE_SECONDS:
+                            journal.save(key, first, reduction.state(), {})
+                            saved = time.monotonic()
                     finished += cost(done.tile)
                     if bar is not None:
                         bar(finished / whole)
         assert first == len(tiles), (first, len(tiles))
         if journal is not None and wanted:
-            journal.advance(key, first, reduction.state(), {}, finished=True)
-        elif journal is not None:
-            journal.keep(key, first, reduction.state())
+            journal.save(key, first, reduction.state(), {})
 
     def _count(self, done: Done) -> None:
         """Who computed it, and what has moved."""
@@ -315,5 +328,6 @@ class SpreadOperator:
         if isinstance(vectors, np.ndarray):
             vectors = np.ascontiguousarray(self._cut.right.sorted(vectors))
         key = fingerprint(vectors)
-        work = self.parallel.planned(self._work(primitive, {"dtype": dtype}, key))
+        columns = vectors.end - vectors.begin if isinstance(vectors, Drawn) else vectors.shape[1]
+        work = self.parallel.planned(self._work(primitive, {"dtype": dtype}, key), columns)
         self.parallel.reduced(work, self._given | {key: vectors}, sums)

@@ -32,8 +32,9 @@ class Parallel(ABC):
         the processors there are. Default: 1, in this process as many as there are.
     journal : str or path, optional
         A file for finished tiles. A call that was interrupted goes on from it, with any number of workers and any
-        transport. It belongs to one call: data, options or a version of the library that are others are refused. What
-        is not shared out, less than about 4000 samples and problems on a line, leaves it empty.
+        transport. It belongs to one call: data, options or a version of the library that are others are refused. Of
+        products with vectors it has those that were made first, up to 256 MiB, or 64 columns of n numbers if that is
+        more. What is not shared out, less than about 4000 samples and problems on a line, leaves it empty.
     tile_size : int, optional
         Samples on a side of a tile. By default tiles take a tenth of a second or more, and are at most 9800.
     gpu : bool

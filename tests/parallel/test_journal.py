@@ -20,7 +20,7 @@ from problems import softmax_problem
 import kcalib
 from kcalib._backend.random import Weights
 from kcalib.kernels import Exponential, Gaussian
-from kcalib.parallel import Executor, Processes, Serial, journal, plan
+from kcalib.parallel import Executor, Processes, Serial, journal, operator, plan
 from kcalib.parallel.journal import Journal, JournalError
 from kcalib.parallel.operator import Run
 from kcalib.parallel.transport import TileError
@@ -118,6 +118,65 @@ def test_blocks_and_forms(tmp_path):
     found, stops = interrupted(tmp_path / "forms", rng, test)
     assert stops
     assert found.pvalue == test().pvalue
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_products_go_on(tmp_path, monkeypatch, seconds):
+    """Where they were within a product, and from one to the next."""
+    monkeypatch.setattr(operator, "STATE_SECONDS", seconds)
+    y, p = problem(1600)
+    multiplied = []
+
+    class Watched(Stopping):
+        def results(self, held, work, tiles, given, progress):
+            for done in super().results(held, work, tiles, given, progress):
+                multiplied.append(work.primitive)
+                yield done
+
+    def ckce(workers=None):
+        found = kcalib.ckce(y, p, kernel=KERNEL, method="cg", full_output=True, parallel=workers)
+        return found.value, found.iterations, found.error_bound
+
+    once = ckce(Watched(left=-1, tile_size=SIZE))
+    n_tiles, stops = len(multiplied), 0
+    tiles_of_product = 45
+    multiplied.clear()
+    while True:
+        try:
+            left = 10 if seconds == 0 else tiles_of_product + 10
+            found = ckce(Watched(left=left, journal=tmp_path / "tiles", tile_size=SIZE))
+            break
+        except KeyboardInterrupt:
+            stops += 1
+    assert found == once
+    assert stops >= n_tiles // left - 1 > 1
+    assert len(multiplied) <= n_tiles + stops * (1 if seconds == 0 else 10)
+    monkeypatch.setattr(operator, "STATE_SECONDS", 30.0)
+    monkeypatch.setattr(operator, "COLUMNS_KEPT", 5)  # the first product
+    monkeypatch.setattr(operator, "BYTES_KEPT", 0)
+    assert ckce(Serial(journal=tmp_path / "fewer", tile_size=SIZE)) == once
+    assert (tmp_path / "fewer").stat().st_size < 1600 * 5 * 8 + 5000
+
+
+def test_states_that_are_outdated_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "ROOM", 1000)
+    kept, state = Journal(tmp_path / "tiles"), {"products": np.arange(1000.0)}
+    kept.check({"kernel": "some"})
+    for key in "ab":
+        kept.begin(key, {})
+        for first in range(1, 30):
+            kept.save(key, first, {"products": state["products"] + first}, {})
+            assert (tmp_path / "tiles").stat().st_size < 4 * 8000 + 3000
+    for again in range(2):
+        for key in "ab":
+            assert (kept.state(key)["products"] == state["products"] + 29).all()
+        if not again:
+            kept.close()
+            kept = Journal(tmp_path / "tiles")
+    os.truncate(tmp_path / "tiles", 9000)
+    with pytest.raises(JournalError, match="was changed by somebody else; remove it"):
+        kept.state("b")
+    kept.close()
 
 
 def test_the_file_stays_small(tmp_path, monkeypatch):
@@ -318,7 +377,7 @@ def fail(*args):
 
 
 def test_tiles_are_tried_again(tmp_path):
-    with Broken(lambda count: count % 3 == 0) as pool:
+    with Broken(lambda count: count % 5 == 0) as pool:
         assert numbers(skce(Executor(executor=pool, tile_size=SIZE))) == numbers(skce())
     path = tmp_path / "run.journal"
     with Broken(lambda count: count > 12) as pool, pytest.raises(TileError, match=r"rows .* failed 3 times") as error:

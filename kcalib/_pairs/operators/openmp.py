@@ -265,7 +265,8 @@ class Cut:
         left, right = self.left.part(rows).gathered(), self.right.part(columns).gathered()
         on_right = np.ascontiguousarray(vectors[columns.start : columns.stop])
         on_left = np.ascontiguousarray(vectors[rows.start : rows.stop]) if both and not own else None
-        arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, self._operator._sweep(progress))
+        sweep = self._operator._sweep(progress, self.block, self.group // self.block)  # the same entries, to the bit
+        arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, sweep)
         return _native.matmul(*arguments, vectors=on_right, single=dtype == "float32", left_vectors=on_left)
 
     def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:

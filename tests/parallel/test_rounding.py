@@ -1,0 +1,66 @@
+"""What has another order of summation in tiles is within roundings of what one machine says, relative to magnitudes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import softmax_problem
+from scipy.spatial.distance import cdist
+
+from kcalib import _packing
+from kcalib._input.labels import prepare
+from kcalib._pairs.dispatch import operator_for
+from kcalib.kernels import Exponential
+from kcalib.parallel import Serial, plan
+from kcalib.parallel.argument import opened
+
+BANDWIDTH = 0.3
+USUAL, FEW_TERMS = 1e-15, 2e-15  # where sums have many terms; where a few rows of wrong labels are nearly all there is
+SINGLE = 1e-6  # of entries and sums over some samples in float32
+
+
+def samples(n, m, saturated):
+    """Labels and predictions; saturated ones are as sure as networks, and wrong for one sample in 100."""
+    y, p = softmax_problem(n, m, seed=1)
+    if not saturated:
+        return y, p
+    rng = np.random.default_rng(0)
+    rare = 10 ** rng.uniform(-8, -4, size=n)
+    p = np.tile(rare[:, None], (1, m))
+    p[np.arange(n), y] = 1 - (m - 1) * rare
+    return np.where(rng.uniform(size=n) < 0.01, 0, y), p
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "saturated"),
+    [(600, 5, False), (600, 5, True), (1500, 40, False), (1500, 40, True)],
+)
+def test_products_forms_and_sums(monkeypatch, n, m, saturated):
+    problem = _packing.pack(prepare(*samples(n, m, saturated)), Exponential(BANDWIDTH), None).problem
+    points, marks = problem.left.points, np.abs(problem.left.marks)
+    sizes = np.exp(-cdist(points, points) / BANDWIDTH) * (marks @ marks.T)  # of what is added up for each entry
+    rng = np.random.default_rng(1)
+    vectors, weights = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
+    one = operator_for(problem, threads=1)
+    whole = one.moments(second=True)
+    of_forms = FEW_TERMS if saturated else USUAL
+    for largest in (plan.LARGEST_GROUP, 90):  # the second: as beyond a million samples, sums are merged within tiles
+        monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
+        with opened(Serial(tile_size=192, threads=1)) as run:
+            tiles = operator_for(problem, threads=1, parallel=run)
+            products, forms = tiles.matmul(vectors), tiles.quadratic_forms(weights)
+            sums = tiles.moments(second=True)
+            single, single_forms = (
+                f(v, dtype="float32") for f, v in ((tiles.matmul, vectors), (tiles.quadratic_forms, weights))
+            )
+        assert np.all(np.abs(products - one.matmul(vectors)) <= USUAL * (sizes @ np.abs(vectors)))
+        magnitudes = np.sum(np.abs(weights) * (sizes @ np.abs(weights)), axis=0)
+        assert np.all(np.abs(forms - one.quadratic_forms(weights)) <= of_forms * magnitudes)
+        assert np.all(np.abs(single - one.matmul(vectors, dtype="float32")) <= SINGLE * (sizes @ np.abs(vectors)))
+        assert np.all(np.abs(single_forms - one.quadratic_forms(weights, dtype="float32")) <= SINGLE * magnitudes)
+        assert abs(sums.total - whole.total) <= of_forms * np.sum(sizes)
+        assert np.all(np.abs(sums.row_sums - whole.row_sums) <= of_forms * np.sum(sizes, axis=1))
+        assert abs(sums.sum_of_squares - whole.sum_of_squares) <= of_forms * np.sum(sizes**2)
+        if largest != 90:
+            assert (sums.total, sums.sum_of_squares) == (whole.total, whole.sum_of_squares)
+            assert np.array_equal(sums.row_sums, whole.row_sums)

@@ -67,7 +67,8 @@ RESULTS = (
 )  # fmt: skip
 # What methods do is called by the functions that take them, not by users.
 CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"
-numpydoc_validation_exclude = {r"\._", CALLED_INSIDE, *(rf"\.{name}(\.|$)" for name in RESULTS)}
+OF_SKLEARN = r"\.set_(fit|score)_request$"
+numpydoc_validation_exclude = {r"\._", OF_SKLEARN, CALLED_INSIDE, *(rf"\.{name}(\.|$)" for name in RESULTS)}
 
 
 def names(values: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +35,7 @@ from kcalib.recalibration.scale_calibration import ScaleCalibration
 from kcalib.recalibration.scale_calibration import moved as scaled
 from kcalib.recalibration.temperature_scaling import TemperatureScaling
 from kcalib.recalibration.venn_abers import VennAbers
+from kcalib.report.summary import Summarized, Summary
 from kcalib.results import Comparison, ConfidenceInterval
 
 __all__ = ["Choice", "choose"]
@@ -44,7 +45,7 @@ MOST_CLASSES = 20  # from where on maps of matrices are not tried unless they ar
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Summarized):
     """What `choose` found: the best recalibrator, and scores of all on samples that they were not fitted to."""
 
     name: str  #: of the candidate with the best score; "as given" if none is better than the predictions as they are
@@ -57,14 +58,13 @@ class Choice:
     n_samples: int  #: samples given
     seconds: float  #: wall time
 
-    def __str__(self) -> str:
+    def _summary(self) -> Summary:
         gain = self.comparison.difference(CHOSEN, AS_GIVEN)
         low, high = gain.confidence_interval
-        return (
-            f"recalibration: {self.name}\n"
-            f"{self.score} of the choice less that of the predictions as given: {gain.difference:.4g}, "
-            f"{self.comparison.confidence_level:.0%} interval {low:.4g} to {high:.4g}\n{self.comparison}"
-        )
+        interval = f"{100 * self.comparison.confidence_level:g} % interval [{low:.3g}, {high:.3g}]"
+        below = self.comparison._summary()
+        notes = (f"{self.score} of the choice less that as given: {gain.difference:.3g}, {interval}", *below.notes)
+        return replace(below, title=f"recalibration: {self.name}; {below.title}", notes=notes)
 
 
 def choose(

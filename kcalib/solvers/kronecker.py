@@ -23,12 +23,13 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
+from kcalib.report.summary import Summarized
 
 EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
-class KroneckerSolution:
+class KroneckerSolution(Summarized):
     """Solution of (A (x) B + s I) x = b, for one shift s or a path of them."""
 
     values: Array  #: x, float64, of the shape of b; for a path of shifts with one more axis before

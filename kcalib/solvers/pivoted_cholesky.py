@@ -22,6 +22,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._pairs.statistics import cumulative_sum
+from kcalib.report.summary import Summarized
 from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator
 
 NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
@@ -33,7 +34,7 @@ NEWEST = 64  # columns whose mean it is
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
+class LowRank(Summarized):
     """K ~ F F^T."""
 
     factor: Array  #: F, float64, shape (n, rank); on the GPU where K is there

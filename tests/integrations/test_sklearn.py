@@ -222,9 +222,10 @@ OF_FOLDS = {"check_sample_weight_equivalence_on_dense_data", "check_sample_weigh
 OF_METHODS = {
     "PlattScaling": {"check_sample_weight_equivalence_on_dense_data"},  # 15 samples that a line separates
     "BetaCalibration": {"check_sample_weight_equivalence_on_dense_data"},
-    "VennAbers": {"check_sample_weight_equivalence_on_dense_data"},  # the sample to predict has the mean weight
-    # The model's rounding depends on batches and weights, and edges of bins are between samples that differ by it.
+    # The model's rounding depends on batches and weights, and edges of bins are between samples that differ by it; the
+    # sample that Venn-Abers predicts has the mean weight.
     "HistogramBinning": {"check_methods_subset_invariance", "check_sample_weight_equivalence_on_dense_data"},
+    "VennAbers": {"check_methods_subset_invariance", "check_sample_weight_equivalence_on_dense_data"},
 }
 ESTIMATORS = [
     RecalibratedClassifier(LogisticRegression(), cv=2),

@@ -13,6 +13,7 @@ import pytest
 import kcalib
 from kcalib.distributions import Normal
 from kcalib.report.summary import MOST_ROWS, WIDTH, Summarized
+from kcalib.solvers import KroneckerSolution, LowRank
 from kcalib.streaming import CalibrationState
 
 NAMES = (
@@ -35,6 +36,8 @@ NAMES = (
     "few errors",
     "risk",
     "median",
+    "factor",
+    "solution",
     "scores",
 )
 
@@ -90,6 +93,8 @@ def results() -> dict[str, Any]:
         "few errors": kcalib.results.FewErrors(1, 0.2, 9, 2.0),
         "risk": kcalib.squared_calibration_error(y, p, estimators=["temperature"], n_folds=2),
         "median": kcalib.bandwidth.median_distance(p),
+        "factor": LowRank(np.ones((4, 2)), np.arange(2), 0.1, 2),
+        "solution": KroneckerSolution(np.ones(4), 0.5, 1e-16, "schur", (0, 0)),
         "scores": CalibrationState(3).update(y, p).scores(),
     }
 

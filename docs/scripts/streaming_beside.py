@@ -71,10 +71,27 @@ def with_torchmetrics(rows, file):
     return time.perf_counter() - start, f"ECE {ece:.6f}"
 
 
+def with_metric(rows, file):
+    """The metric of kcalib.integrations, as torchmetrics is called."""
+    import torch
+
+    from kcalib.integrations.torchmetrics import ECE
+
+    metric = ECE(M)
+    metric.update(torch.full((2, M), 1 / M), torch.tensor([0, 1]))
+    metric.reset()
+    start = time.perf_counter()
+    for y, p in batches(rows, file):
+        metric.update(torch.from_numpy(np.ascontiguousarray(p)), torch.from_numpy(np.ascontiguousarray(y)))
+    ece = float(metric.compute())
+    return time.perf_counter() - start, f"ECE {ece:.6f}"
+
+
 TOOLS = {
     "state, 256 columns, no draws": lambda *given: with_state(*given, n_resamples=0),
     "state, 64 columns, no draws": lambda *given: with_state(*given, n_columns=64, n_resamples=0),
     "torchmetrics": with_torchmetrics,
+    "kcalib.integrations ECE": with_metric,
 }
 
 

@@ -8,17 +8,14 @@ scorers share one prediction, and sample weights are routed.
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from sklearn.base import is_regressor
 from sklearn.metrics._scorer import _BaseScorer
 
-import kcalib
 from kcalib.distributions import Distribution, Normal
+from kcalib.integrations._measures import MEASURES
 
 __all__ = ["scorer", "scorer_names"]
 
@@ -27,41 +24,6 @@ NOT_OPTIONS = {
     "classes": "the estimator's `classes_` are taken",
     "full_output": "a score is a number",
     "parallel": "pass n_jobs= to `cross_validate`",
-}
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A function of kcalib, and how its result becomes a score."""
-
-    function: Callable[..., Any]
-    number: Callable[[Any], float] = float
-    greater_is_better: bool = False
-    of_distributions: bool = False  # these alone
-
-    @property
-    def options(self) -> list[str]:
-        return [name for name in inspect.signature(self.function).parameters if name not in ("y_true", "y_pred")]
-
-
-MEASURES = {
-    "skce": Measure(kcalib.skce),
-    "ckce": Measure(kcalib.ckce),
-    "ucme": Measure(kcalib.ucme),
-    "squared_calibration_error": Measure(kcalib.squared_calibration_error),
-    "kde_calibration_error": Measure(kcalib.kde_calibration_error),
-    "top_label_ece": Measure(kcalib.top_label_ece),
-    "class_wise_ece": Measure(kcalib.class_wise_ece),
-    "canonical_ece": Measure(kcalib.canonical_ece),
-    "debiased_ece": Measure(kcalib.debiased_ece),
-    "mmce": Measure(kcalib.mmce),
-    "brier_score": Measure(kcalib.brier_score),
-    "log_loss": Measure(kcalib.log_loss),
-    "calibration_test": Measure(kcalib.calibration_test, attrgetter("pvalue"), greater_is_better=True),
-    "crps": Measure(kcalib.crps, of_distributions=True),
-    "log_score": Measure(kcalib.log_score, of_distributions=True),
-    "pinball_loss": Measure(kcalib.pinball_loss, of_distributions=True),
-    "quantile_calibration": Measure(kcalib.quantile_calibration, attrgetter("error"), of_distributions=True),
 }
 
 

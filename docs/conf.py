@@ -43,7 +43,7 @@ autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 # Hosts of kcalib.integrations.
-autodoc_mock_imports = ["torch", "torchmetrics", "mlflow", "evaluate", "datasets", "lm_eval"]
+autodoc_mock_imports = ["torch", "torchmetrics", "mlflow", "evaluate", "datasets", "lm_eval", "evidently"]
 autodoc_default_options = {"undoc-members": True}
 
 # Every docstring that the API pages show has to pass these. Not among them: PR03 and PR04, because

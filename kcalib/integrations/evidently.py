@@ -1,0 +1,75 @@
+"""Calibration as a metric of evidently's reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from evidently.core.metric_types import SingleValueCalculation, SingleValueMetric
+
+from kcalib.integrations._measures import measure_of_classes
+
+__all__ = ["Calibration"]
+
+
+class Calibration(SingleValueMetric):
+    """A measure of kcalib of a data set whose definition has a classification with probabilities.
+
+    Of several classes, labels are the names of the columns of probabilities.
+
+    Parameters
+    ----------
+    measure : str
+        As of `kcalib.integrations.mlflow.metric`; default "skce".
+    classification_name : str
+        Which classification of the data definition; default "default".
+    tests : list, optional
+        Of evidently, such as ``[evidently.tests.lt(0.05)]``.
+
+    Raises
+    ------
+    ValueError
+        In a report: if there is no measure of that name, or if the data definition has no such classification, or one
+        without probabilities.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from evidently import BinaryClassification, DataDefinition, Dataset, Report
+    >>> from kcalib.integrations.evidently import Calibration
+    >>> data = pd.DataFrame({"target": [0, 1, 1, 1], "p": [0.2, 0.2, 0.8, 0.8]})
+    >>> columns = BinaryClassification(target="target", prediction_probas="p")
+    >>> current = Dataset.from_pandas(data, DataDefinition(classification=[columns]))
+    >>> report = Report([Calibration(measure="brier_score")]).run(current, None)
+    >>> round(report.dict()["metrics"][0]["value"], 6)
+    0.19
+    """
+
+    measure: str = "skce"
+    classification_name: str = "default"
+
+
+class CalibrationCalculation(SingleValueCalculation[Calibration]):
+    """What evidently finds by the class that it is of."""
+
+    def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
+        current = self.result(self._value(current_data))
+        return current, None if reference_data is None else self.result(self._value(reference_data))
+
+    def display_name(self) -> str:
+        return f"kcalib.{self.metric.measure}"
+
+    def _value(self, data: Any) -> float:
+        measure, name = measure_of_classes(self.metric.measure), self.metric.classification_name
+        columns = data.data_definition.get_classification(name)
+        if columns is None or not columns.prediction_probas:
+            raise ValueError(
+                f"the data definition has no classification {name!r} with `prediction_probas`; add one, such as "
+                'BinaryClassification(target="target", prediction_probas="p")'
+            )
+        frame, probabilities = data.as_dataframe(), columns.prediction_probas
+        y_true = frame[columns.target].to_numpy()
+        if isinstance(probabilities, str):
+            return measure((y_true == columns.pos_label).astype(np.int64), frame[probabilities].to_numpy())
+        classes = list(probabilities)  # evidently, too, takes the columns' names for labels
+        return measure(y_true.astype(str), frame[classes].to_numpy(), classes=classes)

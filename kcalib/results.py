@@ -125,7 +125,7 @@ class CalibrationTestResult(Summarized):
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
     pvalue_from: str | None = None  #: "draws", "tilted draws" or "law" beyond them; None of methods without draws
-    #: of the draws of `statistic` under calibration: the least, 39 quantiles between, the largest; None without draws
+    #: of the draws of `statistic` under calibration, in float32: least, 39 quantiles, largest; None without draws
     null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
     estimator: str  #: what `estimate` is
     n_samples: int  #: samples given

@@ -93,6 +93,7 @@ class SKCEResult(Summarized):
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were found
+    prediction_distances: str | None  #: how distances of predicted distributions were found
     dtype: str  #: arithmetic of the sweep; sums are always float64
     operator: str  #: which operator computed it
     operator_reason: str  #: and why that one
@@ -147,6 +148,7 @@ class CalibrationTestResult(Summarized):
     bandwidth_source: str | None = None  #: "given", or how the median heuristic found it
     target_kernel: str | None = None  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None = None  #: how its expectations under predicted distributions were found
+    prediction_distances: str | None = None  #: how distances of predicted distributions were found
     variance_slope: float | None = None  #: of the estimate over all pairs: slope * true value + constant, for limits
     variance_constant: float | None = None  #: see there
     few_errors: FewErrors | None = None  #: what upper limits rest on where errors are rare; None elsewhere
@@ -262,6 +264,7 @@ class UCMEResult(Summarized):
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were found
+    prediction_distances: str | None  #: how distances of predicted distributions were found
     dtype: str  #: arithmetic of the sweep; sums are always float64
     operator: str  #: which operator computed it
     operator_reason: str  #: and why that one
@@ -326,6 +329,7 @@ class Comparison(Summarized):
     bandwidth_source: str | None  #: "given", or how the median heuristic found it; None without kernel
     target_kernel: str | None  #: "delta", or "matrix of rank r", or the kernel on targets; None without kernel
     target_factor: str | None  #: how its expectations under predicted distributions were found
+    prediction_distances: str | None  #: how distances of predicted distributions were found
     regularization: float | None  #: lambda of the CKCE; None without
     n_columns: int | None  #: of random features of the kernel; None where all pairs were taken, or without kernel
     n_bins: int | None  #: bins of the confidence; None without
@@ -460,6 +464,7 @@ class CKCEResult(Summarized):
     bandwidth_source: str  #: "given", or how the median heuristic found it
     target_kernel: str  #: "delta", or "matrix of rank r", or the kernel on targets
     target_factor: str | None  #: how its expectations under predicted distributions were found
+    prediction_distances: str | None  #: how distances of predicted distributions were found
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
     prediction: str | None  #: the family of predicted distributions; None for class probabilities

@@ -18,6 +18,10 @@ class GradientWarning(UserWarning):
     """A tensor requires gradients, and results are plain numbers without any."""
 
 
+class TemperatureBoundWarning(UserWarning):
+    """The best temperature lies beyond a bound, or the samples say nothing about it."""
+
+
 class AntiConservativeWarning(UserWarning):
     """A test that may reject calibrated models more often than its level says.
 

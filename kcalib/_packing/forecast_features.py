@@ -111,7 +111,7 @@ class ForecastFeatures(FeatureProblem):
     def described(self) -> dict[str, Any]:
         found = super().described() | {"target_factor": self.target.route}
         if self.vectors.error:
-            found["operator_reason"] += f"; MMD distances are off by {self.vectors.error:.1g} at most"
+            found["operator_reason"] += f"; distances of predictions are off by {self.vectors.error:.1g} at most"
         return found
 
     def _tiles(self) -> Iterator[slice]:

@@ -60,9 +60,9 @@ def _pack_alike(
     for one, points in zip(models, found.points, strict=True):
         target = dataclasses.replace(target_factor(one, found.target_kernel), medians=of_targets)
         side, terms = target.side(one, points.values, threads), points.terms(found.kernel)
-        said = str(found.kernel)
+        said, definite = str(found.kernel), points.is_definite(found.kernel)
         problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table, said)
-        packed.append(Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel)))
+        packed.append(Packed(problem, found.kernel, medians, target, definite, points.route))
     return Alike(tuple(packed), found.medians, found.target_medians)
 
 
@@ -79,7 +79,7 @@ def _pack_locations(
     medians, of_targets = (
         tuple(one[0] for one in medians.values()) for medians in (found.medians, found.target_medians)
     )
-    (points,) = found.points
+    points = found.points[0].reaching(locations.prediction)
     target = dataclasses.replace(target_factor(data, found.target_kernel), medians=of_targets)
     right = target.side(data, points.values, threads)
     left = side_of(data, points.beside(locations.prediction), target.observed(locations.y))
@@ -87,7 +87,7 @@ def _pack_locations(
     problem = PairProblem(
         left, right, points.terms(found.kernel), target.mixtures, points.predicted, table, str(found.kernel)
     )
-    return Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel))
+    return Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel), points.route)
 
 
 def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:

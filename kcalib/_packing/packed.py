@@ -82,6 +82,7 @@ class Packed:
     medians: tuple[MedianDistance, ...]  # where a bandwidth came from the median heuristic
     target: Target
     is_definite: bool  # whether the kernel on predictions is known to be positive definite
+    distances: str | None = None  # how those of predicted distributions are found
 
     @property
     def bandwidth(self) -> float | None:
@@ -104,6 +105,7 @@ class Packed:
         ]
         return {
             "target_factor": self.target.route,
+            "prediction_distances": self.distances,
             "kernel": str(self.kernel),
             "bandwidth": self.bandwidth,
             "bandwidth_source": "; ".join(dict.fromkeys(sources)) or "given",

@@ -26,7 +26,8 @@ from kcalib._pairs.operators.device_mixtures import uploaded
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
-from kcalib.distributions._counts import Counts
+from kcalib.distributions._counts import CELLS, Counts
+from kcalib.distributions._staircases import Window, staircases_of, window_of
 from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
@@ -46,6 +47,8 @@ class PredictionPoints:
     values: Array  # shape (n, p); parameters, Wasserstein points, mixtures' columns, or positions in the table
     predicted: Mixtures | None = None
     table: Array | None = None  # float64; beside `values` on a GPU, else on the host
+    window: Window | None = None  # of counts: `values` are their distribution functions there
+    drawn: bool = False  # whether draws stand for the predictions
     features: FeatureMap | None = None  # `values` are means of these, with the distances of the metric
 
     @classmethod
@@ -62,18 +65,48 @@ class PredictionPoints:
             if components.family == "atoms":
                 found = _mean_features(components, terms)
                 if found is not None:
-                    return cls(prediction, space, found[1], features=found[0])
-            return cls(prediction, space, *_mmd_columns(components, terms))
+                    drawn = _is_drawn(prediction)
+                    return cls(prediction, space, found[1], features=found[0], drawn=drawn)
+            return cls(prediction, space, *_mmd_columns(components, terms), drawn=_is_drawn(prediction))
+        if space == "wasserstein" and isinstance(prediction, Counts):
+            window = window_of(prediction)
+            if window is not None:
+                return cls(prediction, space, staircases_of(prediction, window), _staircases(window), window=window)
         if space == "parameters" or space == "wasserstein":
             return cls(prediction, space, points_in(space, prediction))
         table = _table(prediction, None, space)
         return cls(prediction, space, _positions(prediction), None, table)
 
+    @classmethod
+    def of_rows(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
+        """Vectors that are functions of each prediction by itself, which states add up: none for other metrics."""
+        space = _space(prediction, kernel)
+        return cls(prediction, space, points_in(space, prediction))
+
+    @property
+    def route(self) -> str:
+        """How distances are found."""
+        if self.window is not None:
+            return f"2-Wasserstein, finite sums over {self.window.length} counts"
+        if self.space == "wasserstein" and isinstance(self.prediction, Counts):
+            return f"2-Wasserstein, {CELLS} quantiles in place of all counts"
+        if self.table is not None:
+            return f"{self.space}, in a table"
+        if not isinstance(self.space, MMD):
+            return "2-Wasserstein, of points" if self.space == "wasserstein" else "of parameters"
+        found = [f"{DRAWS.n_draws} draws from each prediction, seed {TARGET_SEED}"] if self.drawn else []
+        if self.features is not None:
+            found.append(f"features of rank {self.features.rank}")
+        elif self.predicted is not None and not self.drawn:
+            family = self.predicted.family
+            found.append("sums over atoms" if family == "atoms" else f"closed form ({family})")
+        return f"MMD, {', '.join(found)}"
+
     def is_definite(self, kernel: Kernel) -> bool:
         """Whether the kernel on these points is known to be positive definite."""
         if self.table is not None:
             return self.space == MixtureWasserstein(2) and isinstance(self.prediction, Counts)
-        on_a_line = self.values.shape[1] == 1
+        on_a_line = self.values.shape[1] == 1 and self.predicted is None
         return on_a_line or all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
 
     def terms(self, kernel: Kernel) -> tuple[Term, ...]:
@@ -103,8 +136,24 @@ class PredictionPoints:
         problem = PairProblem(Side(self.values, ones), None, (Term(1.0, (factor,)),), None, self.predicted, self.table)
         return median_of_entries(problem, str(metric))
 
+    def reaching(self, other: Distribution) -> PredictionPoints:
+        """The points in the window of counts that holds those of other predictions, too."""
+        if self.window is None or not isinstance(other, Counts):
+            return self
+        assert isinstance(self.prediction, Counts)
+        window = window_of(self.prediction, other)
+        if window is None:
+            raise ValueError(
+                "`test_predictions` have counts so far from those of `y_pred` that no table holds their Wasserstein "
+                "distances; pass predictions with means like those of `y_pred`, or a kernel with metric='mmd'"
+            )
+        values = staircases_of(self.prediction, window)
+        return dataclasses.replace(self, values=values, predicted=_staircases(window), window=window)
+
     def beside(self, other: Distribution) -> Array:
         """The points of other predictions of the family, for rows against these columns."""
+        if self.window is not None and isinstance(other, Counts):
+            return arrays.beside(staircases_of(other, self.window), self.values)
         if self.table is not None:
             return arrays.beside(_positions(other), self.values)
         if self.features is not None and isinstance(self.prediction, Counts):
@@ -164,14 +213,14 @@ class Vectors:
 
     values: Array  # shape (n, p)
     terms: tuple[Term, ...]  # the kernel's normal form, of vectors
-    error: float  # distances are off by this at most
+    error: float = 0.0  # distances are off by this at most
 
 
 def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> Vectors:
     """The points of a packed problem as vectors.
 
     MMD distances are those of mean embeddings, of which the vectors are some features: images in the span of the
-    embeddings of some predictions, or of their atoms.
+    embeddings of some predictions, or of their atoms. So are Wasserstein distances of counts, of quantile functions.
 
     Raises
     ------
@@ -186,7 +235,7 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
             "estimator='unbiased', method='exact'"
         )
     if problem.predicted is None:
-        return Vectors(points, problem.kernel, 0.0)
+        return Vectors(points, problem.kernel)
     terms = tuple(
         Term(t.coefficient, tuple(dataclasses.replace(f, metric="euclidean") for f in t.factors))
         for t in problem.kernel
@@ -215,6 +264,10 @@ def _other_family(prediction: Distribution, other: Distribution) -> str:
         f"`test_predictions` are of {type(other).__name__} and have no distance to those of `y_pred`, "
         f"{type(prediction).__name__}, that the kernel could take; expected the same family and sizes"
     )
+
+
+def _staircases(window: Window) -> Mixtures:
+    return Mixtures("staircases", window.length, 1)
 
 
 def _as_vectors(kernel: RadialKernel) -> RadialKernel:
@@ -282,7 +335,9 @@ def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> N
             warn_indefinite(f"{factor}", reason)
             return
     dimension, distances = math.inf, "MMD distances"
-    if not isinstance(space, MMD):
+    if space == "wasserstein" and isinstance(prediction, Counts):
+        distances = "Wasserstein distances of counts"
+    elif not isinstance(space, MMD):
         points = prediction.wasserstein_points() if space == "wasserstein" else prediction.parameters()
         dimension = 1 if points is None else int(points.shape[1])
         distances = f"{dimension} {'coordinates' if space == 'wasserstein' else 'parameters'}"
@@ -298,9 +353,14 @@ def _gaussian(space: MMD) -> tuple[Term, ...]:
 def _mmd_components(prediction: Distribution) -> Components:
     """What the MMD is taken between: mixtures with a closed form under a Gaussian kernel, or draws."""
     components = prediction.components()
-    if components is not None and components.family != "laplace":
+    if components is not None and not _is_drawn(prediction):
         return components
     return drawn_atoms(prediction, DRAWS.n_draws, TARGET_SEED)
+
+
+def _is_drawn(prediction: Distribution) -> bool:
+    components = prediction.components()
+    return components is None or components.family == "laplace"
 
 
 def _mmd_columns(components: Components, terms: tuple[Term, ...]) -> tuple[Array, Mixtures]:

@@ -20,7 +20,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._pairs.families import FAMILIES
+from kcalib._pairs.families import FAMILIES, POINT_FAMILIES
 from kcalib._pairs.problem import Components, Family, Mixtures, Term
 
 BLOCK_ELEMENTS = 2**20  # of a temporary: pairs of rows are taken in blocks of so many
@@ -149,23 +149,23 @@ def own_products(mixtures: Mixtures, marks: Array) -> Array:
 
 def point_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """E l(Z_i, Z'_j) of all pairs of rows of points, shape (n, n right), in their dtype; in bounded memory."""
-    return _in_blocks(mixtures, FAMILIES[mixtures.family].of_points, left, right)
+    return _in_blocks(mixtures, POINT_FAMILIES[mixtures.family].of_points, left, right)
 
 
 def own_point_products(mixtures: Mixtures, points: Array) -> Array:
     """Those of the rows with themselves, shape (n,)."""
-    of_points = FAMILIES[mixtures.family].of_points
+    of_points = POINT_FAMILIES[mixtures.family].of_points
     return _over_rows(mixtures, lambda rows: of_points(mixtures, rows, rows), points)
 
 
 def squared_mmd(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """Squared MMD distances of all pairs of rows of points, shape (n, n right), in their dtype.
 
-    For single normals of independent entries, or of equal covariances, to rounding, however close they are. Otherwise
-    with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
+    For single normals of independent entries, or of equal covariances, and for counts to rounding, however close they
+    are. Otherwise with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
     """
     own = [own_point_products(mixtures, points)[:, None] for points in (left, right)]
-    squared_between = FAMILIES[mixtures.family].squared_between
+    squared_between = POINT_FAMILIES[mixtures.family].squared_between
     return _in_blocks(mixtures, squared_between, _beside(own[0], left), _beside(own[1], right))
 
 
@@ -213,7 +213,7 @@ def _beside(column: Array, rows: Array) -> Array:
 
 def _elements(mixtures: Mixtures) -> int:
     """Elements of the temporaries for a pair of rows."""
-    return FAMILIES[mixtures.family].elements(mixtures.n_dims, mixtures.n_components)
+    return POINT_FAMILIES[mixtures.family].elements(mixtures.n_dims, mixtures.n_components)
 
 
 def _in_blocks(

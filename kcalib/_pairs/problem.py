@@ -26,6 +26,7 @@ from kcalib._backend.arrays import Array
 # mmd: the points are the parameters of mixtures; table: they are positions in a table of distances.
 Metric = Literal["euclidean", "cityblock", "dot", "mmd", "table"]
 Family = Literal["normal", "normal_full", "laplace", "atoms"]
+PointFamily = Literal["normal", "normal_full", "laplace", "atoms", "staircases"]
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,12 @@ class Mixtures:
     Components of weight 0 fill up shorter mixtures. A sum of `n_terms` kernels l_t has as many such groups of
     columns beside each other, and its factor is the sum of theirs (a coefficient is in u: its root; in points, in the
     weights).
+
+    Points of the family "staircases" are distribution functions of counts, in the place of one component in so many
+    dimensions, and their distances 2-Wasserstein distances; it has no marks.
     """
 
-    family: Family
+    family: PointFamily
     n_dims: int
     n_components: int
     n_terms: int = 1

@@ -29,7 +29,7 @@ _BLOCK = 2**19
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
 WORKING_ROWS = 24  # of the table's length, which its computation takes beside it
 _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
-_CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
+CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
 @methods_on_their_gpu
@@ -64,10 +64,11 @@ class Counts(Density, Quantiles):
 
         Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2; it is
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
-        of the tails beyond 1/256. `wasserstein_distance` is by finite sums.
+        of the tails beyond 1/256. `wasserstein_distance`, and kernels of samples in memory, take finite sums; states of
+        samples in batches take these points.
         """
-        p = brought((np.arange(_CELLS) + 0.5) / _CELLS, self._array())
-        return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(_CELLS))
+        p = brought((np.arange(CELLS) + 0.5) / CELLS, self._array())
+        return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(CELLS))
 
     def pmf_table(self, tolerance: float = 1e-15) -> Array:
         """Probabilities of 0, 1, ..., N for a common N.

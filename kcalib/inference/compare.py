@@ -369,8 +369,9 @@ def compared(
     differences = _adjusted(names, measured.differences, confidence_level)
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
-        "prediction", "kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor", "regularization",
-        "n_columns", "n_bins", "n_resamples", "seed", "dtype", "operator", "operator_reason",
+        "prediction", "kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor",
+        "prediction_distances", "regularization", "n_columns", "n_bins", "n_resamples", "seed", "dtype", "operator",
+        "operator_reason",
         "threads",
     ))  # fmt: skip
     return Comparison(

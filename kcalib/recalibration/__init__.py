@@ -28,9 +28,9 @@ appendix F). The others are for class probabilities, or for distributions.
     choose                the one of the best score                          choice.py
 """
 
+from kcalib._backend.warnings import TemperatureBoundWarning
 from kcalib.recalibration._recalibrator import Recalibrator
 from kcalib.recalibration._scalable import ProbabilityFloorWarning
-from kcalib.recalibration._search import TemperatureBoundWarning
 from kcalib.recalibration._separation import SeparationWarning
 from kcalib.recalibration.beta_calibration import BetaCalibration
 from kcalib.recalibration.choice import Choice, choose

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import scipy
 
-from kcalib._backend.warnings import warn
+from kcalib._backend.warnings import TemperatureBoundWarning, warn
 from kcalib.recalibration._likelihood import Likelihood
 from kcalib.results import ConfidenceInterval
 
@@ -16,10 +16,6 @@ MAX_ITERATIONS = 200
 TOLERANCE = 1e-12  # of log(T)
 FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
 ROUNDING = 2.0**-52
-
-
-class TemperatureBoundWarning(UserWarning):
-    """The best temperature lies beyond a bound, or the samples say nothing about it."""
 
 
 class Found(NamedTuple):

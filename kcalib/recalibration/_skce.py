@@ -13,11 +13,10 @@ from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.recalibration._scalable import Scalable
 from kcalib.recalibration._search import ROUNDING, Found, normal_quantile, warn_of_bound, warn_of_nothing
-from kcalib.regression.temperature import lowest
+from kcalib.regression.temperature import bound_at, lowest
 from kcalib.results import ConfidenceInterval
 
 GRID = 25  # temperatures between the bounds at which the SKCE is taken first
-AT_BOUND = 1e-4  # of log(T): a minimum so near a bound is there
 STEP = 0.05  # of log(T), for derivatives of the SKCE
 
 
@@ -34,12 +33,13 @@ class SKCECriterion:
     def lowest(self, bounds: tuple[float, float], level: float) -> Found:
         before = self.value(0.0)
         place, after, n_evaluations = lowest(self.value, *bounds, points=GRID)
-        temperature, ends = math.exp(place), [math.log(bound) for bound in bounds]
+        temperature = math.exp(place)
         found = Found(temperature, None, None, before, after, n_evaluations + 1, False)
-        for bound, end in zip(bounds, ends, strict=True):
-            if abs(place - end) <= AT_BOUND:
-                warn_of_bound(bound, before, after)
-                return found._replace(temperature=bound)
+        bound = bound_at(place, bounds)
+        if bound is not None:
+            warn_of_bound(bound, before, after)
+            return found._replace(temperature=bound)
+        ends = [math.log(bound) for bound in bounds]
         if place == 0 and all(abs(self.value(end) - before) <= 4 * ROUNDING * abs(before) for end in ends):
             warn_of_nothing(temperature)
             return found

@@ -14,12 +14,14 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_positive
+from kcalib._backend.warnings import TemperatureBoundWarning, warn
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 
 __all__ = ["TemperatureCalibration"]
 
 LOWEST, HIGHEST = 0.01, 100.0
+AT_BOUND = 1e-4  # of log(T): a minimum so near a bound is there
 
 
 class TemperatureCalibration(CalibrationFunction):
@@ -41,7 +43,13 @@ class TemperatureCalibration(CalibrationFunction):
     Attributes
     ----------
     temperature_ : float
-        T; at 0.01 or 100 the risk may be lower still beyond.
+        T.
+
+    Warns
+    -----
+    kcalib.recalibration.TemperatureBoundWarning
+        By `fit`, if the risk gets lower and lower towards 0.01 or 100, which is taken: at 100 it is as if the true
+        probabilities were uniform over the classes that a prediction holds possible.
 
     Notes
     -----
@@ -84,7 +92,17 @@ def _fitted(problem: Problem) -> float:
     def risk(log_temperature: float) -> float:
         return risk_of(problem.residuals, _gaps(problem, np.exp(log_temperature)), None)
 
-    return float(np.exp(lowest(risk, LOWEST, HIGHEST, points=41)[0]))
+    place, after, _ = lowest(risk, LOWEST, HIGHEST, points=41)
+    bound = bound_at(place, (LOWEST, HIGHEST))
+    if bound is None:
+        return float(np.exp(place))
+    warn(
+        f"the risk gets lower up to the bound T = {bound:g}, which was taken ({risk(0.0):.6g} at T = 1, {after:.6g} "
+        "there): a temperature is no model of these errors, or samples are few; pass temperature=, or another "
+        "estimation function, such as kcalib.regression.BinnedCalibration",
+        TemperatureBoundWarning,
+    )
+    return bound
 
 
 def lowest(risk: Callable[[float], float], low: float, high: float, points: int) -> tuple[float, float, int]:
@@ -102,6 +120,11 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
     refined = scipy.optimize.minimize_scalar(risk, bounds=around, method="bounded", options={"xatol": 1e-6})
     place, value = (refined.x, refined.fun) if refined.fun < risks[best] else (grid[best], risks[best])
     return float(place), float(value), len(grid) + int(refined.nfev)
+
+
+def bound_at(place: float, bounds: tuple[float, float]) -> float | None:
+    """The bound that the logarithm of a temperature is at."""
+    return next((bound for bound in bounds if abs(place - np.log(bound)) <= AT_BOUND), None)
 
 
 def _gaps(problem: Problem, temperature: float) -> Array:

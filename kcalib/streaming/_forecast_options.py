@@ -178,7 +178,7 @@ class ForecastOptions(SharedOptions):
     def map(self) -> FeatureMap:
         """That of the kernel, whose bandwidths are known."""
         assert self.kernel is not None
-        points = PredictionPoints.of(self.family.row, self.kernel)
+        points = PredictionPoints.of_rows(self.family.row, self.kernel)
         return drawn_map(points.terms(self.kernel), spanning(points.values.shape[1]), self.n_columns, self.seed)
 
     def target_map(self, n_columns: int) -> tuple[FeatureMap, np.ndarray]:

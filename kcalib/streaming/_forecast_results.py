@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing import ForecastFeatures, pack
-from kcalib._packing.prediction_points import vectors
+from kcalib._packing.prediction_points import PredictionPoints, Vectors
 from kcalib._packing.variance import finite_parts
 from kcalib._pairs.dispatch import operator_for
 from kcalib.estimators import rms_bound
@@ -42,9 +42,11 @@ class DistributionResults(KernelResults):
     def problem(self) -> ForecastFeatures:
         totals = self.totals
         packed = pack(totals.sample, totals.kernel, totals.target_kernel, threads=self.threads)
-        points = vectors(totals.sample.prediction, totals.kernel, packed.problem)
+        points = PredictionPoints.of_rows(totals.sample.prediction, totals.kernel)
+        packed = replace(packed, distances=points.route)
+        vectors = Vectors(points.values, points.terms(totals.kernel))
         marks = totals.machine.marks(totals.sample.prediction)
-        return ForecastFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads, points, marks)
+        return ForecastFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads, vectors, marks)
 
     def by_mark_groups(self, squares: np.ndarray) -> list[np.ndarray]:
         groups = self.totals.machine.mark_groups

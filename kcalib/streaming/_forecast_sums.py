@@ -119,7 +119,7 @@ class ForecastMachine:
         self.options, self.threads = options, threads
         self.family = options.family
         assert options.kernel is not None
-        self.space = PredictionPoints.of(self.family.row, options.kernel).space
+        self.space = PredictionPoints.of_rows(self.family.row, options.kernel).space
         found = options.map()
         self.feature_unit = power_of_two(largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)

@@ -53,6 +53,7 @@ SHARED = (
     "bandwidth_source",
     "target_kernel",
     "target_factor",
+    "prediction_distances",
     "n_columns",
     "operator",
     "operator_reason",

@@ -18,6 +18,7 @@ template <class T> struct RowPart {
 template <class V> struct ColumnPart {
   const Real<V>* at;
   KCALIB_FN V operator()(long k, int v) const { return load<V>(at + k * WIDTH<Real<V>> + v * LANES<V>); }
+  KCALIB_FN Real<V> lane(long k, int v, int l) const { return at[k * WIDTH<Real<V>> + v * LANES<V> + l]; }
   KCALIB_FN ColumnPart from(long k) const { return {at + k * WIDTH<Real<V>>}; }
 };
 
@@ -167,7 +168,7 @@ template <class Family, class T> void targets_of(const Mixtures& m, const T* con
   using V = Pack<T>;
   if constexpr (Family::OF_KERNEL) {
     atom_targets(m, rows, columns, out);
-  } else {
+  } else if constexpr (!Family::DISTANCES_ALONE) {
     if constexpr (Family::LINE)
       if (m.n_dims == 1) return target_factors<Family, 1, V>(m, rows, columns, out);
     target_factors<Family, 0, V>(m, rows, columns, out);
@@ -176,7 +177,7 @@ template <class Family, class T> void targets_of(const Mixtures& m, const T* con
 
 template <class Family, class T> void products_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   if constexpr (Family::OF_KERNEL) atom_products(m, rows, columns, out);
-  else point_products<Family, Pack<T>>(m, rows, columns, out);
+  else if constexpr (!Family::DISTANCES_ALONE) point_products<Family, Pack<T>>(m, rows, columns, out);
 }
 
 // Squared distances, with products with themselves in the column `own`. Equal points have equal products, and distance 0.
@@ -228,7 +229,7 @@ template <class Family, class T> void own_distances(const Mixtures& m, const T* 
 template <class Family, class T> void squared_mmd_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   const long own = m.n_terms * m.n_components * component_columns(m);
   if constexpr (Family::SINGLE == Single::APART)
-    if (m.n_components == 1) return own_distances<Family>(m, rows, columns, out);
+    if (Family::DISTANCES_ALONE || m.n_components == 1) return own_distances<Family>(m, rows, columns, out);
   if constexpr (Family::SINGLE == Single::SPLIT)
     if (m.n_components == 1) return split_distances<Family>(m, rows, columns, own, out);
   from_products<Family>(m, rows, columns, own, out);

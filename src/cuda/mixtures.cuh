@@ -24,6 +24,7 @@ template <class T, int N> struct ColumnPart {
   long long stride;
   int sample[N];  // of each of the N, from `at` on
   KCALIB_FN T operator()(long long k, int v) const { return at[k * stride + sample[v]]; }
+  KCALIB_FN T lane(long long k, int v, int) const { return (*this)(k, v); }
   KCALIB_FN ColumnPart from(long long k) const {
     ColumnPart part = *this;
     part.at += k * stride;
@@ -125,7 +126,7 @@ __device__ __noinline__ void point_products(MixtureNumbers numbers, const double
   if constexpr (Family::OF_KERNEL) {
     add_atoms<AtomPair>(m.n_dims, program + numbers.program, numbers.program_terms, rows, m.n_components, columns,
                         m.n_components, T(1), out);
-  } else {
+  } else if constexpr (!Family::DISTANCES_ALONE) {
     const long long step = component_columns(m), width = m.n_components * step;
     for (int t = 0; t < m.n_terms; ++t) {
       const RowPart<T> row = rows.from(t * width);
@@ -171,7 +172,7 @@ __device__ __noinline__ void squared_mmd(MixtureNumbers numbers, const double* p
   const Mixtures m = mixtures_of(numbers, FAMILY, DIMS);
   const long long step = component_columns(m);
   if constexpr (Family::SINGLE == Single::APART) {
-    if (m.n_components == 1) {
+    if (Family::DISTANCES_ALONE || m.n_components == 1) {
       T part[N];
       for (int v = 0; v < N; ++v) out[v] = T(0);
       for (int t = 0; t < m.n_terms; ++t) {

@@ -9,6 +9,7 @@ import pytest
 from libraries import Library, MakeProblem
 
 from kcalib.lenses import ClassWise, TopLabel
+from kcalib.recalibration import TemperatureBoundWarning
 from kcalib.regression import TemperatureCalibration
 
 
@@ -80,6 +81,15 @@ def test_one_hot_predictions_say_nothing():
     function = TemperatureCalibration().fit([0, 1, 1, 0], p)
     assert function.temperature_ == 1.0
     assert function.squared_error(p) == 0.0
+
+
+@pytest.mark.parametrize(("y", "bound"), [([0, 0, 0, 0], r"0\.01"), ([1, 1, 1, 0], "100")])
+def test_bounds_warn(y, bound):
+    """The more probable class always, or hardly ever: a risk that falls as T goes to 0, or as it goes to infinity."""
+    p = np.tile([0.7, 0.3], (4, 1))
+    with pytest.warns(TemperatureBoundWarning, match=f"up to the bound T = {bound}, which was taken"):
+        function = TemperatureCalibration().fit(y, p)
+    assert function.temperature_ == float(bound.replace("\\", ""))
 
 
 def test_calibrated_predictions_are_not_repaired(make_problem: MakeProblem):

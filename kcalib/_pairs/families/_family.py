@@ -18,11 +18,36 @@ from kcalib._pairs import problem
 from kcalib._pairs.problem import Components, Mixtures
 
 
-class Family(ABC):
-    """What `_pairs.mixtures` asks for; rows have shapes (..., columns) that broadcast."""
+class PointFamily(ABC):
+    """What `_pairs.mixtures` asks for of points; rows have shapes (..., columns) that broadcast."""
+
+    name: ClassVar[problem.PointFamily]
+    title: ClassVar[str]  # what a message calls such distributions
+
+    @abstractmethod
+    def elements(self, n_dims: int, n_components: int) -> int:
+        """Elements of the temporaries for a pair of rows."""
+
+    @abstractmethod
+    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        """Inner products of the embedded distributions of rows of points, of mixtures sum_kl w_k w'_l f(P_k, P'_l)."""
+
+    def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        """Squared distances of the embedded, of rows of points with their products with themselves before them."""
+        xp = arrays.namespace(left)
+        squared = left[..., 0] + right[..., 0] - 2 * self.of_points(mixtures, left[..., 1:], right[..., 1:])
+        nothing = (squared <= 0) | xp.all(left == right, axis=-1)
+        return xp.where(nothing, xp.zeros_like(squared), squared)
+
+    def rows_apart(self, mixtures: Mixtures, points: Array) -> Array:
+        """Points of single components as `apart` of the family's header reads them; NumPy's or CuPy's."""
+        return points
+
+
+class Family(PointFamily):
+    """What `_pairs.mixtures` asks for of points and marks."""
 
     name: ClassVar[problem.Family]
-    title: ClassVar[str]  # what a message calls such distributions
     profile: ClassVar[str | None]  # the target kernels that have closed forms; None: all of them
 
     # Columns
@@ -44,25 +69,8 @@ class Family(ABC):
         """Family and scales of Z R for Z of the components; `diagonal`: whether R is."""
 
     @abstractmethod
-    def elements(self, n_dims: int, n_components: int) -> int:
-        """Elements of the temporaries for a pair of rows."""
-
-    # Sums over parts
-
-    @abstractmethod
     def of_marks(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         """Target factors of rows of marks."""
-
-    @abstractmethod
-    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """sum_kl w_k w'_l f(P_k, P'_l) of rows of points."""
-
-    def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """Squared MMD distances of rows of points with f(P, P) before them."""
-        xp = arrays.namespace(left)
-        squared = left[..., 0] + right[..., 0] - 2 * self.of_points(mixtures, left[..., 1:], right[..., 1:])
-        nothing = (squared <= 0) | xp.all(left == right, axis=-1)
-        return xp.where(nothing, xp.zeros_like(squared), squared)
 
 
 class ClosedForms(Family):

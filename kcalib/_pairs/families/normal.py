@@ -57,6 +57,17 @@ class Normal(GaussianForms):
         f = xp.exp(-xp.sum(difference**2 / a, axis=0)) * xp.prod(1 / xp.sqrt(a), axis=0)
         return one.w * other.w * f
 
+    def rows_apart(self, mixtures: Mixtures, points: Array) -> Array:
+        """Columns w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4)."""
+        xp, d, width = arrays.namespace(points), mixtures.n_dims, mixtures.component_columns
+        points = points.copy()
+        for begin in range(0, points.shape[1], width):
+            term = points[:, begin : begin + width]  # a view
+            twice = 2 * term[:, 2 + d : 2 + 2 * d].astype(xp.float64)
+            term[:, 1] = term[:, 0] * xp.exp(-0.25 * xp.sum(xp.log(twice), axis=1))
+            term[:, 2 + 2 * d :] = 1 / twice
+        return points
+
     def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         if mixtures.n_components == 1:
             return self._squared_between_single(mixtures, left[..., 1:], right[..., 1:])

@@ -23,6 +23,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, struct, tensor_float
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
+from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.operators import rectangles
 from kcalib._pairs.operators.cuda_layout import (
     FEATURES,
@@ -46,7 +47,7 @@ from kcalib._pairs.operators.device_mixtures import (
 )
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.digits import powers_of_two, spread
-from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obstacle, with_roots
+from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obstacle
 from kcalib._pairs.operators.rectangles import Rectangle, free_memory, paced, within_memory
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
 
@@ -418,7 +419,7 @@ class CudaOperator:
         xp = self._xp
         points, n = bounded(mixtures, points, 0), len(points)
         if not has_own_products(mixtures):
-            return xp.ascontiguousarray(with_roots(mixtures, points).T)
+            return xp.ascontiguousarray(POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points).T)
         columns = xp.ascontiguousarray(points.T)
         own = xp.empty((1, n), dtype=columns.dtype)
         numbers = struct(MIXTURE_NUMBERS, self._mixtures["predicted"])

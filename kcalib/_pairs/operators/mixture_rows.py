@@ -12,7 +12,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._pairs.families import FAMILIES
+from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.problem import Mixtures, PairProblem
 
 
@@ -23,7 +23,7 @@ def obstacle(problem: PairProblem) -> str | None:
             continue
         most = _native.FAMILIES[mixtures.family].max_dims
         if most is not None and mixtures.n_dims > most:
-            return f"{FAMILIES[mixtures.family].title} have {mixtures.n_dims} dimensions, more than {most}"
+            return f"{POINT_FAMILIES[mixtures.family].title} have {mixtures.n_dims} dimensions, more than {most}"
     return None
 
 
@@ -53,18 +53,6 @@ def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
 def has_own_products(mixtures: Mixtures) -> bool:
     """Whether distances come from products of points with each other, and with themselves in a further column."""
     return mixtures.n_components > 1 or not _native.FAMILIES[mixtures.family].apart
-
-
-def with_roots(mixtures: Mixtures, points: Array) -> Array:
-    """Single normals as w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4); see `apart` in families/normal.h."""
-    xp, d, width = arrays.namespace(points), mixtures.n_dims, mixtures.component_columns
-    points = points.copy()
-    for begin in range(0, points.shape[1], width):
-        term = points[:, begin : begin + width]  # a view
-        twice = 2 * term[:, 2 + d : 2 + 2 * d].astype(xp.float64)
-        term[:, 1] = term[:, 0] * xp.exp(-0.25 * xp.sum(xp.log(twice), axis=1))
-        term[:, 2 + 2 * d :] = 1 / twice
-    return points
 
 
 def check_positions(problem: PairProblem, table: Any) -> None:

@@ -16,9 +16,10 @@ from kcalib import _native
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.digits import spread
-from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle, with_roots
+from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
 
@@ -147,7 +148,7 @@ class OpenMPOperator:
         """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
         points = bounded(mixtures, points, 0)
         if not has_own_products(mixtures):
-            return with_roots(mixtures, points)
+            return POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points)
         own = np.empty(len(points), points.dtype)
         _native.own_products(points, self._kernel, self._sweep(), own)
         return np.concatenate([points, own[:, None]], axis=1)

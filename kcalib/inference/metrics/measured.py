@@ -97,6 +97,7 @@ class Together:
             "bandwidth_source": self.source,
             "prediction": joined(", ", families),
             "target_factor": joined("; ", (one.target.route for one in self.packed)),
+            "prediction_distances": joined("; ", (one.distances for one in self.packed)),
             "threads": operator.threads,
         }
 

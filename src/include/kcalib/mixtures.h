@@ -4,7 +4,7 @@
 // A row of columns (kcalib/_pairs/problem.py, `Mixtures`, says which) is a signed measure, "observed minus predicted". A
 // family, in families/, says how many columns a component has, `columns(d)`, and gives the products f of two parts of
 // rows, for one row and N packs of columns: a(k) is column k of the row's part, a number, b(k, v) that of the columns' in
-// pack v. They are
+// pack v, b.lane(k, v, l) a number of that. They are
 //
 //   points(y, z, d, f)                 l(y, z), of two observations
 //   component_point(p, z, d, f)        w f(P, z), and point_component(y, q, d, f) the same the other way round
@@ -13,7 +13,7 @@
 //   apart(p, q, d, out)                with Single::APART: squared MMD distances
 //
 // all as sums of positive terms: nothing cancels but between the parts. cpu/mixture_kernels.cpp and cuda/mixtures.cuh
-// add the parts up. A family OF_KERNEL has no products of its own.
+// add the parts up. A family OF_KERNEL has no products of its own, one of DISTANCES_ALONE nothing but `apart`.
 //
 // `reciprocal_root`, `reciprocal`, `magnitude`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h,
 // and for single numbers cuda/scalars.cuh.
@@ -26,9 +26,11 @@
 #include "kcalib/families/laplace.h"
 #include "kcalib/families/normal.h"
 #include "kcalib/families/normal_full.h"
+#include "kcalib/families/staircases.h"
 
 // Every family: its number, which in lower case is its name in Python, and its struct.
-#define KCALIB_FAMILIES(ROW) ROW(NORMAL, Normal) ROW(NORMAL_FULL, NormalFull) ROW(LAPLACE, Laplace) ROW(ATOMS, Atoms)
+#define KCALIB_FAMILIES(ROW) \
+  ROW(NORMAL, Normal) ROW(NORMAL_FULL, NormalFull) ROW(LAPLACE, Laplace) ROW(ATOMS, Atoms) ROW(STAIRCASES, Staircases)
 
 namespace kcalib {
 

@@ -20,6 +20,7 @@ struct AnyFamily {
   static constexpr double COST = 1;                                // of a product, that of `Normal` being 1
   static constexpr bool MATRICES = false;                          // whether a component has d^2 numbers
   static constexpr bool OF_KERNEL = false;                         // whether f is the target kernel at two places
+  static constexpr bool DISTANCES_ALONE = false;                   // whether there is no kernel on targets, and SINGLE is APART
   static constexpr bool LINE = false;                              // whether one dimension is worth loops of its own
   static constexpr Single SINGLE = Single::PRODUCTS;
 };

@@ -1,0 +1,83 @@
+"""Distribution functions of counts in tables, of which squared 2-Wasserstein distances are finite sums.
+
+Rows are those of the family "staircases" (`_pairs.families.staircases`): each distribution has a window of counts, as
+long as all others', that holds all but 1e-17 of its probability at either end. Windows lie about the means, unless
+counts are small. Called by `_packing.prediction_points`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._backend.random import cumulative_sums
+from kcalib.distributions._counts import WORKING_ROWS, Counts, log_pmf, smallest
+from kcalib.distributions._distribution import row_blocks
+
+NOTHING = 1e-17  # probability beyond a window
+NORMAL_QUANTILE = 8.5  # of that
+LAST = 1e-18  # probability, relative to the first one of a row, below which a row ends
+FEW = 64  # counts up to which windows begin at 0
+MOST = 4096  # counts of a window
+
+
+@dataclass(frozen=True)
+class Window:
+    """The counts from c - `below` to c + `above`, with c the rounded mean, or 0."""
+
+    centred: bool
+    below: int
+    above: int
+
+    @property
+    def length(self) -> int:
+        """How many probabilities P(X > k) are not 1 or 0."""
+        return self.below + self.above
+
+
+def window_of(*predictions: Counts) -> Window | None:
+    """The window of all predictions together; None where it is so long that tables are no way."""
+    largest, below, above = 0.0, 0.0, 0.0
+    for counts in predictions:
+        mean = counts._shapes()[0]
+        xp, rows = arrays.namespace(mean), arrays.namespace(mean).arange(counts.n)
+        ends = [counts._guess(xp.full(mean.shape, z), rows) for z in (-NORMAL_QUANTILE, NORMAL_QUANTILE)]
+        low = smallest(lambda k, at, one=counts: one._lower(k, at) > NOTHING, ends[0])  # type: ignore[misc]
+        high = smallest(lambda k, at, one=counts: one._upper(k, at) <= NOTHING, ends[1])  # type: ignore[misc]
+        centre = xp.rint(mean[:, 0])
+        largest = max(largest, float(high.max()))
+        below, above = max(below, float((centre - low).max())), max(above, float((high - centre).max()))
+    found = Window(False, 0, max(int(largest), 1)) if largest <= FEW else Window(True, int(below), int(above))
+    return found if found.length <= MOST else None
+
+
+def staircases_of(counts: Counts, window: Window) -> Array:
+    """First count, P(X > k) of the counts k of the window, and 0.
+
+    Raises
+    ------
+    MemoryError
+        If there is no memory for the table.
+    """
+    mean, dispersion = counts._shapes()
+    xp, length = arrays.namespace(mean), window.length
+    check_memory(
+        8 * (counts.n + WORKING_ROWS) * length,
+        None,
+        f"distribution functions of {counts.n} predictions at {length} counts each",
+        "take fewer predictions, or a kernel with metric='mmd', or of parameters: metric='euclidean'",
+        mean,
+    )
+    centre = xp.rint(mean) if window.centred else xp.zeros_like(mean)
+    table = xp.zeros((counts.n, 2 + length))
+    table[:, :1] = centre - window.below
+    for rows in row_blocks(counts.n, 16 * length):
+        k = table[rows, :1] + xp.arange(length + 1, dtype=table.dtype)
+        p = xp.where(k < 0, 0.0, xp.exp(log_pmf(xp.maximum(k, 0.0), mean[rows], dispersion[rows])))
+        # Of the two tails the smaller one is known to relative accuracy; the sums begin at its end.
+        lower, upper = cumulative_sums(p)[:, :-1], cumulative_sums(p[:, ::-1])[:, -2::-1]
+        found = xp.where(lower < 0.5, 1 - lower, upper)
+        table[rows, 1:-1] = xp.where(found < LAST * found[:, :1], 0.0, found)
+    return counts._like(table)

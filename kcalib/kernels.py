@@ -119,7 +119,7 @@ class MixtureWasserstein:
 
     over couplings :math:`\gamma` of the weights. Not the distance in a Hilbert space in general, so that kernels with
     it may be indefinite: `kcalib.IndefiniteKernelWarning`. For counts (up to 20,000) with order 2 it is one: their
-    Wasserstein distance by finite sums, where ``metric="wasserstein"`` has 128 quantiles. A table of n^2 numbers.
+    Wasserstein distance, that of ``metric="wasserstein"``. A table of n^2 numbers.
 
     Parameters
     ----------

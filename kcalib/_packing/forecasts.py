@@ -26,7 +26,7 @@ from kcalib._packing.target_factors import compact, side_of, target_factor
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.bandwidth import MedianDistance, NoLengthScaleError, median_of_points
 from kcalib.distributions import Distribution
-from kcalib.kernels import MMD, VECTOR_METRICS, Exponential, Gaussian, Kernel, RadialKernel
+from kcalib.kernels import LARGEST, MMD, SMALLEST, VECTOR_METRICS, Exponential, Gaussian, Kernel, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 
 DELTA_BANDWIDTH = 0.02  # a Gaussian kernel that is 0 between different integers, in float32 too
@@ -139,9 +139,11 @@ def resolve(
 
     def bandwidth(metric: Any) -> float:
         with no_scale_of("predictions"):
-            return medians_of(
+            found = medians_of(
                 points, lambda one: one.median(metric, threads), medians, str(metric), elsewhere=elsewhere
             )
+        identical = medians[str(metric)][0].value == 0 and not isinstance(metric, MMD)
+        return _scale_of_one(models[0]) if identical else found
 
     kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
     return Resolved(kernel, target, points, medians, target_medians)
@@ -180,6 +182,13 @@ def _median_of_targets(drawn: Array, metric: str, are_counts: bool) -> MedianDis
         # Of rates near 0 all are 0; the first that are not are 1.
         return MedianDistance(1.0, metric, int(drawn.shape[0]), True, None)
     return median_of_points(drawn, metric)
+
+
+def _scale_of_one(model: Forecasts) -> float:
+    """A bandwidth in the unit of the targets, of identical predictions: the root mean square of their deviations."""
+    deviations = _first(model).standard_deviation()
+    scale = float(arrays.namespace(deviations).mean(deviations**2)) ** 0.5
+    return min(max(scale, SMALLEST), LARGEST)
 
 
 def _default_kernel(models: Sequence[Forecasts]) -> Kernel:

@@ -46,7 +46,7 @@ def window_of(*predictions: Counts) -> Window | None:
         ends = [counts._guess(xp.full(mean.shape, z), rows) for z in (-NORMAL_QUANTILE, NORMAL_QUANTILE)]
         low = smallest(lambda k, at, one=counts: one._lower(k, at) > NOTHING, ends[0])  # type: ignore[misc]
         high = smallest(lambda k, at, one=counts: one._upper(k, at) <= NOTHING, ends[1])  # type: ignore[misc]
-        centre = xp.rint(mean[:, 0])
+        centre = xp.round(mean[:, 0])
         largest = max(largest, float(high.max()))
         below, above = max(below, float((centre - low).max())), max(above, float((high - centre).max()))
     found = Window(False, 0, max(int(largest), 1)) if largest <= FEW else Window(True, int(below), int(above))
@@ -70,7 +70,7 @@ def staircases_of(counts: Counts, window: Window) -> Array:
         "take fewer predictions, or a kernel with metric='mmd', or of parameters: metric='euclidean'",
         mean,
     )
-    centre = xp.rint(mean) if window.centred else xp.zeros_like(mean)
+    centre = xp.round(mean) if window.centred else xp.zeros_like(mean)
     table = xp.zeros((counts.n, 2 + length))
     table[:, :1] = centre - window.below
     for rows in row_blocks(counts.n, 16 * length):

@@ -119,6 +119,9 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     refined = scipy.optimize.minimize_scalar(risk, bounds=around, method="bounded", options={"xatol": 1e-6})
     place, value = (refined.x, refined.fun) if refined.fun < risks[best] else (grid[best], risks[best])
+    for end in (0, -1):  # where all probabilities are 0 or 1 the function does not change any more
+        if place != 0 and risks[end] <= value:
+            place, value = grid[end], risks[end]
     return float(place), float(value), len(grid) + int(refined.nfev)
 
 

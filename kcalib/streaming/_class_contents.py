@@ -22,6 +22,7 @@ from kcalib.streaming._contents import (
     joined,
     numbers_of,
     remedy_of_states,
+    signed,
 )
 from kcalib.streaming._device import DeviceSums, sums_beside, tally_beside
 from kcalib.streaming._options import StateOptions
@@ -131,13 +132,13 @@ class ClassContents(Contents):
     def _tally_of(self, rows: Rows, epsilon: float, threads: int | None) -> Tally:
         return tally_of(rows, self.options.n_bins, epsilon, threads)
 
-    def fixed(self, threads: int | None, *, elsewhere: bool = True) -> Self:
+    def fixed(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         if self.machine is not None:
             return self
         points = self.first_points()
         with remedy_of_states():
-            kernel, _ = resolve([points], self.options.kernel, threads, elsewhere=elsewhere)
-        return self.with_kernel(kernel, len(points), threads)
+            kernel, medians = resolve([points], self.options.kernel, threads, elsewhere=elsewhere)
+        return self.with_kernel(kernel, signed(len(points), medians), threads)
 
     def first_points(self) -> np.ndarray:
         """The predictions that the bandwidths come from."""

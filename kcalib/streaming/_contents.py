@@ -19,6 +19,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._packing.packed import Medians
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming._options import SharedOptions
 from kcalib.streaming._restored import check_rows, check_weight_sums, row_set
@@ -123,7 +124,8 @@ class Contents(ABC):
     tally: Any  # a RowTally
     opened: OpenRows
     sample: RowSample
-    bandwidth_rows: int  # whose median distance the bandwidth is; 0 where it was given, or is not known
+    # Whose median distance the bandwidth is, below 0 where they are identical; 0 where it was given, or is not known.
+    bandwidth_rows: int
     machine: Any  # a BlockMachine; None while the kernel is not known: all rows are open
     sums: Any  # a Part; None then
 
@@ -133,10 +135,11 @@ class Contents(ABC):
         """Of a state without rows."""
 
     @abstractmethod
-    def fixed(self, threads: int | None, *, elsewhere: bool = True) -> Self:
+    def fixed(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         """With the median heuristic for the bandwidths, on the rows of smallest numbers; all are open.
 
-        Identical ones have no median: an error where the kernel will see others `elsewhere`.
+        Identical ones have no median: an error where the kernel will see others `elsewhere`, and else a bandwidth that
+        is a function of their prediction, which matters where rows to come differ.
         """
 
     @abstractmethod
@@ -204,7 +207,7 @@ class Contents(ABC):
             tally=self.tally + other.tally,
             opened=self.opened.union(other.opened),
             sample=self.sample.union(other.sample),
-            bandwidth_rows=max(self.bandwidth_rows, other.bandwidth_rows),
+            bandwidth_rows=max(self.bandwidth_rows, other.bandwidth_rows, key=abs),
             machine=known.machine,
             sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
         )
@@ -229,7 +232,7 @@ class Contents(ABC):
 
     def final(self, threads: int | None) -> Self:
         """With the sums of rows of open blocks, and bandwidths from what rows there are: for results."""
-        new = self.settled(threads).fixed(threads, elsewhere=len(self.seen) > FIRST_ROWS)
+        new = self.settled(threads).fixed(threads)
         return new._with_blocks([new.opened.rows()]) if new.opened.pieces else new
 
     def _with_blocks(self, pieces: list[Rows]) -> Self:
@@ -290,6 +293,11 @@ class Contents(ABC):
             bandwidth_rows=int(arrays["bandwidth_rows"]),
             sums=None if empty.sums is None else empty.sums.restored(arrays),
         )
+
+
+def signed(n: int, medians: Medians) -> int:
+    """What `bandwidth_rows` is of n rows with these medians."""
+    return -n if any(found[0].value == 0 for found in medians.values()) else n
 
 
 def check_weights(n: int, n_weighted: int, squares: float) -> None:

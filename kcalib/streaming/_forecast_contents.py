@@ -10,7 +10,7 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
-from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states
+from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states, signed
 from kcalib.streaming._families import Family
 from kcalib.streaming._forecast_options import ForecastOptions
 from kcalib.streaming._forecast_scores import SHARES, WIDE, ForecastScores, scores_of_block
@@ -143,15 +143,15 @@ class ForecastContents(Contents):
         both = ExactSums.over_rows(np.stack([weights, weights * weights], axis=1))
         return WeightTally(len(weights), int(np.count_nonzero(weights != 1)), both)
 
-    def fixed(self, threads: int | None, *, elsewhere: bool = True) -> Self:
+    def fixed(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         if self.machine is not None:
             return self
         first = self.first_rows()
         assert self.options.kernel is not None
         n, of_kernel, of_target = len(first.numbers), self.options.kernel.open_metrics(), self._open_target
         with remedy_of_states():
-            options = self.options.resolved(first.predictions, threads, elsewhere)
-        new = self.known(options, ForecastMachine(options, threads), n if of_kernel else 0)
+            options, medians = self.options.resolved(first.predictions, threads, elsewhere)
+        new = self.known(options, ForecastMachine(options, threads), signed(n, medians) if of_kernel else 0)
         return replace(new, target_rows=n if of_target else 0)
 
     @property

@@ -11,6 +11,7 @@ from kcalib._backend.options import LARGEST_SEED, check_integer
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.features import check_columns, drawn_map
 from kcalib._packing.forecasts import chosen, open_metrics, resolve
+from kcalib._packing.packed import Medians
 from kcalib._packing.prediction_points import PredictionPoints
 from kcalib._packing.target_marks import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
@@ -168,12 +169,14 @@ class ForecastOptions(SharedOptions):
             target = target.resolve(dict.fromkeys(open_metrics(target), 1.0))
         return replace(self, kernel=kernel, target_kernel=target)
 
-    def resolved(self, predictions: np.ndarray, threads: int | None, elsewhere: bool) -> ForecastOptions:
-        """With the median heuristic for open bandwidths, on predictions with these parameters."""
+    def resolved(
+        self, predictions: np.ndarray, threads: int | None, elsewhere: bool
+    ) -> tuple[ForecastOptions, Medians]:
+        """With the median heuristic for open bandwidths, on predictions with these parameters; the medians."""
         prediction = self.family.distribution(predictions)
         data = Forecasts(np.zeros((prediction.n, prediction.n_dims)), prediction, None)
         found = resolve([data], self.kernel, self.target_kernel, threads, elsewhere=elsewhere)
-        return replace(self, kernel=found.kernel, target_kernel=found.target_kernel)
+        return replace(self, kernel=found.kernel, target_kernel=found.target_kernel), found.medians
 
     def map(self) -> FeatureMap:
         """That of the kernel, whose bandwidths are known."""

@@ -246,9 +246,8 @@ class KernelResults(ABC):
         sources = (
             [] if rows is None else [f"median {metrics_of(self.totals.kernel)} distance of the first {rows} samples"]
         )
-        points = self.problem.points
-        if rows is not None and len(points) == self.n and bool((points == points[0]).all()):
-            sources = [ANY_BANDWIDTH]
+        if rows is not None and rows < 0:
+            sources = [ANY_BANDWIDTH if -rows == self.n else f"no median: the first {-rows} predictions are identical"]
         sources += self.target_sources()
         fields["bandwidth_source"] = "; ".join(sources) or "given"
         return fields | {

@@ -28,7 +28,9 @@ class FeatureTotals(RowTotals):
     """And the sums of features, with those of the rows of open blocks."""
 
     kernel: Kernel  # with its bandwidths
-    bandwidth_rows: int | None  # whose median distance the bandwidth is; None: it was given
+    bandwidth_rows: (
+        int | None
+    )  # whose median distance the bandwidth is; None: it was given; below 0: they are identical
     map: FeatureMap  # of the kernel
     sums: np.ndarray  # sum phi(p_i) (x) a_i, shape (n_columns, r)
     own: np.ndarray  # sum |phi_g(p_i)|^2 |a_ih|^2 of each group of features and of marks, shape (n_groups, n_groups')

@@ -16,7 +16,7 @@ from kcalib.bandwidth import NoLengthScaleError
 from kcalib.inference.compare import compared
 from kcalib.results import Comparison
 from kcalib.streaming._class_contents import ClassContents, induced
-from kcalib.streaming._contents import FIRST_ROWS, Batch, remedy_of_states
+from kcalib.streaming._contents import FIRST_ROWS, Batch, remedy_of_states, signed
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._paired import PairSums, RowTerms
 from kcalib.streaming._paired_metrics import METRICS, Compared
@@ -173,10 +173,10 @@ class ComparisonState(Saved):
             return {name: state.copy() for name, state in states.items()}
         points = [state._contents.first_points()[:HELD] for state in states.values()]
         with remedy_of_states():
-            common, _ = resolve(points, kernel, self._threads, elsewhere=True)
+            common, medians = resolve(points, kernel, self._threads, elsewhere=rows < HELD)
 
         def known(contents: ClassContents) -> ClassContents:
-            return contents.settled(self._threads).with_kernel(common, min(rows, HELD), self._threads)
+            return contents.settled(self._threads).with_kernel(common, signed(min(rows, HELD), medians), self._threads)
 
         return {name: state._with(known(state._contents), self._threads) for name, state in states.items()}
 

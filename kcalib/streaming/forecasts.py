@@ -50,7 +50,9 @@ class ForecastState(ForecastResults, ModelState):
     kernel : Kernel, optional
         On predictions, as in `kcalib.skce`: with Wasserstein distances, the default, or of parameters. One of
         parameters has to be given for ``MultivariateNormal``. A bandwidth that is not given is the median distance of
-        the first 2000 rows, which are held until then; states that are merged have one kernel: see `kernel` below.
+        the first 2000 rows, which are held until then, and their standard deviation if these are identical (1 for
+        metric="mmd"); states that are merged have one kernel: see `kernel` below. Wasserstein distances of counts are
+        those of 128 quantiles.
     target_kernel : optional
         On targets, as in `kcalib.skce`, without ``Draws``. A bandwidth that is not given is the median distance of one
         draw from each of the first 2000 predictions.
@@ -181,8 +183,7 @@ class ForecastState(ForecastResults, ModelState):
             If `y_pred` is no distribution of numbers or vectors, or for arguments of other types.
         ValueError
             As `kcalib.skce` for its arguments; if the distributions are of a family that a state cannot add up, or of
-            another one than those before; if a row is in the state already; if the first 2000 predictions are identical
-            and no bandwidth is given; if weights are too large for exact sums.
+            another one than those before; if a row is in the state already; if weights are too large for exact sums.
         MemoryError
             If there is no memory for the sums of all draws.
         """

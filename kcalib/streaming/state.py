@@ -51,7 +51,7 @@ class CalibrationState(Results, ModelState):
         Columns of `y_pred`, from 2 to 2**20; 2 where predictions are the probabilities of the second of two classes.
     kernel : Kernel, optional
         As in `kcalib.skce`. A bandwidth that is not given is the median distance of the first 2000 rows, which are held
-        until then; states that are merged have one kernel: see `kernel` below.
+        until then (1 if they are identical); states that are merged have one kernel: see `kernel` below.
     target_kernel : optional
         As in `kcalib.skce`.
     n_columns : int
@@ -172,8 +172,8 @@ class CalibrationState(Results, ModelState):
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for its arguments; if a row is in the state already; if the first 2000 predictions
-            are identical and no bandwidth is given; if weights are too large for exact sums.
+            As `kcalib.skce` for its arguments; if a row is in the state already; if weights are too large for exact
+            sums.
         """
         return self._add(self._batch(y_true, y_pred, sample_weight, first_row))
 
@@ -184,7 +184,7 @@ class CalibrationState(Results, ModelState):
 
     def _settled_kernel(self) -> CalibrationState:
         """A copy whose bandwidths are those of the rows so far, where none are known yet."""
-        return self._with(self._contents.settled(self._threads).fixed(self._threads), self._threads)
+        return self._with(self._contents.settled(self._threads).fixed(self._threads, elsewhere=True), self._threads)
 
     def _with_kernel_of(self, other: CalibrationState) -> CalibrationState:
         """A copy with the bandwidths of another state, where that knows them and this one does not."""

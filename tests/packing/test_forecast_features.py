@@ -227,7 +227,7 @@ def test_routes_and_columns():
     assert described["target_factor"] == "64 random features, expectations by characteristic functions (normal)"
     assert described["operator"] == "features" and described["n_columns"] == 48
     described = problem(drawn(PREDICTIONS["mixture"], 0), PREDICTIONS["mixture"]).described()
-    assert "MMD distances are off by" in described["operator_reason"]
+    assert "distances of predictions are off by" in described["operator_reason"]
     assert "counts to" in problem(drawn(PREDICTIONS["poisson"], 0), PREDICTIONS["poisson"]).described()["target_factor"]
     asked = problem(y, PREDICTIONS["normal"], target_kernel=Draws(n_draws=16, seed=3)).described()["target_factor"]
     assert asked == "64 random features, expectations by 16 draws from each prediction, seed 3"

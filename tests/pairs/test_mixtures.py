@@ -31,7 +31,7 @@ from kcalib._pairs.mixtures import (
     transformed,
 )
 from kcalib._pairs.operators.generic import GenericOperator
-from kcalib._pairs.problem import Factor, Family, Mixtures, PairProblem, Side, Term
+from kcalib._pairs.problem import Factor, Family, Mixtures, PairProblem, PointFamily, Side, Term
 from kcalib.distributions import Components
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
 
@@ -152,9 +152,11 @@ def test_expectations_by_quadrature(family, which):
 def test_a_family_is_the_same_in_every_list():
     """Headers, compiled core, array forms and the type that users' components have."""
     headers = Path(__file__).parents[2] / "src" / "include" / "kcalib" / "families"
-    assert list(_native.FAMILIES) == list(families.FAMILIES) == list(get_args(Family)) == list(FAMILIES)
-    assert {path.stem for path in headers.iterdir()} == {*FAMILIES, "common"}
-    assert [family.number for family in _native.FAMILIES.values()] == list(range(len(FAMILIES)))
+    assert list(families.FAMILIES) == list(get_args(Family)) == list(FAMILIES)
+    every = [*FAMILIES, "staircases"]
+    assert list(_native.FAMILIES) == list(families.POINT_FAMILIES) == list(get_args(PointFamily)) == every
+    assert {path.stem for path in headers.iterdir()} == {*every, "common"}
+    assert [family.number for family in _native.FAMILIES.values()] == list(range(len(every)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -179,9 +179,11 @@ def test_identical_predictions():
     assert {one.kernel for one in state.states.values()} == {None}
     state.update(y, {"a": p, "b": p})
     assert state.result().difference("a", "b").difference == 0
-    many = np.zeros(2000, dtype=int), np.tile(p[:1], (2000, 1))
-    with pytest.raises(ValueError, match=r"identical rows only.*; make the state with a kernel that has its bandwidth"):
-        state.update(many[0], {"a": many[1], "b": many[1]})
+    many = np.arange(2500) % 3, np.tile(p[:1], (2500, 1))
+    state.update(many[0], {"a": many[1], "b": many[1]})
+    found = state.result()
+    assert found.difference("a", "b").difference == 0
+    assert found.bandwidth_source == "no median: the first 1999 predictions are identical"
 
 
 def test_lens_and_kernel(monkeypatch):

@@ -452,3 +452,16 @@ def test_results_of_few_and_of_many_rows():
         ):
             assert getattr(found.test, name) == pytest.approx(getattr(expected.test, name), rel=rel), name
         assert found.kernel_eigenvalue == pytest.approx(expected.kernel_eigenvalue, rel=rel)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e4])
+def test_the_first_rows_may_be_identical(unit):
+    """Climatology: the kernel is 1 at each bandwidth; what is kept for others to come has the unit of the targets."""
+    climatology = Normal(np.zeros(N), np.full(N, unit))
+    options = {"target_kernel": Gaussian(unit), "n_columns": 16, "n_resamples": 0}
+    state = ForecastState(**options).update(unit * Y, climatology)
+    found = state.skce()
+    assert state.kernel == Exponential(unit, metric="wasserstein")
+    assert found.bandwidth_source == "no median: the first 2000 predictions are identical"
+    expected = kcalib.skce(unit * Y, climatology, target_kernel=Gaussian(unit), full_output=True)
+    assert abs(found.value - expected.value) < 4 * np.hypot(found.standard_error, expected.standard_error)

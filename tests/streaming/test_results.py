@@ -475,6 +475,25 @@ def test_intervals_of_the_skce_hold_it(name, off):
     assert held >= scipy.stats.binom.ppf(1e-3, count, level)
 
 
+def test_the_first_rows_may_be_identical():
+    """What every base-rate model predicts: the kernel is 1 at each bandwidth, until other predictions come."""
+    rng = np.random.default_rng(0)
+    y, p = rng.choice(3, 2300, p=[0.2, 0.3, 0.5]), np.tile([0.25, 0.3, 0.45], (2300, 1))
+    state = state_of(y, p, pieces=3, kernel=None, n_columns=32, n_resamples=19)
+    found = state.result()
+    assert found.skce.value == pytest.approx(kcalib.skce(y, p), rel=1e-9)
+    assert found.skce.bandwidth_source == "no median: the first 2000 predictions are identical"
+    assert state.kernel == Exponential(1.0)
+    halves = [CalibrationState(3, n_columns=32, part=k).update(y, p) for k in range(2)]
+    assert (halves[0] + halves[1]).skce().bandwidth_source == found.skce.bandwidth_source
+
+    later = rng.dirichlet(np.ones(3), size=300)
+    state.update(y[:300], later)
+    expected = CalibrationState(3, kernel=Exponential(1.0), n_columns=32, n_resamples=19)
+    expected.update(np.append(y, y[:300]), np.concatenate([p, later]))
+    assert state.skce().value == pytest.approx(expected.skce().value, rel=1e-12)
+
+
 @pytest.mark.parametrize("p", [np.full((40, 3), 1 / 3), np.array([[0.2, 0.3, 0.5]])], ids=["identical", "one"])
 def test_bins_and_scores_need_no_bandwidth(p):
     """Where the rows do not have a median distance, all that needs no kernel is there."""

@@ -326,10 +326,6 @@ def test_an_empty_batch_adds_nothing(known):
         (lambda y, p: (y + 1, p), r"subtract 1, or make the state with classes=range\(1, 4\)"),
         (lambda y, p: (y + 5, p), "; make the state with classes= with the label of each of the 3 columns"),
         (lambda y, p: (y, 9 * p), r"for logits pass from_logits=True \(an option of the state\)"),
-        (
-            lambda y, p: (np.zeros(2000, int), np.tile(p[:1], (2000, 1))),
-            "identical rows only.*; make the state",
-        ),
     ],
 )
 def test_remedies_are_for_a_state(change, message):

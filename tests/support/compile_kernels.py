@@ -36,6 +36,7 @@ from kcalib import _native
 from kcalib._backend.cuda import Program
 from kcalib._backend.random import philox_program, weights_program
 from kcalib._backend.segments import segments_program
+from kcalib._pairs.families import FAMILIES as CLOSED_FORMS
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.cuda_layout import FUNCTIONS, sums_program
 from kcalib._pairs.operators.device_mixtures import CONSTANT_DIMS
@@ -86,9 +87,9 @@ def vectors(shape: str, dtype: str) -> CudaOperator:
 
 
 def mixtures(what: str, family: Any, dims: int, dtype: str) -> CudaOperator:
-    """A problem whose marks ("target") or points ("predicted") are mixtures of two components."""
+    """A problem whose marks ("target") or points ("predicted") are mixtures of two components, or of one."""
     of_atoms = EVERYTHING if _native.FAMILIES[family].of_kernel else ()
-    found = Mixtures(family, dims, 2, 1, of_atoms)
+    found = Mixtures(family, dims, 2 if family in CLOSED_FORMS else 1, 1, of_atoms)
     sizes = (3, found.mark_columns) if what == "target" else (found.point_columns, 3)
     points, marks = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in sizes)
     terms = kernel("euclidean" if what == "target" else "mmd", profiles=("exponential",))
@@ -124,6 +125,8 @@ def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
             make = functools.partial(lambda d, out: together(table(d), out), dtype, out)
             yield f"all functions to {out}, {dtype}, table", make
         for what, (family, all_dims) in itertools.product(("target", "predicted"), FAMILIES.items()):
+            if what == "target" and family not in CLOSED_FORMS:
+                continue
             for dims, out in itertools.product(all_dims, DTYPES):
                 if dims == 1 or out == "float64":
                     shown = dims if dims <= CONSTANT_DIMS else "n"

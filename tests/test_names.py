@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 
 import kcalib
 from kcalib.distributions import Normal, Poisson, Samples
@@ -120,6 +121,7 @@ SEEDED = {
 }
 
 
+@FEW_EVENTS
 @pytest.mark.parametrize("name", SEEDED)
 def test_seed_none_is_drawn_and_reported(name):
     call = SEEDED[name]

@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 
 import kcalib
 from kcalib._command import evaluate
@@ -745,6 +746,7 @@ def test_version_and_help_load_no_extras():
 NASTY = "a\x1b[31m\nb"
 
 
+@FEW_EVENTS
 @pytest.mark.parametrize(
     ("command", "code"),
     [

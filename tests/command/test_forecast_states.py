@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 
 import kcalib
 from kcalib._command.cli import main
@@ -64,6 +65,7 @@ def usage_error(capsys, *arguments):
     return capsys.readouterr().err
 
 
+@FEW_EVENTS
 def test_in_pieces_and_at_once_say_the_same(capsys):
     pieces = shown(capsys, "evaluate", "reg.npz", "--stream")
     whole = shown(capsys, "evaluate", "reg.npz", "--no-stream", "--estimator", "features", "--method", "features")

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 
 import kcalib
 from kcalib import methods
@@ -51,6 +52,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
     assert not {flag(name) for name in NO_OPTIONS} & set(text.split())
 
 
+@FEW_EVENTS
 @pytest.mark.parametrize(
     ("options", "method", "others"),
     [

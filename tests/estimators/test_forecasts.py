@@ -8,6 +8,7 @@ from typing import ClassVar
 import array_api_strict
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 from forecast_problems import (
     FAMILIES,
     MEAN,
@@ -341,6 +342,7 @@ class TestDraws:
         assert result.draws_standard_error > 0
         assert result.value == pytest.approx(estimates(g)["unbiased"], abs=6 * result.draws_standard_error + 1e-3)
 
+    @FEW_EVENTS
     def test_a_distribution_of_ones_own(self):
         prediction = Uniform(MEAN - 1, MEAN + 1)
         y = prediction.sample(1, seed=4)[:, 0]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from few_events import FEW_EVENTS
 from libraries import Library, MakeProblem
 from problems import named_method
 
@@ -270,6 +271,7 @@ def test_metric_through_a_lens_is_that_of_the_induced_problem(metric, lens, make
         assert METRICS[metric](y, p).lens == "Canonical()"
 
 
+@FEW_EVENTS
 @pytest.mark.parametrize("lens", LENSES, ids=str)
 @pytest.mark.parametrize("method", TESTS)
 def test_test_through_a_lens_is_that_of_the_induced_problem(method, lens, make_problem):

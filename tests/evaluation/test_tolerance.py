@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 from hard_laws import LAWS, Law, drawn_labels
 from intervals import Leading, misses
 from problems import binomial_bounds, softmax_problem
@@ -45,6 +46,7 @@ def test_the_level_at_the_boundary(error):
     assert all(e.miscalibrated == (e.rms_error_lower > error) for e in found)
 
 
+@FEW_EVENTS
 def test_rare_events_at_the_boundary():
     """A rate of one in a thousand that is in truth six: the law is far from normal."""
     rng, level, error = np.random.default_rng(2), 0.1, 0.005

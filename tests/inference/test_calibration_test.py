@@ -15,6 +15,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.stats
+from few_events import FEW_EVENTS
 from grid import some
 from problems import named_method, psd_matrix, softmax_problem
 
@@ -27,6 +28,8 @@ from kcalib.inference import calibration_test, distribution_free
 from kcalib.inference.calibration_test import METHODS
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.laws import ChiSquareMixture
+
+pytestmark = FEW_EVENTS
 
 KERNEL = Exponential(bandwidth=0.5)
 ALL_PAIRS = ("exact", "bootstrap", "multiplier", "spectrum", "pearson", "gamma")

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import oracle
 import pytest
+from few_events import FEW_EVENTS
 from problems import binomial_bounds, draw_labels, psd_matrix
 
 import kcalib
@@ -108,6 +109,7 @@ def test_on_every_operator(operator):
     assert values[0].rest_squares == pytest.approx(values[1].rest_squares, rel=1e-4)
 
 
+@FEW_EVENTS
 @pytest.mark.parametrize("method", [Spectrum, Pearson])
 def test_labels_do_not_count(method):
     """Where the residuals hold no errors the published law is far too narrow, and that given the predictions is not."""
@@ -136,6 +138,7 @@ def test_distributions(prediction):
     assert results[0].pvalue == pytest.approx(results[1].pvalue, abs=0.1)
 
 
+@FEW_EVENTS
 def test_certain_predictions_that_are_wrong():
     y = np.array([0, 0, 1, 1])
     result = kcalib.calibration_test(y, np.eye(3)[2 - y], method="spectrum", kernel=KERNEL)

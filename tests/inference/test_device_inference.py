@@ -6,6 +6,7 @@ import emulated_cupy
 import numpy as np
 import nvrtc
 import pytest
+from few_events import FEW_EVENTS
 from grid import some
 from problems import softmax_problem
 
@@ -211,6 +212,7 @@ def test_spectra(cupy, method, accuracy):
     assert (found.n_eigenvalues, found.operator) == (expected.n_eigenvalues, "cuda")
 
 
+@FEW_EVENTS
 def test_binary_problems_and_the_choice_of_a_method(cupy):
     y, p = softmax_problem(70, 2, seed=3, scale=1.0)
     for options in (
@@ -307,6 +309,7 @@ NORMALS = {
 }
 
 
+@FEW_EVENTS
 @pytest.mark.parametrize("name", some(NORMALS, *list(NORMALS)[::3]))
 def test_calibration_test_of_distributions(cupy, name):
     rng = np.random.default_rng(0)

@@ -17,8 +17,6 @@ from kcalib import methods
 from kcalib.inference.gamma import log_gamma_tail
 from kcalib.kernels import Exponential
 
-pytestmark = pytest.mark.filterwarnings("error::kcalib.AntiConservativeWarning")
-
 KERNEL = Exponential(bandwidth=0.3)
 CONDITIONAL = {
     "gamma": methods.Gamma(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 from forecast_problems import FAMILIES, MEAN, STD, N, gaussian, residual_products, targets
 from problems import binomial_bounds, named_method
 
@@ -107,6 +108,7 @@ class TestExact:
 
 
 class TestBlocks:
+    @FEW_EVENTS
     def test_permuted_by_the_seed(self):
         y, prediction = w21(40, 1, 3)
         order = np.random.default_rng(9).permutation(40)

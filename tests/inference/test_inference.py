@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.stats
+from few_events import FEW_EVENTS
 from problems import binomial_bounds, draw_labels, softmax_problem, w19_labels, w19_predictions
 
 import kcalib
@@ -14,6 +15,8 @@ from kcalib import _packing
 from kcalib._input.forecasts import prepare
 from kcalib.inference import blocks
 from kcalib.kernels import Exponential
+
+pytestmark = FEW_EVENTS
 
 KERNEL = Exponential(bandwidth=0.5)
 

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.stats
+from few_events import FEW_EVENTS
 from grid import cells, some
 from hard_laws import LAWS, drawn_labels
 from intervals import TRUTHS, misses
@@ -20,6 +21,8 @@ from kcalib.estimators.few_errors import few_errors, targets_beside_the_likely
 from kcalib.estimators.null_moments import effective_events
 from kcalib.inference.conditional_spectrum import of_rows
 from kcalib.kernels import Exponential
+
+pytestmark = FEW_EVENTS
 
 RISK = 1e-5
 TAILS = (0.2, 0.1, 0.05, 0.025, 0.01, 1e-3)

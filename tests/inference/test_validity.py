@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 import scipy.spatial
 import scipy.stats
+from few_events import FEW_EVENTS
 from problems import binomial_bounds, draw_labels, w19_labels, w19_predictions
 from threadpoolctl import threadpool_limits
 
 import kcalib
 from kcalib.kernels import Exponential
+
+pytestmark = FEW_EVENTS
 
 ALPHAS = (0.01, 0.05, 0.1)
 # The risk of an assertion, were the seed another; there are fewer than 500: a slow run fails in 1 % at most.

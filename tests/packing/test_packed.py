@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 
 import kcalib
 from kcalib import _packing
@@ -42,7 +43,7 @@ CASES = {
     "draws": (MEAN[:, 1], Normal(MEAN[:, 0], 1.5), K.Exponential(bandwidth=0.5), Draws(GAUSSIAN, 5)),
 }  # fmt: skip
 
-pytestmark = pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
+pytestmark = [FEW_EVENTS, pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")]
 
 
 @pytest.fixture(params=[name for name in CASES if name != "draws"])  # their draws depend on the row

@@ -12,6 +12,7 @@ import time
 import emulated_cupy
 import numpy as np
 import pytest
+from few_events import FEW_EVENTS
 from libraries import GPU_LIBRARIES, LIBRARIES, library
 
 import kcalib
@@ -404,6 +405,7 @@ def test_an_interrupt_stops_draws_soon_and_leaves_the_state_as_it_was(threads):
     assert state.to_bytes() == before
 
 
+@FEW_EVENTS
 def test_scores_of_any_size_add_up():
     huge = Normal([0.0, 0.0], [1e-15, 1e15])
     state = ForecastState(kernel=Exponential(1.0), target_kernel=Gaussian(1.0), n_columns=16)
@@ -433,6 +435,7 @@ def test_target_kernels_of_matrices():
     assert ForecastState.from_bytes(state.to_bytes()) == state
 
 
+@FEW_EVENTS
 def test_results_of_few_and_of_many_rows():
     for n in (2, 4, 20):
         result = ForecastState(**KERNELS, n_columns=16).update(Y[:n], normal(slice(n))).result()

@@ -10,6 +10,7 @@ import signal
 import numpy as np
 import pytest
 import scipy.stats
+from few_events import FEW_EVENTS
 
 import kcalib
 from kcalib import distributions
@@ -261,6 +262,7 @@ def test_families_have_these_names():
 KERNELS = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(0.8)}
 
 
+@FEW_EVENTS
 def test_functions_of_a_source_are_those_in_memory():
     pred = Normal(MEAN, STD)
     samples = source((Y, pred))

@@ -1,0 +1,5 @@
+"""A mark for tests with few samples that are about something else than the few events that these leave open."""
+
+import pytest
+
+FEW_EVENTS = pytest.mark.filterwarnings("ignore:.* events open, and its law wants")

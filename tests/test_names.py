@@ -121,6 +121,10 @@ SEEDED = {
 }
 
 
+AT_BOUNDS = pytest.mark.filterwarnings("ignore::kcalib.recalibration.TemperatureBoundWarning")  # of few samples
+
+
+@AT_BOUNDS
 @FEW_EVENTS
 @pytest.mark.parametrize("name", SEEDED)
 def test_seed_none_is_drawn_and_reported(name):
@@ -142,6 +146,7 @@ def test_evaluate_reports_the_seed_of_pit_values():
     assert kcalib.evaluate(Y, Normal(rates, 1.0), seed=None).pit_seed is None
 
 
+@AT_BOUNDS
 def test_nothing_is_drawn_where_nothing_is_random():
     assert kcalib.reliability(Y, P, seed=None).seed is None
     assert kcalib.squared_calibration_error(Y, P, estimators="temperature", shuffle=False, seed=None).seed is None

@@ -163,7 +163,9 @@ class CalibrationFunction(Parametrised):
         CalibrationFunction
             Itself.
         """
-        return self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
+        self._fit_checked(self._problem(y_true, y_pred, classes, from_logits))
+        self._warn_of_fit()
+        return self
 
     @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
@@ -235,6 +237,9 @@ class CalibrationFunction(Parametrised):
     def _core(self) -> Array | None:
         """S, shape (r, r), symmetric; None for the identity."""
         return None
+
+    def _warn_of_fit(self) -> None:
+        """Of what was fitted; not called for functions that a cross-validation tries and leaves."""
 
     # Also for the cross-validation.
 

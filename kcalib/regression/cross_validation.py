@@ -315,6 +315,8 @@ class SquaredCalibrationErrorCV(Parametrised):
         before = itertools.takewhile(lambda search: search is not winner, searches)
         self.best_index_ = sum(len(search.risks) for search in before) + winner.best
         self.best_risk_ = winner.risk
+        for function in winner.functions:
+            function._warn_of_fit()
         return self
 
     def _split(self, n: int) -> Split:

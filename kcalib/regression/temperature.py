@@ -6,7 +6,9 @@ another temperature, and the search for one, are also what `kcalib.recalibration
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -21,6 +23,7 @@ from kcalib.regression._function import CalibrationFunction, Problem, risk_of
 __all__ = ["TemperatureCalibration"]
 
 LOWEST, HIGHEST = 0.01, 100.0
+ROUNDING = 1e-13  # of risks, relative to the largest
 AT_BOUND = 1e-4  # of log(T): a minimum so near a bound is there
 
 
@@ -48,8 +51,9 @@ class TemperatureCalibration(CalibrationFunction):
     Warns
     -----
     kcalib.recalibration.TemperatureBoundWarning
-        By `fit`, if the risk gets lower and lower towards 0.01 or 100, which is taken: at 100 it is as if the true
-        probabilities were uniform over the classes that a prediction holds possible.
+        By `fit`, and by a cross-validation that chooses this function, if the risk gets lower and lower towards 0.01 or
+        100, which is taken: at 100 it is as if the true probabilities were uniform over the classes that a prediction
+        holds possible.
 
     Notes
     -----
@@ -80,13 +84,33 @@ class TemperatureCalibration(CalibrationFunction):
 
     def _fit(self, problem: Problem) -> None:
         given = self.temperature
-        self.temperature_ = _fitted(problem) if given is None else check_positive("temperature", given)
+        self._found = _fitted(problem) if given is None else Fitted(check_positive("temperature", given))
+        self.temperature_ = self._found.temperature
+
+    def _warn_of_fit(self) -> None:
+        found = self._found
+        if found.at_bound:
+            warn(
+                f"the risk gets lower up to the bound T = {found.temperature:g}, which was taken ({found.before:.6g} "
+                f"at T = 1, {found.after:.6g} there): a temperature is no model of these errors, or samples are few; "
+                "pass temperature=, or another estimation function, such as kcalib.regression.BinnedCalibration",
+                TemperatureBoundWarning,
+            )
 
     def _features(self, problem: Problem) -> Array:
         return _gaps(problem, self.temperature_)
 
 
-def _fitted(problem: Problem) -> float:
+class Fitted(NamedTuple):
+    """A temperature, with the risks at 1 and there."""
+
+    temperature: float
+    at_bound: bool = False
+    before: float = math.nan
+    after: float = math.nan
+
+
+def _fitted(problem: Problem) -> Fitted:
     """The temperature of lowest risk, 1 if none is lower."""
 
     def risk(log_temperature: float) -> float:
@@ -94,15 +118,7 @@ def _fitted(problem: Problem) -> float:
 
     place, after, _ = lowest(risk, LOWEST, HIGHEST, points=41)
     bound = bound_at(place, (LOWEST, HIGHEST))
-    if bound is None:
-        return float(np.exp(place))
-    warn(
-        f"the risk gets lower up to the bound T = {bound:g}, which was taken ({risk(0.0):.6g} at T = 1, {after:.6g} "
-        "there): a temperature is no model of these errors, or samples are few; pass temperature=, or another "
-        "estimation function, such as kcalib.regression.BinnedCalibration",
-        TemperatureBoundWarning,
-    )
-    return bound
+    return Fitted(math.exp(place)) if bound is None else Fitted(bound, True, risk(0.0), after)
 
 
 def lowest(risk: Callable[[float], float], low: float, high: float, points: int) -> tuple[float, float, int]:
@@ -120,7 +136,7 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
     refined = scipy.optimize.minimize_scalar(risk, bounds=around, method="bounded", options={"xatol": 1e-6})
     place, value = (refined.x, refined.fun) if refined.fun < risks[best] else (grid[best], risks[best])
     for end in (0, -1):  # where all probabilities are 0 or 1 the function does not change any more
-        if place != 0 and risks[end] <= value:
+        if place != 0 and risks[end] - value <= ROUNDING * max(abs(value), abs(risks[one])):
             place, value = grid[end], risks[end]
     return float(place), float(value), len(grid) + int(refined.nfev)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
 import pytest
+import scipy.stats
 from few_events import FEW_EVENTS
 from hard_laws import LAWS, Law, drawn_labels
 from intervals import Leading, misses
@@ -13,6 +15,7 @@ from problems import binomial_bounds, softmax_problem
 
 import kcalib
 from kcalib.distributions import Normal
+from kcalib.estimators.rms_bound import RISK_SHARE
 from kcalib.inference.verdict import shown_at_least
 from kcalib.kernels import Linear
 
@@ -27,8 +30,16 @@ def shifted(n: int, error: float, rng: np.random.Generator, low: float = 0.2) ->
 
 @pytest.mark.grid
 def test_the_bound_is_near_the_truth_where_the_error_is_the_same_everywhere():
+    """|e|^2 is 0.02, so that the SKCE is as much of the mean of the kernel, here by a midpoint rule.
+
+    Its lower limit is a normal quantile below the estimate, which is at most four standard errors below the SKCE.
+    """
     e = kcalib.evaluate(*shifted(8000, 0.1, np.random.default_rng(0)), threads=1)
-    assert 0.075 < e.rms_error_lower <= 0.1
+    p = 0.2 + 0.6 * (np.arange(1000) + 0.5) / 1000
+    skce = 0.02 * np.mean(np.exp(-math.sqrt(2) * np.abs(p[:, None] - p) / e.skce.bandwidth))
+    quantile = scipy.stats.norm.isf(0.05 * (1 - RISK_SHARE))
+    least = math.sqrt((skce - (4 + quantile) * e.skce.standard_error) / (2 * e.kernel_eigenvalue))
+    assert 0.06 < least < e.rms_error_lower <= 0.1
     assert e.miscalibrated and e.verdict.endswith(f": off by at least {shown_at_least(e.rms_error_lower)}")
     assert 0 < e.kernel_eigenvalue <= 1 and e.n_eigenvalue_samples == 8000
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 _QUOTED = re.compile(rb'(?:(?<=[,\t\n])|\A)"[^"\r\n]*"(?=[,\t\r\n]|\Z)')
+_PART = 2**18  # bytes that pyarrow works on at once, of which caches hold the numbers, too
 _CELL = 2**16  # bytes; of a cell with twice as many Python's reader says that it is too long
 
 
@@ -26,10 +27,10 @@ def arrow_reader() -> Any | None:
 
 def plain(block: bytes, delimiter: str) -> bool:
     """Whether all that reads text sees the same cells: UTF-8, no quotes within cells, all lines end alike."""
-    if b"\0" in block or block.count(b"\r") != block.count(b"\r\n"):
+    # To look for what is not there takes a tenth of counting it.
+    if b"\0" in block or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
         return False
-    quotes = block.count(b'"')
-    if quotes and 2 * len(_QUOTED.findall(block)) != quotes:
+    if b'"' in block and 2 * len(_QUOTED.findall(block)) != block.count(b'"'):
         return False
     if not block.isascii():
         try:
@@ -61,10 +62,11 @@ def block_columns(
             return None
         types[names[labels]] = pa.dictionary(pa.int32(), pa.string())
         wanted.append(names[labels])
+    size = max(_PART, len(block) // 4)
     try:
         table = reader.read_csv(
             pa.BufferReader(block),
-            read_options=reader.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names),
+            read_options=reader.ReadOptions(use_threads=False, block_size=size, column_names=names),
             parse_options=reader.ParseOptions(delimiter=delimiter),
             convert_options=reader.ConvertOptions(
                 column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False

@@ -192,7 +192,8 @@ class TextRows:
             if block is None:
                 return self._cells(self._by_cells(), self._lines, most)
             before = self._lines.number
-            self._lines.number += block.count(b"\n") + (not block.endswith(b"\n"))
+            ends = np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n"))  # `count` stops at each of them
+            self._lines.number += int(ends) + (not block.endswith(b"\n"))
             found = block_columns(self._reader, block, table.delimiter, len(table.header), self._columns, self._labels)
             # Of one column the cells must be seen where they may be whole numbers.
             if found is not None and (len(self._columns) > 1 or np.any(found[0] != np.rint(found[0]))):

@@ -19,7 +19,7 @@ from kcalib.distributions._distribution import row_blocks
 NOTHING = 1e-17  # probability beyond a window
 NORMAL_QUANTILE = 8.5  # of that
 LAST = 1e-18  # probability, relative to the first one of a row, below which a row ends
-FEW = 64  # counts up to which windows begin at 0
+FEW = 64  # counts up to which windows begin at 0: SHORT of src/include/kcalib/families/staircases.h
 MOST = 4096  # counts of a window
 
 
@@ -49,7 +49,9 @@ def window_of(*predictions: Counts) -> Window | None:
         centre = xp.round(mean[:, 0])
         largest = max(largest, float(high.max()))
         below, above = max(below, float((centre - low).max())), max(above, float((high - centre).max()))
-    found = Window(False, 0, max(int(largest), 1)) if largest <= FEW else Window(True, int(below), int(above))
+    if largest <= FEW:
+        return Window(False, 0, max(int(largest), 1))
+    found = Window(True, int(below), max(int(above), FEW + 1 - int(below)))  # the length says which of both it is
     return found if found.length <= MOST else None
 
 

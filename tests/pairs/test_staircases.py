@@ -21,7 +21,7 @@ from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib.distributions import NegativeBinomial, Poisson
 from kcalib.distributions import _staircases as staircases
-from kcalib.distributions._staircases import staircases_of, window_of
+from kcalib.distributions._staircases import FEW, staircases_of, window_of
 from kcalib.kernels import MMD, Exponential, Gaussian
 
 LONG = np.longdouble
@@ -46,7 +46,10 @@ def literal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def rows_of(n: int, length: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Rows as the engine has them, some of them equal, or of one count alone, and all counts from 0 on."""
-    first, s = rng.integers(0, 5, size=(n, 1)), -np.sort(-(rng.uniform(size=(n, length)) ** 3), axis=1)
+    first, s = (
+        rng.integers(0, 5 if length > FEW else 1, size=(n, 1)),
+        -np.sort(-(rng.uniform(size=(n, length)) ** 3), axis=1),
+    )
     s[rng.uniform(size=s.shape) < 0.1] = 0
     s = -np.sort(-s, axis=1)
     s[2], s[3], first[4] = 0, 1, first[5]
@@ -59,14 +62,15 @@ def rows_of(n: int, length: int, rng: np.random.Generator) -> tuple[np.ndarray, 
     return rows, every
 
 
+@pytest.mark.parametrize("length", [1, 11, FEW, FEW + 1])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("level", LEVELS)
-def test_distances(level, dtype):
-    rows, every = rows_of(41, 11, np.random.default_rng(0))
+def test_distances(level, dtype, length):
+    rows, every = rows_of(41, length, np.random.default_rng(0))
     rows = rows.astype(dtype)
     problem = PairProblem(
         Side(rows, np.ones((41, 1), dtype)), None, (Term(1.0, (Factor("identity", "mmd"),)),), None,
-        Mixtures("staircases", 11, 1),
+        Mixtures("staircases", length, 1),
     )  # fmt: skip
     found = entries(level, problem)
     expected = np.sqrt(literal(every, every))

@@ -15,7 +15,7 @@
 // all as sums of positive terms: nothing cancels but between the parts. cpu/mixture_kernels.cpp and cuda/mixtures.cuh
 // add the parts up. A family OF_KERNEL has no products of its own, one of DISTANCES_ALONE nothing but `apart`.
 //
-// `reciprocal_root`, `reciprocal`, `magnitude`, `lower` and `higher` are the including file's, as the packs are: cpu/pack.h,
+// `reciprocal_root`, `reciprocal`, `magnitude`, `lower`, `higher` and `any` are the including file's, as the packs are: cpu/pack.h,
 // and for single numbers cuda/scalars.cuh.
 //
 // Columns of zeros alone, which fill up panels, give finite numbers. Numbers that enter squares and products are within

@@ -23,6 +23,7 @@ from kcalib._command.state_arguments import STATE, given_kernel, given_options
 from kcalib._command.streamed import LOG_SECONDS, AnyState, check_samples, made_for, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source
+from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
@@ -155,7 +156,12 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
             raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")
         if not state.n_samples:
             raise FileError("there are no rows, whose median distance it would be; name another file, or --bandwidth")
-        options = state._contents.settled(None).fixed(None).options  # identical predictions have none for others
+        found = state._contents.settled(None).fixed(None, elsewhere=True)
+        if found.bandwidth_rows < 0:  # identical predictions have none for others
+            raise NoLengthScaleError(
+                -found.bandwidth_rows, of="classes" if samples.prediction is None else "predictions"
+            )
+        options = found.options
         names = ("kernel", "target_kernel") if samples.prediction is not None else ("kernel",)
         return {name: getattr(options, name) for name in names}
     except (OSError, ValueError, TypeError) as error:

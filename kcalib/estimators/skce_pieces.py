@@ -19,7 +19,6 @@ from kcalib._input.data import Data
 from kcalib._input.source import Source, rows_of
 from kcalib._packing import Packed
 from kcalib._packing.packed import name_of
-from kcalib.bandwidth import NoLengthScaleError
 from kcalib.kernels import Kernel
 from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
@@ -71,11 +70,11 @@ def blocks_of_source(
             some = data.take(np.arange(min(FIRST, used)))
             found = packed(some, kernel, None)
             kernel, target = found.kernel, found.target.given
-            if any(one.value == 0 for one in found.medians):  # later ones may differ
-                raise NoLengthScaleError(some.n)
             sources = [*map(name_of, found.medians)]
             sources += [f"{name_of(median)} of one draw of each" for median in found.target.medians]
             from_first = f"{' and '.join(sources)} of the first {some.n} samples" if sources else ""
+            if any(one.value == 0 for one in found.medians):  # others may differ
+                from_first = f"no median: the first {some.n} predictions are identical"
         estimate = estimated(data, packed(data, kernel, target), size)
         count = used // size
         spread = 0.0 if estimate.standard_error is None else estimate.standard_error**2 * count * (count - 1)

@@ -150,8 +150,9 @@ def test_what_does_not_go_together(capsys):
     ran("evaluate", "full.npz")
     np.savez("same.npz", y=np.arange(2500.0), mean=np.zeros(2500), std=np.ones(2500))
     np.savez("dry.npz", y=np.zeros(50), samples=np.zeros((50, 4)))
+    ran("evaluate", "same.npz", "--stream")
     assert "--no-stream, update takes that of others by --bandwidth-of" in error_of(
-        capsys, "evaluate", "same.npz", "--stream"
+        capsys, "update", "new.kcalib", "reg.npz", "--bandwidth-of", "same.npz"
     )
     ran("evaluate", "same.npz", "--no-stream", "--method", "features")
     ran("update", "same.kcalib", "same.npz", "--bandwidth-of", "reg.npz")

@@ -80,6 +80,15 @@ def test_a_bandwidth_that_is_not_given_is_that_of_the_first_samples():
     assert found.value == pytest.approx(whole, rel=1e-12)
 
 
+def test_blocks_of_identical_predictions():
+    y, p = np.arange(2400) % 3, np.tile([0.2, 0.3, 0.5], (2400, 1))
+    whole, found = (
+        kcalib.skce(*data, estimator="block", block_size=40, full_output=True) for data in ((y, p), (source((y, p)),))
+    )
+    assert found.value == pytest.approx(whole.value, rel=1e-12)
+    assert found.bandwidth_source == "no median: the first 2000 predictions are identical"
+
+
 def test_blocks_need_a_size_where_the_number_of_samples_is_not_known():
     with pytest.raises(ValueError, match="`block_size` is None, but how many samples there are is not known .*give it"):
         kcalib.skce(source(batches(Q)), estimator="block")

@@ -154,7 +154,7 @@ def test_windows_around_the_means():
 
 
 def test_counts_that_are_too_many_have_quantiles(monkeypatch):
-    y, prediction = np.array([3.0, 8.0, 5.0]), Poisson([3.0, 6.0, 7.0])
+    y, prediction = np.array([30.0, 80.0, 50.0]), Poisson([30.0, 32.0, 29.0])
     exact = kcalib.skce(y, prediction, kernel=WASSERSTEIN, full_output=True)
     monkeypatch.setattr(staircases, "MOST", 20)
     found = kcalib.skce(y, prediction, kernel=WASSERSTEIN, full_output=True)

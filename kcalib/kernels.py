@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
+from kcalib._backend.options import as_float
 from kcalib._pairs.problem import Factor, Metric, Term
 from kcalib._pairs.profiles import PROFILES, kernel_supremum
 
@@ -169,7 +170,7 @@ class Kernel:
         if isinstance(other, Kernel):
             return Product(self, other)
         if isinstance(other, Real) and not isinstance(other, bool):
-            return Scaled(float(other), self)
+            return Scaled(as_float(other), self)
         return NotImplemented
 
     def __rmul__(self, other: float) -> Product | Scaled:
@@ -719,7 +720,7 @@ def _in_range(name: str, value: float, remedy: str = "", low: float = SMALLEST, 
     ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number{ending}")
-    number = float(value)
+    number = as_float(value)
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"`{name}` is {value}, expected a positive finite number{ending}")
     if not low <= number <= high:

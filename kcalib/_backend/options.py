@@ -46,11 +46,19 @@ def check_seed(seed: Any, high: int | None = None) -> int:
     return secrets.randbits(63) if seed is None else check_integer("seed", seed, 0, high)
 
 
+def as_float(value: Any) -> float:
+    """`float(value)`; integers beyond all floats are infinite, which callers refuse."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def check_positive(name: str, value: Any, hint: str = "") -> float:
     """`value` as a float that is finite and above 0."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number")
-    number = float(value)
+    number = as_float(value)
     if not 0 < number < math.inf:
         raise ValueError(f"`{name}` is {value}, expected a positive finite number{hint}")
     return number

@@ -17,7 +17,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_positive
+from kcalib._backend.options import as_float, check_positive
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Components, Mixtures
 from kcalib.distributions._counts import Counts
@@ -226,7 +226,7 @@ def _check_distribution(name: str, value: Any) -> None:
 def _check_order(order: Any) -> float:
     if isinstance(order, (bool, np.bool_)) or not isinstance(order, Real):
         raise TypeError(f"`order` is {order!r}, expected a number of at least 1")
-    number = float(order)
+    number = as_float(order)
     if not 1 <= number < math.inf:
         raise ValueError(f"`order` is {order}, expected a finite number of at least 1; below it is no distance")
     return number

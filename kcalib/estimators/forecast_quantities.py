@@ -55,7 +55,10 @@ def has_density(prediction: Distribution) -> bool:
 
 
 def checked_levels(levels: Any) -> np.ndarray:
-    array = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+    try:
+        array = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+    except OverflowError:
+        raise ValueError("`levels` has an integer beyond all floats, expected levels between 0 and 1") from None
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"`levels` has shape {array.shape}, expected (k,) with k at least 1")
     for i in np.flatnonzero(~((array > 0) & (array < 1))):

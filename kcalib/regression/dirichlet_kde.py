@@ -27,7 +27,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import as_float, check_choice
 from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import DTYPES
@@ -170,7 +170,7 @@ def _show_share(bar: Progress, sweeps: int, done: float) -> None:
 def _check_bandwidth(bandwidth: Any, dtype: str) -> float:
     if isinstance(bandwidth, (bool, np.bool_)) or not isinstance(bandwidth, Real):
         raise TypeError(f"`bandwidth` is {bandwidth!r}, expected a positive number, or one of {', '.join(CRITERIA)}")
-    value, lowest = float(bandwidth), ROUNDING * float(np.finfo(dtype).eps)
+    value, lowest = as_float(bandwidth), ROUNDING * float(np.finfo(dtype).eps)
     if not 0 < value < math.inf:
         raise ValueError(f"`bandwidth` is {bandwidth}, expected a positive, finite number")
     if value < lowest:

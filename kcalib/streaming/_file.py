@@ -101,7 +101,7 @@ def unpacked(data: bytes, name: str) -> Content:
         return Content(str(header["kind"]), options, arrays, header.get("run"))
     except UnknownError as error:
         raise ValueError(f"{name} was written by kcalib {library} and has {error}; update kcalib") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise ValueError(f"{name} is not as kcalib writes a state, although its checksum is right") from None
 
 

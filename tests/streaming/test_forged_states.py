@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ import pytest
 from kcalib.distributions import MultivariateNormal, Normal
 from kcalib.kernels import Exponential
 from kcalib.streaming import CalibrationState, ForecastState
-from kcalib.streaming._file import Content, packed, unpacked
+from kcalib.streaming._file import DIGEST, MAGIC, PROLOGUE, VERSION, Content, _digest, packed, unpacked
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -105,3 +106,14 @@ def test_the_time_of_reading_is_linear():
     again = unpacked(data, "it").arrays
     assert time.process_time() - start < 2
     assert again.keys() == found.keys() and all(np.array_equal(again[name], found[name]) for name in found)
+
+
+@pytest.mark.parametrize(("name", "value"), [("offset", 10**30), ("shape", [0, 10**30]), ("shape", [2**62, 4])])
+def test_numbers_beyond_those_of_the_machine_are_refused(name, value):
+    """In the header of a file whose checksum is right."""
+    array = {"dtype": "<f8", "shape": [3], "offset": 0} | {name: value}
+    header = {"kind": "calibration", "library": "1", "options": {}, "arrays": {"a": array}}
+    words = json.dumps(header).encode().ljust(256)
+    body = PROLOGUE.pack(MAGIC, VERSION, len(words), PROLOGUE.size + len(words) + 64 + DIGEST) + words + bytes(64)
+    with pytest.raises(ValueError, match="not as kcalib writes a state, although its checksum is right"):
+        unpacked(body + _digest(body), "it")

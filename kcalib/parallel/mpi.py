@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from kcalib.parallel.plan import Tile
-from kcalib.parallel.store import Done, Store, worker_name
+from kcalib.parallel.store import Done, Missing, Store
 from kcalib.parallel.transport import Parallel, TileError, counted
 from kcalib.parallel.work import Progress, Work
 
@@ -193,10 +193,9 @@ class MPI(Parallel):
             for rank in range(1, comm.size):
                 busy += give(rank)
         for tile in left:
-            start = time.perf_counter()
-            sums = store.sums(work, tile, given, _both(progress(tile), look))
-            assert sums is not None
-            here.append(Done(tile, sums, worker_name(), time.perf_counter() - start))
+            done = store.done(work, tile, given, _both(progress(tile), look))
+            assert isinstance(done, Done)
+            here.append(done)
             look()
             while here:
                 yield here.popleft()
@@ -260,11 +259,9 @@ def _serve(comm: Any, store: Store) -> str | None:
             comm.allgather(store.missing(work))
             given = _shared(comm, None)
             continue
-        start = time.perf_counter()
         try:
-            sums = store.sums(work, tile, given, look)
-            assert sums is not None
-            found: Done | Failed = Done(tile, sums, worker_name(), time.perf_counter() - start, store.told())
+            found: Done | Missing | Failed = store.done(work, tile, given, look, sent=True)
+            assert not isinstance(found, Missing)
         except Ended:
             break
         except Exception as error:

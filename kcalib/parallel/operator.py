@@ -132,8 +132,7 @@ class Run:
         of_vectors, saved = work.primitive == OF_VECTORS, time.monotonic()
         wanted = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = added(reduction, tiles, first, arrived)
-        whole = sum(cost(tile) for tile in tiles) or 1.0
-        finished = whole - sum(cost(tile) for tile in wanted)
+        whole, finished = sum(cost(tile) for tile in wanted) or 1.0, 0.0  # of what is left, as is the time left
         with terminal_progress() as bar:
 
             def progress_of(tile: Tile) -> Progress:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from kcalib._backend.threads import resolve_threads
 from kcalib.parallel.plan import Tile
-from kcalib.parallel.store import Done, Store, worker_name
+from kcalib.parallel.store import Done, Store
 from kcalib.parallel.transport import Parallel, counted
 from kcalib.parallel.work import Progress, Work
 
@@ -63,7 +62,6 @@ class Serial(Parallel):
         progress: Callable[[Tile], Progress],
     ) -> Generator[Done]:
         for tile in tiles:
-            start = perf_counter()
-            sums = held.sums(work, tile, given, progress(tile))
-            assert sums is not None
-            yield Done(tile, sums, worker_name(), perf_counter() - start)
+            done = held.done(work, tile, given, progress(tile))
+            assert isinstance(done, Done)
+            yield done

@@ -130,6 +130,16 @@ class Store:
             received, self._received = self._received, 0
         return received
 
+    def done(
+        self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None, *, sent: bool = False
+    ) -> Done | Missing:
+        """The sums of a tile, by this process; `sent`: what is given has come from another one."""
+        start = time.perf_counter()
+        found = self.sums(work, tile, given, progress)
+        if found is None:
+            return Missing(worker_name(), self.missing(work))
+        return Done(tile, found, worker_name(), time.perf_counter() - start, self.told() if sent else 0)
+
     def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Sums | None:
         """Those of a tile, with what is `given` now or was before; None if something is missing."""
         needed = self.keep(work, given)
@@ -159,11 +169,7 @@ def forget() -> None:
 
 def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
     """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
-    start = time.perf_counter()
-    found = _store.sums(work, tile, given)
-    if found is None:
-        return Missing(worker_name(), _store.missing(work))
-    return Done(tile, found, worker_name(), time.perf_counter() - start, _store.told())
+    return _store.done(work, tile, given, sent=True)
 
 
 def deliver(work: Work, given: Mapping[str, Any]) -> str:

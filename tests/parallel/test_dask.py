@@ -57,10 +57,10 @@ def client(cluster):
         yield found
 
 
-def kill(client, count):
-    """End workers without a word."""
+def kill(client, count, how=signal.SIGKILL):
+    """End workers without a word; with SIGTERM as a queue ends those that it preempts."""
     for pid in list(client.run(os.getpid).values())[:count]:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)
 
 
 class Then(Dask):
@@ -152,10 +152,10 @@ def executor_of(executor):
     return kcalib.parallel.Executor(executor, workers=2, tile_size=TILE)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_are_killed(client, one, workers):
+@pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGKILL), (2, signal.SIGKILL), (1, signal.SIGTERM)])
+def test_workers_are_killed_or_preempted(client, one, workers, how):
     """One of two: its tiles go to the other. Both: all samples are lost, and scattered again."""
-    parallel = Then(client, 20, lambda: kill(client, workers))
+    parallel = Then(client, 20, lambda: kill(client, workers, how))
     assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=parallel)) == one
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -17,7 +20,8 @@ from kcalib.estimators import ckce, skce
 from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.methods import Consistency
-from kcalib.parallel import Executor, Processes, Serial, TileError
+from kcalib.parallel import Executor, Processes, Serial, TileError, operator
+from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Store
 
 KERNEL = Exponential(0.3)
@@ -229,6 +233,57 @@ def test_a_source_of_unknown_length():
     prediction = Normal(mean, np.ones(600))
     batches = kcalib.streaming.source((mean[::-1][rows], prediction.take(rows)) for rows in np.split(np.arange(600), 3))
     assert kcalib.skce(batches, parallel=TILES) == kcalib.skce(mean[::-1], prediction)
+
+
+class Late(ThreadPoolExecutor):
+    """The first tile is computed last."""
+
+    def submit(self, function, *args):
+        return super().submit(late, function, *args)
+
+
+def late(function, work, *args):
+    if isinstance(args[0], Tile) and args[0].number == 0 and not returned.wait(10):
+        raise TimeoutError
+    done = function(work, *args)
+    if isinstance(done, Done) and done.tile.number > 5:
+        returned.set()
+    return done
+
+
+returned = Event()
+
+
+def test_a_worker_that_is_late():
+    y, p = softmax_problem(800, 4, seed=0)
+    returned.clear()
+    with Late(3) as pool:
+        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Executor(pool, tile_size=192))
+    assert returned.is_set()
+    assert numbers(found) == numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True))
+
+
+@pytest.mark.parametrize("kind", ["serial", "executor", "journal"])
+def test_progress_over_all_workers(monkeypatch, tmp_path, kind):
+    """On a terminal; of what is left to do, if some was in the journal."""
+    seen, (y, p) = [], softmax_problem(1500, 4, seed=0)
+    monkeypatch.setattr(operator, "terminal_progress", lambda: contextlib.nullcontext(seen.append))
+
+    class Half(Serial):
+        def results(self, *args):
+            yield from itertools.islice(super().results(*args), 12)
+            raise Asked
+
+    with ThreadPoolExecutor(2) as pool:
+        options = {"tile_size": 288, "journal": tmp_path / "tiles" if kind == "journal" else None}
+        if kind == "journal":
+            with pytest.raises(Asked):
+                kcalib.skce(y, p, kernel=KERNEL, parallel=Half(**options))
+            seen.clear()
+        workers = Executor(pool, **options) if kind == "executor" else Serial(**options)
+        kcalib.skce(y, p, kernel=KERNEL, parallel=workers)
+    assert seen == sorted(seen) and seen[-1] == pytest.approx(1, rel=1e-12)
+    assert seen[0] <= (0.3 if kind == "journal" else 0.08)
 
 
 def test_an_executor_that_is_shut_down():

@@ -157,7 +157,7 @@ def begun_journals() -> list[bytes]:
                 for tile in range(3):
                     journal.add(sweep, tile, {"sums": P[tile], "count": np.array(float(tile))})
                 if sweeps > 1:
-                    journal.advance(sweep, 3, {"sums": P[0]}, {}, finished=True)
+                    journal.save(sweep, 3, {"sums": P[0]}, {})
             journal.close()
             found.append(path.read_bytes())
     return found

@@ -42,6 +42,8 @@ def as_array(value: Any, name: str) -> Array:
     value = collected(value)
     if library(value) == "xarray" and hasattr(value, "dims") and hasattr(value, "data"):
         value = collected(value.data)  # of a DataArray, in whichever library it is
+    elif library(value) == "pyarrow":
+        value = _with_rows(value, name)
     if hasattr(value, "todense"):
         raise TypeError(f"`{name}` is sparse, expected a dense array; pass `{name}.todense()`")
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -78,6 +80,18 @@ def collected(value: Any) -> Any:
     if name == "dask":
         return value.compute()
     return value.collect() if name == "polars" and type(value).__name__ == "LazyFrame" else value
+
+
+def _with_rows(value: Any, name: str) -> Any:
+    """An Arrow array of lists of one size, as columns of predictions are, with these as rows; others as they are."""
+    size = getattr(getattr(value, "type", None), "list_size", None)
+    if size is None:
+        return value
+    if value.null_count:
+        first = value.is_null().to_pylist().index(True)
+        raise ValueError(f"`{name}[{first}]` is missing (None), expected a row; drop or fill such rows first")
+    flat = value.combine_chunks().flatten() if hasattr(value, "chunks") else value.flatten()
+    return np.asarray(flat).reshape(len(value), size)
 
 
 def _on_cpu(value: Array) -> bool:

@@ -194,3 +194,15 @@ def test_frames_are_sources(library: str, make_problem: MakeProblem) -> None:
         np.testing.assert_array_equal(np.concatenate([part[1] for part in samples.chunks(7)]), p)
         found = kcalib.evaluate(samples).brier_score
         assert found == pytest.approx(kcalib.brier_score(y, p), rel=1e-12)
+
+
+def test_lists_of_one_size_in_arrow_are_rows(make_problem: MakeProblem) -> None:
+    pa = pytest.importorskip("pyarrow")
+    y, p = make_problem(40, 3)
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(p.ravel()), 3)
+    expected = kcalib.skce(y, p)
+    table = pa.table({"label": y, "p": rows})
+    assert kcalib.skce(y, rows) == kcalib.skce(table["label"], pa.concat_tables([table, table])["p"][:40]) == expected
+    assert kcalib.skce(y[5:], rows[5:]) == kcalib.skce(y[5:], p[5:])
+    with pytest.raises(ValueError, match=r"`y_pred\[1\]` is missing \(None\)"):
+        kcalib.skce(y[:2], pa.array([[0.1, 0.9], None], pa.list_(pa.float64(), 2)))

@@ -37,7 +37,7 @@ class Pair(NamedTuple):
 
 
 class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """A classifier whose predicted probabilities are recalibrated, as by scikit-learn's `CalibratedClassifierCV`.
+    """A classifier whose predicted probabilities are recalibrated, as by scikit-learn's ``CalibratedClassifierCV``.
 
     The classifier is fitted to parts of the samples and predicts the others; the recalibration is fitted to these
     predictions, and the classifier then to all samples. One that is fitted already is kept as it is: wrap it in a

@@ -17,7 +17,9 @@ from kcalib._backend.warnings import warn
 from kcalib.recalibration._newton import best_start, minimise
 from kcalib.recalibration._recalibrator import Given
 from kcalib.recalibration._separation import SeparationWarning
+from kcalib.solvers import ConvergenceWarning
 
+MOST_STEPS = 500  # of L-BFGS
 MOST_FOR_NEWTON = 1000  # parameters, from where on a Hessian takes longer than many gradients
 
 
@@ -178,7 +180,7 @@ def multinomial(model: Map) -> Multinomial:
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30},
+            options={"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "ftol": 1e-12, "gtol": 1e-7, "maxcor": 30},
         )
         parameters = found.x.reshape(shape)
         return Multinomial(parameters, None, before, model.loss(parameters)[0], int(found.nit), bool(found.success))
@@ -202,8 +204,17 @@ def _raveled(pair: tuple[float, np.ndarray]) -> tuple[float, np.ndarray]:
     return pair[0], pair[1].ravel()
 
 
-def warn_if_all_are_right(recalibrator: Any, given: Given, logits: np.ndarray) -> None:
-    """If every label of the fit is the most probable class, the likelihood says that one may be certain."""
+def warn_of_fit(recalibrator: Any, given: Given, found: Multinomial, logits: np.ndarray) -> None:
+    """Say where the optimum was not reached, or where no sample holds it.
+
+    If every label of the fit is the most probable class, the likelihood says that one may be certain.
+    """
+    if not found.converged:
+        warn(
+            f"{type(recalibrator).__name__} stopped before its optimum, after {found.n_iterations} steps; with a "
+            "larger regularization, or fewer classes, it is nearer",
+            ConvergenceWarning,
+        )
     others = logits.copy()
     own = others[np.arange(len(others)), given.labels].copy()
     others[np.arange(len(others)), given.labels] = -np.inf

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib.recalibration._multinomial import Diagonal, Full, multinomial, softmax, warn_if_all_are_right
+from kcalib.recalibration._multinomial import Diagonal, Full, multinomial, softmax, warn_of_fit
 from kcalib.recalibration._recalibrator import FLOOR, ClassRecalibrator, Given
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
@@ -47,6 +47,8 @@ class VectorScaling(ClassRecalibrator):
         By `fit`, if the fitted map finds the label of every sample.
     ProbabilityFloorWarning
         By `fit`, if `y_pred` has probabilities of 0.
+    ConvergenceWarning
+        By `fit`, if L-BFGS ends before the optimum, after 500 steps.
 
     See Also
     --------
@@ -89,7 +91,7 @@ class VectorScaling(ClassRecalibrator):
         penalty = np.full((2, given.m), float(self.regularization))
         model = Diagonal(given.scores, given.labels, given.weight, penalty)
         found = multinomial(model)
-        warn_if_all_are_right(self, given, model.logits(found.parameters))
+        warn_of_fit(self, given, found, model.logits(found.parameters))
         self.weights_, self.intercept_ = found.parameters
         errors = found.standard_errors
         self.weights_standard_error_ = None if errors is None else errors[0]
@@ -138,7 +140,7 @@ class MatrixScaling(ClassRecalibrator):
 
     Warns
     -----
-    SeparationWarning, ProbabilityFloorWarning
+    SeparationWarning, ProbabilityFloorWarning, ConvergenceWarning
         As `VectorScaling`.
 
     See Also
@@ -150,7 +152,8 @@ class MatrixScaling(ClassRecalibrator):
     -----
     As for `VectorScaling`, `transform` takes logits if logits were fitted, and probabilities if these were. The
     function is convex. Newton's method takes time O(n m^4) a step and memory O(n m + m^4); from 32 classes on it is
-    L-BFGS, in O(n m^2) a step and memory O(n m + m^2). m (m + 1) parameters want some thousand samples for ten classes.
+    L-BFGS, in O(n m^2) a step and memory O(n m + m^2), which for a hundred classes often ends before the optimum.
+    m (m + 1) parameters want some thousand samples for ten classes.
     Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
@@ -203,7 +206,7 @@ class MatrixScaling(ClassRecalibrator):
         penalty[:, m] = second / m
         model = Full(self._scores(given), given.labels, given.weight, penalty)
         found = multinomial(model)
-        warn_if_all_are_right(self, given, model.logits(found.parameters))
+        warn_of_fit(self, given, found, model.logits(found.parameters))
         self.weights_, self.intercept_ = found.parameters[:, :m], found.parameters[:, m]
         errors = found.standard_errors
         self.weights_standard_error_ = None if errors is None else errors[:, :m]
@@ -243,7 +246,7 @@ class DirichletCalibration(MatrixScaling):
 
     Warns
     -----
-    SeparationWarning, ProbabilityFloorWarning
+    SeparationWarning, ProbabilityFloorWarning, ConvergenceWarning
         As `VectorScaling`.
 
     See Also

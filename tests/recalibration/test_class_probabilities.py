@@ -32,6 +32,7 @@ from kcalib.recalibration import (
     _multinomial,
 )
 from kcalib.recalibration._recalibrator import ClassRecalibrator
+from kcalib.solvers import ConvergenceWarning
 
 OF_CLASSES = [
     value
@@ -208,15 +209,31 @@ def one_against_others(q: np.ndarray) -> np.ndarray:
 
 
 def test_platt_as_scikit_learn():
-    calibration = pytest.importorskip("sklearn.calibration")
-    y, _, logits = overconfident(400, 2, seed=1)
-    scores = logits[:, 1] - logits[:, 0]
-    theirs = calibration._SigmoidCalibration().fit(scores, y)  # a sigmoid of -(a s + b)
-    scaling = PlattScaling().fit(y, scores, from_logits=True)
-    # Theirs stops at a gradient of 1e-6.
-    assert scaling.slope_[0] == pytest.approx(-theirs.a_, rel=1e-5)
-    assert scaling.intercept_[0] == pytest.approx(-theirs.b_, abs=1e-5)
-    assert np.allclose(scaling.transform(scores, from_logits=True), special.expit(scores), atol=0.5)
+    """Of a model with logits, which both take for scores."""
+    pytest.importorskip("sklearn", minversion="1.6")
+    from sklearn import calibration, frozen, linear_model
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 3))
+    y = (rng.uniform(size=400) < special.expit(x[:, 0] - 0.5)).astype(int)
+    model = linear_model.LogisticRegression(C=100.0).fit(x[:30], y[:30])
+    theirs = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(model), method="sigmoid").fit(x, y)
+    ours = PlattScaling().fit_transform(y, model.decision_function(x), from_logits=True)
+    # Theirs stops at a gradient of 1e-6 or so.
+    assert np.allclose(ours, theirs.predict_proba(x)[:, 1], atol=1e-5)
+
+
+def test_isotonic_as_a_calibrated_classifier_of_scikit_learn():
+    """Three classes, each against the others, divided by their sum."""
+    pytest.importorskip("sklearn", minversion="1.6")
+    from sklearn import calibration, datasets, frozen, naive_bayes
+
+    x, y = datasets.load_iris(return_X_y=True)
+    x = x[:, :2]
+    model = naive_bayes.GaussianNB().fit(x[::3], y[::3])
+    theirs = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(model), method="isotonic").fit(x, y)
+    ours = IsotonicCalibration(smoothing=0.0).fit_transform(y, model.predict_proba(x))
+    assert np.allclose(ours, theirs.predict_proba(x), atol=1e-12)
 
 
 def literal_platt(y, p, k):
@@ -437,6 +454,14 @@ def literal_complex(theta, z, y, first, second):
     losses = np.log(np.sum(np.exp(logits), axis=1)) - logits[np.arange(len(y)), y]
     off = theta[:, :m] - np.diag(np.diag(theta[:, :m]))
     return np.mean(losses) + first * np.sum(off**2) / (m * (m - 1)) + second * np.sum(theta[:, m] ** 2) / m
+
+
+def test_an_optimum_that_is_not_reached(monkeypatch):
+    monkeypatch.setattr(_multinomial, "MOST_FOR_NEWTON", 0)
+    monkeypatch.setattr(_multinomial, "MOST_STEPS", 2)
+    y, p, _ = overconfident(100, 3)
+    with pytest.warns(ConvergenceWarning, match="DirichletCalibration stopped before its optimum, after 2 steps; with"):
+        assert not DirichletCalibration().fit(y, p).converged_
 
 
 def test_matrix_scaling_as_scikit_learn():

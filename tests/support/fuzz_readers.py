@@ -678,7 +678,6 @@ def main() -> None:
         counts, findings, known["next"] = campaign(given.folder, most, kinds=kinds, begin=known["next"])
         known["counts"] = dict(sorted((Counter(known["counts"]) + counts).items()))
         known["findings"] |= findings
-        known["seconds"] = known.get("seconds", 0.0) + time.monotonic() - start
         record.write_text(json.dumps(known, indent=1))
     print(f"kcalib {kcalib.__version__}: {known['next']} inputs, {time.monotonic() - start:.0f} s in this run")
     for name, count in known["counts"].items():

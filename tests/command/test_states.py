@@ -265,7 +265,6 @@ def test_remedies_in_words_of_the_command(folder, capsys, data):
     for options, message in (
         (["none.npz"], "none.npz: there are no rows, expected one for each sample"),
         (["one.npz"], "one.npz: the SKCE needs at least 2 samples, and there is 1; add more"),
-        (["same.npz"], "finds no length scale; give one by --bandwidth"),
         (["large.npz"], "for logits pass --from-logits, for rounding errors clip"),
         (["words.npz"], "(in an .npz file: an array `classes`)"),
     ):
@@ -279,6 +278,9 @@ def test_remedies_in_words_of_the_command(folder, capsys, data):
     assert "--lens class-wise is 8, expected" in usage_error(
         capsys, "evaluate", "all.npz", "--stream", "--lens", "class-wise:8"
     ).replace("the column of ", "")
+    ran("evaluate", "same.npz", "--stream", "--resamples", "0", "--json")
+    source = numbers(capsys.readouterr().out)["skce"]["bandwidth_source"]
+    assert source == "no median: the first 2000 predictions are identical"
     ran("evaluate", "same.npz", "--stream", "--resamples", "9", "--bandwidth", "0.5", "--json")
     assert numbers(capsys.readouterr().out)["skce"]["kernel"] == "Exponential(bandwidth=0.5)"
     ran("evaluate", "all.npz", "--method", "block", "--bandwidth", "0.5", "--json")

@@ -58,7 +58,7 @@ def write_whole(path: Any, data: bytes) -> None:
         raise ValueError(f"{printable(os.fspath(path))} is a folder, expected the name of a file")
     if target.exists() and not target.is_file():  # it would be replaced, too
         raise ValueError(f"{printable(os.fspath(path))} is a device or a pipe, expected the name of a file")
-    _remove_unfinished(target)
+    remove_unfinished(target)
     beside = None
     try:
         descriptor, beside = _begun(target)
@@ -98,7 +98,7 @@ def _locked(descriptor: int) -> bool | None:
     return True
 
 
-def _remove_unfinished(target: Path) -> None:
+def remove_unfinished(target: Path) -> None:
     """Remove what killed processes have left beside the file; what a living one is writing is locked."""
     for beside in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
         with contextlib.suppress(OSError):

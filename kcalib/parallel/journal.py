@@ -24,12 +24,14 @@ import os
 import secrets
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from kcalib._backend.files import UNFINISHED, remove_unfinished
 from kcalib.parallel.work import Sums
 
 try:
@@ -93,10 +95,12 @@ class Journal:
                 "which you may write"
             ) from None
         try:
-            self._lock()
+            self._lock(self._file)
+            remove_unfinished(Path(self.path))
             self._read()
         except BaseException:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
             raise
 
     def check(self, header: dict[str, str]) -> None:
@@ -169,14 +173,15 @@ class Journal:
         with contextlib.suppress(OSError, ValueError):
             self._file.flush()
             os.fsync(self._file.fileno())
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a record that could not be written: the call has said so
+            self._file.close()
 
-    def _lock(self) -> None:
+    def _lock(self, file: BinaryIO) -> None:
         """Refuse a file that another process writes, where the file system can tell."""
         if fcntl is None:
             return
         try:
-            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise JournalError(
                 f"the journal {self.path} is in use by another process; wait for it, or end it"
@@ -191,7 +196,9 @@ class Journal:
             raise JournalError(f"{self.path} is not a journal of kcalib; name a file that is not there yet")
         if len(start) < len(MAGIC):
             self._file.seek(0)
-            self._file.write(MAGIC)
+            with self._writing():
+                self._file.write(MAGIC)
+                self._file.flush()
         end = len(MAGIC)
         try:
             while (found := self._record()) is not None:
@@ -251,19 +258,36 @@ class Journal:
         return len(record)
 
     def _write(self, record: bytes) -> None:
-        self._file.write(record)
-        self._file.flush()
-        if time.monotonic() - self._synced > SYNC_SECONDS:
-            os.fsync(self._file.fileno())
-            self._synced = time.monotonic()
+        with self._writing():
+            self._file.write(record)
+            self._file.flush()
+            if time.monotonic() - self._synced > SYNC_SECONDS:
+                os.fsync(self._file.fileno())
+                self._synced = time.monotonic()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the system says of a full disk, with the file's name and what is left."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the journal {self.path} cannot be written: {error.strerror}; it keeps the tiles that it has, and the "
+                "same call goes on from there when there is room",
+            ) from None
 
     def _rewrite(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
         """Write the file anew, with what counts, and the state of the sweep at hand, whose place is returned.
 
         The old file stays until then.
         """
+        with self._writing():
+            return self._replace(current, state, waiting)
+
+    def _replace(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
         places: dict[str, int] = {}
-        beside = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}.part")
+        beside = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}{UNFINISHED}")
         try:
             file: BinaryIO = open(beside, "w+b")  # noqa: SIM115
             file.write(MAGIC)
@@ -277,6 +301,7 @@ class Journal:
                     file.write(_record_of({"tile": [key, tile]}, sums))
             file.flush()
             os.fsync(file.fileno())
+            self._lock(file)
             os.replace(beside, self.path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -284,7 +309,6 @@ class Journal:
             raise
         self._file.close()
         self._file = file
-        self._lock()
         for key, place in places.items():
             self._sweeps[key].place = place
         self._outdated = 0

@@ -305,6 +305,37 @@ def test_any_byte_may_be_lost(tmp_path):
         assert numbers(skce(Serial(journal=path, tile_size=SIZE))) == one
 
 
+@pytest.mark.parametrize("room", [journal.ROOM, 100], ids=["appended", "rewritten"])
+@pytest.mark.parametrize("step", [911, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_disk_that_is_full_at_any_byte_keeps_the_tiles(tmp_path, monkeypatch, step, room):
+    """One sentence names the journal; with room again the call goes on to the same bits, and nothing else is left."""
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(journal, "ROOM", room)
+    path, y_p = tmp_path / "run.journal", problem(600)
+    one, most = numbers(skce(y_p=y_p)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert numbers(skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)) == one
+    size = path.stat().st_size
+    for k in [*range(0, size, step), size - 1]:
+        path.unlink(missing_ok=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (k, most[1]))
+        try:
+            with pytest.raises(OSError, match="^[^\n]*the journal .*run.journal cannot be written: File too large; it"):
+                skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        assert [file.name for file in tmp_path.iterdir()] == ["run.journal"] and path.stat().st_size <= k
+        if k % 5 == 0 or k == size - 1:
+            assert numbers(skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)) == one
+
+
+def test_what_a_killed_process_left_beside_a_journal_is_removed(tmp_path):
+    left, other = tmp_path / ".run.journal.0123456789ab.part", tmp_path / ".other.journal.0123456789ab.part"
+    left.touch()
+    other.touch()
+    Journal(tmp_path / "run.journal").close()
+    assert not left.exists() and other.exists()
+
+
 SCRIPT = """
 import sys
 import numpy as np

@@ -12,6 +12,12 @@
 
 #include "sweep.h"
 
+// Operations; some 20 microseconds with AVX-512, as waking a thread. Builds with sanitizers have 1 here, so that few
+// samples are shared out, too.
+#ifndef KCALIB_WORTH_A_THREAD
+#define KCALIB_WORTH_A_THREAD 5e5
+#endif
+
 namespace kcalib {
 
 // An OpenMP runtime does not survive fork(): its child would wait for threads that no
@@ -34,8 +40,7 @@ inline int team_size(const Run& run, long tasks, double work) {
 #ifdef _OPENMP
   if (forked.load() || omp_in_parallel()) return 1;
 #endif
-  constexpr double WORTH_A_THREAD = 5e5;  // some 20 microseconds with AVX-512, as waking a thread
-  const double useful = std::min(double(tasks), work / WORTH_A_THREAD);
+  const double useful = std::min(double(tasks), work / (KCALIB_WORTH_A_THREAD));
   return int(std::max(1.0, std::min(double(run.threads), useful)));
 }
 

@@ -129,6 +129,8 @@ def child(call: Call, folder: Path, ready: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Python throws away what is raised in a callback of its garbage collector: an interrupt, too, now and then.
+        sys.unraisablehook = lambda ignored: os._exit(0 if ignored.exc_type is KeyboardInterrupt else 1)
         os.write(ready, b".")
         while True:
             call(folder)

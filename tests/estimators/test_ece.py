@@ -722,3 +722,15 @@ def test_divergence_of_what_was_impossible_is_infinite():
 def test_distances_that_are_none_are_refused(distance):
     with pytest.raises(ValueError, match="`distance` returned an array of shape .* expected one number >= 0"):
         kcalib.canonical_ece([0, 1, 1], [[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]], distance=distance)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_cell_that_several_tasks_add_up(threads):
+    """Beyond a quarter of a million entries a cell's residuals are summed in parts."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(40), size=20_000)
+    y, w = rng.integers(40, size=20_000), rng.uniform(size=20_000)
+    residuals = w[:, None] * (np.eye(40)[y] - p)
+    expected = np.abs(residuals.sum(axis=0)).sum() / 2 / w.sum()
+    found = kcalib.canonical_ece(y, p, n_bins=1, sample_weight=w, norm="l1", threads=threads)
+    assert found == pytest.approx(expected, rel=1e-12)

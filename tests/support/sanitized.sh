@@ -49,7 +49,7 @@ fi
 # Left out: compilers and other processes, which would have the sanitizers, too; phases of 1e9 turns, whose last digits
 # depend on which operations are fused.
 found=0
-"$python" -P -m pytest -q -p no:cacheprovider \
+"$python" -P -m pytest -q -n auto -p no:cacheprovider \
   -k 'not emulated and not cuda and not fork and not processes and not interrupt and not large_phases' "$@" || found=1
 unset LD_PRELOAD
 for report in "$folder"/report*; do

@@ -26,13 +26,32 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without another site
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "numpydoc",
 ]
-exclude_patterns = ["_build", "scripts"]
+exclude_patterns = ["_build", "scripts", "gallery", "shell"]
+# The prompts of examples are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "filename_pattern": "plot_",
+    "abort_on_example_error": True,
+    "show_memory": False,
+    "download_all_examples": False,
+    "plot_gallery": "True",
+}
 templates_path = ["_templates"]
 html_theme = "furo"
 html_title = f"kcalib {release}"
 html_static_path = ["_static"]
+html_css_files = ["kcalib.css"]
+html_logo = None
+html_show_sourcelink = True
 pygments_style = "friendly"
 
 # `skce` and `Exponential` in docstrings are links; the names of parameters are not.

@@ -19,6 +19,7 @@ from kcalib._backend.options import check_choice
 from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib.lenses import Canonical
+from kcalib.report import laws
 from kcalib.report.summary import Summarized, Summary, aligned
 
 __all__ = [
@@ -161,6 +162,30 @@ class CalibrationTestResult(Summarized):
 
     def _brief(self) -> str:
         return f"p-value {self.pvalue:.2g}, {self.method}"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the law of the statistic under calibration, as draws have found it, and the observed statistic.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default the axes of a new figure that pyplot does not know.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        ValueError
+            If the test had no draws.
+        """
+        if self.null_quantiles is None:
+            raise ValueError(f"the {self.method} test has no draws to show; use method='exact' or 'features'")
+        return laws.draw_law(self, ax)
 
     def confidence_interval(self, confidence_level: float = 0.95, alternative: str = "two-sided") -> ConfidenceInterval:
         """Confidence interval of the calibration error that `estimate` estimates.
@@ -340,6 +365,26 @@ class Comparison(Summarized):
     operator_reason: str | None  #: and why that one; with `parallel` who computed how many tiles, of all models
     threads: int | None  #: threads used at most; None where no operator has any
     seconds: float  #: wall time
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the value of each model with its interval, the best one above.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default the axes of a new figure that pyplot does not know.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        """
+        return laws.draw_intervals(self, ax)
 
     def model(self, name: str) -> ModelValue:
         """The model called `name`.

@@ -1,6 +1,6 @@
 """Pictures of results that need no samples: the law of a test, and the intervals of a comparison.
 
-Pages (`evaluations`, the command's `report`) show them as `page.svg`.
+`CalibrationTestResult.plot` and `Comparison.plot` draw them, and pages show them as `page.svg`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare
+from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare, require_matplotlib
 
 UPPER = 0.95  # of calibrated models are below this mark
 
 
-def draw_law(test: Any) -> Any:
-    """What the statistic of calibrated models is, by the draws of a test, and where the observed one lies."""
-    figure, axes = _figure(6.2, 2.1)
+def draw_law(test: Any, axes: Any = None) -> Any:
+    """What the statistic of calibrated models is, by the draws of a test, and where the observed one lies: the axes."""
+    axes = _axes(6.2, 2.1) if axes is None else axes
     tones = Tones.of(axes)
     quantiles = np.asarray(test.null_quantiles)[::2]
     share = 1 / (len(quantiles) - 1)
@@ -37,13 +37,13 @@ def draw_law(test: Any) -> Any:
     margin = 0.04 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), yticks=[], xlabel="statistic")
     bare(axes, tones)
-    return figure
+    return axes
 
 
-def draw_intervals(comparison: Any) -> Any:
-    """The value of each model with its interval, best first."""
+def draw_intervals(comparison: Any, axes: Any = None) -> Any:
+    """The value of each model with its interval, best first: the axes."""
     names = comparison.ranking
-    figure, axes = _figure(6.2, 0.75 + 0.3 * len(names))
+    axes = _axes(6.2, 0.75 + 0.3 * len(names)) if axes is None else axes
     tones = Tones.of(axes)
     for row, name in enumerate(names):
         model = comparison.model(name)
@@ -52,13 +52,14 @@ def draw_intervals(comparison: Any) -> Any:
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=comparison.metric)
     bare(axes, tones)
-    return figure
+    return axes
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def _axes(width: float, height: float) -> Any:
+    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+    return figure.add_subplot()

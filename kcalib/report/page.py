@@ -87,7 +87,7 @@ def preformatted(text: str) -> str:
 
 
 def svg(draw: Callable[[], Any], label: str) -> str:
-    """The figure that `draw` returns, as a part of the page; `label` is read to those who do not see it."""
+    """The figure of what `draw` returns, as a part of the page; `label` is read to those who do not see it."""
     require_matplotlib()
     import matplotlib
     import matplotlib.style
@@ -99,7 +99,7 @@ def svg(draw: Callable[[], Any], label: str) -> str:
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        draw().savefig(picture, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        draw().figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = picture.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)

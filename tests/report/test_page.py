@@ -208,3 +208,22 @@ def test_errors_leave_no_page(folder, capsys, arguments, code, message):
 
 def test_the_exit_code_of_a_miscalibrated_model(folder, capsys):
     report(capsys, "sure.npz", "--fail-if-miscalibrated", "--method", "features", "--plot-classes", "0", code=3)
+
+
+def test_results_draw_themselves():
+    """The law beside the statistic, which is beyond it for a model that is far too sure; models in their order."""
+    result = kcalib.calibration_test(*problem(power=4.0), method="exact")
+    axes = result.plot()
+    (law,) = (patch for patch in axes.patches if hasattr(patch, "get_data"))
+    values, edges, _ = law.get_data()
+    assert np.sum(values * np.diff(edges)) == pytest.approx(1)
+    assert (edges[0], edges[-1]) == (result.null_quantiles[0], result.null_quantiles[-1])
+    marks = sorted(line.get_xdata()[0] for line in axes.lines)
+    assert marks == pytest.approx([result.null_quantiles[38], result.statistic])
+    y, p = problem()
+    with pytest.raises(ValueError, match="the spectrum test has no draws to show"):
+        kcalib.calibration_test(y, p, method="spectrum").plot()
+    comparison = kcalib.compare(y, {"b": problem(power=3.0)[1], "a": p})
+    axes = comparison.plot()
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(comparison.ranking) == ["a", "b"]
+    assert [line.get_xdata()[0] for line in axes.lines[1::2]] == [comparison.model(name).value for name in "ab"]

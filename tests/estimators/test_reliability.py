@@ -416,3 +416,11 @@ def test_bins_that_draws_leave_empty_have_a_band():
 def test_resampling_is_refused_where_there_is_nothing_to_draw(options, error, message):
     with pytest.raises(error, match=message):
         kcalib.reliability(*binary_problem(30), **BINARY, **options)
+
+
+def test_the_fewest_draws_of_a_band_are_its_limits():
+    """Of 39 the least and the largest have 2.5 % beyond them each, for bins that all draws hold."""
+    y, p = binary_problem(150)
+    options = {"n_bins": 2, "resample_predictions": True, "seed": 0, **BINARY}
+    few = kcalib.reliability(y, p, n_resamples=39, **options).consistency_band
+    assert np.all(few.low > 0.05) and np.all(few.high < 0.95)

@@ -1210,3 +1210,13 @@ def test_what_other_labels_would_do_is_the_same_in_blocks(monkeypatch, shared):
     wide = [rng.dirichlet([5, 5, 5], size=n) for _ in range(2)]
     nothing, read = found(7, wide)
     assert nothing == {} and len(read) < 13
+
+
+def test_the_fewest_replicates_of_a_limit():
+    """Of 39 replicates one on either side is 2.5 % of 40."""
+    y, models = three_models(60)
+    assert kcalib.compare(y, models, metric="ece", n_resamples=39).n_resamples == 39
+    with pytest.raises(ValueError, match="`n_resamples` is 38, expected an integer between 39 and .* level 0.95"):
+        kcalib.compare(y, models, metric="ece", n_resamples=38)
+    with pytest.raises(ValueError, match="`n_resamples` is 198, expected an integer between 199 and .* level 0.99"):
+        kcalib.compare(y, models, metric="ece", n_resamples=198, confidence_level=0.99)

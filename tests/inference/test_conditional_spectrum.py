@@ -12,9 +12,10 @@ from problems import binomial_bounds, draw_labels, psd_matrix
 
 import kcalib
 from kcalib._input.labels import prepare
+from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference.conditional_spectrum import conditional
+from kcalib.inference.conditional_spectrum import Vectors, conditional
 from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential
@@ -180,3 +181,17 @@ def test_a_rest_of_one_eigenvalue_is_a_chi_square_variable_whatever_its_root_is_
     assert law.degrees_of_freedom == pytest.approx((1.0, 1.0), rel=1e-12) and min(law.degrees_of_freedom) >= 1
     # A third cumulant that is too large for the variance is cut to that of one degree of freedom.
     assert min(Eigenvalues(np.array([2.0]), squares, 3 * squares**1.5, squares**2).law().degrees_of_freedom) >= 1
+
+
+def test_no_digits_are_lost_where_predictions_are_saturated():
+    """What the largest probability's column has: sqrt(p) (1 - p) of the likely label, in extended precision."""
+    errors = 10.0 ** -np.arange(4, 14)
+    p = np.stack([errors / 3, 1 - errors, 2 * errors / 3], axis=1)
+    task = Task(prepare(np.zeros(10, dtype=int), p), PairOptions(Exponential(bandwidth=0.5)))
+    roots = Vectors(finite_law(task.data, task.packed))
+    likely = np.tile([[0.0], [1.0], [0.0]], (10, 1))
+    others = p[:, 0].astype(np.longdouble) + p[:, 2]
+    assert np.allclose(roots.forth(likely)[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
+    assert np.allclose(roots.forth(likely)[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
+    back = roots.back(likely).reshape(10, 3)  # the transpose
+    assert np.allclose(back[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)

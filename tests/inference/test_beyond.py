@@ -151,3 +151,22 @@ def test_features_say_where_the_number_is_from():
     y = np.where(rng.uniform(size=6000) < 0.01, 0, p.argmax(axis=1))
     confident = kcalib.calibration_test(y, p, method="features", seed=0)
     assert (confident.pvalue, confident.pvalue_from) == (0.005, "draws")
+
+
+@pytest.mark.parametrize("name", ["normal", "Poisson", "classes"])
+def test_weights_count_twice_in_the_law_of_features(name):
+    """An entry of H has the weights of both samples, its variance their squares."""
+    rng = np.random.default_rng(5)
+    means, kernel = rng.uniform(1, 4, size=60), Exponential(bandwidth=1.0)
+    weight = np.where(np.arange(60) < 20, 3.0, 1e-9)  # a third of the rows, which stand for all
+    found = []
+    for rows, w in ((slice(None), weight), (slice(20), None)):
+        if name == "classes":
+            p = np.random.default_rng(6).dirichlet(np.ones(3), size=60)[rows]
+            data, target = prepare(np.zeros(len(p), dtype=int), p, sample_weight=w), None
+        else:
+            prediction = Poisson(means[rows]) if name == "Poisson" else Normal(means[rows], 0.5 + means[rows] / 4)
+            data, target = prepare(np.ones(prediction.n), prediction, sample_weight=w), kernel
+        problem = feature_problem(data, kernel, target, n_columns=16, seed=0)
+        found.append(limit_law(of_rows(problem, 21), 3.0).var)
+    assert found[0] == pytest.approx(3.0**4 * (20 / 60) ** 2 * found[1], rel=1e-6)

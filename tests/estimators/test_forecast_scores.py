@@ -436,6 +436,7 @@ def test_quantile_calibration_by_hand():
     assert (curve.seed, curve.n_samples, curve.confidence_level, curve.simultaneous) == (None, 4, 0.95, False)
     assert "n_levels=3" in repr(curve)
     assert kcalib.quantile_calibration(y, atoms(np.zeros((4, 2)))).seed == 0
+    assert kcalib.quantile_calibration(np.arange(4), Poisson(np.ones(4)), seed=3).seed == 3
 
 
 @pytest.mark.parametrize("n", [1, 7, 50, 1000])

@@ -777,3 +777,13 @@ def test_ties_of_identical_predictions_count(errors):
     as_large = sum(round(1000 * one.pvalue) - 1 for one in found if one.pvalue > 1e-3)
     low, high = scipy.stats.binom.interval(1 - 1e-6, count, expected)
     assert low <= as_large <= high
+
+
+def test_blocks_of_kernels_that_are_not_one_on_the_diagonal():
+    """The law has E H_ii, which a linear kernel multiplies by |p|^2; a scale of the kernel is no evidence."""
+    y, p = softmax_problem(60, 3)
+    pvalues = [
+        kcalib.calibration_test(y, p, method="block", kernel=kernel, seed=0).pvalue
+        for kernel in (Linear(), 3.0 * Linear(), Linear() + Exponential(bandwidth=0.5))
+    ]
+    assert pvalues[1] == pytest.approx(pvalues[0], rel=1e-9) and 0.001 < pvalues[2] < 1

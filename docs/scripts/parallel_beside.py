@@ -4,7 +4,8 @@
     python docs/scripts/parallel_beside.py interrupted [--samples 1e6] [--stop-after 120]
 
 `scaling` takes turns: the same call on one machine, in tiles, and on pools of one and of two processes that run,
-each of one thread. `interrupted` makes a call in a process of its own, ends it by SIGKILL, and calls again.
+each of one thread. Where other programs run, processor time says more than time: it is that of this process and of the
+pool's, without waiting. `interrupted` makes a call in a process of its own, ends it by SIGKILL, and calls again.
 """
 
 from __future__ import annotations
@@ -34,6 +35,16 @@ def predictions(n):
     return y, p
 
 
+def processor_time(pids):
+    """Seconds that this process and those were on a processor (Linux)."""
+    nanoseconds = 0
+    for pid in pids:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+                nanoseconds += int(file.read().split()[0])
+    return time.process_time() + nanoseconds / 1e9
+
+
 def scaling(n, repetitions):
     y, p = predictions(n)
     pools = {workers: ProcessPoolExecutor(workers) for workers in (1, 2)}
@@ -43,21 +54,28 @@ def scaling(n, repetitions):
         **{f"pool, {k} x 1 thread": {"parallel": Executor(pool, threads=1)} for k, pool in pools.items()},
         "one machine, 2 threads": {"threads": 2},
     }
-    seconds = {way: [] for way in ways}
+    seconds, used = {way: [] for way in ways}, {way: [] for way in ways}
     values = {}
     for repetition in range(repetitions + 1):  # the first starts processes
         for way, options in ways.items():
-            start = time.perf_counter()
+            pids = [pid for pool in pools.values() for pid in pool._processes or ()]
+            start, before = time.perf_counter(), processor_time(pids)
             values[way] = kcalib.skce(y, p, kernel=KERNEL, **options)
             if repetition:
                 seconds[way].append(time.perf_counter() - start)
+                used[way].append(processor_time(pids) - before)
     for pool in pools.values():
         pool.shutdown()
     print(f"{n:,} samples, {M} classes, {KERNEL}; medians of {repetitions} turns, {os.cpu_count()} CPUs")
     one = statistics.median(seconds["one machine, 1 thread"])
+    first = used["one machine, 1 thread"]
     for way, taken in seconds.items():
-        median = statistics.median(taken)
-        print(f"{way:24} {median:7.3f} s  {one / median:5.2f} times one thread  value {values[way].hex()}")
+        median, beside = (
+            statistics.median(taken),
+            statistics.median(a / b for a, b in zip(used[way], first, strict=True)),
+        )
+        of_processors = f"processors {statistics.median(used[way]):6.3f} s, {100 * (beside - 1):+5.1f} %"
+        print(f"{way:24} {median:7.3f} s  {one / median:5.2f} times  {of_processors}  value {values[way].hex()}")
 
 
 def call(n, journal, start):

@@ -56,7 +56,7 @@ pygments_style = "friendly"
 
 # `skce` and `Exponential` in docstrings are links; the names of parameters are not.
 default_role = "py:obj"
-nitpick_ignore_regex = [("py:obj", r"[a-z_]+(\(\))?")]
+nitpick_ignore_regex = [("py:obj", r"[a-z_]+(\(\))?"), ("py:obj", r"sklearn\..*")]
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
@@ -86,9 +86,8 @@ RESULTS = (
 )  # fmt: skip
 # What methods do is called by the functions that take them, not by users.
 CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"
-OF_SKLEARN = r"\.set_(fit|score)_request$"
 OF_EVIDENTLY = r"evidently\.Calibration$"  # its signature is not known without evidently
-EXCLUDED = (r"\._", OF_SKLEARN, OF_EVIDENTLY, CALLED_INSIDE)
+EXCLUDED = (r"\._", OF_EVIDENTLY, CALLED_INSIDE)
 numpydoc_validation_exclude = {*EXCLUDED, *(rf"\.{name}(\.|$)" for name in RESULTS)}
 
 

@@ -18,7 +18,7 @@ __all__ = ["ProbabilityRecalibrator"]
 class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
     """Recalibration of predicted probabilities, as a classifier whose features are the predictions.
 
-    For predictions that a model has made, here or elsewhere, and as the last step of a `Pipeline` after a transformer
+    For predictions that a model has made, here or elsewhere, and as the last step of a ``Pipeline`` after a transformer
     that predicts. A classifier of scikit-learn and its recalibration in one are a `RecalibratedClassifier`.
 
     Parameters

@@ -63,8 +63,9 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     Returns
     -------
     scorer
-        A callable with the arguments ``(estimator, X, y)``, for `cross_val_score`, `cross_validate`, `GridSearchCV` and
-        the like. With metadata routing ``set_score_request(sample_weight=True)`` asks for the sample weights.
+        A callable with the arguments ``(estimator, X, y)``, for ``cross_val_score``, ``cross_validate``,
+        ``GridSearchCV`` and the like. With metadata routing ``set_score_request(sample_weight=True)`` asks for
+        sample weights.
 
     Raises
     ------

@@ -4,9 +4,9 @@
 #
 #     tests/support/sanitized.sh FOLDER [arguments of pytest]
 #
-# FOLDER, which is made, gets the build; a later call builds there what has changed. PYTHON is the interpreter, which
-# has pip, kcalib's dependencies and pytest (default: python3), CXX the compiler (c++). Ends with 1 where a test fails
-# or a sanitizer finds something, which it says on standard error, with 0 where it finds nothing or is not installed.
+# FOLDER, which is made, gets the build. PYTHON is the interpreter, which has pip, kcalib's dependencies, pytest and
+# pytest-xdist (default: python3), CXX the compiler (c++). Ends with 1 where a test fails or a sanitizer finds something,
+# which it says on standard error, with 0 where it finds nothing or is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$(mkdir -p "$1" && cd "$1" && pwd)

@@ -73,6 +73,15 @@ def test_labels_have_names_and_artifacts_options(run):
     assert found.artifacts["kcalib_evaluation"].content["level"] == 0.01
 
 
+def test_a_model_is_a_function_that_returns_rows(run):
+    y, p = samples(3)
+    data = pd.DataFrame({"y": y, "x": p[:, 0]})
+    found = mlflow.models.evaluate(
+        model=lambda X: pd.Series(list(p)), data=data, targets="y", extra_metrics=[metric("brier_score")]
+    )
+    assert found.metrics["brier_score"] == pytest.approx(kcalib.brier_score(y, p), rel=1e-12)
+
+
 def test_a_single_row_is_not_a_number():
     assert math.isnan(metric().eval_fn(pd.Series([0.5]), pd.Series([1])))
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import oracle
 import pytest
+from few_events import FEW_EVENTS
 from hard_laws import LAWS, drawn_labels
 from intervals import tempered
 
@@ -95,6 +96,7 @@ def test_above_a_thousandth_the_law_is_gamma():
     assert found.pvalue > 1e-3 and "gamma law" in found.null_law
 
 
+@FEW_EVENTS
 def test_events_that_never_happen():
     """Under calibration the variance is of the size of 1e-234: cubes and fourth powers have a unit of their own."""
     p = 10.0 ** -np.array([264, 81, 157, 133, 185, 205, 308, 151])

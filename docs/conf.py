@@ -6,6 +6,8 @@ Nothing is fetched while building. Needs an installed kcalib with the extra `doc
 from __future__ import annotations
 
 import dataclasses
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -50,8 +52,11 @@ html_theme = "furo"
 html_title = f"kcalib {release}"
 html_static_path = ["_static"]
 html_css_files = ["kcalib.css"]
-html_logo = None
-html_show_sourcelink = True
+# "Edit this page" links to the repository that pyproject.toml names; without one there is no such link.
+_project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+html_theme_options: dict[str, Any] = {}
+if (repository := _project.get("urls", {}).get("Repository")) is not None:
+    html_theme_options = {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
 pygments_style = "friendly"
 
 # `skce` and `Exponential` in docstrings are links; the names of parameters are not.

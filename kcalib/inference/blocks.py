@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import scipy
 
+from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._input.data import Data
 from kcalib._packing import Packed
@@ -280,7 +281,8 @@ def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replica
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
     again = like(operator, drawn.problem)
     pairs, sums = block_estimates(again, 2), again.block_sums(size)
-    unit = math.ldexp(0.5, math.frexp(max(float(abs(pairs).max()), float(abs(sums).max())))[1])  # a power of 2
+    largest = max(float(arrays.namespace(found).max(abs(found))) for found in (pairs, sums))
+    unit = math.ldexp(0.5, math.frexp(largest)[1])  # a power of 2
     pairs, sums = pairs / unit, sums / unit
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))
     trace = statistics.total(diagonal(drawn.problem, operator.threads or 1)[:used])

@@ -25,7 +25,19 @@ from kcalib._backend import arrays
 from kcalib._pairs import statistics
 from kcalib.distributions import poisson
 from kcalib.estimators import binning, forecast_quantities, scores
-from kcalib.recalibration import TemperatureScaling
+from kcalib.recalibration import (
+    BetaCalibration,
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MatrixScaling,
+    PlattScaling,
+    QuantileRecalibration,
+    ScaleCalibration,
+    TemperatureScaling,
+    VectorScaling,
+    VennAbers,
+)
 
 N = 250  # more than any result has numbers
 RNG = np.random.default_rng(0)
@@ -67,6 +79,11 @@ def tolerance(cupy: Any, rtol: float) -> float:
 
 Asarray = Callable[[np.ndarray], Any]
 # Families, and targets for each.
+OF_FORECASTS = (QuantileRecalibration, ScaleCalibration)
+REFUSED = (
+    BetaCalibration, DirichletCalibration, HistogramBinning, IsotonicCalibration, MatrixScaling, PlattScaling,
+    VectorScaling, VennAbers, *OF_FORECASTS,
+)  # fmt: skip
 FAMILIES: dict[str, tuple[Callable[[Asarray], D.Distribution], Any]] = {
     "normal": (lambda a: D.Normal(a(MEAN), a(SCALE)), MEAN + 1),
     "vectors": (lambda a: D.Normal(a(MEANS), a(SCALES)), MEANS + 1),
@@ -587,8 +604,17 @@ def test_every_public_name_is_expected_something_of():
     functions = {"as_distribution", "mmd_distance", "wasserstein_distance", "Components", "Distribution"}
     assert families | functions == set(D.__all__)
     of_temperatures = {"TemperatureScaling", "ProbabilityFloorWarning", "TemperatureBoundWarning"}
-    assert of_temperatures == set(kcalib.recalibration.__all__)
+    on_the_host = {cls.__name__ for cls in REFUSED} | {"Choice", "Recalibrator", "SeparationWarning", "choose"}
+    assert of_temperatures | on_the_host == set(kcalib.recalibration.__all__)
     assert {"Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
+
+
+@pytest.mark.parametrize("recalibrator", REFUSED)
+def test_recalibrators_that_need_the_host_say_so(cupy, recalibrator):
+    y, p = np.array([0, 1, 1, 0]), np.array([[0.7, 0.3], [0.2, 0.8], [0.4, 0.6], [0.9, 0.1]])
+    pred = D.Normal(cupy.asarray(p[:, 0]), cupy.asarray(p[:, 1])) if recalibrator in OF_FORECASTS else cupy.asarray(p)
+    with pytest.raises(NotImplementedError, match="NumPy|host|numpy"):
+        recalibrator().fit(cupy.asarray(y), pred)
 
 
 @pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.canonical_ece, kcalib.skce])

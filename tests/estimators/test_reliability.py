@@ -317,7 +317,7 @@ def test_plot_draws_the_numbers():
     intervals = [(s[0, 0], s[0, 1], s[1, 1]) for s in ax.collections[0].get_segments()]
     low, high = (limit[used] for limit in d.confidence_band)
     np.testing.assert_allclose(intervals, np.stack((d.confidence[used], low, high), axis=1))
-    np.testing.assert_allclose(ax.collections[1].get_offsets(), np.stack((d.confidence, d.frequency), axis=1)[used])
+    np.testing.assert_allclose(ax.collections[-1].get_offsets(), np.stack((d.confidence, d.frequency), axis=1)[used])
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
     assert texts == ["95 % consistency band, all bins at once", "95 % confidence interval, all bins at once"]
 

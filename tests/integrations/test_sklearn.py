@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils import check_array
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -399,15 +399,15 @@ def test_errors_of_recalibration() -> None:
     with pytest.raises(ValueError, match=r"y\[\d+\] is 1, not among `classes`, \[0, 2\]"):
         ProbabilityRecalibrator(classes=[0, 2]).fit(p, y)
     with pytest.raises(ValueError, match="class 1 has 1 of the 20 samples, fewer than the 5 folds"):
-        RecalibratedClassifier(GaussianNB()).fit(
-            x[:20], np.arange(20) == 3 if False else (np.arange(20) == 3).astype(int)
-        )
+        RecalibratedClassifier(GaussianNB()).fit(x[:20], (np.arange(20) == 3).astype(int))
     with pytest.raises(ValueError, match="y has samples of 1 class: "):
         RecalibratedClassifier(GaussianNB()).fit(x, np.zeros(300))
     with pytest.raises(TypeError, match="LinearRegression has neither predict_proba nor decision_function"):
         RecalibratedClassifier(LinearRegression(), cv=2).fit(x, y)
     with pytest.raises(ValueError, match=r"a part of the samples has none of the classes \[2\]; pass another cv="):
         RecalibratedClassifier(LinearSVC(), cv=KFold(3)).fit(x, np.r_[np.arange(200) % 2, np.full(100, 2)])
+    with pytest.raises(ValueError, match="SVC predicts 6 columns of 4 classes, .* decision_function_shape='ovr'"):
+        RecalibratedClassifier(SVC(decision_function_shape="ovo"), cv=2).fit(x[:40], np.arange(40) % 4)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -475,6 +475,20 @@ def test_display_of_one_class_by_a_lens(pyplot: Any) -> None:
     expected = kcalib.reliability(y, p, lens=ClassWise(1), binning="isotonic")
     np.testing.assert_array_equal(display.diagrams["model"].frequency, expected.frequency)
     assert display.histogram_ax_.get_xlabel() == "mean predicted probability"
+
+
+def test_display_of_logits_of_both_classes(pyplot: Any) -> None:
+    """A softmax is of differences: the other column counts."""
+    x, y = binary()
+    logits = np.random.default_rng(0).normal(size=(len(y), 2)) * 2 + x[:, :1]
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for column in (0, 1):
+        shown, expected = (
+            ReliabilityDisplay.from_predictions(y, given, pos_label=column, **options).diagrams["model"]
+            for given, options in ((logits, {"from_logits": True}), (p, {}))
+        )
+        np.testing.assert_allclose(shown.confidence, expected.confidence, rtol=1e-9)
+        np.testing.assert_array_equal(shown.frequency, expected.frequency)
 
 
 def test_errors_of_the_display(pyplot: Any) -> None:

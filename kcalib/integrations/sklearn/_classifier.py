@@ -299,6 +299,11 @@ def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray
         )
     p = np.asarray((estimator.decision_function if are_logits else estimator.predict_proba)(X))
     p = both_columns(p, are_logits) if are_logits else p
+    if p.shape[1] != len(estimator.classes_):
+        raise ValueError(
+            f"{type(estimator).__name__} predicts {p.shape[1]} columns of {len(estimator.classes_)} classes, expected "
+            "one for each; of support vector machines pass decision_function_shape='ovr'"
+        )
     place = np.searchsorted(classes, estimator.classes_)
     if not np.isin(estimator.classes_, classes).all():
         unknown = [one for one in estimator.classes_.tolist() if one not in classes]

@@ -219,7 +219,8 @@ class ReliabilityDisplay:
                 raise TypeError("`evaluation` is one result for several models, expected a dictionary by their names")
             evaluations = {next(iter(models)): evaluation}
         if pos_label is not None:
-            y_true, models = _of_class(pos_label, y_true, models, classes, lens)
+            are_logits = bool(options.get("from_logits", False))
+            y_true, models = _of_class(pos_label, y_true, models, classes, lens, are_logits)
             classes, lens = None, Canonical()
         diagrams = {
             one: reliability(y_true, p, lens=_lens_for(p) if lens is None else lens, classes=classes, **options)
@@ -329,9 +330,9 @@ def _lens_for(p: Any) -> Lens:
 
 
 def _of_class(
-    pos_label: Any, y_true: Any, models: dict[str, Any], classes: Any, lens: Lens | None
+    pos_label: Any, y_true: Any, models: dict[str, Any], classes: Any, lens: Lens | None, are_logits: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Whether a sample is of the class, and the probabilities that it is."""
+    """Whether a sample is of the class, and the probabilities that it is, or their log-odds."""
     y_true = np.asarray(y_true)
     known = np.unique(y_true) if classes is None else np.asarray(classes)
     if lens is not None:
@@ -344,5 +345,8 @@ def _of_class(
     of_class = {}
     for name, p in models.items():
         p = np.asarray(p)
-        of_class[name] = p[:, column] if p.ndim == 2 and p.shape[1] == 2 else p.reshape(-1)
+        if p.ndim < 2 or p.shape[1] == 1:
+            of_class[name] = p.reshape(-1)
+        else:
+            of_class[name] = p[:, column] - p[:, 1 - column] if are_logits else p[:, column]
     return y_true == pos_label, of_class

@@ -82,10 +82,10 @@ def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options:
         If matplotlib is missing.
     """
     y_true, y_pred = np.asarray(eval_df["target"]), _rows(eval_df["prediction"])
-    classes = {name: options[name] for name in ("classes", "lens") if name in options}
+    shared = {name: options[name] for name in ("classes", "from_logits", "lens", "n_bins") if name in options}
     return {
         "kcalib_evaluation": finite(asdict(kcalib.evaluate(y_true, y_pred, **options))),
-        "kcalib_reliability": kcalib.reliability(y_true, y_pred, **classes).plot().figure,
+        "kcalib_reliability": kcalib.reliability(y_true, y_pred, **shared).plot().figure,
     }
 
 

@@ -29,8 +29,8 @@ class Calibration(SingleValueMetric):
     Raises
     ------
     ValueError
-        In a report: if there is no measure of that name, or if the data definition has no such classification, or one
-        without probabilities.
+        In a report: if there is no measure of that name; if the data definition has no such classification, or one
+        without probabilities; if a binary one has two labels beside ``pos_label``.
 
     Examples
     --------
@@ -70,6 +70,12 @@ class CalibrationCalculation(SingleValueCalculation[Calibration]):
         frame, probabilities = data.as_dataframe(), columns.prediction_probas
         y_true = frame[columns.target].to_numpy()
         if isinstance(probabilities, str):
+            others = [label for label in dict.fromkeys(y_true.tolist()) if label != columns.pos_label]
+            if len(others) > 1:
+                raise ValueError(
+                    f"column {columns.target!r} has the labels {others[0]!r} and {others[1]!r} beside the positive "
+                    f"{columns.pos_label!r}; pass pos_label= to BinaryClassification, or a MulticlassClassification"
+                )
             return measure((y_true == columns.pos_label).astype(np.int64), frame[probabilities].to_numpy())
         classes = list(probabilities)  # evidently, too, takes the columns' names for labels
         return measure(y_true.astype(str), frame[classes].to_numpy(), classes=classes)

@@ -53,6 +53,16 @@ def test_two_classes_have_the_positive_label():
     assert values(report) == [pytest.approx(kcalib.brier_score(y % 2, p[:, 0]), rel=1e-9)]
 
 
+def test_a_positive_label_that_is_neither_of_two():
+    """Else all samples would be of the other class."""
+    y, p = samples(1)
+    data = pd.DataFrame({"target": np.array(["no", "yes"])[y % 2], "p": p[:, 0]})
+    columns = evidently.BinaryClassification(target="target", prediction_probas="p")
+    current = evidently.Dataset.from_pandas(data, evidently.DataDefinition(classification=[columns]))
+    with pytest.raises(ValueError, match="'target' has the labels '(no|yes)' and '(no|yes)' beside .* pass pos_label="):
+        values(evidently.Report([Calibration()]).run(current, None))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -16,6 +16,7 @@ from kcalib._backend.files import printable, write_whole
 from kcalib._command.evaluate import evaluated, options_of, panels_of
 from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options, proper_score
+from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
 from kcalib._input.data import Data
 from kcalib.inference.compare import comparison_of
@@ -117,7 +118,8 @@ def _compared(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
                 parts.append(paragraph(f"The models are not compared: {reason}", "small"))
                 return Section("Which is better?", parts)
         for metric in ("skce", proper_score(first)):
-            options = MetricOptions(threads=arguments.threads, seed=arguments.seed)
+            kernel = given_kernel(arguments) if metric == "skce" else None
+            options = MetricOptions(kernel=kernel, threads=arguments.threads, seed=arguments.seed)
             comparison = comparison_of(seen, metric, 1 - arguments.level, options)
             parts += _comparison(comparison)
     return Section("Which is better?", parts)

@@ -12,6 +12,7 @@ import numpy as np
 from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare, require_matplotlib
 
 UPPER = 0.95  # of calibrated models are below this mark
+SEEN = 1e-3  # of the width of the law, that is a pixel or so
 
 
 def draw_law(test: Any, axes: Any = None) -> Any:
@@ -19,9 +20,11 @@ def draw_law(test: Any, axes: Any = None) -> Any:
     axes = _axes(6.2, 2.1) if axes is None else axes
     tones = Tones.of(axes)
     quantiles = np.asarray(test.null_quantiles)[::2]
-    share = 1 / (len(quantiles) - 1)
-    gap = np.maximum(np.diff(quantiles), 1e-12 * max(float(np.ptp(quantiles)), 1e-300))
-    axes.stairs(share / gap, quantiles, fill=True, color=tones.grey(BAND))
+    edges, density = _bars(quantiles)
+    if len(density):
+        axes.stairs(density, edges, fill=True, color=tones.grey(BAND))
+    else:
+        axes.axvline(edges[0], color=tones.grey(BAND), linewidth=6)
     upper = float(np.interp(UPPER, np.linspace(0, 1, len(test.null_quantiles)), test.null_quantiles))
     axes.axvline(upper, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)))
     beyond = test.statistic > upper
@@ -38,6 +41,22 @@ def draw_law(test: Any, axes: Any = None) -> Any:
     axes.set(xlim=(low - margin, high + margin), yticks=[], xlabel="statistic")
     bare(axes, tones)
     return axes
+
+
+def _bars(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges and densities between quantiles, which are joined where they are nearer than can be seen.
+
+    A statistic of few values, such as that of saturated predictions, has many equal quantiles; if all are there is one
+    edge, and no bar.
+    """
+    least, kept = SEEN * float(np.ptp(quantiles)), [0]
+    for i, quantile in enumerate(quantiles):
+        if quantile - quantiles[kept[-1]] > least:
+            kept.append(i)
+    edges, counts = quantiles[kept], np.diff([*kept[:-1], len(quantiles) - 1])
+    if len(kept) > 1:
+        edges[-1] = quantiles[-1]
+    return edges, counts[: len(kept) - 1] / (len(quantiles) - 1) / np.diff(edges)
 
 
 def draw_intervals(comparison: Any, axes: Any = None) -> Any:

@@ -168,6 +168,17 @@ def test_the_report_of_distributions(folder, capsys):
 
 
 @pytest.mark.grid
+def test_a_bandwidth_is_that_of_all_sections(folder, capsys):
+    report(capsys, "good.npz", "sure.npz", "--bandwidth", "0.25", "--plot-classes", "0")
+    text = checked((folder / "out.html").read_text())
+    assert set(re.findall(r"bandwidth=([\d.]+)\)", text)) == {"0.25"}
+    y, sure = problem(power=3.0)
+    kernel = kcalib.kernels.Exponential(bandwidth=0.25)
+    difference = kcalib.compare(y, {"good": problem()[1], "sure": sure}, kernel=kernel).difference("good", "sure")
+    assert f"good less sure {difference.difference:.3g}" in text
+
+
+@pytest.mark.grid
 def test_models_of_other_samples_are_not_compared(folder, capsys):
     y, p = problem(seed=1)
     np.savez("other.npz", labels=y, probs=p)
@@ -221,6 +232,16 @@ def test_results_draw_themselves():
     marks = sorted(line.get_xdata()[0] for line in axes.lines)
     assert marks == pytest.approx([result.null_quantiles[38], result.statistic])
     y, p = problem()
+    labels = np.arange(60) % 2
+    for hard, values in ((np.eye(2)[labels], 1), ([[0.7, 0.3], [0.6, 0.4]], 4)):  # statistics of few values
+        drawn = kcalib.calibration_test(labels[: len(hard)], hard, method="exact", seed=0)
+        assert len(set(drawn.null_quantiles)) == values
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            axes = drawn.plot()
+            axes.figure.canvas.draw()
+        laws = [patch.get_data() for patch in axes.patches if hasattr(patch, "get_data")]
+        assert [pytest.approx(1)] * (values > 1) == [np.sum(law.values * np.diff(law.edges)) for law in laws]
     with pytest.raises(ValueError, match="the spectrum test has no draws to show"):
         kcalib.calibration_test(y, p, method="spectrum").plot()
     comparison = kcalib.compare(y, {"b": problem(power=3.0)[1], "a": p})

@@ -230,14 +230,18 @@ class ClassRecalibrator(Recalibrator):
         if isinstance(y_pred, Categorical):
             p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
-        self._check_no_distribution(y_pred)
-        data = unlabelled(y_pred, from_logits)
-        self._check_family(family_of_classes(data.m))
-        given = self._given(data, y_pred, from_logits)
+        data, given = self._unlabelled(y_pred, from_logits)
         if self._takes_logarithms:
             given = given.raised(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
         q = self._transformed(given)
         return returned(arrays.like(q, data.probabilities), y_pred)
+
+    def _unlabelled(self, y_pred: Any, from_logits: bool) -> tuple[Classification, Given]:
+        """Checked arrays to transform."""
+        self._check_no_distribution(y_pred)
+        data = unlabelled(y_pred, from_logits)
+        self._check_family(family_of_classes(data.m))
+        return data, self._given(data, y_pred, from_logits)
 
     def _given(self, data: Classification, y_pred: Any, from_logits: bool) -> Given:
         arrays.check_not_cuda(data.probabilities, type(self).__name__)

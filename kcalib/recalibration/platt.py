@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib.recalibration._logistic import logistic, sigmoid, smoothed_targets
+from kcalib.recalibration._logistic import Logistic, logistic, sigmoid, smoothed_targets
 from kcalib.recalibration._recalibrator import FLOOR, Given, OneVsRest, checked_flag
 from kcalib.recalibration._separation import warn_of_separation
 
@@ -60,8 +60,8 @@ class PlattScaling(OneVsRest):
     Notes
     -----
     With `from_logits` the log-odds are exact; of a column of logits they are these. The likelihood is convex, and found
-    by Newton's method in time O(n m) a step and memory O(n m). Where all predictions are equal there is no slope, and
-    the one nearest to 1 is taken. Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    by Newton's method in time O(n m) a step and memory O(n m). Where all predictions are equal there is no slope, and 1
+    is taken. Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -95,8 +95,7 @@ class PlattScaling(OneVsRest):
         for k in columns:
             hits = given.labels == k
             targets = smoothed_targets(hits, given.weight, self.smoothing)
-            features = np.stack([log_odds(given, k), np.ones(given.n)], axis=1)
-            found.append(logistic(features, targets, given.weight, np.array([1.0, 0.0])))
+            found.append(_line(log_odds(given, k), targets, given.weight))
         if not self.smoothing:
             warn_of_separation(self, [k for k, one in zip(columns, found, strict=True) if one.separates])
         self.slope_, self.intercept_ = np.array([one.coefficients for one in found]).T
@@ -108,6 +107,16 @@ class PlattScaling(OneVsRest):
         odds = np.stack([log_odds(given, k) for k in columns], axis=1)
         predictors = self.slope_ * odds + self.intercept_
         return sigmoid(predictors), sigmoid(-predictors)
+
+
+def _line(odds: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> Logistic:
+    """A slope and an intercept; the slope 1 where all log-odds are equal, and neither has a standard error."""
+    ones = np.ones(len(odds))
+    if np.all(odds == odds[0]):
+        level = logistic(ones[:, None], targets, weight, np.zeros(1))
+        line = np.array([1.0, level.coefficients[0] - odds[0]])
+        return level._replace(coefficients=line, standard_errors=np.full(2, np.inf))
+    return logistic(np.stack([odds, ones], axis=1), targets, weight, np.array([1.0, 0.0]))
 
 
 def log_odds(given: Given, k: int) -> np.ndarray:

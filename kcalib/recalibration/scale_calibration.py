@@ -99,7 +99,12 @@ class ScaleCalibration(ForecastRecalibrator):
         squares = np.mean(centred**2, axis=1)
         variance = float(weight @ squares) / n
         if not variance > 0:
-            raise ValueError("`y_true` holds the centres of the predicted distributions, whose scale would be 0")
+            if self.bias:
+                raise ValueError(
+                    f"all standardised residuals ({n}) are equal, so that the scale would be 0; pass more samples, or "
+                    "bias=False"
+                )
+            raise ValueError("`y_true` holds the predicted means, so that the scale would be 0; check the targets")
         self.shift_, self.scale_ = shift, float(np.sqrt(variance))
         factor = n / (n - 1) / n**2 if n > 2 else np.inf
         self.shift_standard_error_ = np.sqrt(factor * (weight**2 @ centred**2)) if self.bias else np.zeros(d)

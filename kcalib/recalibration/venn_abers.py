@@ -9,8 +9,9 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
+from kcalib.distributions import Categorical
 from kcalib.recalibration._points import Points, points_of
-from kcalib.recalibration._recalibrator import Given, OneVsRest, columns_of, family_of_classes, unlabelled
+from kcalib.recalibration._recalibrator import Given, OneVsRest, columns_of, unwrapped
 
 __all__ = ["VennAbers"]
 
@@ -98,7 +99,7 @@ class VennAbers(OneVsRest):
 
         Parameters
         ----------
-        y_pred : array_like, shape (n, m), or (n,) for binary problems
+        y_pred : array_like, shape (n, m), or (n,) for binary problems, or Categorical
             Predictions of the kind that was fitted.
         from_logits : bool
             `y_pred` holds logits.
@@ -114,11 +115,10 @@ class VennAbers(OneVsRest):
             As `transform`.
         """
         self._check_fitted()
-        self._check_no_distribution(y_pred)
-        data = unlabelled(y_pred, from_logits)
-        self._check_family(family_of_classes(data.m))
-        arrays.check_not_cuda(data.probabilities, type(self).__name__)
-        given = Given.of(data, y_pred, from_logits)
+        y_pred = arrays.collected(y_pred)
+        if isinstance(y_pred, Categorical):
+            y_pred, _ = unwrapped(y_pred, None, from_logits)
+        _, given = self._unlabelled(y_pred, from_logits)
         misses, hits = self._means(given, columns_of(given.m))
         if given.m == 2:
             return np.concatenate([1 - hits, 1 - misses], axis=1), np.concatenate([misses, hits], axis=1)
@@ -128,7 +128,9 @@ class VennAbers(OneVsRest):
         folds = [np.arange(given.n)]
         if self.n_folds is not None:
             if self.n_folds > given.n:
-                raise ValueError(f"`n_folds` is {self.n_folds}, but there are {given.n} samples with a weight")
+                raise ValueError(
+                    f"`n_folds` is {self.n_folds}, but there are {given.n} samples with a weight; pass fewer, or None"
+                )
             order = np.random.default_rng(self.seed).permutation(given.n)
             folds = np.array_split(order, self.n_folds)
         self.values_ = [

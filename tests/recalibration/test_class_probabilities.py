@@ -189,7 +189,7 @@ def test_it_helps(cls):
         (MatrixScaling, {"regularization": None}, "`regularization` is None, expected a number"),
         (DirichletCalibration, {"intercept_regularization": np.inf}, "`intercept_regularization` is inf, expected"),
         (VennAbers, {"n_folds": 1}, "`n_folds` is 1, expected an integer at least 2"),
-        (VennAbers, {"n_folds": 21}, "`n_folds` is 21, but there are 20 samples"),
+        (VennAbers, {"n_folds": 21}, "`n_folds` is 21, but there are 20 samples with a weight; pass fewer"),
         (VennAbers, {"seed": -1}, "`seed` is -1, expected an integer at least 0"),
         (HistogramBinning, {"n_bins": 0}, "`n_bins` is 0, expected an integer"),
         (HistogramBinning, {"binning": "wide"}, "`binning` is 'wide', expected one of 'equal_mass', 'uniform'"),
@@ -284,10 +284,15 @@ def test_platt_without_smoothing_says_that_classes_are_separated():
 
 
 def test_platt_at_one_prediction():
-    """There is no slope: the nearest to 1 is taken, and has no standard error."""
-    scaling = PlattScaling(smoothing=False).fit([0, 1, 1, 1], np.full(4, 0.5))
-    assert scaling.slope_[0] == 1.0 and np.isinf(scaling.slope_standard_error_[0])
-    assert scaling.transform([0.5]) == pytest.approx(0.75, abs=1e-12)
+    """There is no slope: 1 is taken, so that no order is turned round, and neither number has a standard error."""
+    for p in (0.5, 0.3, 1e-9):
+        scaling = PlattScaling(smoothing=False).fit([0, 1, 1, 1], np.full(4, p))
+        assert scaling.slope_[0] == 1.0 and scaling.converged_
+        assert np.isinf(scaling.slope_standard_error_[0]) and np.isinf(scaling.intercept_standard_error_[0])
+        assert scaling.transform([p]) == pytest.approx(0.75, abs=1e-12)
+        assert scaling.transform([p / 2]) < 0.75 < scaling.transform([0.6])
+    one = PlattScaling().fit([1], [0.3])
+    assert one.transform([0.3]) == pytest.approx(2 / 3) and one.slope_[0] == 1.0
 
 
 def test_zeros_are_raised():
@@ -575,6 +580,10 @@ def test_folds_of_venn_abers():
     assert np.allclose(venn.transform(p), one_against_others(hits / (hits + misses)), rtol=1e-10)
     with pytest.raises(ValueError, match="this VennAbers is not fitted"):
         VennAbers().bounds(p)
+    for wrapped, plain in zip(venn.bounds(Categorical(p, list("abc"))), venn.bounds(p), strict=True):
+        assert np.array_equal(wrapped, plain)
+    with pytest.raises(TypeError, match="`y_pred` is Normal, expected class probabilities"):
+        venn.bounds(Normal([0.0], [1.0]))
 
 
 def test_venn_abers_is_valid():

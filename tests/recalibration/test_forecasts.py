@@ -102,7 +102,14 @@ def test_scale_of_each_family():
         (lambda: ScaleCalibration(bias=1).fit([0.0], Normal([0.0], [1.0])), "`bias` is 1, expected True or False"),
         (lambda: ScaleCalibration().fit([1], Poisson([2.0])), "is Poisson, expected .* of the families Normal, Mult"),
         (lambda: ScaleCalibration().fit([1.0], Samples([[2.0, 2.0]])), "has the standard deviation 0 at sample 0"),
-        (lambda: ScaleCalibration().fit([1.0], Normal([0.0], [1.0])), "whose scale would be 0"),
+        (
+            lambda: ScaleCalibration().fit([1.0], Normal([0.0], [1.0])),
+            r"residuals \(1\) are equal, so that the scale would be 0; pass more samples, or bias=False",
+        ),
+        (
+            lambda: ScaleCalibration(bias=False).fit([2.0, 3.0], Normal([2.0, 3.0], [1.0, 1.0])),
+            "`y_true` holds the predicted means, so that the scale would be 0; check the targets",
+        ),
         (lambda: QuantileRecalibration(n_points=0).fit([0.0], Normal([0.0], [1.0])), "`n_points` is 0"),
         (lambda: QuantileRecalibration(seed=-1).fit([0.0], Normal([0.0], [1.0])), "`seed` is -1"),
         (lambda: QuantileRecalibration().fit([1], Poisson([2.0])), "is Poisson, expected continuous distributions"),

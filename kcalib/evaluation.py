@@ -14,7 +14,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import SEED, OptionError, check_integer, check_seed
+from kcalib._backend.options import SEED, OptionError, check_fraction, check_integer, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -39,7 +39,7 @@ from kcalib.estimators.skce import FEATURES
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
-from kcalib.inference.verdict import check_level, check_tolerance, direction, measure, off_quantiles, off_spread
+from kcalib.inference.verdict import check_tolerance, direction, measure, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
@@ -224,7 +224,7 @@ def evaluate(
     >>> result.verdict.partition(":")[0], round(result.interval_coverage, 2)
     ('miscalibrated, over-confident', 0.67)
     """
-    check_level(level)
+    check_fraction("level", level)
     check_tolerance(tolerance)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import scipy
 
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import check_choice, check_fraction
 from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib.lenses import Canonical
@@ -216,8 +216,7 @@ class CalibrationTestResult(Summarized):
             If an argument is out of range, or if there is no interval: for the biased estimate, "cme",
             "consistency", and below four samples.
         """
-        if not 0 < confidence_level < 1:
-            raise ValueError(f"`confidence_level` is {confidence_level}, expected a number between 0 and 1")
+        check_fraction("confidence_level", confidence_level)
         check_choice("alternative", alternative, ("two-sided", "less", "greater"))
         low, high = self.limits((1 - confidence_level) / (2 if alternative == "two-sided" else 1))
         infinity = float("inf")

@@ -71,6 +71,12 @@ def check_within(name: str, value: Any, low: float, high: float, hint: str = "")
     return float(value)
 
 
+def check_fraction(name: str, value: Any) -> None:
+    """A level of significance or confidence."""
+    if not (isinstance(value, Real) and 0 < float(value) < 1):
+        raise ValueError(f"`{name}` is {value!r}, expected a number between 0 and 1")
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise OptionError(name, f"is {value!r}, expected one of {', '.join(map(repr, choices))}")

@@ -16,7 +16,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import SEED, check_integer, check_seed
+from kcalib._backend.options import SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.special import brought
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
@@ -225,8 +225,7 @@ def curve_of(
 
 
 def check_band(confidence_level: float, simultaneous: bool) -> None:
-    if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
-        raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+    check_fraction("confidence_level", confidence_level)
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
 

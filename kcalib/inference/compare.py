@@ -24,6 +24,7 @@ from kcalib._backend.options import (
     SEED,
     OptionError,
     check_choice,
+    check_fraction,
     check_integer,
     check_seed,
     check_within,
@@ -475,8 +476,7 @@ METRICS = {
 
 def check_options(options: MetricOptions, metric: str, confidence_level: Any) -> None:
     """No option that the metric does not have, none out of range."""
-    if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
-        raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+    check_fraction("confidence_level", confidence_level)
     given = {name: value for name, value in vars(options).items() if value is not None}
     if options.seed == SEED:
         del given["seed"]

@@ -114,11 +114,6 @@ def shown_at_least(value: float) -> str:
     return f"{math.floor(value * 10**digits) / 10**digits:.2g}"
 
 
-def check_level(level: float) -> None:
-    if not (isinstance(level, (int, float)) and 0 < level < 1):
-        raise ValueError(f"`level` is {level!r}, expected a number between 0 and 1")
-
-
 def check_tolerance(tolerance: float | None) -> None:
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     if tolerance is not None and not (is_number and 0 <= tolerance < 1):

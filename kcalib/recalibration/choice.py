@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.options import check_choice, check_fraction, check_integer
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -140,11 +140,12 @@ def choose(
     """
     start = time.perf_counter()
     n_folds, seed = check_integer("n_folds", n_folds, 3), check_integer("seed", seed, 0)
+    check_fraction("confidence_level", confidence_level)
     if isinstance(y_pred, Categorical):
         y_pred, classes = unwrapped(y_pred, classes, from_logits)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits)
     if n_folds > data.n:
-        raise ValueError(f"`n_folds` is {n_folds}, but there are {data.n} samples")
+        raise ValueError(f"`n_folds` is {n_folds}, but there are {data.n} samples; pass fewer folds, or more samples")
     samples = samples_of(data, y_pred, from_logits)
     score = next(iter(samples.scores)) if score is None else check_choice("score", score, tuple(samples.scores))
     tried = _checked(default_candidates(data, score) if candidates is None else candidates)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import check_choice, check_fraction
 from kcalib.estimators.bands import Band, binomial_band, clopper_pearson
 from kcalib.estimators.binning import Binning, ReliabilityBins, bin_edges
 from kcalib.estimators.brier import BrierDecomposition
@@ -113,8 +113,7 @@ def ece_of(totals: BinTotals, notion: str, norm: str, class_weight: Any = None, 
 def ece_interval_of(totals: BinTotals, notion: str, confidence_level: float, seed: int) -> ConfidenceInterval:
     """Of the "l1" error; of classes the mean of their limits, which holds however these depend on each other."""
     check_choice("notion", notion, NOTIONS)
-    if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
-        raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+    check_fraction("confidence_level", confidence_level)
     if totals.n_weighted:
         raise ValueError("the ECE of weighted samples has no interval; make a state without `sample_weight`")
     if totals.n < 4:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kcalib._backend.options import check_fraction
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing import ForecastFeatures, pack
 from kcalib._packing.prediction_points import PredictionPoints, Vectors
@@ -20,7 +21,7 @@ from kcalib.estimators.forecast_quantities import LEVELS
 from kcalib.estimators.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
 from kcalib.estimators.rms_bound import MeanEigenvalue
 from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
-from kcalib.inference.verdict import check_level, check_tolerance, off_quantiles, off_spread
+from kcalib.inference.verdict import check_tolerance, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
@@ -151,7 +152,7 @@ class ForecastResults(ABC):
         >>> result.verdict.partition(":")[0], round(result.interval_coverage, 2)
         ('miscalibrated, over-confident', 0.68)
         """
-        check_level(level)
+        check_fraction("level", level)
         check_tolerance(tolerance)
         totals = self._totals()
         measured = DistributionResults.of(totals, self.options, self._threads).measured(level, tolerance)

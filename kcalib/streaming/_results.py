@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from kcalib._backend.options import check_fraction
 from kcalib.estimators.brier import BrierDecomposition
 from kcalib.estimators.ece import ECEResult
 from kcalib.estimators.reliability import ReliabilityDiagram
 from kcalib.evaluation_results import Evaluation
-from kcalib.inference.verdict import check_level, check_tolerance, direction
+from kcalib.inference.verdict import check_tolerance, direction
 from kcalib.lenses import Lens
 from kcalib.results import CalibrationTestResult, ConfidenceInterval, SKCEResult
 from kcalib.streaming._binned_results import (
@@ -88,7 +89,7 @@ class Results(ABC):
         >>> result.n_samples, result.verdict.partition(":")[0]
         (3000, 'miscalibrated, over-confident')
         """
-        check_level(level)
+        check_fraction("level", level)
         check_tolerance(tolerance)
         totals = self._totals()
         measured = LabelResults.of(totals, self.options, self._threads).measured(level, tolerance)

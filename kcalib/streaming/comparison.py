@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib._backend.memory import check_memory
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import check_choice, check_fraction
 from kcalib._packing.labels import resolve
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.inference.compare import compared
@@ -247,8 +247,7 @@ class ComparisonState(Saved):
         """
         start = time.perf_counter()
         check_choice("metric", metric, tuple(METRICS))
-        if not (isinstance(confidence_level, (int, float)) and 0 < confidence_level < 1):
-            raise ValueError(f"`confidence_level` is {confidence_level!r}, expected a number between 0 and 1")
+        check_fraction("confidence_level", confidence_level)
         if self.n_samples < 4:
             raise ValueError(f"a comparison needs at least 4 samples, not {self.n_samples}; add more")
         totals = [state._totals() for state in self.states.values()]

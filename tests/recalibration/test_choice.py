@@ -41,7 +41,7 @@ def test_nested_cross_validation_is_the_literal_one():
     candidates = {"temperature": TemperatureScaling(), "histogram": HistogramBinning(n_bins=5)}
     choice = choose(y, p, candidates, n_folds=3, seed=4, score="brier")
     fold = literal_folds(y, 3, 4)
-    assert max(np.bincount(y[fold == k], minlength=3).std() for k in range(3)) < 20
+    assert np.all(np.ptp([np.bincount(y[fold == k], minlength=3) for k in range(3)], axis=0) <= 1)
 
     def losses(name, train, test):
         q = p[test] if name == "as given" else candidates[name].clone().fit(y[train], p[train]).transform(p[test])
@@ -120,6 +120,16 @@ def test_distributions(score):
     assert choice.comparison.model("as given").value == pytest.approx(own, rel=1e-12)
 
 
+@pytest.mark.parametrize("level", [0.0, 2, True, "high"])
+def test_levels_are_checked_before_fits(level):
+    class Never(ScaleCalibration):
+        def fit(self, *args, **options):
+            raise AssertionError
+
+    with pytest.raises(ValueError, match="`confidence_level` is .*, expected a number between 0 and 1"):
+        choose(np.arange(9.0), Normal(np.zeros(9), np.ones(9)), {"never": Never()}, confidence_level=level)
+
+
 def test_families_that_differ_from_fold_to_fold():
     rng = np.random.default_rng(2)
     draws = rng.normal(size=(80, 20))
@@ -141,7 +151,7 @@ def test_families_that_differ_from_fold_to_fold():
         ({"candidates": {"a": ScaleCalibration()}}, r"`candidates\['a'\]`: `y_pred` is ndarray"),
         ({"score": "crps"}, "`score` is 'crps', expected one of 'log_loss', 'brier'"),
         ({"n_folds": 2}, "`n_folds` is 2, expected an integer at least 3"),
-        ({"n_folds": 31}, "`n_folds` is 31, but there are 30 samples"),
+        ({"n_folds": 31}, "`n_folds` is 31, but there are 30 samples; pass fewer folds"),
         ({"seed": -1}, "`seed` is -1"),
         ({"confidence_level": 1.0}, "`confidence_level` is 1.0, expected a number between 0 and 1"),
     ],

@@ -152,20 +152,22 @@ def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
         choice = repair.choice
         gain = choice.comparison.difference("chosen", "as given")
         low, high = gain.confidence_interval
-        helps = high < 0
-        what = f"{choice.name} recalibration" if choice.name != "as given" else "no recalibration"
-        effect = (
-            f"lowers the {choice.score.replace('_', ' ')} by {-gain.difference:.3g}"
-            if helps
-            else f"is not seen to lower the {choice.score.replace('_', ' ')} (by {-gain.difference:.2g})"
-        )
+        score = choice.score.replace("_", " ")
+        if choice.name == "as given":
+            what = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference:.2g}"
+        elif high < 0:
+            what = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
+        else:
+            what = (
+                f"{choice.name} recalibration has the lowest {score}, but whether the choice lowers it is not seen: it "
+                f"changes by {gain.difference:.2g}"
+            )
         parts.append(
-            f"<p><strong>{escape(name)}</strong>: {escape(what)} {escape(effect)}, 95 % interval of the change "
-            f"{low:.3g} to {high:.3g}, in a {choice.n_folds}-fold cross-validation of the choice on "
-            f"{repair.n_samples:,} samples.</p>"
+            f"<p><strong>{escape(name)}</strong>: {escape(what)}, 95 % interval of the change {low:.3g} to {high:.3g}, "
+            f"in a {choice.n_folds}-fold cross-validation of the choice on {repair.n_samples:,} samples.</p>"
         )
         rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
-        parts.append(table(["predictions", choice.score.replace("_", " ")], rows))
+        parts.append(table(["predictions", score], rows))
         parts += [paragraph(reason, "small") for reason in repair.reasons]
     return Section("Can it be repaired?", parts)
 

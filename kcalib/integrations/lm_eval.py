@@ -56,8 +56,12 @@ def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
     responses = sample.get("filtered_resps", ())
     if not all(isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2 for one in responses):
         raise ValueError(f"`samples[{number}]` has no log-likelihoods of choices; its task is not of multiple choice")
-    target, texts = sample["target"], sample.get("arguments", ())
-    choices = [one[1].strip() for one in texts] if isinstance(texts, Sequence) else []
+    target, asked = sample["target"], _arguments(sample)
+    half = len(asked) // 2
+    alone = [("", choice) for _, choice in asked[:half]]
+    if any(context for context, _ in asked[:half]) and asked[half:] == alone:  # of the metric acc_mutual_info
+        asked, responses = asked[:half], responses[:half]
+    choices = [choice.strip() for _, choice in asked]
     place = choices.index(target.strip()) if isinstance(target, str) and target.strip() in choices else target
     try:
         place = int(place)
@@ -70,6 +74,13 @@ def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
     return place, _softmax([float(one[0]) for one in responses])
 
 
+def _arguments(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Contexts and choices whose log-likelihoods were asked for; files have dictionaries of them."""
+    found = sample.get("arguments", ())
+    pairs = [tuple(one.values()) for one in found.values()] if isinstance(found, Mapping) else map(tuple, found)
+    return [(one[0], one[1]) for one in pairs]
+
+
 def _softmax(values: Sequence[float]) -> np.ndarray:
     powers = np.exp(np.asarray(values) - np.max(values))
     return np.asarray(powers / np.sum(powers))
@@ -77,7 +88,7 @@ def _softmax(values: Sequence[float]) -> np.ndarray:
 
 def _stacked(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     if not pairs:
-        raise ValueError("`samples` has none")
+        raise ValueError("`samples` is empty; pass those of a task, logged with log_samples=True")
     rows = np.zeros((len(pairs), max(len(p) for _, p in pairs)))
     for row, (_, p) in zip(rows, pairs, strict=True):
         row[: len(p)] = p

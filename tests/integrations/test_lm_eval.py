@@ -98,12 +98,28 @@ def test_a_target_may_be_the_text_of_a_choice():
         "arguments": [("", " odd"), ("", " even")],
     }
     assert predictions([sample])[0].tolist() == [1]
+    of_file = {f"gen_args_{i}": {"arg_0": "", "arg_1": choice} for i, choice in enumerate((" odd", " even"))}
+    assert predictions([sample | {"arguments": of_file}])[0].tolist() == [1]
+
+
+def test_log_likelihoods_without_a_context_are_no_choices():
+    """The metric acc_mutual_info asks for them, too, after those of the choices."""
+    values, choices = [-1.0, -2.0, -0.1, -9.0], [" odd", " even"]
+    sample = {
+        "target": 0,
+        "filtered_resps": [(value, False) for value in values],
+        "arguments": [("3 is", one) for one in choices] + [("", one) for one in choices],
+    }
+    (y,), (p,) = predictions([sample])
+    assert y == 0 and p == pytest.approx(np.exp([-1, -2]) / np.exp([-1, -2]).sum())
+    (_,), (again,) = predictions([sample | {"filtered_resps": sample["filtered_resps"][:2], "arguments": []}])
+    assert np.array_equal(p, again)
 
 
 @pytest.mark.parametrize(
     "samples, message",
     [
-        ([], "`samples` has none"),
+        ([], "`samples` is empty; pass those of a task"),
         ([{"target": "a", "filtered_resps": ["text"]}], r"`samples\[0\]` has no log-likelihoods of choices"),
         ([{"target": 2, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 2, expected one of its 2 choices"),
         ([{"target": [0, 1], "filtered_resps": [(-1, 0), (-1, 0)]}], r"has the target \[0, 1\], expected one of"),

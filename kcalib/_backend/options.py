@@ -73,7 +73,7 @@ def check_within(name: str, value: Any, low: float, high: float, hint: str = "")
 
 def check_fraction(name: str, value: Any) -> None:
     """A level of significance or confidence."""
-    if not (isinstance(value, Real) and 0 < float(value) < 1):
+    if not (isinstance(value, Real) and 0 < as_float(value) < 1):
         raise ValueError(f"`{name}` is {value!r}, expected a number between 0 and 1")
 
 

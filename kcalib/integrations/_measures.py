@@ -61,6 +61,13 @@ def measure_of_classes(name: Any) -> Measure:
     """
     if name in OF_CLASSES:
         return MEASURES[name]
-    near = difflib.get_close_matches(str(name), OF_CLASSES, n=1)
-    suggestion = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(map(repr, OF_CLASSES))}"
-    raise ValueError(f"`name` is {name!r}, which is no measure of class probabilities; {suggestion}")
+    raise ValueError(
+        f"`name` is {name!r}, no measure of class probabilities{meant(str(name), OF_CLASSES)}; there are "
+        f"{', '.join(OF_CLASSES)}"
+    )
+
+
+def meant(word: str, words: list[str]) -> str:
+    """The word that was meant, as a part of a message."""
+    found = difflib.get_close_matches(word, words, n=1) or [one for one in words if word and word in one][:1]
+    return f", did you mean {found[0]!r}?" if found else ""

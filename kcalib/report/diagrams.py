@@ -118,18 +118,28 @@ def _plot(
     below = None if draw_below is None else axes_below(ax)
     color = Tones.of(ax).verdict(False) if color is None else color
     explained = draw(ax, color)
+    if legend:
+        explain(ax, explained)
+    if draw_below is not None:
+        draw_below(below, color)
+    name_axes(ax, below, labels)
+    return ax
+
+
+def explain(ax: Any, handles: Sequence[Any]) -> None:
+    """A legend above the diagram, where no data are."""
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    ax.legend(handles=handles, **place, fontsize=8.5, frameon=False)
+
+
+def name_axes(ax: Any, below: Any, labels: tuple[str, str, str]) -> None:
+    """Labels of a diagram, and of the histogram below it if there is one."""
     ax.set_ylabel(labels[1])
-    if legend:  # above the diagram, where no data are
-        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
-        ax.legend(handles=explained, **place, fontsize=8.5, frameon=False)
     if below is None:
         ax.set_xlabel(labels[0])
-    else:
-        assert draw_below is not None
-        draw_below(below, color)
-        below.set(xlabel=labels[0], ylabel=labels[2])
-        ax.tick_params(labelbottom=False)
-    return ax
+        return
+    below.set(xlabel=labels[0], ylabel=labels[2])
+    ax.tick_params(labelbottom=False)
 
 
 def _new_axes() -> Any:

@@ -132,6 +132,10 @@ def test_predicted_distributions() -> None:
     assert scorer("quantile_calibration")(model, x[200:], y[200:]) == -error
     pipeline = make_pipeline(StandardScaler(), GaussianProcessRegressor(alpha=0.1, normalize_y=True))
     assert (cross_val_score(pipeline, x[:60], y[:60], cv=2, scoring=scorer("crps"), error_score="raise") < 0).all()
+    other = LinearRegression().fit(x, y > 100)  # without classes_, as many a model of others
+    share = np.clip(other.predict(x), 0, 1)
+    found = scorer("brier_score", response=lambda model, x: np.clip(model.predict(x), 0, 1))(other, x, y > 100)
+    assert found == -kcalib.brier_score(y > 100, share)
     constant = scorer("crps", response=lambda model, x: Normal(model.predict(x), np.full(len(x), 50.0)))
     assert constant(LinearRegression().fit(x, y), x, y) < 0
 

@@ -19,7 +19,10 @@ from kcalib.report import diagrams as drawing
 __all__ = ["ReliabilityDisplay"]
 
 # Okabe and Ito's colours, distinct with every kind of colour vision.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "0.35")
+COLORS = (
+    drawing.CALIBRATED, drawing.MISCALIBRATED, "#009E73", "#CC79A7", drawing.MISCALIBRATED_ON_DARK,
+    drawing.CALIBRATED_ON_DARK, "0.35",
+)  # fmt: skip
 MODEL = "model"
 
 
@@ -288,19 +291,13 @@ class ReliabilityDisplay:
 
     def _finish(self, explained: list[Any]) -> None:
         """Legend and labels of the axes."""
-        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
         handles = [line for line in self.ax_.lines if line.get_gid() == MODEL]
-        self.ax_.legend(handles=[*handles, *explained], **place, fontsize=8.5, frameon=False)
+        drawing.explain(self.ax_, [*handles, *explained])
         of_class = "" if self.pos_label is None else f" (positive class: {self.pos_label})"
         lens = next(iter(self.diagrams.values())).lens
         labels = (f"mean predicted probability{of_class}", f"fraction of positives{of_class}")
         x, y = ("confidence", "accuracy") if lens == str(TopLabel()) else labels
-        self.ax_.set_ylabel(y)
-        if self.histogram_ax_ is None:
-            self.ax_.set_xlabel(x)
-        else:
-            self.histogram_ax_.set(xlabel=x, ylabel="share")
-            self.ax_.tick_params(labelbottom=False)
+        drawing.name_axes(self.ax_, self.histogram_ax_, (x, y, "share"))
 
     def _check_evaluation(self, name: str, evaluation: Any) -> None:
         if not isinstance(evaluation, Evaluation):

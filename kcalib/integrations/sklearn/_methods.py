@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from kcalib import recalibration
+from kcalib.integrations._measures import meant
 from kcalib.recalibration import Recalibrator
 
 METHODS: dict[str, type[Recalibrator]] = {
@@ -34,9 +34,7 @@ def recalibrator_of(method: Any) -> Recalibrator:
             f"`method` is {method!r}, expected a name such as 'temperature', or one of kcalib.recalibration"
         )
     if method not in METHODS:
-        found = difflib.get_close_matches(method, METHODS, n=1)
-        meant = f", did you mean {found[0]!r}?" if found else ""
-        raise ValueError(f"`method` is {method!r}{meant}; there are {', '.join(METHODS)}")
+        raise ValueError(f"`method` is {method!r}{meant(method, list(METHODS))}; there are {', '.join(METHODS)}")
     return METHODS[method]()
 
 

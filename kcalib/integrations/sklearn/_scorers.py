@@ -7,7 +7,6 @@ scorers share one prediction, and sample weights are routed.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from sklearn.base import is_regressor
 from sklearn.metrics._scorer import _BaseScorer
 
 from kcalib.distributions import Distribution, Normal
-from kcalib.integrations._measures import MEASURES
+from kcalib.integrations._measures import MEASURES, meant
 
 __all__ = ["scorer", "scorer_names"]
 
@@ -91,9 +90,7 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     array([-0.034, -0.033, -0.022])
     """
     if name not in MEASURES:
-        raise ValueError(
-            f"there is no scorer {name!r}{_nearest(name, scorer_names())}; there are {', '.join(MEASURES)}"
-        )
+        raise ValueError(f"there is no scorer {name!r}{meant(name, scorer_names())}; there are {', '.join(MEASURES)}")
     measure = MEASURES[name]
     for option in options:
         if option in NOT_OPTIONS:
@@ -101,7 +98,7 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
         if option not in measure.options:
             known = [one for one in measure.options if one not in NOT_OPTIONS]
             raise TypeError(
-                f"kcalib.{measure.function.__name__} has no option {option!r}{_nearest(option, known)}; it has "
+                f"kcalib.{measure.function.__name__} has no option {option!r}{meant(option, known)}; it has "
                 f"{', '.join(known)}"
             )
     return CalibrationScorer(name, response, options)
@@ -133,7 +130,7 @@ class CalibrationScorer(_BaseScorer):
                 f"{self._name} is of predicted distributions, but {type(estimator).__name__} predicts class "
                 "probabilities; use 'brier_score' or 'log_loss'"
             )
-        classes = estimator.classes_
+        classes = getattr(estimator, "classes_", None)  # what has a response need not have any
         return float(self._sign * measure.number(measure.function(y_true, y_pred, classes=classes, **given)))
 
     def _predicted(self, method_caller: Any, estimator: Any, X: Any) -> Any:
@@ -157,9 +154,3 @@ class CalibrationScorer(_BaseScorer):
         if len(estimator.classes_) == 2:
             return estimator.predict_proba(X)  # the caller would leave one column, and the other lose digits
         return method_caller(estimator, "predict_proba", X)
-
-
-def _nearest(word: str, words: list[str]) -> str:
-    """The word that was meant, as a part of a message."""
-    found = difflib.get_close_matches(word, words, n=1) or [one for one in words if word in one][:1]
-    return f", did you mean {found[0]!r}?" if found else ""

@@ -52,13 +52,14 @@ class Sweep:
         self._pool, self._work, self._given, self._n_tiles = pool, work, given, len(tiles)
         self.waiting = deque(tiles)
         self._pending: dict[Future[Done | Missing], Tile] = {}
-        self._deliveries: set[Future[str]] = set()
+        self._deliveries: set[Future[Missing]] = set()
         self._known: set[str] = set()  # workers that have what they need
         self._lacking: dict[str, tuple[str, ...]] = {}  # what others said that they lack
         self._stalled = False  # somebody asks again, and has to wait for what is on its way
         self._asked: dict[int, int] = {}  # how often a tile found a worker that lacked something
         self._failed: dict[int, int] = {}  # attempts by tile
         self._undelivered = 0  # times in a row
+        self._astray = 0  # deliveries in a row that somebody took who had not asked
         self._broken = 0  # times in a row
 
     def results(self) -> Generator[Done]:
@@ -122,11 +123,11 @@ class Sweep:
         self._broken = 0
         return found
 
-    def _delivered(self, future: Future[str]) -> None:
+    def _delivered(self, future: Future[Missing]) -> None:
         self._deliveries.discard(future)
         self._stalled = False
         try:
-            worker = future.result()
+            found = future.result()
         except BrokenExecutor:
             raise
         except Exception as error:
@@ -137,8 +138,14 @@ class Sweep:
                 raise self._given_up(tile, error) from error
             return
         self._undelivered = 0
-        self._known.add(worker)
-        self._lacking.pop(worker, None)
+        if found.keys:
+            self._lacking[found.worker] = found.keys
+            return
+        self._known.add(found.worker)
+        self._astray = 0 if self._lacking.pop(found.worker, None) else self._astray + 1
+        if self._astray == ATTEMPTS:  # who asked may be gone; if not, it asks again
+            self._lacking.clear()
+            self._astray = 0
 
     def _failure(self, tile: Tile, error: BaseException) -> None:
         self._failed[tile.number] = self._failed.get(tile.number, 0) + 1
@@ -184,7 +191,8 @@ class Executor(OnPool):
     Parameters
     ----------
     executor : concurrent.futures.Executor
-        Of processes, loky, mpi4py.futures, Dask (``client.get_executor()``), threads. It is not shut down.
+        Of processes, loky, mpi4py.futures, Dask (``client.get_executor()``), threads. It is not shut down, and its
+        processes keep what the last three sweeps over the pairs needed, for the next call.
     workers : int, optional
         How many it has; by default what it says itself, else the processors of this machine.
     threads : int, optional

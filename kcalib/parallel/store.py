@@ -36,7 +36,7 @@ class Done(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """The worker has not got what it needs; nothing was computed."""
+    """What a worker needs and has not got."""
 
     worker: str
     keys: tuple[str, ...]
@@ -118,7 +118,7 @@ class Store:
             for key in dict.fromkeys(work.needs):
                 if key in given and (sent or key not in self._kept):
                     self._received += getattr(given[key], "nbytes", 0)
-                if key in given and key not in self._kept:
+                if key in given and key not in self._kept and self._has_parts(work, given[key]):
                     self._kept[key] = self._made(work, given[key])
             for key in self._recent.unused(work.needs, list(self._kept)):
                 del self._kept[key]
@@ -148,6 +148,11 @@ class Store:
         vectors = None if work.vectors is None else needed[work.vectors]
         return computed(work, tile, needed[work.problem], vectors, progress)
 
+    def _has_parts(self, work: Work, value: Any) -> bool:
+        """Whether what it is made of is here: another worker may have asked for it that lacks nothing else."""
+        parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Drawn) else ()
+        return all(key in self._kept for key in parts)
+
     def _made(self, work: Work, value: Any) -> Any:
         if isinstance(value, Outline):
             prepared = Prepared(value.made(self._kept), work.operator, work.threads, work.gpu)
@@ -172,10 +177,10 @@ def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing
     return _store.done(work, tile, given, sent=True)
 
 
-def deliver(work: Work, given: Mapping[str, Any]) -> str:
-    """Let a worker process, whichever it is, keep what is `given`; its name."""
+def deliver(work: Work, given: Mapping[str, Any]) -> Missing:
+    """Let a worker process, whichever it is, keep what is `given`; its name, and what it still lacks."""
     _store.keep(work, given, sent=True)
-    return worker_name()
+    return Missing(worker_name(), _store.missing(work))
 
 
 def worker_name() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import re
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +17,7 @@ from kcalib.distributions import Normal
 from kcalib.kernels import Exponential
 from kcalib.parallel import Dask, Executor, Serial
 from kcalib.parallel.store import Missing, Recent, deliver, run_tile
+from kcalib.parallel.transport import ATTEMPTS
 
 KERNEL = Exponential(0.3)
 N, M, TILE = 3000, 10, 500
@@ -24,12 +26,19 @@ TASK = 1500  # bytes, at most
 SENT = re.compile(r"(?P<bytes>[\d.e+]+) MB sent to each of (?P<workers>\d+) workers?, [\d.e+-]+ MB of sums back")
 
 
+def awake(seconds):
+    """By a process that has imported kcalib, as this module does."""
+    time.sleep(seconds)
+
+
 class Weighed(ProcessPoolExecutor):
     """How many bytes are pickled for workers."""
 
     def __init__(self, workers):
         super().__init__(workers, multiprocessing.get_context("spawn"))
         self.tasks, self.brought = [], []
+        for future in [super(Weighed, self).submit(awake, 0.5) for _ in range(workers)]:
+            future.result()
 
     def submit(self, function, *args):
         size = len(pickle.dumps((function, *args), protocol=5))
@@ -84,11 +93,59 @@ class Forgetful(ThreadPoolExecutor):
 
 def afresh(function, work, *args):
     if function is deliver:
-        return "somebody"
+        return Missing("somebody", ())
     tile, given = args
     store = kcalib.parallel.store.Store()
     sums = store.sums(work, tile, given)
     return Missing("somebody", store.missing(work)) if sums is None else run_tile(work, tile, given)
+
+
+def test_what_a_worker_asked_for_that_is_gone_is_not_sent_with_every_tile():
+    """One asks, and is replaced before it gets anything."""
+    y, p = softmax_problem(600, 4, seed=1)
+    with Replaced(1) as pool:
+        found = kcalib.skce(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=100))
+    assert found == kcalib.skce(y, p, kernel=KERNEL)
+    assert pool.calls.count(deliver) == ATTEMPTS < pool.calls.count(run_tile)
+
+
+class Replaced(ThreadPoolExecutor):
+    def __init__(self, workers):
+        super().__init__(workers)
+        self.calls = []
+
+    def submit(self, function, *args):
+        self.calls.append(function)
+        if len(self.calls) == 1:
+            return super().submit(Missing, "gone", args[0].needs)
+        return super().submit(function, *args)
+
+
+def test_a_worker_that_gets_what_another_asked_for_says_what_it_lacks():
+    """The problem, of one that has its arrays, by one that has nothing."""
+    y, p = softmax_problem(600, 4, seed=1)
+    with Split(1) as pool:
+        found = kcalib.skce(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=100))
+    assert found == kcalib.skce(y, p, kernel=KERNEL)
+    assert [len(keys) for keys in pool.lacked] == [3, 0]
+
+
+class Split(ThreadPoolExecutor):
+    """Of what was asked for first only the problem comes, as from another process."""
+
+    def __init__(self, workers):
+        super().__init__(workers)
+        self.lacked = []
+
+    def submit(self, function, *args):
+        if function is not deliver:
+            return super().submit(function, *args)
+        work, given = args
+        if not self.lacked:
+            given = {work.problem: pickle.loads(pickle.dumps(given[work.problem]))}
+        future = super().submit(deliver, work, given)
+        self.lacked.append(future.result().keys)
+        return future
 
 
 def test_what_the_last_sweeps_did_not_need_is_dropped():

@@ -156,7 +156,7 @@ class Run:
                     if bar is not None:
                         bar(finished / whole)
         assert first == len(tiles), (first, len(tiles))
-        if journal is not None and wanted:
+        if journal is not None and begun.first < len(tiles):
             journal.save(key, first, reduction.state(), {})
 
     def _count(self, done: Done) -> None:

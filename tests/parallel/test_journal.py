@@ -158,6 +158,32 @@ def test_products_go_on(tmp_path, monkeypatch, seconds):
     assert (tmp_path / "fewer").stat().st_size < 1600 * 5 * 8 + 5000
 
 
+def test_a_sweep_of_which_all_tiles_are_there_stays_when_the_file_is_written_anew(tmp_path, monkeypatch):
+    """A call that is stopped between the last tile of a sweep and their sum, and again in the next sweep."""
+    monkeypatch.setattr(journal, "ROOM", 0)
+    computed = []
+
+    class Counted(Stopping):
+        def results(self, held, work, tiles, given, progress):
+            computed.append((work.problem, len(tiles)))
+            yield from super().results(held, work, tiles, given, progress)
+
+    def call(left):
+        computed.clear()
+        return skce(Counted(journal=tmp_path / "tiles", tile_size=SIZE, left=left))
+
+    with pytest.raises(KeyboardInterrupt):
+        call(1)
+    first, count = computed[0]
+    with pytest.raises(KeyboardInterrupt):
+        call(count - 1)
+    with pytest.raises(KeyboardInterrupt):
+        call(9)
+    found = call(-1)
+    assert first not in dict(computed)
+    assert numbers(found) == numbers(skce())
+
+
 def test_states_that_are_outdated_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "ROOM", 1000)
     kept, state = Journal(tmp_path / "tiles"), {"products": np.arange(1000.0)}

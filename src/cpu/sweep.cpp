@@ -17,14 +17,6 @@
 namespace kcalib {
 namespace {
 
-// Rows (and columns) of a block: whole panels of columns on every instruction set, and no more than a
-// second-level cache holds of the products' rows, which pass by once for each panel. Depends on the
-// problem's sizes alone: it decides the order of summation.
-template <class T> long block_rows(const Side<T>& side, long n) {
-  constexpr long SECOND_LEVEL = 1 << 20;  // bytes of it for rows
-  return n < 2048 || 192 * side.n_marks * long(sizeof(T)) > SECOND_LEVEL ? 96 : 192;
-}
-
 // Operations that the parts of a pair of measures take.
 double mixture_work(const Mixtures* m) {
   if (!m) return 0;
@@ -36,6 +28,16 @@ double mixture_work(const Mixtures* m) {
 template <class T> double pair_work(const PairProblem<T>& problem) {
   const double vectors = problem.left.n_features + problem.left.n_marks + 20.0;
   return vectors + mixture_work(problem.program.target) + mixture_work(problem.program.predicted);
+}
+
+// Rows (and columns) of a block: whole panels of columns on every instruction set, and no more than a
+// second-level cache holds of the products' rows, which pass by once for each panel, or than takes some tenths of a second,
+// for which Ctrl-C waits. Depends on the problem's sizes alone: it decides the order of summation.
+template <class T> long block_rows(const PairProblem<T>& problem, long n) {
+  constexpr long SECOND_LEVEL = 1 << 20;  // bytes of it for rows
+  constexpr double LONG = 2e4;            // operations of a pair: microseconds
+  const bool few = n < 2048 || 192 * problem.left.n_marks * long(sizeof(T)) > SECOND_LEVEL;
+  return few || pair_work(problem) > LONG ? 96 : 192;
 }
 
 constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
@@ -406,7 +408,7 @@ bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const doubl
 template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run) {
   constexpr long MAX_GROUPS = 32;
   const long n = problem.left.n, n_right = problem.right.n, largest = std::max(n, n_right);
-  const long block = run.block ? run.block : block_rows(problem.left, largest);
+  const long block = run.block ? run.block : block_rows(problem, largest);
   const long per_group = run.block ? run.per_group : ceil_divide(ceil_divide(largest, block), MAX_GROUPS);
   return {block, per_group, ceil_divide(n, block * per_group), ceil_divide(n_right, block * per_group)};
 }
@@ -532,7 +534,7 @@ bool between(const PairProblem<T>& problem, const Run& run, double low, double h
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out) {
   // A task is a strip of rows of one block against the columns from its own on: large
   // blocks are shared between threads, small ones are dealt out in runs.
-  const long n_blocks = problem.left.n / size, step = block_rows(problem.left, size);
+  const long n_blocks = problem.left.n / size, step = block_rows(problem, size);
   const long strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const long packed_size = tile.packed_size(problem.left, std::min(step, size));

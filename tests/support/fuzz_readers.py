@@ -5,7 +5,7 @@
 An input is one of a kind (`KINDS`): a file to begin with, or an input that has failed at a new place before, changed
 here and there by bytes and tokens that mean something to the format, within containers whose checksums are made again.
 Kinds with a suffix are files, from which predictions, labels and states are read to the end; the `CHEAP` ones are what
-lies beneath (headers, members, cells, records), mostly in memory, some ten thousand inputs a second.
+lies beneath (headers, members, cells, records), mostly in memory, some 5000 inputs a second.
 
 Inputs are read in child processes; one that dies, hangs or needs too much memory is a finding, and so is any other
 exception. The input in hand lies in memory that the parent shares, so that it is known then. Findings are kept in

@@ -454,17 +454,24 @@ def ask(folder: Path, options: argparse.Namespace) -> None:
             yield {**dict.fromkeys(MUTANT, ""), "name": "control"}, [], sorted(killers), 1e4  # do they pass otherwise?
 
         pytest.main([*QUIET, *arguments(options.rooms)], plugins=[Server(runs(), note)])
+        if (control := results.get("control", {"end": "error", "by": "tests cannot be collected"}))[
+            "end"
+        ] != "survived":
+            print(f"without any change: {control['end']}, {control['by']}; killed by it is not killed")
     show([results[name] for name in names if name in results])
 
 
 def show(results: list[dict[str, Any]]) -> None:
     for folder in (*SOURCES, ""):
         ends = collections.Counter(result["end"] for result in results if result["path"].startswith(folder))
-        ends.pop("no code", None)
+        for end in ("no code", "error"):  # no mutants, and no answer
+            ends.pop(end, None)
         total = sum(ends.values())
         share = 1 - ends["survived"] / max(total, 1)
         print(f"{folder or 'all':20} {total:5} mutants, {share:.1%} killed  {dict(ends)}")
     for result in results:
+        if result["end"] == "error":
+            print(f"\n{result['name']} has no answer: {result['by']}")
         if result["end"] == "survived":
             print(f"\n{result['path']}:{result['lines'][0]} {result['operator']} ({result['tests']} tests)")
             print(f"  - {result['before']}\n  + {result['after']}")

@@ -151,10 +151,10 @@ def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
             continue
         choice = repair.choice
         gain = choice.comparison.difference("chosen", "as given")
-        low, high = gain.confidence_interval
+        low, high = (limit + 0.0 for limit in gain.confidence_interval)  # of no change 0, and not -0
         score = choice.score.replace("_", " ")
         if choice.name == "as given":
-            what = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference:.2g}"
+            what = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference + 0.0:.2g}"
         elif high < 0:
             what = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
         else:

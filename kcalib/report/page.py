@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -103,15 +103,22 @@ def svg(draw: Callable[[], Any], label: str) -> str:
     text = picture.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
-    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)
-    text = re.sub(r" font-family: [^;\"]*;?", "", text)
-    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), text)  # tenths of a point do
+    variables = _variables()
+    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], variables), text)  # what is between tags is the user's
     text = re.sub(r"\s*\n\s*", "\n", text)
-    for color, variable in _variables().items():
-        text = re.sub(color, f"var(--{variable})", text, flags=re.IGNORECASE)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
     return f"<figure>{text}</figure>"
+
+
+def _tag(text: str, variables: Mapping[str, str]) -> str:
+    """With the fonts and colours of the page, and tenths of a point, which do."""
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    text = re.sub(r" font-family: [^;\"]*;?", "", text)
+    text = re.sub(r"(\d\.\d)\d+", r"\1", text)
+    for color, variable in variables.items():
+        text = re.sub(color, f"var(--{variable})", text, flags=re.IGNORECASE)
+    return text
 
 
 def _variables() -> dict[str, str]:

@@ -114,11 +114,12 @@ def test_pictures_keep_their_numbers_and_take_the_colours_of_the_page():
         axes = figure.add_subplot()
         axes.plot([0.123456, 0.5], [0.1, 0.987654])
         axes.set_title("0.98765 <b>")
+        axes.set_xlabel("#D55E00 font-family: x;")
         return figure
 
     text = svg(draw, 'a "label"')
     assert "0.98765 &lt;b" in text and "var(--ink)" in text and "&quot;label&quot;" in text
-    assert not re.search(r"#(000000|ffffff)", text)
+    assert not re.search(r"#(000000|ffffff)", text) and "#D55E00 font-family: x;" in text
     assert not re.search(r"\d\.\d\d", re.sub(r">[^<]*<", "><", text))
 
 

@@ -109,8 +109,8 @@ def choose(
     TypeError
         As `kcalib.skce`; if a candidate is no `Recalibrator`.
     ValueError
-        As `kcalib.skce` and `kcalib.compare`; if there is no candidate, one is called "as given" or "chosen", `score`
-        is not one of the predictions, or a number is out of range.
+        As `kcalib.skce` and `kcalib.compare`; if there is no candidate, as of counts, one is called "as given" or
+        "chosen", `score` is not one of the predictions, or a number is out of range.
 
     Notes
     -----
@@ -320,6 +320,11 @@ def _(data: Forecasts, score: str) -> dict[str, Recalibrator]:
         found["scale"] = ScaleCalibration()
     if score == "crps" and data.n_dims == 1 and data.prediction.support != "count":
         found["quantile"] = QuantileRecalibration()
+    if not found:
+        raise ValueError(
+            f"kcalib has no recalibrator of {family.__name__} predictions by the score {score!r}; pass candidates= of "
+            "your own, or other predictions"
+        )
     return found
 
 

@@ -38,6 +38,8 @@ class VectorScaling(ClassRecalibrator):
         regularization (only differences of intercepts matter). None for more than 500 classes.
     criterion_before_, criterion_after_ : float
         Mean negative log-likelihood in nats, before and after, on the samples of the fit. That after is optimistic.
+    from_logits_ : bool
+        Whether logits were fitted.
     n_iterations_, converged_, n_samples_, floor_, family_
         As in `PlattScaling`.
 
@@ -135,7 +137,7 @@ class MatrixScaling(ClassRecalibrator):
     weights_standard_error_, intercept_standard_error_ : ndarray or None
         Of these, by the sandwich of Huber and White, which says nothing about the bias of the regularisation; infinite
         where the samples do not tell. None for more than 31 classes.
-    criterion_before_, criterion_after_, n_iterations_, converged_, n_samples_, floor_, family_
+    criterion_before_, criterion_after_, from_logits_, n_iterations_, converged_, n_samples_, floor_, family_
         As in `VectorScaling`.
 
     Warns
@@ -241,7 +243,7 @@ class DirichletCalibration(MatrixScaling):
     ----------
     weights_, intercept_, weights_standard_error_, intercept_standard_error_
         As in `MatrixScaling`.
-    criterion_before_, criterion_after_, n_iterations_, converged_, n_samples_, floor_, family_
+    criterion_before_, criterion_after_, from_logits_, n_iterations_, converged_, n_samples_, floor_, family_
         As in `VectorScaling`.
 
     Warns

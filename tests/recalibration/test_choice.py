@@ -8,7 +8,7 @@ from problems import draw_labels
 from scipy import special
 
 import kcalib
-from kcalib.distributions import Normal, Samples
+from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.recalibration import (
     HistogramBinning,
     IsotonicCalibration,
@@ -118,6 +118,11 @@ def test_distributions(score):
         else kcalib.log_score(y, Normal(mean, np.ones(300)))
     )
     assert choice.comparison.model("as given").value == pytest.approx(own, rel=1e-12)
+
+
+def test_no_recalibrator_is_for_counts():
+    with pytest.raises(ValueError, match="no recalibrator of Poisson predictions by the score 'crps'; pass cand"):
+        choose(np.arange(9), Poisson(np.full(9, 4.0)))
 
 
 @pytest.mark.parametrize("level", [0.0, 2, True, "high"])

@@ -22,6 +22,11 @@ class Measure:
     of_distributions: bool = False  # these alone
 
     @property
+    def __name__(self) -> str:
+        """Of the function: hosts show it."""
+        return self.function.__name__
+
+    @property
     def options(self) -> list[str]:
         return [name for name in inspect.signature(self.function).parameters if name not in ("y_true", "y_pred")]
 

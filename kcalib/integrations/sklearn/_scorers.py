@@ -109,7 +109,7 @@ class CalibrationScorer(_BaseScorer):
 
     def __init__(self, name: str, response: Callable[[Any, Any], Any] | None, options: dict[str, Any]) -> None:
         measure = MEASURES[name]
-        super().__init__(measure.function, 1 if measure.greater_is_better else -1, options, "predict_proba")
+        super().__init__(measure, 1 if measure.greater_is_better else -1, options, "predict_proba")
         self._name, self._response = name, response
 
     def __repr__(self) -> str:
@@ -124,14 +124,14 @@ class CalibrationScorer(_BaseScorer):
         y_pred = self._predicted(method_caller, estimator, X)
         given = {**self._kwargs, **kwargs}
         if isinstance(y_pred, Distribution):
-            return float(self._sign * measure.number(measure.function(y_true, y_pred, **given)))
+            return self._sign * measure(y_true, y_pred, **given)
         if measure.of_distributions:
             raise TypeError(
                 f"{self._name} is of predicted distributions, but {type(estimator).__name__} predicts class "
                 "probabilities; use 'brier_score' or 'log_loss'"
             )
         classes = getattr(estimator, "classes_", None)  # what has a response need not have any
-        return float(self._sign * measure.number(measure.function(y_true, y_pred, classes=classes, **given)))
+        return self._sign * measure(y_true, y_pred, classes=classes, **given)
 
     def _predicted(self, method_caller: Any, estimator: Any, X: Any) -> Any:
         if self._response is not None:

@@ -410,7 +410,6 @@ def ask(folder: Path, options: argparse.Namespace) -> None:
     path = folder / "mutants.jsonl"
     path.touch()
     results = {line["name"]: line for line in map(json.loads, path.read_text().splitlines())}
-    done = {name for name, result in results.items() if result["end"] not in options.again}
     started = time.monotonic()
 
     def note(mutant: dict[str, Any], tests: list[str], end: str, test: str) -> None:
@@ -422,8 +421,9 @@ def ask(folder: Path, options: argparse.Namespace) -> None:
     collected, imported, names = [], [], []
     for mutant, code in sample_of(options.seed, options.sample):
         names.append(mutant["name"])
-        if mutant["name"] in done:
-            continue
+        before = results.get(mutant["name"], {"end": ""})
+        if before["end"] not in ("", *options.again) and all(before[field] == mutant[field] for field in MUTANT):
+            continue  # of the code that there is now
         try:
             pairs = changed_functions(mutant["path"], after := code())
         except SyntaxError:
@@ -453,11 +453,11 @@ def ask(folder: Path, options: argparse.Namespace) -> None:
             killers = {result["by"] for result in results.values()} & known.durations.keys()
             yield {**dict.fromkeys(MUTANT, ""), "name": "control"}, [], sorted(killers), 1e4  # do they pass otherwise?
 
+        results.pop("control", None)  # of an earlier call
         pytest.main([*QUIET, *arguments(options.rooms)], plugins=[Server(runs(), note)])
-        if (control := results.get("control", {"end": "error", "by": "tests cannot be collected"}))[
-            "end"
-        ] != "survived":
-            print(f"without any change: {control['end']}, {control['by']}; killed by it is not killed")
+        control = results.get("control", {"end": "error", "by": "no test could be collected"})
+        if control["end"] != "survived":
+            print(f"without any change: {control['end']}, {control['by']}; what this killed is not killed")
     show([results[name] for name in names if name in results])
 
 

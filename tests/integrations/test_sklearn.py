@@ -400,6 +400,8 @@ def test_errors_of_recalibration() -> None:
         ProbabilityRecalibrator().fit(p, np.arange(300) % 3)
     with pytest.raises(ValueError, match="`classes` has 3 labels, but X predictions of 2 classes"):
         ProbabilityRecalibrator(classes=[0, 1, 2]).fit(p, y)
+    with pytest.raises(ValueError, match=r"`classes` is \[1, 1\], expected a different label for each column"):
+        ProbabilityRecalibrator(classes=[1, 1]).fit(p, y)
     with pytest.raises(ValueError, match=r"y\[\d+\] is 1, not among `classes`, \[0, 2\]"):
         ProbabilityRecalibrator(classes=[0, 2]).fit(p, y)
     with pytest.raises(ValueError, match="class 1 has 1 of the 20 samples, fewer than the 5 folds"):

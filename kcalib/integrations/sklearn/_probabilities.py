@@ -94,6 +94,8 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
                 if self.classes is None
                 else f"`classes` has {len(self.classes_)} labels, but X predictions of {m} classes"
             )
+        if len(np.unique(self.classes_)) < m:
+            raise ValueError(f"`classes` is {self.classes_.tolist()}, expected a different label for each column")
         check_frames(y, given, sample_weight, self.classes_.tolist(), m, ("y", "X"))
         order = np.argsort(self.classes_)
         encoded = order[np.minimum(np.searchsorted(self.classes_, y, sorter=order), m - 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 import subprocess
 import sys
@@ -259,6 +260,7 @@ def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
         def synchronize(self):
             raise KeyboardInterrupt
 
+    gc.collect()  # of tests before this one
     used = emulation.get_default_memory_pool().used_bytes()
     monkeypatch.setattr(emulation.cuda, "get_current_stream", Interrupted)
     for work in (

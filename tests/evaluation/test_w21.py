@@ -28,6 +28,9 @@ COUNT = 100  # data sets
 FIRST_SEED = 10**5  # those of the tables are below
 
 
+pytestmark = FEW_EVENTS
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
     """Thousands of small eigenproblems, which threads of BLAS make slower."""
@@ -236,7 +239,6 @@ def fitted(x, y, points, ridge, seed):
     return Normal(mean, np.full(len(mean), std)), Normal(mean_there, np.full(len(mean_there), std))
 
 
-@FEW_EVENTS
 def test_overfitting_shows_on_test_data_only():
     rng = np.random.default_rng(3)
     (x, y), (x_test, y_test) = friedman.problem(100, rng), friedman.problem(50, rng)
@@ -260,7 +262,6 @@ def test_overfitting_shows_on_test_data_only():
     assert tests[1] == 1 / 200 and tests[0] > 0.05 and tests[2] > 0.05
 
 
-@FEW_EVENTS
 def test_ensembles_score_better_than_their_members_on_average():
     """By Jensen's inequality for the log score; for the MSE that of the mean."""
     rng = np.random.default_rng(4)

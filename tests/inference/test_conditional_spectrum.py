@@ -152,6 +152,7 @@ def test_an_unknown_reference():
         Spectrum(reference="labels")
 
 
+@FEW_EVENTS
 @pytest.mark.grid
 @pytest.mark.parametrize("name", ["rare", "saturated"])
 def test_levels(name):

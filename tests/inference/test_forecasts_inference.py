@@ -154,6 +154,7 @@ class TestDistributionFree:
 
 
 class TestCME:
+    @FEW_EVENTS
     @pytest.mark.grid
     def test_references(self):
         """From the covariance of the samples: Hotelling's law allows for its error, the asymptotic one does not."""

@@ -237,9 +237,10 @@ def test_ctrl_c(tmp_path):
     """All is cancelled, and the workers end."""
     program = tmp_path / "program.py"
     program.write_text(
-        "import kcalib, numpy as np\n"
+        "import signal, kcalib, numpy as np\n"
         "from kcalib.parallel import Dask\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it\n"
         "    rng = np.random.default_rng(0)\n"
         "    p = rng.dirichlet(np.ones(10), size=200_000)\n"
         "    y = rng.integers(10, size=200_000)\n"

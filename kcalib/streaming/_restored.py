@@ -37,8 +37,11 @@ def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
 
 
 def check_rows(rows: Rows, seen: RowSet, what: str) -> None:
-    """Refuse rows that are not among those seen, or have weights that there are none of."""
+    """Refuse rows that are not among those seen, lack a part, or have weights that there are none of."""
     numbers, weights = rows.numbers, rows.weights
+    if len({len(part) for part in rows}) > 1:
+        counts = ", ".join(f"{len(part)} {name}" for name, part in zip(rows._fields, rows, strict=True))
+        raise ValueError(f"the {what} rows have {counts}, expected as many of each")
     if not len(numbers):
         return
     if np.any(np.diff(numbers) <= 0):

@@ -70,6 +70,15 @@ def test_forged_contents_are_refused(state, change, match):
         type(state).from_bytes(forged(state, **change))
 
 
+def test_rows_that_lack_a_part_are_refused():
+    content = unpacked(CLASSES.to_bytes(), "it")
+    arrays = content.arrays | {"sample_targets": content.arrays["sample_targets"][:-1]}
+    with pytest.raises(
+        ValueError, match=f"sample rows have {N} numbers, {N} predictions, {N - 1} targets, {N} weights"
+    ):
+        CalibrationState.from_bytes(packed(content._replace(arrays=arrays)))
+
+
 def test_mutated_files_end_in_values_or_one_line(tmp_path: Path):
     """A few inputs of the campaign of `fuzz_readers`; each child that reads them must live."""
     counts, findings, end = fuzz_readers.campaign(tmp_path, 330, begin=10**6)

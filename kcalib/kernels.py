@@ -201,15 +201,22 @@ class Kernel:
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Kernel:
         """This kernel with every radial kernel in it changed."""
-        raise NotImplementedError
+        raise _no_kernel(self)
 
     def terms(self) -> tuple[Term, ...]:
         """Normal form: the kernel is the sum of these terms. All bandwidths must be numbers."""
-        raise NotImplementedError
+        raise _no_kernel(self)
 
     def factors(self) -> tuple[RadialKernel, ...]:
         """The radial kernels that this kernel is made of."""
-        raise NotImplementedError
+        raise _no_kernel(self)
+
+
+def _no_kernel(kernel: Kernel) -> TypeError:
+    return TypeError(
+        f"{type(kernel).__name__} has no formula that could be summed; pass a kernel such as "
+        "kcalib.kernels.Exponential(), or sums, products and scalings of those in kcalib.kernels"
+    )
 
 
 @dataclass(frozen=True)
@@ -380,6 +387,8 @@ class RadialKernel(Kernel):
     profile: ClassVar[str]  # its row in src/include/kcalib/profiles.h
 
     def __post_init__(self) -> None:
+        if not hasattr(type(self), "profile"):
+            raise _no_kernel(self)
         if self.bandwidth is not None:
             bandwidth = _in_range("bandwidth", self.bandwidth, "pass None for the median heuristic")
             object.__setattr__(self, "bandwidth", bandwidth)

@@ -75,7 +75,7 @@ class Lens:
 
     def _seen(self, labels: Array, p: Array) -> Seen:
         """The induced problem of some samples; labels are int64."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} sees nothing by itself; pass one such as kcalib.lenses.TopLabel()")
 
 
 @dataclass(frozen=True)

@@ -173,3 +173,11 @@ def test_a_name_that_users_look_for_says_what_to_call(name, remedy):
 def test_other_names_are_missing_as_usual():
     with pytest.raises(AttributeError, match=r"^module 'kcalib' has no attribute 'nothing'$"):
         kcalib.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["Kernel", "RadialKernel", "Lens"])
+def test_what_others_are_made_of_is_refused(name):
+    base = getattr(kcalib.lenses if name == "Lens" else kcalib.kernels, name)
+    y, p = [0, 1, 1], [[0.5, 0.5], [0.4, 0.6], [0.1, 0.9]]
+    with pytest.raises(TypeError, match=f"^{name} .*pass (one|a kernel) such as kcalib"):
+        kcalib.skce(y, p, **{"lens" if name == "Lens" else "kernel": base()})

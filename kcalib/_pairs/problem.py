@@ -48,7 +48,7 @@ class Term:
     factors: tuple[Factor, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Components:
     """Distributions as mixtures of K components of one family, for target kernels with closed forms.
 

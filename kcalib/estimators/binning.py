@@ -39,7 +39,7 @@ COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
 DEVICE_ELEMENTS = 2**23  # that are binned at once on a device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReliabilityBins(Summarized):
     """Confidence against accuracy, bin by bin: what a reliability diagram shows."""
 

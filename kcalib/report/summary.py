@@ -55,6 +55,15 @@ class Summarized:
     #: Fields that a summary shows, in this order; none: all of them, as far as there is room.
     _shown: ClassVar[tuple[str, ...]] = ()
 
+    # Of results that hold arrays, which declare eq=False; those of others are as dataclasses have them.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return all(_is_same(getattr(self, name), getattr(other, name)) for name in names)
+
     def _summary(self) -> Summary:
         names = [field.name for field in fields(self) if field.repr]  # type: ignore[arg-type]
         names = [name for name in names if getattr(self, name) is not None]
@@ -96,6 +105,17 @@ def shown(value: Any) -> str:
         return ", ".join(f"{name}={shown(entry)}" for name, entry in value.items())
     shape = getattr(value, "shape", None)
     return str(value) if shape is None else f"array of shape {tuple(shape)}"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Equality of fields, arrays entry by entry; NaN is equal to NaN there."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if not (hasattr(one, "dtype") and hasattr(other, "dtype")):
+        return bool(one == other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _is_long(value: Any) -> bool:

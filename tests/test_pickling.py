@@ -1,0 +1,214 @@
+"""Everything public that is a dataclass, and every state, comes back from pickling and from copying as it was."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import pickle
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from few_events import FEW_EVENTS
+
+import kcalib
+from kcalib import distributions as D
+from kcalib import kernels as K
+from kcalib import laws, lenses, methods, parallel, recalibration, regression, solvers, streaming
+
+pytestmark = FEW_EVENTS
+N = 40
+
+
+def exported() -> Iterator[type]:
+    """All classes that are exported, with those of the modules that are."""
+    for one in (kcalib, *(value for name in kcalib.__all__ if inspect.ismodule(value := getattr(kcalib, name)))):
+        yield from (value for name in one.__all__ if inspect.isclass(value := getattr(one, name)))
+
+
+# What others are made of, and what holds a connection or workers, which no other process has.
+LEFT_OUT = {K.RadialKernel, parallel.Parallel, parallel.Executor, parallel.Dask, parallel.MPI}
+DATACLASSES = sorted({*filter(dataclasses.is_dataclass, exported())} - LEFT_OUT, key=lambda one: one.__name__)
+
+
+@functools.cache
+def labels() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=N)
+    return (rng.uniform(size=(N, 1)) > p.cumsum(axis=1)).sum(axis=1), p
+
+
+@functools.cache
+def numbers() -> tuple[np.ndarray, D.Normal]:
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=N)
+    return mean + rng.normal(size=N), D.Normal(mean, np.linspace(0.5, 1.5, N))
+
+
+def of_labels(function: Callable[..., Any], **options: Any) -> Callable[[], Any]:
+    return lambda: function(*labels(), **options)
+
+
+def rows(*columns: float) -> np.ndarray:
+    return np.outer(np.linspace(1, 2, 5), columns)
+
+
+def compared() -> kcalib.Comparison:
+    y, p = labels()
+    return kcalib.compare(y, {"one": p, "other": p[:, [1, 0, 2]]}, metric="brier")
+
+
+def solution() -> Any:
+    operator = solvers.kernel_operator(labels()[1], K.Exponential(bandwidth=0.5))
+    return solvers.solve(operator, np.ones(N), 1.0)
+
+
+def low_rank() -> Any:
+    return solvers.pivoted_cholesky(solvers.kernel_operator(labels()[1], K.Exponential(bandwidth=0.5)), 5)
+
+
+def curve() -> kcalib.QuantileCalibration:
+    return kcalib.quantile_calibration(*numbers())
+
+
+def chosen() -> Any:
+    return recalibration.choose(*labels(), {"temperature": recalibration.TemperatureScaling()}, n_folds=3)
+
+
+def squared() -> regression.SquaredCalibrationErrorResult:
+    return kcalib.squared_calibration_error(*labels(), estimators="temperature")
+
+
+# How to get one of those that cannot be made without arguments.
+MADE: dict[type, Callable[[], Any]] = {
+    kcalib.BrierDecomposition: of_labels(kcalib.brier_decomposition),
+    kcalib.CKCEResult: of_labels(kcalib.ckce, full_output=True),
+    kcalib.CalibrationTestResult: of_labels(kcalib.calibration_test),
+    kcalib.Comparison: compared,
+    kcalib.ECEResult: of_labels(kcalib.top_label_ece, full_output=True),
+    kcalib.Evaluation: of_labels(kcalib.evaluate),
+    kcalib.FewErrors: lambda: kcalib.FewErrors(1, 0.01, N, 2.0),
+    kcalib.ForecastEvaluation: lambda: kcalib.evaluate(*numbers()),
+    kcalib.KDEResult: of_labels(kcalib.kde_calibration_error, full_output=True),
+    kcalib.MMCEResult: of_labels(kcalib.mmce, full_output=True),
+    kcalib.ModelDifference: lambda: compared().differences[0],
+    kcalib.ModelValue: lambda: compared().models[0],
+    kcalib.QuantileCalibration: curve,
+    kcalib.ReliabilityBins: lambda: kcalib.top_label_ece(*labels(), full_output=True).bins[0],
+    kcalib.ReliabilityDiagram: of_labels(kcalib.reliability, bands="both", seed=0),
+    kcalib.SKCEResult: of_labels(kcalib.skce, full_output=True),
+    kcalib.UCMEResult: of_labels(kcalib.ucme, full_output=True),
+    kcalib.bandwidth.MedianDistance: lambda: kcalib.bandwidth.median_distance(labels()[1]),
+    D.Beta: lambda: D.Beta(*rows(2.0, 3.0).T),
+    D.Categorical: lambda: D.Categorical(labels()[1]),
+    D.Components: lambda: numbers()[1].components(),
+    D.Dirichlet: lambda: D.Dirichlet(rows(1.0, 2.0, 3.0)),
+    D.Ensemble: lambda: D.Ensemble([D.Normal(*rows(0.0, 1.0).T), D.Normal(*rows(1.0, 1.0).T)]),
+    D.Laplace: lambda: D.Laplace(*rows(1.0, 2.0).T),
+    D.Mixture: lambda: D.Mixture(np.full((5, 2), 0.5), [D.Normal(*rows(0.0, 1.0).T)] * 2),
+    D.MultivariateNormal: lambda: D.MultivariateNormal(rows(0.0, 1.0), np.broadcast_to(np.eye(2), (5, 2, 2))),
+    D.NegativeBinomial: lambda: D.NegativeBinomial(*rows(3.0, 0.5).T),
+    D.Normal: lambda: numbers()[1],
+    D.Poisson: lambda: D.Poisson(rows(2.0)[:, 0]),
+    D.PowerExponential: lambda: D.PowerExponential(*rows(0.0, 1.0, 2.0).T),
+    D.Samples: lambda: D.Samples(rows(0.0, 1.0, 2.0)),
+    K.Product: lambda: K.Exponential() * K.Gaussian(bandwidth=2.0),
+    K.Scaled: lambda: 2 * K.Matern(2.5),
+    K.Sum: lambda: K.Linear() + K.Exponential(metric=K.MMD()),
+    laws.ChiSquareMixture: lambda: laws.ChiSquareMixture([0.5, 0.3], 0.1),
+    laws.PearsonCurve: lambda: laws.PearsonCurve(0.0, 1.0, 0.5, 4.5),
+    kcalib.target_kernels.MahalanobisGaussian: lambda: kcalib.target_kernels.MahalanobisGaussian(np.eye(2)),
+    lenses.ClassWise: lambda: lenses.ClassWise(1),
+    lenses.Groups: lambda: lenses.Groups([[0, 1], [2]]),
+    lenses.TopK: lambda: lenses.TopK(2),
+    methods.Block: lambda: methods.Block(2),
+    methods.Consistency: lambda: methods.Consistency(kcalib.top_label_ece, n_resamples=9),
+    recalibration.Choice: chosen,
+    regression.EstimatorRisk: lambda: squared().estimators[0],
+    regression.SquaredCalibrationErrorResult: squared,
+    solvers.KroneckerSolution: lambda: solvers.kronecker(2 * np.eye(3)).solve(np.eye(3), 0.7),
+    solvers.LowRank: low_rank,
+    solvers.Solution: solution,
+    streaming.Score: lambda: state().scores().brier_score,
+    streaming.Scores: lambda: state().scores(),
+}
+
+
+def state() -> streaming.CalibrationState:
+    return streaming.CalibrationState(3, kernel=K.Exponential(0.5), n_columns=16).update(*labels())
+
+
+def made(one: type) -> Any:
+    return MADE[one]() if one in MADE else one()
+
+
+def fields_of(value: Any) -> list[Any]:
+    return [getattr(value, field.name) for field in dataclasses.fields(value)]
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equal, of the same types, all the way down; NaN is NaN."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        return one.dtype == other.dtype and same
+    if dataclasses.is_dataclass(one):
+        return alike(fields_of(one), fields_of(other))
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, (dict, types.MappingProxyType)):
+        return list(one) == list(other) and alike(list(one.values()), list(other.values()))
+    if isinstance(one, kcalib.recalibration.Recalibrator):
+        return alike(vars(one), vars(other))
+    return one is other or one == other or (one != one and other != other)
+
+
+def is_hashable(value: Any) -> bool:
+    """What has dictionaries or lists is not."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+WAYS = {
+    "protocol 2": lambda value: pickle.loads(pickle.dumps(value, protocol=2)),
+    "highest": lambda value: pickle.loads(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+}
+
+
+@pytest.mark.parametrize("one", DATACLASSES, ids=lambda one: one.__name__)
+def test_a_copy_is_as_the_original(one):
+    assert one.__dataclass_params__.frozen
+    value = made(one)
+    assert type(value) is one
+    for name, way in WAYS.items():
+        found = way(value)
+        assert alike(value, found), name
+        assert repr(found) == repr(value) and str(found) == str(value), name
+        if one.__eq__ is not object.__eq__:
+            assert found == value, name
+        if one.__hash__ is not None and one.__eq__ is not object.__eq__ and is_hashable(value):
+            assert hash(found) == hash(value), name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(found, dataclasses.fields(found)[0].name if dataclasses.fields(found) else "new", 1)
+
+
+def test_results_with_arrays_differ_where_an_entry_does():
+    value = kcalib.reliability(*labels(), bands="confidence")
+    (changed := value.count.copy())[3] += 1
+    other = dataclasses.replace(value, count=changed)
+    assert value == copy.deepcopy(value) and value != other and not alike(value, other)
+    assert value != dataclasses.replace(value, count=value.count.astype(float))
+    found = kcalib.top_label_ece(*labels(), full_output=True)
+    assert found != kcalib.top_label_ece(labels()[0][::-1], labels()[1], full_output=True) and found != value
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(value)

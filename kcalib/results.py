@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import scipy
 
 from kcalib._backend.options import check_choice, check_fraction
+from kcalib._backend.provenance import machine
 from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
+from kcalib._version import __version__
 from kcalib.lenses import Canonical
 from kcalib.report import laws
 from kcalib.report.summary import Summarized, Summary, aligned
@@ -47,6 +49,14 @@ class ConfidenceInterval(NamedTuple):
     high: float  #: upper limit
 
 
+@dataclass(frozen=True, kw_only=True)
+class Computed(Summarized):
+    """A result that says what computed it. Equal numbers from several machines are equal results."""
+
+    version: str = field(default=__version__, repr=False, compare=False)  #: of kcalib
+    machine: str = field(default_factory=machine, repr=False, compare=False)  #: system, architecture, instruction set
+
+
 @dataclass(frozen=True)
 class FewErrors(Summarized):
     r"""Of predictions that leave few errors open, and samples that hold few: what samples like these may have missed.
@@ -72,7 +82,7 @@ class FewErrors(Summarized):
 
 
 @dataclass(frozen=True)
-class SKCEResult(Summarized):
+class SKCEResult(Computed):
     """An estimate of the squared kernel calibration error."""
 
     value: float  #: the estimate
@@ -106,7 +116,7 @@ class SKCEResult(Summarized):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationTestResult(Summarized):
+class CalibrationTestResult(Computed):
     """A test of the hypothesis that the model is calibrated.
 
     What a method does not have is None.
@@ -270,7 +280,7 @@ class CalibrationTestResult(Summarized):
 
 
 @dataclass(frozen=True)
-class UCMEResult(Summarized):
+class UCMEResult(Computed):
     """The unnormalised calibration mean embedding statistic at its test locations."""
 
     value: float  #: mean of the squared differences
@@ -334,7 +344,7 @@ class ModelDifference(Summarized):
 
 
 @dataclass(frozen=True)
-class Comparison(Summarized):
+class Comparison(Computed):
     """Models compared on the same samples; ``print`` shows the best in a table, `pair_lines` makes one of all pairs."""
 
     metric: str  #: "skce", "ckce", "ece", "brier", "log_loss", "crps" or "log_score"
@@ -486,7 +496,7 @@ def _shown(interval: ConfidenceInterval) -> str:
 
 
 @dataclass(frozen=True)
-class CKCEResult(Summarized):
+class CKCEResult(Computed):
     """An estimate of the conditional kernel calibration error.
 
     What a method does not have is None.
@@ -525,7 +535,7 @@ class CKCEResult(Summarized):
 
 
 @dataclass(frozen=True)
-class KDEResult(Summarized):
+class KDEResult(Computed):
     """A calibration error by Dirichlet kernel densities."""
 
     value: float  #: the estimate

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/kcalib
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_kcalib_subparsers=(evaluate compare report update merge show demo)
+_shtab_kcalib_subparsers=(evaluate compare report update merge show history demo)
 
 _shtab_kcalib_evaluate_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --plot --axes --theme --fail-if-miscalibrated --plot-classes --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions --stream --no-stream --checkpoint --rows --resume --checkpoint-every --parallel)
 _shtab_kcalib_compare_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --json --csv --metric --confidence-level --lens --bandwidth --bins --resamples --seed --threads --stream --no-stream --checkpoint --rows --resume --checkpoint-every --parallel --columns --part)
@@ -13,6 +13,7 @@ _shtab_kcalib_report_option_strings=(-h --help -o --output --probs --logits --me
 _shtab_kcalib_update_option_strings=(-h --help --probs --logits --mean --std --samples --rate --dispersion --cov --scale-tril --loc --scale --labels --from-logits --normalize --rows --resume --checkpoint-every --part --first-row --lens --bandwidth --bandwidth-of --columns --resamples --bins --seed --threads)
 _shtab_kcalib_merge_option_strings=(-h --help -o --output)
 _shtab_kcalib_show_option_strings=(-h --help --json --csv --plot --axes --theme --fail-if-miscalibrated --level --tolerance)
+_shtab_kcalib_history_option_strings=(-h --help --order --json --csv --plot --theme --fail-if-miscalibrated)
 _shtab_kcalib_demo_option_strings=(-h --help --json --csv --plot --axes --theme --fail-if-miscalibrated --plot-classes --lens --level --tolerance --seed --method --estimator --block-size --bins --bandwidth --threads --resamples --columns --multipliers --reference --eigenvalues --max-memory --variance --bound --locations --resample-predictions --no-resample-predictions)
 _shtab_kcalib_option_strings=(-h --help --version)
 
@@ -32,6 +33,7 @@ _shtab_kcalib_merge__o_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_merge___output_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_show_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_show___plot_COMPGEN=_shtab_compgen_files
+_shtab_kcalib_history___plot_COMPGEN=_shtab_compgen_files
 _shtab_kcalib_demo___plot_COMPGEN=_shtab_compgen_files
 
 _shtab_kcalib_evaluate___axes_choices=(linear logit)
@@ -50,6 +52,8 @@ _shtab_kcalib_report___reference_choices=(conditional residuals draws F chi2)
 _shtab_kcalib_report___variance_choices=(conditional sample second_moment)
 _shtab_kcalib_show___axes_choices=(linear logit)
 _shtab_kcalib_show___theme_choices=(light dark)
+_shtab_kcalib_history___order_choices=(time given)
+_shtab_kcalib_history___theme_choices=(light dark)
 _shtab_kcalib_demo___axes_choices=(linear logit)
 _shtab_kcalib_demo___theme_choices=(light dark)
 _shtab_kcalib_demo___method_choices=(auto exact features bootstrap multiplier spectrum pearson gamma block linear distribution_free cme consistency)
@@ -57,7 +61,7 @@ _shtab_kcalib_demo___estimator_choices=(unbiased biased block linear features)
 _shtab_kcalib_demo___multipliers_choices=(rademacher gaussian)
 _shtab_kcalib_demo___reference_choices=(conditional residuals draws F chi2)
 _shtab_kcalib_demo___variance_choices=(conditional sample second_moment)
-_shtab_kcalib_pos_0_choices=(evaluate compare report update merge show demo)
+_shtab_kcalib_pos_0_choices=(evaluate compare report update merge show history demo)
 
 _shtab_kcalib_evaluate_pos_0_nargs=+
 _shtab_kcalib_evaluate__h_nargs=0
@@ -104,6 +108,12 @@ _shtab_kcalib_show___help_nargs=0
 _shtab_kcalib_show___json_nargs=0
 _shtab_kcalib_show___csv_nargs=0
 _shtab_kcalib_show___fail_if_miscalibrated_nargs=0
+_shtab_kcalib_history_pos_0_nargs=+
+_shtab_kcalib_history__h_nargs=0
+_shtab_kcalib_history___help_nargs=0
+_shtab_kcalib_history___json_nargs=0
+_shtab_kcalib_history___csv_nargs=0
+_shtab_kcalib_history___fail_if_miscalibrated_nargs=0
 _shtab_kcalib_demo__h_nargs=0
 _shtab_kcalib_demo___help_nargs=0
 _shtab_kcalib_demo___json_nargs=0

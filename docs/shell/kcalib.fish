@@ -50,8 +50,8 @@ function _shtab_kcalib_using
   test "$_shtab_kcalib_cmdpath" = "$argv"
 end
 
-set -g _shtab_kcalib_commands evaluate compare report update merge show demo
-set -g _shtab_kcalib_opts_with_value --axes --bandwidth --bandwidth-of --bins --block-size --bound --checkpoint --checkpoint-every --columns --confidence-level --cov --dispersion --eigenvalues --estimator --first-row --labels --lens --level --loc --locations --logits --max-memory --mean --method --metric --multipliers --output --parallel --part --plot --plot-classes --probs --rate --reference --resamples --rows --samples --scale --scale-tril --seed --std --theme --threads --tolerance --variance -o
+set -g _shtab_kcalib_commands evaluate compare report update merge show history demo
+set -g _shtab_kcalib_opts_with_value --axes --bandwidth --bandwidth-of --bins --block-size --bound --checkpoint --checkpoint-every --columns --confidence-level --cov --dispersion --eigenvalues --estimator --first-row --labels --lens --level --loc --locations --logits --max-memory --mean --method --metric --multipliers --order --output --parallel --part --plot --plot-classes --probs --rate --reference --resamples --rows --samples --scale --scale-tril --seed --std --theme --threads --tolerance --variance -o
 
 complete -c kcalib -e
 complete -c kcalib -f
@@ -230,6 +230,14 @@ complete -c kcalib -n '_shtab_kcalib_using show' -l fail-if-miscalibrated -d 'ex
 complete -c kcalib -n '_shtab_kcalib_using show' -l level -x -d 'level of the verdict (default: 0.05)'
 complete -c kcalib -n '_shtab_kcalib_using show' -l tolerance -x -d 'root mean square error of probabilities that does not matter: the verdict is whether a model is off by more (default: whether it is calibrated)'
 complete -c kcalib -n '_shtab_kcalib_using show; and test $_shtab_kcalib_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'files of states'
+complete -c kcalib -n '_shtab_kcalib_using; and test $_shtab_kcalib_npos -eq 0' -a history -d 'Print the numbers and verdicts of models over their releases, from files that hold what'
+complete -c kcalib -n '_shtab_kcalib_using history' -s h -l help -d 'show this help message and exit'
+complete -c kcalib -n '_shtab_kcalib_using history' -l order -xka "time given" -d 'of evaluation (default), or as files are given'
+complete -c kcalib -n '_shtab_kcalib_using history' -l json -d 'print JSON instead of a table'
+complete -c kcalib -n '_shtab_kcalib_using history' -l csv -d 'print CSV instead of a table'
+complete -c kcalib -n '_shtab_kcalib_using history' -l plot -xka "(__fish_complete_path (commandline -ct))" -d 'draw the SKCEs with their intervals, and the ECE or the CRPS, to a .png, .pdf or .svg file'
+complete -c kcalib -n '_shtab_kcalib_using history' -l theme -xka "light dark" -d 'with --plot: colours (default: light)'
+complete -c kcalib -n '_shtab_kcalib_using history' -l fail-if-miscalibrated -d 'exit with 3 if the verdict on the last release is '"'"'miscalibrated'"'"''
 complete -c kcalib -n '_shtab_kcalib_using; and test $_shtab_kcalib_npos -eq 0' -a demo -d 'Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.'
 complete -c kcalib -n '_shtab_kcalib_using demo' -s h -l help -d 'show this help message and exit'
 complete -c kcalib -n '_shtab_kcalib_using demo' -l json -d 'print JSON instead of a table'

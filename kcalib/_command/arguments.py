@@ -209,6 +209,32 @@ def parser() -> argparse.ArgumentParser:
     _add_verdict(show.add_argument_group("what to compute"))
     show.set_defaults(usage_error=show.error)
 
+    history = commands.add_parser(
+        "history",
+        help="show a model over its releases",
+        description="Print the numbers and verdicts of models over their releases, from files that hold what\n"
+        "`kcalib evaluate --json` (or `show --json`) printed for each, when verdicts changed, and what makes releases\n"
+        "incomparable. Releases are called as their files.",
+        epilog=EPILOG[EPILOG.index("exit codes:") :],
+        formatter_class=formatter,
+    )
+    history.add_argument("files", nargs="+", metavar="JSON", help="one for each release")
+    history.add_argument(
+        "--order", choices=("time", "given"), default="time", help="of evaluation (default), or as files are given"
+    )
+    output = history.add_argument_group("output")
+    _add_machine(output)
+    output.add_argument(
+        "--plot", metavar="OUT", type=_picture,
+        help="draw the SKCEs with their intervals, and the ECE or the CRPS, to a .png, .pdf or .svg file",
+    )  # fmt: skip
+    output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
+    output.add_argument(
+        "--fail-if-miscalibrated", action="store_true",
+        help=f"exit with {MISCALIBRATED} if the verdict on the last release is 'miscalibrated'",
+    )  # fmt: skip
+    history.set_defaults(usage_error=history.error)
+
     demo = commands.add_parser(
         "demo",
         help="evaluate the predictions of six classifiers that come with kcalib",
@@ -323,9 +349,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> Any:
     output = parser.add_argument_group("output")
-    machine = output.add_mutually_exclusive_group()
-    machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
+    _add_machine(output)
     output.add_argument(
         "--plot",
         metavar="OUT",
@@ -337,6 +361,12 @@ def _add_output(parser: argparse.ArgumentParser) -> Any:
     output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
     _add_failing(output)
     return output
+
+
+def _add_machine(output: Any) -> None:
+    machine = output.add_mutually_exclusive_group()
+    machine.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
 
 
 def _add_failing(output: Any) -> None:

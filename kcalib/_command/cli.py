@@ -1,7 +1,8 @@
 """The command `kcalib`: files in (`files`), one table, JSON or CSV out (`tables`, `machine`), and a picture (`kinds`).
 
-`main` reads the arguments (`arguments`) and calls `evaluate`, `compare`, `report` or `states`. Whatever a user can do
-wrong ends in one line on standard error, never in a traceback. The exit codes are those of `arguments.EPILOG`.
+`main` reads the arguments (`arguments`) and calls `evaluate`, `compare`, `report`, `history` or `states`. Whatever a
+user can do wrong ends in one line on standard error, never in a traceback. The exit codes are those of
+`arguments.EPILOG`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from kcalib._backend.files import printable
 from kcalib._command.arguments import parser
 from kcalib._command.compare import run_compare
 from kcalib._command.evaluate import run_demo, run_evaluate
+from kcalib._command.history import run_history
 from kcalib._command.report import run_report
 from kcalib._command.states import run_merge, run_show, run_update
 from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report, write
 from kcalib.streaming import RunStopped
 
 COMMANDS = {"evaluate": run_evaluate, "compare": run_compare, "demo": run_demo, "report": run_report}
-COMMANDS |= {"update": run_update, "merge": run_merge, "show": run_show}
+COMMANDS |= {"update": run_update, "merge": run_merge, "show": run_show, "history": run_history}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kcalib._backend.files import printable
+from kcalib._backend.provenance import machine, now, versions
 from kcalib._command.jobs import Failure, Job, Model
 from kcalib._version import __version__
 from kcalib.evaluation_results import Evaluation
@@ -49,15 +50,30 @@ def comparison_csv(comparison: Comparison) -> str:
 def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
     content = {
         "kcalib": __version__,
+        "time": now(),
+        "machine": machine(),
+        "versions": versions(),
         "level": arguments.level,
         "tolerance": arguments.tolerance,
         "seed": arguments.seed,
         "models": [
-            {"model": model.model, "file": model.file, **dataclasses.asdict(model.evaluation)} for model in models
+            {
+                "model": model.model,
+                "file": model.file,
+                **dataclasses.asdict(model.evaluation),
+                "confidence_interval": _interval(model),
+            }
+            for model in models
         ],
         "errors": [dataclasses.asdict(failure) for failure in failures],
     }
     return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _interval(model: Model) -> ConfidenceInterval | None:
+    """Of the SKCE, as probable as the verdict's level leaves."""
+    test, level = model.evaluation.test, model.evaluation.level
+    return test.confidence_interval(1 - level) if test.has_interval else None
 
 
 def finite(value: Any) -> Any:

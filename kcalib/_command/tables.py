@@ -15,19 +15,26 @@ from kcalib.lenses import Canonical
 from kcalib.report.summary import aligned
 from kcalib.results import CalibrationTestResult, Comparison
 
-TEXTS = ("model", "predicted", "verdict")  # columns that are no numbers
+TEXTS = ("model", "predicted", "release", "evaluated", "verdict")  # columns that are no numbers
 GAP = "  "
 
 
 def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -> str:
     """A table for each kind of model, and below it what was done."""
-    width = shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
+    width = terminal_width()
     kind = operator.attrgetter("noun")
     kinds = [list(some) for _, some in itertools.groupby(sorted(models, key=kind), kind)]
     return "\n".join(
-        _table(some, width) + "\n" + "".join(line + "\n" for line in _remarks(some, arguments, min(width, 120)))
+        tabulated([_row(model) for model in some], width)
+        + "\n"
+        + "".join(line + "\n" for line in _remarks(some, arguments, min(width, 120)))
         for some in kinds
     )
+
+
+def terminal_width() -> int:
+    """Of lines; none are too long for a file."""
+    return shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
 
 
 def _row(model: Model) -> dict[str, str]:
@@ -42,9 +49,8 @@ def _row(model: Model) -> dict[str, str]:
     }
 
 
-def _table(models: Sequence[Model], width: int) -> str:
+def tabulated(rows: Sequence[dict[str, str]], width: int) -> str:
     """One row a model; on a narrow terminal one column a model, as many at a time as fit."""
-    rows = [_row(model) for model in models]
     headers = list(rows[0])
     wide = aligned([headers, *(list(row.values()) for row in rows)], [header in TEXTS for header in headers])
     if max(map(len, wide)) <= width:
@@ -104,7 +110,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
             f"the level holds for each model by itself; for {level} over all {len(models)} "
             f"use --level {arguments.level / len(models):.2g}"
         )
-    return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
+    return wrapped(remarks, width)
 
 
 def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
@@ -123,10 +129,13 @@ def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
 
 
 def comparison_report(comparison: Comparison) -> str:
-    width = min(120, shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns)
-    remarks = [line for text in comparison.remarks() for line in textwrap.wrap(text, width, subsequent_indent="  ")]
-    parts = (comparison.model_lines(), comparison.pair_lines(), remarks)
+    width = min(120, terminal_width())
+    parts = (comparison.model_lines(), comparison.pair_lines(), wrapped(comparison.remarks(), width))
     return "\n".join("".join(line + "\n" for line in lines) for lines in parts)
+
+
+def wrapped(remarks: Sequence[str], width: int) -> list[str]:
+    return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
 
 
 def shown_pvalue(pvalue: float) -> str:

@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from functools import partial
 from html import escape
 from typing import Any
 
-import numpy as np
-import scipy
-
-from kcalib._version import __version__
+from kcalib._backend.provenance import machine, versions
 from kcalib.report.laws import draw_law
 from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
 
@@ -79,10 +75,7 @@ def tests(models: Mapping[str, Any]) -> Section:
 def repeated(models: Mapping[str, Any], command: str | None) -> Section:
     """What was computed, with which versions, and how to do it again."""
     lines = [] if command is None else [command, ""]
-    lines.append(
-        f"kcalib {__version__}, Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, "
-        f"{platform.system()} {platform.machine()}"
-    )
+    lines.append(", ".join([*(f"{name} {version}" for name, version in versions().items()), machine()]))
     for name, one in models.items():
         skce, test = one.skce, one.test
         lines.append(

@@ -82,6 +82,11 @@ def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str], them
     PlotError
         If matplotlib is missing, or the file cannot be written.
     """
+    save(lambda: draw_panels(panels), path, theme)
+
+
+def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> None:
+    """Write the figure that `draw` returns, whole or not at all; raises as `plot_reliability`."""
     require_matplotlib()
     import matplotlib.style
 
@@ -89,7 +94,7 @@ def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str], them
     # Whatever a matplotlibrc says, such as to use LaTeX, and a box for a glyph that is missing in a model's name.
     with matplotlib.style.context(["default", THEMES[theme]]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        draw_panels(panels).savefig(picture, format=os.path.splitext(os.fspath(path))[1].removeprefix(".").lower())
+        draw().savefig(picture, format=os.path.splitext(os.fspath(path))[1].removeprefix(".").lower())
     try:
         write_whole(path, picture.getvalue())
     except OSError as error:

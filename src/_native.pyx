@@ -1,9 +1,11 @@
+# cython: freethreading_compatible=True
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy. A file of native/ for each header of
 # cpu/ declares what it calls.
 # Called by kcalib/_pairs (pairs, line, features), kcalib/regression (dirichlet), kcalib/_input/labels.py,
 # kcalib/_packing/labels.py and kcalib/estimators (rows), kcalib/streaming (state), kcalib/_backend (threads, weights).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree. Numbers of samples are int64, as in NumPy; labels
-# beside points (both sides or neither) int32, for kernels of Euclidean distances only.
+# beside points (both sides or neither) int32, for kernels of Euclidean distances only. Nothing here is kept between
+# calls but counters that are atomic, and a Sweep is of the call that made it: threads need no lock, and so no GIL.
 """The compiled core: sweeps over all pairs on the CPU."""
 
 from libc.stdint cimport int32_t, int64_t

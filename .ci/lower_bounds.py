@@ -12,8 +12,8 @@ from pathlib import Path
 ALSO = ("scikit-learn", "pandas", "matplotlib", "pyarrow")
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-optional = project["optional-dependencies"]
-for requirement in (*project["dependencies"], *(one for extra in ("test", "plot", "parquet") for one in optional[extra])):
+extras = [project["optional-dependencies"][extra] for extra in ("test", "plot", "parquet")]
+for requirement in sum(extras, project["dependencies"]):
     if bound := re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement):
         name, version = bound.groups()
         if requirement in project["dependencies"] or name in ALSO:

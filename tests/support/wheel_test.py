@@ -98,12 +98,11 @@ def main() -> None:
     began = time.perf_counter()
     for check in (published_numbers, by_hand, same_bits_by_threads, other_dtypes_and_forecasts, the_command):
         check()
-    print(
-        f"kcalib {kcalib.__version__} ({'OpenMP' if _native.has_openmp() else 'one thread'},"
-        f" {_native.Sweep(threads=1).level}) on {platform.python_implementation()} {platform.python_version()}"
-        f"{' without GIL' if no_gil else ''}, {platform.machine()}, {' '.join(platform.libc_ver()) or platform.system()};"
-        f" NumPy {np.__version__}, SciPy {scipy.__version__}: right, in {time.perf_counter() - began:.1f} s"
-    )
+    threads = "OpenMP" if _native.has_openmp() else "one thread"
+    python = f"{platform.python_implementation()} {platform.python_version()}{' without GIL' if no_gil else ''}"
+    system = f"{platform.machine()}, {' '.join(filter(None, platform.libc_ver())) or platform.system()}"
+    print(f"kcalib {kcalib.__version__} ({threads}, {_native.Sweep(threads=1).level}) on {python}, {system}")
+    print(f"NumPy {np.__version__}, SciPy {scipy.__version__}: right, in {time.perf_counter() - began:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""What a release rests on: workflows that call scripts which are there, versions that agree, recipes, the README."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import kcalib
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SCRIPTS = sorted(path for path in (ROOT / ".ci").iterdir() if path.suffix != ".py")
+PYTHONS = [found[1] for one in PYPROJECT["project"]["classifiers"] if (found := re.search(r"Python :: (3\.\d+)$", one))]
+
+
+def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)  # type: ignore[call-overload]
+
+
+def test_workflows_pin_what_is_not_ours():
+    """By the hash of a commit, with its version beside it; and ours by a file that is there."""
+    assert {path.name for path in WORKFLOWS} == {"nightly.yml", "publish.yml", "tests.yml", "wheels.yml"}
+    for path in WORKFLOWS:
+        used = re.findall(r"uses: (.*)", path.read_text())
+        assert used, path
+        for one in used:
+            if one.startswith("$/"):
+                assert (ROOT / one.removeprefix("$/")).is_file(), one
+            else:
+                assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one), one
+
+
+def test_an_action_has_one_version():
+    texts = "".join(path.read_text() for path in WORKFLOWS)
+    used = set(re.findall(r"uses: ([\w-]+/[\w-]+)@(\w+)", texts))
+    assert len(used) == len(dict(used)), used
+
+
+def test_steps_of_workflows_are_scripts_of_the_repository():
+    """Which anybody can run, or the installation of what a script needs."""
+    for path in WORKFLOWS:
+        for command in re.findall(r" run: (.*)", path.read_text()):
+            if not command.startswith("python3 -m pip install "):
+                script = ROOT / command.split()[0]
+                assert script.is_file() and os.access(script, os.X_OK), command
+
+
+def test_ci_runs_what_the_workflows_run():
+    everything = (ROOT / ".ci" / "run").read_text()
+    called = set(re.findall(r" run: (\S+)", "".join(path.read_text() for path in WORKFLOWS)))
+    for script in called - {".ci/run", ".ci/version", "python3"}:
+        assert re.search(rf"^[^#\n]*{re.escape(script)}( |$)", everything, re.MULTILINE), script
+
+
+def test_versions_of_python_agree():
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    assert sorted(set(re.findall(r'python: "(3\.\d+)", versions: newest', text))) == sorted(PYTHONS)
+    assert re.findall(r'python: "(3\.\d+)", versions: oldest', text) == PYTHONS[:1]
+    assert PYPROJECT["project"]["requires-python"] == f">={PYTHONS[0]}"
+    assert f"limited_api: '{PYTHONS[0]}'" in (ROOT / "src" / "meson.build").read_text()
+    oldest = PYTHONS[0].replace(".", "")
+    newest = PYTHONS[-1].replace(".", "")
+    assert PYPROJECT["tool"]["cibuildwheel"]["build"] == [f"cp{oldest}-*", f"cp{newest}t-*"]
+
+
+def test_lower_bounds_are_those_of_pyproject():
+    printed = run(sys.executable, "-P", ROOT / ".ci" / "lower_bounds.py", check=True).stdout.splitlines()
+    assert [one.replace("==", ">=") for one in printed[:3]] == PYPROJECT["project"]["dependencies"]
+    assert {one.split("==")[0] for one in printed[3:]} == {"scikit-learn", "pandas", "matplotlib", "pyarrow"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_programs(script):
+    assert os.access(script, os.X_OK)
+    assert script.read_text().startswith("#!/usr/bin/env bash\n# ")
+    assert run("bash", "-n", script).stderr == ""
+
+
+def test_scripts_say_what_they_take(tmp_path):
+    for script, arguments in (("tests", ["other"]), ("tests", [])):
+        ended = run(ROOT / ".ci" / script, *arguments, env={"PATH": os.environ["PATH"], "PYTHON": "false"})
+        assert ended.returncode == 2 and ended.stderr.startswith(f"usage: .ci/{script} "), ended
+
+
+def test_a_tag_is_compared_with_the_version(tmp_path):
+    """In a copy whose changelog has a date, and in one where each file in turn says something else."""
+    files = ("kcalib/_version.py", "meson.build", "CITATION.cff", "CHANGELOG.md", ".ci/version")
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / ".ci" / "version").chmod(0o755)
+    version = kcalib.__version__
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(re.sub(r"^(## \[.*\]) - .*", r"\1 - 2026-12-01", changelog.read_text(), count=1, flags=re.M))
+    assert run(tmp_path / ".ci" / "version", f"v{version}").stderr == ""
+    assert run(tmp_path / ".ci" / "version", version).stderr == f"a tag begins with v: v{version}\n"
+    for name in files[:-1]:
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text.replace(version, "8.8.8"))
+        ended = run(tmp_path / ".ci" / "version", f"v{version}")
+        assert ended.returncode == 1 and re.fullmatch(f"{name} (does not say|has no line): .*\n", ended.stderr), ended
+        (tmp_path / name).write_text(text)
+
+
+def test_recipes_of_a_release(tmp_path):
+    sdist = tmp_path / "kcalib-1.2.3.tar.gz"
+    sdist.write_bytes(b"an archive")
+    run(ROOT / ".ci" / "recipes", sdist, tmp_path / "recipes", check=True)
+    conda = (tmp_path / "recipes" / "recipe.yaml").read_text()
+    spack = (tmp_path / "recipes" / "package.py").read_text()
+    compile(spack, "package.py", "exec")
+    for text in (conda, spack):
+        assert hashlib.sha256(b"an archive").hexdigest() in text and "1.2.3" in text and "@" + "VERSION" not in text
+    for requirement in [*PYPROJECT["project"]["dependencies"], *PYPROJECT["build-system"]["requires"]]:
+        name, bound = requirement.split(">=")
+        assert f"- {name} >={bound}\n" in conda, requirement
+        assert re.search(rf'"py-{name}@{bound.removesuffix(".0")}:"', spack), requirement
+
+
+def test_no_page_makes_up_an_address():
+    """pyproject.toml alone says where the repository is, once it is somewhere."""
+    address = PYPROJECT["project"].get("urls", {}).get("Repository", "no address yet")
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "docs").rglob("*.in")]
+    assert len(pages) >= 7
+    for path in [*pages, *(ROOT / "docs").glob("*.rst")]:
+        for found in re.findall(r"https?://[^\s)>`\"]*kcalib[^\s)>`\"]*", path.read_text()):
+            if "pypi.org" in found:  # where releases go
+                continue
+            assert found.startswith(address), (path, found)
+
+
+def test_the_readme_fits_three_screens_and_its_badges_are_true():
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    said = dict(re.findall(r"!\[(\w+): ([^\]]*)\]\(docs/_static/badges/\w+\.svg\)", readme))
+    assert said == {
+        "Python": f"{PYTHONS[0]} to {PYTHONS[-1]}, {PYTHONS[-1]}t",
+        "licence": PYPROJECT["project"]["license"],
+        "types": "mypy strict",
+    }
+    assert PYPROJECT["tool"]["mypy"]["strict"] is True

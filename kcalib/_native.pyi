@@ -40,6 +40,7 @@ class Kernel:
         target: tuple[Any, ...] | None = None,
         predicted: tuple[Any, ...] | None = None,
         table: np.ndarray | None = None,
+        centre: np.ndarray | None = None,
     ) -> None: ...
 
 def moments(

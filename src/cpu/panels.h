@@ -9,13 +9,15 @@ namespace kcalib {
 namespace {
 
 // WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
-// with labels, |e|^2 and the labels (as integers of the lane's size).
+// with labels, |e|^2 and the labels (as integers of the lane's size). With a centre c the points x about it are in the
+// place of the marks, and behind the labels is what x lacks of a target factor: see `both_from`.
 template <class T> struct Panel {
   const T* points;
   const T* marks;
   const T* point_norms;
   const T* mark_norms;
   const T* labels;
+  const T* offsets;
   long n_features, n_marks;
 
   Panel(const Side<T>& side, const T* packed)
@@ -24,17 +26,19 @@ template <class T> struct Panel {
         point_norms(marks + side.n_marks * WIDTH<T>),
         mark_norms(point_norms + WIDTH<T>),
         labels(mark_norms + WIDTH<T>),
+        offsets(labels + WIDTH<T>),
         n_features(side.n_features),
         n_marks(side.n_marks) {}
   static long size(const Side<T>& side) {
-    return (side.labels ? side.n_marks + 3 : side.n_features + side.n_marks + 1) * WIDTH<T>;
+    return (side.labels ? side.n_marks + (side.centre ? 4 : 3) : side.n_features + side.n_marks + 1) * WIDTH<T>;
   }
 };
 
 // ROWS lanes of panels that follow each other, from lane `first` on.
 template <class T> struct RowGroup {
   const T *points[ROWS], *marks[ROWS];
-  T point_norms[ROWS], mark_norms[ROWS];
+  T point_norms[ROWS], mark_norms[ROWS], offsets[ROWS];  // offsets: with a centre only
+  T least_mark_norm;
   long labels[ROWS], common_label;  // -1 if they differ
 
   RowGroup() = default;
@@ -46,13 +50,24 @@ template <class T> struct RowGroup {
       marks[r] = panel.marks + lane;
       point_norms[r] = panel.point_norms[lane];
       mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
+      offsets[r] = side.centre ? panel.offsets[lane] : T(0);
       labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
     }
+    least_mark_norm = mark_norms[0];
+    for (int r = 1; r < ROWS; ++r) least_mark_norm = mark_norms[r] < least_mark_norm ? mark_norms[r] : least_mark_norm;
     common_label = labels[0];
     for (int r = 1; r < ROWS; ++r)
       if (labels[r] != labels[0]) common_label = -1;
   }
 };
+
+// A pack of T from float64 numbers.
+template <class V> KCALIB_FN V load_as(const double* x) {
+  V v;
+  for (int l = 0; l < LANES<V>; ++l) v[l] = Real<V>(x[l]);
+  return v;
+}
+template <> KCALIB_FN DoublePack load_as(const double* x) { return load<DoublePack>(x); }
 
 template <class T> T square_norm(const T* x, long length) {
   using V = Pack<T>;
@@ -71,12 +86,40 @@ template <class T> T square_norm(const T* x, long length) {
   return norm;
 }
 
+// sum_k f(x_k, c_k) for two functions f at once: |x - c|^2 and <c, x - c / 2>.
+template <class T> struct AboutCentre {
+  T square_norm, product;
+
+  AboutCentre(const T* x, const double* centre, long length) {
+    using V = Pack<T>;
+    constexpr int CHAINS = 4, STEP = CHAINS * LANES<V>;
+    V squares[CHAINS] = {}, products[CHAINS] = {};
+    long k = 0;
+    for (; k + STEP <= length; k += STEP)
+      for (int chain = 0; chain < CHAINS; ++chain) {
+        const long at = k + chain * LANES<V>;
+        const V c = load_as<V>(centre + at), d = load<V>(x + at) - c;
+        squares[chain] += d * d;
+        products[chain] += c * (d + T(0.5) * c);
+      }
+    const V square = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    const V dot = (products[0] + products[1]) + (products[2] + products[3]);
+    square_norm = product = 0;
+    for (int lane = 0; lane < LANES<V>; ++lane) square_norm += square[lane], product += dot[lane];
+    for (; k < length; ++k) {
+      const T c = T(centre[k]), d = x[k] - c;
+      square_norm += d * d;
+      product += c * (d + T(0.5) * c);
+    }
+  }
+};
+
 // Panels for `samples` samples, as columns or in groups of ROWS rows.
 template <class T> long panels_of(long samples) { return ((samples + ROWS - 1) / ROWS * ROWS + WIDTH<T> - 1) / WIDTH<T>; }
 
 template <class T> long packed_size(const Side<T>& side, long samples) { return panels_of<T>(samples) * Panel<T>::size(side); }
 
-// packed[k * WIDTH + j] = value(source[row of sample first + j][k]), by squares of packs.
+// packed[k * WIDTH + j] = value(source[row of sample first + j][k], k), by squares of packs.
 template <class T, class Value>
 KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* source, long length, T* packed, Value&& value) {
   using V = Pack<T>;
@@ -89,8 +132,8 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* s
       for (int i = 0; i < L; ++i) {
         numbers[i] = V{};
         if (!rows[i]) continue;
-        if (count == L) numbers[i] = value(load<V>(rows[i] + k));
-        else for (int l = 0; l < count; ++l) numbers[i][l] = value(rows[i][k + l]);
+        if (count == L) numbers[i] = value(load<V>(rows[i] + k), k);
+        else for (int l = 0; l < count; ++l) numbers[i][l] = value(rows[i][k + l], k + l);
       }
       transpose(numbers);
       for (int l = 0; l < L && l < count; ++l) store<V>(packed + (k + l) * WIDTH<T> + j, numbers[l]);
@@ -103,7 +146,11 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* s
 
 // Lanes beyond the last sample are zeros: their marks make every entry zero.
 template <class T> void pack(const Side<T>& side, long begin, long end, T* packed) {
-  const auto same = [](auto x) { return x; };
+  const auto same = [](auto x, long) { return x; };
+  const auto about_centre = [&](auto x, long k) KCALIB_INLINE {
+    if constexpr (sizeof x == sizeof(T)) return x - T(side.centre[k]);
+    else return x - load_as<Pack<T>>(side.centre + k);
+  };
   for (long p = 0; p < panels_of<T>(end - begin); ++p) {
     const long first = begin + p * WIDTH<T>, valid = end - first < WIDTH<T> ? end - first : WIDTH<T>;
     if (!side.labels) {
@@ -112,12 +159,14 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
     }
     T* marks = packed;
     packed += side.n_marks * WIDTH<T>;
-    if (side.marks)
+    if (side.centre)
+      pack_rows(side, first, valid, side.points, side.n_features, marks, about_centre);
+    else if (side.marks)
       pack_rows(side, first, valid, side.marks, side.n_marks, marks, same);
     else
-      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x) { return -x; });
-    T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>;
-    packed += (side.labels ? 3 : 1) * WIDTH<T>;
+      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x, long) { return -x; });
+    T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>, *offsets = packed + 3 * WIDTH<T>;
+    packed += (!side.labels ? 1 : side.centre ? 4 : 3) * WIDTH<T>;
     for (T* number = point_norms; number < packed; ++number) *number = T(0);
     for (long j = 0; j < valid; ++j) {
       const long row = side.row(first + j);
@@ -135,9 +184,15 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
       } else {
         own = T(1) - point[label];
         others = square_norm(point, label) + square_norm(point + label + 1, side.n_features - label - 1);
-        marks[label * WIDTH<T> + j] = own;
+        if (!side.centre) marks[label * WIDTH<T> + j] = own;
       }
-      point_norms[j] = others + (T(1) - own) * (T(1) - own);
+      if (side.centre) {
+        const AboutCentre<T> about(point, side.centre, side.n_features);
+        point_norms[j] = about.square_norm;
+        offsets[j] = about.product - T(side.centre[label]);
+      } else {
+        point_norms[j] = others + (T(1) - own) * (T(1) - own);
+      }
       mark_norms[j] = others + own * own;
       labels[j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
     }

@@ -22,6 +22,8 @@ constexpr long DIRECT_FEATURES = 8;
 constexpr double NEAR = 1e-3;
 // The same for pairs of different labels, whose distance is the sum of terms of size 1.
 constexpr double NEAR_OTHERS = 4e-3;
+// Target factors had from points, whose terms have size 1, are recomputed from residuals where |e|^2 |e'|^2 is below.
+constexpr double SMALL_TARGETS = 1e-4;
 
 // A register tile: ROWS rows against the WIDTH columns of a panel.
 template <class V> struct RegisterTile {
@@ -32,8 +34,10 @@ template <class V> struct RegisterTile {
   const Side<T>& left;  // for the pairs that are computed anew
   const Side<T>& right;
   long row, column;           // where the tile begins
+  long row_end, column_end;   // where the block ends
   const long* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
   long common_label;          // of all columns
+  T least_mark_norm;          // of the columns
 };
 
 // The quantities of a tile's pairs that the kernel's factors ask for, each computed at
@@ -98,12 +102,7 @@ template <class V> class Quantities {
       }
     });
     have_dot_ = true;
-    if (__builtin_expect(any(nearest < R(0)), 0))
-      for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v) {
-          V& d2 = squared_[r * VECTORS + v];
-          if (any(d2 < (rows.point_norms[r] + column_norm[v]) * R(NEAR))) d2 = by_differences(r, v);
-        }
+    if (__builtin_expect(any(nearest < R(0)), 0)) repair_expanded();
     return squared_;
   }
 
@@ -172,7 +171,106 @@ template <class V> class Quantities {
     if (__builtin_expect(any(near < R(0)) || any(nearest < R(NEAR_OTHERS)), 0)) repair();
   }
 
+  // Squared distances and, in the place of the products g = <x, x'> of points about the centre c, target factors. With
+  // f = onehot(y) - c a residual is f - x, and with s = <c, x + c / 2> - c_y
+  //   |p - p'|^2 = |x|^2 + |x'|^2 - 2 g,
+  //   <e, e'>    = [y = y'] + g - x_{y'} - x'_y + s + s'.
+  // Rounding, with u = 2^-53 (2^-24): a product of m terms is off by r u |x| |x'|, where r is sqrt(m), and m at worst, and s
+  // by r u |c|. So D = |p - p'|^2 is off by r u (|x|^2 + |x'|^2), at most 1 / NEAR times r u D; from residuals it is by 4 r u,
+  // whatever D is. <e, e'> is off by some 8 u for its six terms of size 1, and by r u (|x| |x'| + 2 |c|). Relative to
+  // |e| |e'|, which is 0.01 at least (SMALL_TARGETS), that is 9e-14 + 1.1e-14 r (|x| |x'| + 2 |c|) in float64: below 1e-12
+  // for 1000 classes whatever c is, and for any number of classes where |c| and |x| are small, as is |c| of diffuse ones.
+  __attribute__((noinline)) void both_from(V* target) {
+    have_squared_ = true;
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
+    V near{};  // below 0: some pair is near
+    const bool others = rows.common_label >= 0 && tile_.common_label >= 0 && rows.common_label != tile_.common_label;
+#pragma GCC unroll 1
+    for (int v = 0; v < VECTORS; ++v) {
+      const int lane = v * LANES<V>;
+      const V column_norm = load<V>(columns.point_norms + lane), offset = load<V>(columns.offsets + lane);
+      const auto distances = [&](int r, V g) KCALIB_INLINE {
+        const V norms = rows.point_norms[r] + column_norm, d2 = norms - R(2) * g;
+        near = lower(d2 - norms * R(NEAR), near);
+        squared_[r * VECTORS + v] = d2;
+      };
+      if (others) {
+        const V column_part = offset - load<V>(columns.marks + rows.common_label * WIDTH<R> + lane);
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) {
+          V& t = target[r * VECTORS + v];
+          distances(r, t);
+          t += column_part + (rows.offsets[r] - rows.marks[r][tile_.common_label * WIDTH<R>]);
+        }
+      } else {
+        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
+        const long label = tile_.column_labels[v];
+        for (int r = 0; r < ROWS; ++r) {
+          V& t = target[r * VECTORS + v];
+          distances(r, t);
+          const V other = label < 0 ? gather<V>(rows.marks[r], labels * WIDTH<R>) : splat<V>(rows.marks[r][label * WIDTH<R>]);
+          const V crossed = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane) + other;
+          const V hit = labels == typename Lane<R>::bits(rows.labels[r]) ? splat<V>(R(1)) : V{};
+          t = (t - crossed) + ((offset + rows.offsets[r]) + hit);
+        }
+      }
+    }
+    if (__builtin_expect(any(near < R(0)), 0)) repair_expanded();
+    if (__builtin_expect(rows.least_mark_norm * tile_.least_mark_norm < R(SMALL_TARGETS), 0)) repair_targets(target);
+  }
+
  private:
+  // Distances of points by differences, where their expansion has cancelled too far.
+  __attribute__((noinline)) void repair_expanded() {
+    const auto& rows = tile_.rows;
+    for (int r = 0; r < ROWS; ++r)
+      for (int v = 0; v < VECTORS; ++v) {
+        V& d2 = squared_[r * VECTORS + v];
+        const V norms = rows.point_norms[r] + load<V>(tile_.columns.point_norms + v * LANES<V>);
+        if (any(d2 < norms * R(NEAR))) d2 = by_differences(r, v);
+      }
+  }
+
+  // Target factors of small residuals, and zeros for rows and columns beyond the block's last.
+  __attribute__((noinline)) void repair_targets(V* target) {
+    const auto& rows = tile_.rows;
+    for (int r = 0; r < ROWS; ++r)
+      for (int v = 0; v < VECTORS; ++v) {
+        const V product = rows.mark_norms[r] * load<V>(tile_.columns.mark_norms + v * LANES<V>);
+        const auto small = product < R(SMALL_TARGETS);
+        if (!any(small)) continue;
+        for (int l = 0; l < LANES<V>; ++l) {
+          if (!small[l]) continue;
+          const long i = tile_.row + r, j = tile_.column + v * LANES<V> + l;
+          target[r * VECTORS + v][l] = i < tile_.row_end && j < tile_.column_end ? residual_product(tile_.left.row(i), tile_.right.row(j)) : 0;
+        }
+      }
+  }
+
+  // <e, e'>, in which no 1 - p is the difference of terms.
+  R residual_product(long i, long j) const {
+    const long length = tile_.left.n_features;
+    if (tile_.left.marks) return product(tile_.left.marks + i * length, tile_.right.marks + j * length, length);
+    const R* x = tile_.left.points + i * length;
+    const R* y = tile_.right.points + j * length;
+    const long a = tile_.left.labels[i], b = tile_.right.labels[j], low = a < b ? a : b, high = a < b ? b : a;
+    R sum = product(x, y, low) + product(x + high + 1, y + high + 1, length - high - 1);
+    if (a == b) return sum + (R(1) - x[a]) * (R(1) - y[a]);
+    sum += product(x + low + 1, y + low + 1, high - low - 1);
+    return sum - ((R(1) - x[a]) * y[a] + x[b] * (R(1) - y[b]));
+  }
+
+  static R product(const R* x, const R* y, long length) {
+    V sum{};
+    long k = 0;
+    for (; k + LANES<V> <= length; k += LANES<V>) sum += load<V>(x + k) * load<V>(y + k);
+    R total = 0;
+    for (int l = 0; l < LANES<V>; ++l) total += sum[l];
+    for (; k < length; ++k) total += x[k] * y[k];
+    return total;
+  }
+
   // Distances by differences, where the terms that their squares were the sums of have cancelled too far.
   __attribute__((noinline)) void repair() {
     const auto& rows = tile_.rows;

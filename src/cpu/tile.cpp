@@ -55,6 +55,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
     visitor.start_panel();
     long column_labels[VECTORS] = {}, common_label = -1, first = 0;
+    T least_mark_norm{};
     if (residual) {
       for (int v = 0; v < VECTORS; ++v) {
         const Bits<V> labels = to_bits(load<V>(panel.labels + v * LANES<V>));
@@ -63,6 +64,9 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       common_label = column_labels[0];
       for (int v = 1; v < VECTORS; ++v)
         if (column_labels[v] != column_labels[0]) common_label = -1;
+      least_mark_norm = panel.mark_norms[0];
+      for (int l = 1; l < WIDTH<T>; ++l)
+        least_mark_norm = panel.mark_norms[l] < least_mark_norm ? panel.mark_norms[l] : least_mark_norm;
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
         const T* part = panel.marks + first * WIDTH<T>;
@@ -76,15 +80,18 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     }
     const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), n_groups);
     for (long i = 0; i < rows; i += ROWS) {
-      const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j, column_labels,
-                                 common_label};
+      const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
+                                 block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
       Quantities<V> quantities(tile);
       V* target = targets[i / ROWS];
       prefetch.step(i / ROWS);
       if (residual) {
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
                                panel.n_marks - first, storing(target), first ? target : nullptr);
-        quantities.squared_from(target);
+        if (right.centre)
+          quantities.both_from(target);
+        else
+          quantities.squared_from(target);
       } else if (program.target) {
         mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
       }

@@ -17,14 +17,15 @@ namespace kcalib {
 // One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks), of which
 // sample i is row order[i] (null: i).
 // With `labels` (of the rows; else null; both sides or neither) the marks are the residuals
-// onehot(labels) - points, and computed where they are null; distances are had from them, for
-// Euclidean kernels only.
+// onehot(labels) - points, and computed where they are null. One product then gives distances and target factors, for
+// Euclidean kernels only: that of the residuals, or of the points about `centre` if there is one (both sides or neither).
 template <class T> struct Side {
   const T* points;
   long n_features;
   const T* marks;
   long n_marks;
   const int* labels;
+  const double* centre;
   const int64_t* order;
   long n;
 

@@ -66,6 +66,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         const T* marks
         long n_marks
         const int* labels
+        const double* centre
         const int64_t* order
         long n
     int N_THRESHOLDS "kcalib::THRESHOLDS"
@@ -160,17 +161,20 @@ cdef class Terms:
 
 cdef class Kernel:
     """What is computed of points and marks: the terms of the kernel, what marks (`target`) and points (`predicted`)
-    are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances."""
+    are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances. Of sides with
+    labels also the centre about which points are packed; None: residuals are."""
 
     cdef Terms terms
     cdef list kept
     cdef const double[:, :] table
+    cdef const double[::1] centre
     cdef Mixtures target
     cdef Mixtures predicted
     cdef PairProgram program
 
-    def __init__(self, terms, target=None, predicted=None, const double[:, :] table=None):
+    def __init__(self, terms, target=None, predicted=None, const double[:, :] table=None, const double[::1] centre=None):
         self.kept = []
+        self.centre = centre
         self.terms = Terms(terms)
         self.program.kernel = self.terms.program
         self.program.target = self.program.predicted = NULL
@@ -194,7 +198,7 @@ cdef class Kernel:
 
 
 cdef Side[real] one_side(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel, const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
 ):
     cdef Side[real] side
     side.points = &points[0, 0]
@@ -202,12 +206,15 @@ cdef Side[real] one_side(
     side.n_marks = points.shape[1]
     side.marks = NULL
     side.labels = NULL
+    side.centre = NULL
     side.order = NULL
     if marks is not None:
         side.n_marks = marks.shape[1]
         side.marks = &marks[0, 0]
     if labels is not None:
         side.labels = &labels[0]
+        if kernel.centre is not None:
+            side.centre = &kernel.centre[0]
     if order is not None:
         side.order = &order[0]
     side.n = points.shape[0] if order is None else order.shape[0]
@@ -224,8 +231,8 @@ cdef PairProblem[real] pair_problem(
     cdef PairProblem[real] problem
     problem.program = kernel.program
     problem.symmetric = symmetric
-    problem.left = one_side[real](points, marks, labels, order)
-    problem.right = one_side[real](right_points, right_marks, right_labels, right_order)
+    problem.left = one_side[real](kernel, points, marks, labels, order)
+    problem.right = one_side[real](kernel, right_points, right_marks, right_labels, right_order)
     return problem
 
 

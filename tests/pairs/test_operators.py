@@ -15,14 +15,14 @@ import numpy as np
 import oracle
 import pytest
 from grid import cells, some
-from problems import KERNELS, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
+from problems import KERNELS, draw_labels, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
 
 from kcalib import _native, _packing
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
 from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import openmp
+from kcalib._pairs.operators import digits, openmp
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.operators.openmp import OpenMPOperator
@@ -587,6 +587,59 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
     error = np.abs(np.asarray(found - oracle.h_matrix(kernel, y, p), float))
     floor = 8 * float(np.finfo(np.longdouble if dtype == "float64" else np.float32).eps)
     assert (error <= values * (tolerance * np.outer(lengths, lengths) + floor)).all()
+
+
+def diffuse_problem(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions that are near each other: identical, 1e-9 and 1e-14 apart, rounded; and a few saturated ones.
+
+    These are not among the rows by which operators choose their formula, every (n // 64 + 1)-th.
+    """
+    _, p = softmax_problem(n, m, scale=0.3 if m < 100 else 1.0)
+    half, eighth = n // 2, n // 8
+    p[half:] = p[: n - half]
+    for shift, rows in ((1e-9, slice(half, half + eighth)), (1e-14, slice(half + eighth, half + 2 * eighth))):
+        first = p[rows, 0].copy()
+        p[rows, 0] = first * (1 - shift)
+        p[rows, 1] += first * shift
+    p[-eighth:] = np.round(p[-eighth:], 2) + 1e-3
+    p /= p.sum(axis=1, keepdims=True)
+    y = draw_labels(p, np.random.default_rng(1))
+    step = n // 64 + 1
+    for k, error in enumerate((0.0, 0.0, 1e-7, 3e-5, 1e-4, 1e-2, 0.2)):  # right and wrong ones, some of one class
+        row = 1 + step * k
+        p[row] = error / (m - 1)
+        p[row, k % 3] = 1 - error
+        y[row] = (k + (k == 1)) % 3
+    return y, p
+
+
+@pytest.mark.parametrize("way", ["sorted by label", "in the user's order"])
+@pytest.mark.parametrize("m", some([10, 100, 1000], 100))
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 3e-3)])
+@pytest.mark.parametrize("level", some([*instruction_sets(), "cuda-emulated"], instruction_sets()[0]))
+def test_one_product_of_diffuse_predictions(level, dtype, tolerance, m, way):
+    """Distances count in units of 0.02; target factors of small residuals have digits of their own.
+
+    On a GPU distances are expanded about the origin, and count in units of 0.2.
+    """
+    n = 140
+    y, p = diffuse_problem(n, m)
+    kernel = Exponential(bandwidth=0.2 if level == "cuda-emulated" else 0.02)
+    problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
+    rows = digits.sampled(problem.left.points)
+    assert digits.spread(problem.left.points)[0] < openmp.SPREAD_OF_RESIDUALS
+    assert (np.take_along_axis(p, y[:, None], axis=1)[rows] < 0.9).all()
+    if level == "cuda-emulated":
+        with emulated_cupy.installed():
+            found = arrays.to_host(CudaOperator(_map(problem, emulated_cupy.asarray)).tile(slice(None), slice(None)))
+    else:
+        operator = OpenMPOperator(problem, level=level)
+        found = operator.matmul(np.eye(n)) if way == "sorted by label" else operator.tile(slice(None), slice(None))
+    values = np.concatenate([oracle.kernel_matrix(kernel, part, p) for part in np.split(p, 10)])
+    error = np.abs(np.asarray(found - values * oracle.target_factor(y, p, y, p, None), float))
+    lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
+    floor = 8 * float(np.finfo(np.longdouble if dtype == "float64" else np.float32).eps)
+    assert (error <= np.asarray(values, float) * (tolerance * np.outer(lengths, lengths) + floor)).all()
 
 
 @pytest.mark.parametrize("level", instruction_sets())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
@@ -15,6 +17,11 @@ def powers_of_two(sizes: Array) -> Array:
     return xp.pow(2.0 * xp.ones_like(sizes), xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0))
 
 
+def sampled(points: Array) -> slice:
+    """The rows that are looked at."""
+    return slice(None, None, -(-points.shape[0] // SAMPLES))
+
+
 def spread(points: Array) -> tuple[float, float]:
     """The mean squared distance of some of the points, 2 (mean |x|^2 - |mean x|^2), and their mean square.
 
@@ -22,7 +29,14 @@ def spread(points: Array) -> tuple[float, float]:
     where all points are near each other on that scale, most pairs would have to be computed anew by differences.
     """
     xp = arrays.namespace(points)
-    some = xp.astype(points[:: -(-points.shape[0] // SAMPLES), :], xp.float64)
-    center = xp.mean(some, axis=0)
+    some = xp.astype(points[sampled(points), :], xp.float64)
     mean_square = float(xp.sum(some * some)) / some.shape[0]
+    center = xp.mean(some, axis=0)
     return 2 * (mean_square - float(xp.sum(center * center))), mean_square
+
+
+def spread_about(points: np.ndarray) -> tuple[float, np.ndarray]:
+    """The mean squared distance of these points, and their mean."""
+    some = np.asarray(points, dtype=np.float64)
+    centre = some.mean(axis=0)
+    return 2 * float(np.sum((some - centre) ** 2)) / len(some), centre

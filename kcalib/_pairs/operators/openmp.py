@@ -18,7 +18,7 @@ from kcalib._backend.random import Weights
 from kcalib._backend.threads import resolve_threads, terminal_progress
 from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.digits import spread
+from kcalib._pairs.operators.digits import sampled, spread_about
 from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
@@ -30,7 +30,8 @@ METRIC_NUMBERS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4
 # which costs as much as a second product up to about 20 classes (AVX2 and AVX-512).
 RESIDUAL_CLASSES = 9
 RESIDUAL_CLASSES_UNSORTED = 32
-SPREAD_OF_RESIDUALS = 0.1  # mean squared distances up to this are computed by differences
+SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residuals would lose its digits
+SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
@@ -51,8 +52,9 @@ class OpenMPOperator:
         self.threads = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
         self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
+        self._by_labels, centre = self._one_product()
         self._kernel = _native.Kernel(
-            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem)
+            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem), centre
         )
 
     @staticmethod
@@ -118,6 +120,26 @@ class OpenMPOperator:
         arrays = [a for side in (left, right) for a in self._prepared(side, sort=False).arrays]
         return self._run(_native.entries, *arrays, False)
 
+    def _one_product(self) -> tuple[bool, np.ndarray | None]:
+        """Whether labels make one product of distances and target factors, and the centre of points that it is of.
+
+        Without a centre it is that of the residuals. Predictions that are near each other, as diffuse ones are, are
+        nearer than terms of size 1 have digits for, and their residuals large: one product of points about their
+        mean does then (`Quantities::both_from` in src/cpu/quantities.h). Where residuals are small, too, as of rare
+        events, two products are needed.
+        """
+        sides, points = (self.problem.left, self.problem.columns), self.problem.left.points
+        if points.shape[1] < RESIDUAL_CLASSES or not self._euclidean or any(s.labels is None for s in sides):
+            return False, None
+        rows = sampled(points)
+        apart, centre = spread_about(points[rows])
+        if apart > SPREAD_OF_RESIDUALS:
+            return True, None
+        residuals = np.array(points[rows], dtype=np.float64)
+        residuals[np.arange(len(residuals)), np.asarray(self.problem.left.labels)[rows]] -= 1
+        enough = np.einsum("ij,ij->i", residuals, residuals).min() > SMALL_RESIDUALS**2
+        return enough, centre.astype(points.dtype).astype(np.float64) if enough else None
+
     def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> HostSide:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
         points = np.ascontiguousarray(side.points)
@@ -131,9 +153,7 @@ class OpenMPOperator:
         sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
         sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
-        labelled = all(s.labels is not None for s in sides)
-        of_residuals = labelled and enough and self._euclidean
-        if not of_residuals or spread(self.problem.left.points)[0] <= SPREAD_OF_RESIDUALS:
+        if not (self._by_labels and enough):
             return HostSide(points, np.ascontiguousarray(side.marks), None, None)
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None

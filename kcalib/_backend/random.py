@@ -23,7 +23,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import sweeping
 
 # The enum WeightKind of src/include/kcalib/resampling.h.
 KINDS = {"multinomial": 0, "rademacher": 1, "gaussian": 2}
@@ -61,9 +61,16 @@ class Weights:
         begin = check_integer("begin", begin, 0, end)
         out = np.empty((self.n, end - begin), dtype=check_choice("dtype", dtype, ("float64", "float32")))
         if out.size:
-            with terminal_progress() as progress:
-                sweep = _native.Sweep(resolve_threads(threads), None, progress)
+            with sweeping(threads) as sweep:
                 _native.fill_weights(KINDS[self.kind], self.seed, begin, out, sweep)
+        return out
+
+    def products(self, vector: np.ndarray, threads: Any = None) -> np.ndarray:
+        """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""
+        out = np.empty(self.n_replicates)
+        if out.size:
+            with sweeping(threads) as sweep:
+                _native.count_products(self.seed, 0, np.ascontiguousarray(vector, dtype=np.float64), out, sweep)
         return out
 
 
@@ -217,28 +224,32 @@ def thresholds(totals: Array, uniform: Array) -> Array:
     return xp.minimum(shares, xp.nextafter(totals, xp.zeros_like(totals)), out=shares)
 
 
-def drawn_labels(probabilities: Array, n_draws: int, seed: int, *, at_once: int) -> Iterator[Array]:
+def drawn_labels(
+    probabilities: Array, n_draws: int, seed: int, *, at_once: int, threads: Any = None
+) -> Iterator[Array]:
     """Labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
 
     By inversion of one uniform number a label, of NumPy's Philox generator: draw after draw, sample after
-    sample, so that neither `at_once` nor an array's library or device matters. Of NumPy or CuPy arrays, as those of
-    the labels are.
+    sample, so that neither `at_once` nor an array's library or device matters. NumPy arrays (int32), by so many
+    threads, or CuPy arrays, beside the probabilities.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     cumulative = cumulative_sums(probabilities)
     n = len(cumulative)
-    numbers = RandomNumbers(generator, cumulative)
+    if arrays.is_cuda(cumulative):
+        numbers = RandomNumbers(generator, cumulative)
+        for begin in range(0, n_draws, at_once):
+            count = min(at_once, n_draws - begin)
+            yield _labels_on_device(cumulative, numbers.uniform(count * n), None, count)
+        return
+    state: Any = generator.bit_generator.state
+    first, second = (int(word) for word in state["state"]["key"])
     for begin in range(0, n_draws, at_once):
-        count = min(at_once, n_draws - begin)
-        uniform = numbers.uniform(count * n)
-        if arrays.is_cuda(cumulative):
-            yield _labels_on_device(cumulative, uniform, None, count)
-            continue
-        shares = thresholds(cumulative[:, -1:], uniform.reshape(count, n).T)
-        labels = np.zeros(shares.shape, dtype=np.min_scalar_type(cumulative.shape[1]), order="F")  # as the shares
-        for column in cumulative.T[:-1]:
-            labels += column[:, None] <= shares
-        yield labels.astype(np.intp, order="C")
+        labels = np.empty((n, min(at_once, n_draws - begin)), dtype=np.int32)
+        if labels.size:
+            with sweeping(threads) as sweep:
+                _native.draw_labels(cumulative, first, second, begin * n, labels, sweep)
+        yield labels
 
 
 def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, draws: int) -> Array:

@@ -153,7 +153,7 @@ def calibration_test(
     ================= =================================== ===================================== ========================
     method            statistic                           law under calibration                 time
     ================= =================================== ===================================== ========================
-    exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2 m)
+    exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2)
     features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     4 to 11 passes
     multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)

@@ -3,12 +3,14 @@
 Given the predictions of a calibrated model its labels are independent draws from them, so that the law of the
 statistic is known at any n. With marks 1 the matrix of the pair problem is the kernel's, K, and the statistic of drawn
 labels is a sum of quadratic forms of K, one for each column of their marks: one product serves many draws
-(`forms.by_forms`). Where the marks are no vectors each draw takes a sweep over the pairs (`_by_sweeps`).
+(`forms.by_forms`). Without a matrix between the labels a comparison of two labels takes the place of their products
+where the operator has it (`label_forms`). Where the marks are no vectors each draw takes a sweep over the pairs
+(`_by_sweeps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import ClassVar
@@ -39,6 +41,9 @@ from kcalib.inference.task import Task
 
 # Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
 NEGLIGIBLE = 1e-30
+FEWEST_COMPARED = 3  # classes: a comparison takes as long as two products
+LABELS_BYTES = 2**27
+LabelForms = Callable[[np.ndarray, np.ndarray, Iterable[Array]], tuple[float, np.ndarray]]
 MOST_TILTED = 8
 TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
 
@@ -65,10 +70,10 @@ class Exact(AllPairs):
 
     Notes
     -----
-    Time O(R n^2 m), about three times as much if the statistic is above all draws, memory O(n m). For binary problems
-    with exponential and Matern kernels n^2 becomes n log n. For distributions with a target kernel between targets each
-    draw is a sweep over the pairs. The law given the predictions takes the place of that of [1]_, theorem G.2, which is
-    of large samples.
+    Time O(R n^2) for labels in host memory, O(R n^2 m) for others and with a target kernel between labels, about three
+    times as much if the statistic is above all draws; memory O(n m). For binary problems with exponential and Matern
+    kernels n^2 becomes n log n. For distributions with a target kernel between targets each draw is a sweep over the
+    pairs. The law given the predictions takes the place of that of [1]_, theorem G.2, which is of large samples.
 
     References
     ----------
@@ -149,26 +154,42 @@ def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarr
 
 @_draws.register
 def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
-    """Many draws of labels at a time: rows of a table are their marks."""
-    p = arrays.where_computed(data.probabilities)
-    at_once = draws_at_once(task.n, _root(task, data.m).shape[1])
-    return "labels", _totals_of_labels(task, data, drawn_labels(_without_subnormal(p), count, seed, at_once=at_once))
+    """Many draws of labels at a time."""
+    p = _without_subnormal(arrays.where_computed(data.probabilities))
+    by_labels, rank = _by_labels(task, data), _root(task, data.m).shape[1]
+    at_once = max(1, LABELS_BYTES // (8 * task.n)) if by_labels else draws_at_once(task.n, rank)
+    drawn = drawn_labels(p, count, seed, at_once=at_once, threads=task.operator.threads)
+    return "labels", _totals_of_labels(task, data, drawn)
 
 
 def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]) -> np.ndarray:
     """Statistics of labels in batches of shape (n, draws)."""
     p = arrays.where_computed(data.probabilities)
+    by_labels = _by_labels(task, data)
+    if by_labels is not None:
+        p = _without_subnormal(p).astype(np.float64, copy=False)
+        observed, draws = by_labels(p, arrays.to_host(data.labels), batches)
+        return draws + (float(task.moments.total) - observed)  # draws of the observed labels are ties
     root = arrays.like(_root(task, data.m), p)
     xp = arrays.namespace(p)
     n, rank, means = task.n, root.shape[1], _without_subnormal(p) @ root
 
     def marks() -> Iterator[Array]:
         for labels in batches:
+            # Rows of a table are the marks of labels.
             drawn = xp.take(root, labels, axis=0)
             drawn -= means[:, None, :]
             yield drawn.reshape(n, -1)
 
     return by_forms(task, marks(), rank)
+
+
+def _by_labels(task: Task, data: Classification) -> LabelForms | None:
+    """What has the statistics by comparisons of labels; None where there is no such way, or no use of it."""
+    if data.m < FEWEST_COMPARED or task.packed.target.root is not None:
+        return None
+    found: LabelForms | None = getattr(task.kernel_operator, "label_forms", None)
+    return found
 
 
 def _without_subnormal(p: Array) -> Array:

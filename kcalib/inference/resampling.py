@@ -97,7 +97,7 @@ class Bootstrap(AllPairs):
         subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
         weights = Weights("multinomial", n, count, seed)
         forms = arrays.to_host(quadratic_forms(task.operator, weights))
-        linear = _products(subtracted, weights, task.options.threads, lambda counts: counts)
+        linear = _count_products(subtracted, weights, task.options.threads)
         return from_draws(task, forms - linear + n**2 * mean, f"{count} Arcones-Gine bootstrap resamples")
 
 
@@ -129,7 +129,7 @@ class Multiplier(AllPairs):
 
     Notes
     -----
-    Assumes that so many events decide the statistic that only their covariances count. Time O(R n^2 m), as `Exact`
+    Assumes that so many events decide the statistic that only their covariances count. Time O(R n^2 m)
     ("residuals": O(n^2 (m + R))), memory O(n m). The p-value is (1 + number of draws at least as large) / (1 + R). The
     law is that of W21, remark B.2 [1]_, with weights in place of the eigenvalues.
 
@@ -221,6 +221,13 @@ def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: T
             top[:, :, None], at_top[:, None, :], scaled - p[:, :, None] * (of_top + of_others)[:, None, :]
         )
         yield (residuals.transpose(0, 2, 1) @ root).reshape(n, -1)
+
+
+def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.ndarray:
+    """`vector` times the counts, one for each replicate."""
+    if arrays.is_host(vector):
+        return weights.products(vector, threads)
+    return _products(vector, weights, threads, lambda counts: counts)
 
 
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:

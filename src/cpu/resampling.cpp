@@ -70,6 +70,31 @@ template <class T> bool fill_counts(Word seed, Word first, long n_replicates, lo
 
 }  // namespace
 
+bool count_products(Word seed, Word first_replicate, long n_replicates, long n, const double* vector, double* out,
+                    const Run& run) {
+  constexpr long PART = 1L << 19;  // draws or rows between two looks at the watch; a multiple of LANES
+  constexpr int LANES = 8;         // sums at a time, which do not wait for each other
+  const long parts = ceil_divide(n, PART);
+  const int threads = team_size(run, n_replicates, double(n) * double(n_replicates) * 20);
+  const std::unique_ptr<unsigned char[]> buffer(new unsigned char[std::size_t(threads * n)]);
+  const auto draw = run.table->weights->draw;
+  Watch watch(run, n_replicates * parts);
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
+  for (long r = 0; r < n_replicates; ++r) {
+    unsigned char* counts = buffer.get() + thread_number() * n;
+    std::fill_n(counts, n, 0);
+    for (long k = 0; k < n && !watch.stopped(); k += PART) {
+      draw(seed, first_replicate + Word(r), k, std::min(n, k + PART), n, counts);
+      watch.task_done();
+    }
+    double sums[LANES] = {};
+    for (long i = 0; i < n && !watch.stopped(); i += LANES)
+      for (long l = 0; l < std::min<long>(LANES, n - i); ++l) sums[l] += vector[i + l] * double(counts[i + l]);
+    out[r] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  }
+  return !watch.stopped();
+}
+
 template <class T>
 bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, T* out, const Run& run) {
   if (kind == WeightKind::MULTINOMIAL) return fill_counts(seed, first_replicate, n_replicates, n, out, run);

@@ -10,4 +10,8 @@ namespace kcalib {
 template <class T>
 bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, T* out, const Run& run);
 
+// out[b] = the sum over the rows of vector[row] times how often replicate first_replicate + b of MULTINOMIAL draws it.
+bool count_products(Word seed, Word first_replicate, long n_replicates, long n, const double* vector, double* out,
+                    const Run& run);
+
 }  // namespace kcalib

@@ -10,10 +10,6 @@
 #include "aligned.h"
 #include "team.h"
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
-#endif
-
 namespace kcalib {
 namespace {
 
@@ -266,10 +262,12 @@ std::vector<double> scales_of(const double* v, long n, Columns columns) {
 template <class T, class W> class Product {
  public:
   // Without `left_vectors` (null) there are no sums over rows, but those of symmetric problems.
-  Product(const Blocks<T>& blocks, const Run& run, const double* vectors, const double* left_vectors, Columns columns)
+  Product(const Blocks<T>& blocks, const Run& run, const double* vectors, const double* left_vectors, Columns columns,
+          bool in_units)
       : blocks_(blocks),
         run_(run),
         columns_(columns),
+        in_units_(in_units),
         length_(round_up(blocks.block, run.table->float32.weights_at_once)),  // to the widest panels
         size_(length_ * columns.count),
         per_group_(blocks_in_a_group(std::max(blocks.row_blocks, blocks.column_blocks), size_)),
@@ -358,12 +356,14 @@ template <class T, class W> class Product {
     for (long i = i_begin; i < i_end; ++i)
       for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
         const BlockOfPairs<T> pairs = blocks_.pairs_and_diagonal(i, j);
-        if constexpr (sizeof(W) == sizeof(double))
+        const long n_rows = pairs.row_end - pairs.row_begin, n_columns = pairs.column_end - pairs.column_begin;
+        if constexpr (sizeof(W) == sizeof(double)) {
           blocks_.tile.panels(pairs, h, rows_of_entries());
-        else
+          if (in_units_) run_.table->round_panels(h, rows_of_entries(), n_rows, n_columns, symmetric && i == j);
+        } else {
           blocks_.tile.panels_single(pairs, h, rows_of_entries());
-        weighted.multiply({h, rows_of_entries(), pairs.row_end - pairs.row_begin, pairs.column_end - pairs.column_begin,
-                           columns_.count, length_, right_.numbers[j], left(i, j),
+        }
+        weighted.multiply({h, rows_of_entries(), n_rows, n_columns, columns_.count, length_, right_.numbers[j], left(i, j),
                            rows + (i - i_begin) * size_, columns + (j - j_begin) * size_});
         watch.task_done();
       }
@@ -384,6 +384,7 @@ template <class T, class W> class Product {
   const Blocks<T>& blocks_;
   const Run& run_;
   const Columns columns_;
+  const bool in_units_;  // the entries are rounded as those of `matches`
   const long length_, size_;  // of a block's numbers in a column, and in all columns
   const long per_group_, row_groups_;
   const GroupOrder order_;
@@ -396,8 +397,8 @@ template <class T, class W> class Product {
 // out = H vectors, and column_out = H^T left_vectors unless null, for the given columns of all. False if stopped.
 template <class T, class W>
 bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const double* vectors, const double* left_vectors,
-              Columns columns, double* out, double* column_out) {
-  Product<T, W> product(blocks, run, vectors, left_vectors, columns);
+              Columns columns, bool in_units, double* out, double* column_out) {
+  Product<T, W> product(blocks, run, vectors, left_vectors, columns, in_units);
   product.sweep(watch);
   if (!watch.stopped()) product.write(out, column_out);
   return !watch.stopped();
@@ -495,6 +496,32 @@ bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* con
   return finished;
 }
 
+template <class T>
+bool matches(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, double* out) {
+  const Blocks<T> blocks(problem, run);
+  const TileTable& table = *run.table;
+  const long length = n_panels * table.labels_at_once, block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
+  const int threads = blocks.threads(2.0 * double(length));
+  const AlignedBuffer<double> parts(blocks.tasks() * length), entries(room * threads);
+  const AlignedBuffer<int> units(room * threads);
+  std::fill_n(parts.get(), blocks.tasks() * length, 0.0);
+  std::fill_n(entries.get(), room * threads, 0.0);
+  const bool finished = blocks.for_each(
+      threads, [](long, auto, auto) {},
+      [&](long task, long i, long j) {
+        const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
+        const MatchBlock of{pairs.row_begin, pairs.row_end - pairs.row_begin, pairs.column_begin,
+                            pairs.column_end - pairs.column_begin, i == j};
+        double* h = entries.get() + room * thread_number();
+        int* whole = units.get() + room * thread_number();
+        blocks.tile.entries(pairs, h, block);
+        const double unit = table.in_units(h, block, of.rows, of.columns, of.on_diagonal, whole);
+        table.matches(whole, block, of, panels, n_panels, 2 * unit, &parts[task * length]);
+      });
+  if (finished) merge(parts, blocks.tasks(), length, out);
+  return finished;
+}
+
 long weights_at_once(const TileTable& table, bool single) {
   return single ? table.float32.weights_at_once : table.float64.weights_at_once;
 }
@@ -574,7 +601,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
 
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, const double* left_vectors,
-            long n_vectors, bool single, double* out, double* column_out) {
+            long n_vectors, Entries entries, double* out, double* column_out) {
   constexpr long AT_ONCE = 256;  // vectors of one sweep: bounds what each thread adds up
   const Blocks<T> blocks(problem, run);
   Watch watch(run, blocks.pairs_of_blocks() * ceil_divide(n_vectors, AT_ONCE));
@@ -583,8 +610,8 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors
     const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
     const double* left = left_vectors ? left_vectors + c : nullptr;
     double* column = column_out ? column_out + c : nullptr;
-    finished = (single ? multiply<T, float> : multiply<T, double>)(
-        blocks, run, watch, vectors + c, left, columns, out + c, column);
+    finished = (entries == Entries::SINGLE ? multiply<T, float> : multiply<T, double>)(
+        blocks, run, watch, vectors + c, left, columns, entries == Entries::IN_UNITS, out + c, column);
   }
   return finished;
 }
@@ -633,39 +660,16 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   functions<T>(*run.table).evaluate(f, x, T(a), n, out);
 }
 
-bool compiled_with_openmp() {
-#ifdef _OPENMP
-  return true;
-#else
-  return false;
-#endif
-}
-
-int openmp_max_threads() {
-#ifdef _OPENMP
-  return forked.load() || omp_in_parallel() ? 1 : omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
-
-int count_running_sweeps() { return running_sweeps.load(); }
-
-void register_fork_handler() {
-#if defined(__unix__) || defined(__APPLE__)
-  pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
-#endif
-}
-
 #define KCALIB_INSTANTIATE(T)                                                                        \
   template Groups groups_of<T>(const PairProblem<T>&, const Run&);                                   \
   template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
   template bool moment_parts<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*); \
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
   template bool matmul<T>(                                                                           \
-      const PairProblem<T>&, const Run&, const double*, const double*, long, bool, double*, double*); \
+      const PairProblem<T>&, const Run&, const double*, const double*, long, Entries, double*, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
+  template bool matches<T>(const PairProblem<T>&, const Run&, const int* const*, long, double*);      \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \

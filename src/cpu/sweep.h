@@ -54,18 +54,27 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
 
+// What becomes of the entries of H in a product: float64, float32 (and sums of up to a tile, too), or, of symmetric
+// problems, those off the diagonal as `matches` has them, in float64.
+enum class Entries { DOUBLE, SINGLE, IN_UNITS };
+
 // out (left.n x n_vectors) = H vectors for vectors (right.n x n_vectors), diagonal included; rows of both are those of
-// the sides' points, whatever their order. `single`: in float32 but for sums over more than a tile. Of rectangular
-// problems also column_out (right.n x n_vectors) = H^T left_vectors, of the same entries; null: not wanted.
+// the sides' points, whatever their order. Of rectangular problems also column_out (right.n x n_vectors) =
+// H^T left_vectors, of the same entries; null: not wanted.
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, const double* left_vectors,
-            long n_vectors, bool single, double* out, double* column_out);
+            long n_vectors, Entries entries, double* out, double* column_out);
 
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
 // for the sums over blocks; symmetric problems, diagonal included.
 template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out);
 long weights_at_once(const TileTable& table, bool single);
+
+// out[p * labels_at_once + c] = the sum of H over the pairs i != j with equal labels in column c of the n x labels_at_once
+// panels[p], its entries rounded to 2^-23 of a power of two above the largest of their block; symmetric problems.
+template <class T>
+bool matches(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, double* out);
 
 // counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.
 template <class T>

@@ -10,11 +10,12 @@
 //
 // panels.h packs samples, quantities.h has their distances, kernel_tile.h the profiles, mixture_kernels.cpp the target
 // factors of signed measures, visitors.h what is done with the entries, block_products.h what is done with a block of
-// entries once it is written.
+// entries once it is written, match_kernels.h its sums over pairs with equal labels.
 #include "tile.h"
 
 #include "block_products.h"
 #include "kernel_tile.h"
+#include "match_kernels.h"
 #include "panels.h"
 #include "quantities.h"
 #include "visitors.h"
@@ -268,7 +269,7 @@ extern const DirichletTable KCALIB_DIRICHLET;
 extern const FeatureTable KCALIB_FEATURES;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), add,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add,
     &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES,
 };
 

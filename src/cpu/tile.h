@@ -118,10 +118,28 @@ template <class T> struct TileFunctions {
   void (*evaluate)(ScalarFunction f, const T* x, T a, long n, T* out);
 };
 
+// Labels of a block's rows and columns: where they begin in panels, and how many there are.
+struct MatchBlock {
+  long row_begin, rows, column_begin, columns;
+  bool on_diagonal;
+};
+constexpr long MAX_MATCH_ROWS = 4;  // rows of units at a time, on any instruction set
+
 struct TileTable {
   const char* name;
   TileFunctions<double> float64;
   TileFunctions<float> float32;
+  // The entries h[i * stride + j] in units, whole numbers of at most 2^23 of the power of two that is returned, which the
+  // block's largest entry decides; columns up to a multiple of a pack, rows to one of MAX_MATCH_ROWS. On the diagonal
+  // those of pairs i < j, beside zeros; h_ii becomes 0.
+  double (*in_units)(double* h, long stride, long rows, long columns, bool on_diagonal, int* units);
+  // Rounds entries in panels to multiples of the same unit; on the diagonal h_ii becomes 0.
+  void (*round_panels)(double* h, long stride, long rows, long columns, bool on_diagonal);
+  // out[p * labels_at_once + c] += unit times the sum of the units of pairs that have equal labels in column c of the
+  // row-major panels[p].
+  void (*matches)(const int* units, long stride, const MatchBlock& block, const int* const* panels, long n_panels,
+                  double unit, double* out);
+  int labels_at_once;
   // sums[i] += x[i] for i < n, a multiple of 8.
   void (*add)(const double* x, long n, double* sums);
   const WeightTable* weights;

@@ -88,8 +88,13 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
+    cdef enum class Entries:
+        DOUBLE
+        SINGLE
+        IN_UNITS
     bint c_matmul "kcalib::matmul"[T](
-        const PairProblem[T]&, const Run&, const double*, const double*, long, bint, double*, double*) except +
+        const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
+    bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const int* const*, long, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
@@ -339,6 +344,32 @@ def quadratic_forms(
     return result
 
 
+def matches(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, list panels,
+):
+    """Sums of H over the pairs i != j with equal labels, for each column of the panels, shapes (n, labels_at_once)."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    cdef vector[const int*] pointers
+    cdef const int[:, ::1] panel
+    for panel in panels:
+        pointers.push_back(&panel[0, 0])
+    result = np.empty((len(panels), sweep.run.table.labels_at_once))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_matches(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result.reshape(-1)
+
+
+def labels_at_once(Sweep sweep not None):
+    """Columns of a panel of labels."""
+    return sweep.run.table.labels_at_once
+
+
 def weights_at_once(dtype, Sweep sweep not None):
     """Columns of a panel of weights."""
     return c_weights_at_once(sweep.run.table[0], np.dtype(dtype) == np.float32)
@@ -406,10 +437,11 @@ def matmul(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
-    const double[:, ::1] left_vectors=None,
+    const double[:, ::1] left_vectors=None, bint in_units=False,
 ):
     """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
 
+    `in_units`: the entries off the diagonal, rounded as those of `matches`; of symmetric problems.
     And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
     """
     cdef PairProblem[real] problem = pair_problem[real](
@@ -423,6 +455,7 @@ def matmul(
     cdef const double* vectors_pointer = &vectors[0, 0]
     cdef const double* left_pointer = NULL
     cdef long n_vectors = vectors.shape[1]
+    cdef Entries entries = Entries.IN_UNITS if in_units else Entries.SINGLE if single else Entries.DOUBLE
     if left_vectors is not None:
         column_out = columns
         column_pointer = &column_out[0, 0]
@@ -430,7 +463,7 @@ def matmul(
     cdef bint finished
     with nogil:
         finished = c_matmul(
-            problem, sweep.run, vectors_pointer, left_pointer, n_vectors, single, out_pointer, column_pointer)
+            problem, sweep.run, vectors_pointer, left_pointer, n_vectors, entries, out_pointer, column_pointer)
     sweep.raise_if_stopped(finished)
     return result, columns
 

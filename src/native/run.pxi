@@ -3,6 +3,7 @@
 cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
     cdef cppclass TileTable:
         const char* name
+        int labels_at_once
     cpdef enum class Probe:
         FMA
         EXP
@@ -47,6 +48,15 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
         pass
     bint c_fill_weights "kcalib::fill_weights"[T](
         WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
+    bint c_count_products "kcalib::count_products"(
+        unsigned long long, unsigned long long, long, long, const double*, double*, const Run&) except +
+
+
+cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
+    bint c_draw_labels "kcalib::draw_labels"(
+        const double*, long, long, unsigned long long, unsigned long long, unsigned long long, long, int*, const Run&,
+    ) except +
+    void c_label_sums "kcalib::label_sums"(const double*, long, long, const int*, long, double*, const Run&)
 
 
 cdef class Sweep:
@@ -109,6 +119,48 @@ def fill_weights(
     with nogil:
         finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
     sweep.raise_if_stopped(finished)
+
+
+def count_products(
+    unsigned long long seed, unsigned long long first_replicate, const double[::1] vector, double[::1] out,
+    Sweep sweep not None,
+):
+    """Writes the products of `vector` with the counts of draws in replicates from `first_replicate` on; out not empty."""
+    cdef double* out_pointer = &out[0]
+    cdef const double* vector_pointer = &vector[0]
+    cdef long n = vector.shape[0]
+    cdef long n_replicates = out.shape[0]
+    cdef bint finished
+    with nogil:
+        finished = c_count_products(seed, first_replicate, n_replicates, n, vector_pointer, out_pointer, sweep.run)
+    sweep.raise_if_stopped(finished)
+
+
+def draw_labels(
+    const double[:, ::1] cumulative, unsigned long long key0, unsigned long long key1, unsigned long long first,
+    int[:, ::1] out, Sweep sweep not None,
+):
+    """Writes labels (n, draws), drawn by NumPy's Philox numbers from `first` on, draw after draw; out not empty."""
+    cdef const double* sums = &cumulative[0, 0]
+    cdef int* out_pointer = &out[0, 0]
+    cdef long n = cumulative.shape[0]
+    cdef long m = cumulative.shape[1]
+    cdef long n_draws = out.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_draw_labels(sums, n, m, key0, key1, first, n_draws, out_pointer, sweep.run)
+    sweep.raise_if_stopped(finished)
+
+
+def label_sums(const double[:, ::1] table, const int[:, ::1] labels, Sweep sweep not None):
+    """sum_i table[i, labels[i, d]] of each draw d; labels not empty."""
+    result = np.empty(labels.shape[1])
+    cdef double[::1] out = result
+    cdef double* out_pointer = &out[0]
+    with nogil:
+        c_label_sums(
+            &table[0, 0], table.shape[0], table.shape[1], &labels[0, 0], labels.shape[1], out_pointer, sweep.run)
+    return result
 
 
 def probe(str what, dtype, long repetitions, Sweep sweep not None):

@@ -15,7 +15,7 @@ from problems import instruction_sets
 from scipy import stats
 
 from kcalib import _native
-from kcalib._backend.random import KINDS, Weights
+from kcalib._backend.random import KINDS, Weights, drawn_labels
 
 HEADERS = Path(__file__).parents[2] / "src/include"
 SEEDS = (0, 1, 2**32 + 5, 2**64 - 1)
@@ -293,3 +293,32 @@ def test_bad_seeds_and_ranges_are_refused():
     with pytest.raises(ValueError, match="`dtype` is 'int8', expected one of 'float64', 'float32'"):
         weights.values(dtype="int8")
     assert Weights("multinomial", np.int64(5), np.int32(5), np.uint64(3)) == Weights("multinomial", 5, 5, 3)
+
+
+@pytest.mark.parametrize("n", [1, 7, 300])
+def test_products_with_counts(n):
+    """Those of the matrix, to the rounding of a sum; the same bits for any number of threads."""
+    vector = np.random.default_rng(n).normal(size=n)
+    weights = Weights("multinomial", n, 37, seed=5)
+    found = weights.products(vector)
+    np.testing.assert_allclose(found, vector @ weights.values(), rtol=0, atol=1e-15 * n * np.abs(vector).max() * 8)
+    np.testing.assert_array_equal(found, weights.products(vector, threads=3))
+    assert Weights("multinomial", n, 0, seed=5).products(vector).shape == (0,)
+
+
+def labels_by_numpy(p: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    uniform = np.random.Generator(np.random.Philox(seed)).random((draws, len(p))).T
+    cumulative = np.cumsum(p, axis=1)
+    shares = np.minimum(uniform * cumulative[:, -1:], np.nextafter(cumulative[:, -1:], 0))
+    return np.sum(cumulative[:, None, :-1] <= shares[:, :, None], axis=2)
+
+
+@pytest.mark.parametrize(("n", "m", "draws"), [(1, 2, 5), (3, 1, 4), (257, 3, 33), (530, 10, 17), (61, 300, 20)])
+def test_drawn_labels_are_those_of_numpy(n, m, draws):
+    """Of its generator's numbers in order, whatever is drawn at a time, by any number of threads."""
+    p = np.random.default_rng(n).dirichlet(np.full(m, 0.2), size=n)
+    p[0] = np.eye(m)[m - 1]
+    expected = labels_by_numpy(p, draws, 11)
+    for at_once, threads in ((draws, 1), (5, 3), (1, 2)):
+        found = np.concatenate([*drawn_labels(p, draws, 11, at_once=at_once, threads=threads)], axis=1)
+        np.testing.assert_array_equal(found, expected)

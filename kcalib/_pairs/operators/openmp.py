@@ -6,7 +6,7 @@ points, of mixtures, and from a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,10 +96,64 @@ class OpenMPOperator:
         forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = [_panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
+            panels = [self._panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
             found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
             forms.append(found.reshape(-1)[: end - begin])
         return np.concatenate(forms)
+
+    def _panel(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
+        """Columns [begin, end) of the weights, filled up to `width` with zeros."""
+        if isinstance(weights, Weights):
+            values = weights.values(begin, end, dtype, threads=self.threads)
+        else:
+            values = weights[:, begin:end]
+        if end - begin == width:
+            return np.ascontiguousarray(values, dtype=dtype)
+        panel = np.zeros((len(values), width), dtype=dtype)
+        panel[:, : end - begin] = values
+        return panel
+
+    def label_forms(
+        self, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
+    ) -> tuple[float, np.ndarray]:
+        """sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
+
+        Of a symmetric problem with marks 1, float64 `probabilities`.
+
+        With d = onehot(y) - onehot(t) and a = onehot(t) - p for the most probable labels t the sum is that of
+        H_ij (1(y_i = y_j) - 1(t_i = t_j)), less 2 <d, H p>, plus <a, H a>: a comparison of a pair in place of m
+        products. Where labels are the most probable ones all differences are 0 exactly: H is rounded to multiples of
+        a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
+        """
+        m = probabilities.shape[1]
+        side = self._prepared(self.problem.left, sort=False)
+        likely = np.argmax(probabilities, axis=1)
+        errors = np.eye(m)[likely] - probabilities
+        vectors = np.concatenate([probabilities, errors], axis=1)
+        sides = *side.arrays, *side.arrays, True
+        products = self._run(_native.matmul, *sides, vectors=vectors, single=False, in_units=True)[0]
+        of_likely = float(np.sum(errors * products[:, m:]))
+        table = products[:, :m] - np.take_along_axis(products[:, :m], likely[:, None], axis=1)
+
+        def less_linear(sums: np.ndarray, some: np.ndarray) -> np.ndarray:
+            return sums - first - 2 * _native.label_sums(table, some, self._sweep()) + of_likely
+
+        given = np.stack([likely, labels], axis=1).astype(np.int32)
+        sums = self._matches(side, given)
+        first, found = sums[0], [np.empty(0)]
+        for batch in batches:
+            some = np.ascontiguousarray(batch, dtype=np.int32)
+            found.append(less_linear(self._matches(side, some), some))
+        return float(less_linear(sums, given)[1]), np.concatenate(found)
+
+    def _matches(self, side: HostSide, labels: np.ndarray) -> np.ndarray:
+        """Sums of H over the pairs i != j with equal labels, for each column."""
+        width, count = _native.labels_at_once(self._sweep()), labels.shape[1]
+        panels = [np.ascontiguousarray(labels[:, c : c + width]) for c in range(0, count - width + 1, width)]
+        if count % width:
+            panels.append(np.zeros((len(labels), width), dtype=np.int32))
+            panels[-1][:, : count % width] = labels[:, count - count % width :]
+        return self._run(_native.matches, *side.arrays, panels=panels)[:count]
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
@@ -322,13 +376,3 @@ def _table(problem: PairProblem) -> np.ndarray | None:
     table = np.asarray(problem.table, dtype=np.float64)
     check_positions(problem, table)
     return table if table.strides[1] == table.itemsize else np.ascontiguousarray(table)
-
-
-def _panel(weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
-    """Columns [begin, end) of the weights, filled up to `width` with zeros."""
-    values = weights[:, begin:end] if isinstance(weights, np.ndarray) else weights.values(begin, end, dtype)
-    if end - begin == width:
-        return np.ascontiguousarray(values, dtype=dtype)
-    panel = np.zeros((len(values), width), dtype=dtype)
-    panel[:, : end - begin] = values
-    return panel

@@ -1,0 +1,86 @@
+#include "drawn_labels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "aligned.h"
+#include "feature_kernels.h"
+#include "team.h"
+
+namespace kcalib {
+namespace {
+
+constexpr long TILE_ROWS = 256, GROUP = 16;  // rows and draws at a time: a cache line of labels
+
+// A tile of rows as labels are drawn from them.
+class DrawnRows {
+ public:
+  DrawnRows(const double* cumulative, long rows, long m) : rows_(rows), m_(m), cumulative_(padded(rows) * m) {
+    const bool lanes = m <= LANE_CLASSES;
+    for (long i = 0; i < padded(rows); ++i) {
+      const double* sums = cumulative + std::min(i, rows - 1) * m;
+      double* to = cumulative_.get() + (lanes ? i / 8 * m * 8 + i % 8 : i * m);
+      for (long k = 0; k < m; ++k) to[k * (lanes ? 8 : 1)] = sums[k];
+      totals_[i] = sums[m - 1];
+      highest_[i] = std::nextafter(sums[m - 1], 0.0);
+      likely_[i] = 0;
+      for (long k = 1; k < m; ++k)
+        if (sums[k] - sums[k - 1] > sums[likely_[i]] - (likely_[i] ? sums[likely_[i] - 1] : 0)) likely_[i] = unsigned(k);
+    }
+  }
+  LabelRows rows() const { return {padded(rows_), m_, cumulative_.get(), totals_, highest_, likely_}; }
+
+  static long padded(long rows) { return (rows + ROW_STEP - 1) / ROW_STEP * ROW_STEP; }
+
+ private:
+  const long rows_, m_;
+  const AlignedBuffer<double> cumulative_;
+  double totals_[TILE_ROWS], highest_[TILE_ROWS];
+  unsigned likely_[TILE_ROWS];
+};
+
+}  // namespace
+
+bool draw_labels(const double* cumulative, long n, long m, Word key0, Word key1, Word first, long n_draws, int* out,
+                 const Run& run) {
+  const FeatureTable& table = *run.table->features;
+  const long tiles = (n + TILE_ROWS - 1) / TILE_ROWS, groups = (n_draws + GROUP - 1) / GROUP;
+  const int threads = team_size(run, tiles, double(n) * double(n_draws) * double(20 + std::min(m, 64L)));
+  Watch watch(run, tiles * groups);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long tile = 0; tile < tiles; ++tile) {
+    if (watch.stopped()) continue;
+    const long begin = tile * TILE_ROWS, rows = std::min(TILE_ROWS, n - begin);
+    const DrawnRows drawn(cumulative + begin * m, rows, m);
+    double uniform[TILE_ROWS + 16];
+    unsigned labels[GROUP][TILE_ROWS];
+    for (long g = 0; g < groups && !watch.stopped(); ++g) {
+      const long size = std::min(GROUP, n_draws - g * GROUP);
+      for (long d = 0; d < size; ++d) {
+        const long number = long(first) + (g * GROUP + d) * n + begin, before = number % 4;  // words come by fours
+        table.uniforms(key0, key1, number - before, (before + DrawnRows::padded(rows) + 3) / 4 * 4, uniform);
+        table.labels(drawn.rows(), uniform + before, labels[d]);
+      }
+      for (long i = 0; i < rows; ++i)
+        for (long d = 0; d < size; ++d) out[(begin + i) * n_draws + g * GROUP + d] = int(labels[d][i]);
+      watch.task_done();
+    }
+  }
+  return !watch.stopped();
+}
+
+void label_sums(const double* table, long n, long m, const int* labels, long n_draws, double* out,
+                const Run& run) {
+  const long groups = (n_draws + GROUP - 1) / GROUP;
+  const int threads = team_size(run, groups, double(n) * double(n_draws) * 4);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long g = 0; g < groups; ++g) {
+    const long begin = g * GROUP, size = std::min(GROUP, n_draws - begin);
+    double sums[GROUP] = {};
+    for (long i = 0; i < n; ++i)
+      for (long d = 0; d < size; ++d) sums[d] += table[i * m + labels[i * n_draws + begin + d]];
+    std::copy_n(sums, size, out + begin);
+  }
+}
+
+}  // namespace kcalib

@@ -1,0 +1,18 @@
+// Labels drawn from rows of probabilities, many draws at a time, and sums of what a table has for them.
+#pragma once
+
+#include "sweep.h"
+
+namespace kcalib {
+
+// out[i * n_draws + d] = label of row i in draw d, by number first + d * n + i of NumPy's Philox generator with this key:
+// how many of the row's cumulative sums (n x m, never falling) are at most its share of the last. The same for any
+// number of threads; false if `poll` stopped it.
+bool draw_labels(const double* cumulative, long n, long m, Word key0, Word key1, Word first, long n_draws, int* out,
+                 const Run& run);
+
+// out[d] = sum_i table[i * m + labels[i * n_draws + d]], in the order of the rows.
+void label_sums(const double* table, long n, long m, const int* labels, long n_draws, double* out,
+                const Run& run);
+
+}  // namespace kcalib

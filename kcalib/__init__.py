@@ -54,50 +54,7 @@ except ModuleNotFoundError as error:
         "Python in another folder, or with the option -P, to import what is installed"
     ) from None
 
-from kcalib import (
-    bandwidth,
-    distributions,
-    kernels,
-    laws,
-    lenses,
-    parallel,
-    solvers,
-    target_kernels,
-)
-from kcalib._backend.warnings import (
-    AntiConservativeWarning,
-    GradientWarning,
-    IndefiniteKernelWarning,
-    LogitsWarning,
-)
 from kcalib._version import __version__
-from kcalib.definiteness import smallest_eigenvalue
-from kcalib.estimators.bands import Band
-from kcalib.estimators.binning import ReliabilityBins
-from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
-from kcalib.estimators.canonical_ece import canonical_ece
-from kcalib.estimators.crps import crps
-from kcalib.estimators.debiased_ece import debiased_ece
-from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
-from kcalib.estimators.forecast_scores import log_score, pinball_loss
-from kcalib.estimators.mmce import MMCEResult, mmce
-from kcalib.estimators.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
-from kcalib.estimators.reliability import ReliabilityDiagram, reliability
-from kcalib.estimators.scores import brier_score, log_loss
-from kcalib.estimators.skce import skce
-from kcalib.estimators.ucme import ucme
-from kcalib.results import (
-    CalibrationTestResult,
-    CKCEResult,
-    Comparison,
-    ConfidenceInterval,
-    FewErrors,
-    KDEResult,
-    ModelDifference,
-    ModelValue,
-    SKCEResult,
-    UCMEResult,
-)
 
 __all__ = [
     "AntiConservativeWarning",
@@ -164,32 +121,102 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from kcalib import methods, recalibration, regression, streaming
+    from kcalib import (
+        bandwidth,
+        distributions,
+        kernels,
+        laws,
+        lenses,
+        methods,
+        parallel,
+        recalibration,
+        regression,
+        solvers,
+        streaming,
+        target_kernels,
+    )
+    from kcalib._backend.warnings import (
+        AntiConservativeWarning,
+        GradientWarning,
+        IndefiniteKernelWarning,
+        LogitsWarning,
+    )
+    from kcalib.definiteness import smallest_eigenvalue
+    from kcalib.estimators.bands import Band
+    from kcalib.estimators.binning import ReliabilityBins
+    from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
+    from kcalib.estimators.canonical_ece import canonical_ece
     from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
+    from kcalib.estimators.crps import crps
+    from kcalib.estimators.debiased_ece import debiased_ece
+    from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
+    from kcalib.estimators.forecast_scores import log_score, pinball_loss
+    from kcalib.estimators.mmce import MMCEResult, mmce
+    from kcalib.estimators.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
+    from kcalib.estimators.reliability import ReliabilityDiagram, reliability
+    from kcalib.estimators.scores import brier_score, log_loss
+    from kcalib.estimators.skce import skce
+    from kcalib.estimators.ucme import ucme
     from kcalib.evaluation import evaluate
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation
     from kcalib.inference.calibration_test import calibration_test
     from kcalib.inference.compare import compare
     from kcalib.regression.cross_validation import squared_calibration_error
     from kcalib.regression.dirichlet_kde import kde_calibration_error
+    from kcalib.results import (
+        CalibrationTestResult,
+        CKCEResult,
+        Comparison,
+        ConfidenceInterval,
+        FewErrors,
+        KDEResult,
+        ModelDifference,
+        ModelValue,
+        SKCEResult,
+        UCMEResult,
+    )
 else:  # to a type checker names are unknown that are not there
-    # These rooms take half of the import, and are opened when they are asked for.
-    OPENED_LATER = {
-        "Evaluation": "kcalib.evaluation_results",
-        "ForecastEvaluation": "kcalib.evaluation_results",
-        "ToleranceWarning": "kcalib.estimators.ckce",
-        "calibration_test": "kcalib.inference.calibration_test",
-        "ckce": "kcalib.estimators.ckce",
-        "compare": "kcalib.inference.compare",
-        "evaluate": "kcalib.evaluation",
-        "jkce": "kcalib.estimators.ckce",
-        "methods": "kcalib.methods",
-        "recalibration": "kcalib.recalibration",
-        "regression": "kcalib.regression",
-        "squared_calibration_error": "kcalib.regression.cross_validation",
-        "streaming": "kcalib.streaming",
-        "kde_calibration_error": "kcalib.regression.dirichlet_kde",
+    # A room is opened when one of its names is asked for: all of them take longer to import than NumPy.
+    ROOMS = {
+        "_backend.warnings": "AntiConservativeWarning GradientWarning IndefiniteKernelWarning LogitsWarning",
+        "bandwidth": "",
+        "definiteness": "smallest_eigenvalue",
+        "distributions": "",
+        "estimators.bands": "Band",
+        "estimators.binning": "ReliabilityBins",
+        "estimators.brier": "BrierDecomposition brier_decomposition",
+        "estimators.canonical_ece": "canonical_ece",
+        "estimators.ckce": "ToleranceWarning ckce jkce",
+        "estimators.crps": "crps",
+        "estimators.debiased_ece": "debiased_ece",
+        "estimators.ece": "ECEResult class_wise_ece top_label_ece",
+        "estimators.forecast_scores": "log_score pinball_loss",
+        "estimators.mmce": "MMCEResult mmce",
+        "estimators.quantile_calibration": "QuantileCalibration pit_values quantile_calibration",
+        "estimators.reliability": "ReliabilityDiagram reliability",
+        "estimators.scores": "brier_score log_loss",
+        "estimators.skce": "skce",
+        "estimators.ucme": "ucme",
+        "evaluation": "evaluate",
+        "evaluation_results": "Evaluation ForecastEvaluation",
+        "inference.calibration_test": "calibration_test",
+        "inference.compare": "compare",
+        "kernels": "",
+        "laws": "",
+        "lenses": "",
+        "methods": "",
+        "parallel": "",
+        "recalibration": "",
+        "regression": "",
+        "regression.cross_validation": "squared_calibration_error",
+        "regression.dirichlet_kde": "kde_calibration_error",
+        "results": "CalibrationTestResult CKCEResult Comparison ConfidenceInterval FewErrors KDEResult ModelDifference "
+        "ModelValue SKCEResult UCMEResult",
+        "solvers": "",
+        "streaming": "",
+        "target_kernels": "",
     }
+    OPENED_LATER = {name: f"kcalib.{room}" for room, names in ROOMS.items() for name in names.split() or [room]}
 
     def __getattr__(name: str) -> Any:
         """Names whose room is opened later; of others that are looked for here, what is there instead."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import gc
 import os
 import re
 import tempfile
@@ -81,6 +82,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LEFT_OUT = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """To look for garbage among millions of objects that stay takes a third of the time of collecting tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before `-m` chooses, and after it

@@ -10,18 +10,21 @@ from typing import Any
 import campaign
 import numpy as np
 import pytest
+from grid import some
 
 FEW = {
-    "finite or clear": 700, "of distributions": 80, "containers": 250, "samples": 200, "classes": 200, "threads": 100,
-    "float32": 100, "extended precision": 100, "pieces": 40,
+    "finite or clear": 300, "of distributions": 60, "containers": 100, "samples": 100, "classes": 100, "threads": 60,
+    "float32": 60, "extended precision": 60, "pieces": 30,
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("times", some([1, 5], 1))
 @pytest.mark.parametrize("name", campaign.PROPERTIES)
-def test_properties(name: str) -> None:
-    outcomes = campaign.search(name, FEW[name])
-    assert outcomes.total() >= FEW[name]
-    assert outcomes["finite"] > FEW[name] / 8  # most cases are not refused for the same reason
+def test_properties(name: str, times: int) -> None:
+    few = times * FEW[name]
+    outcomes = campaign.search(name, few)
+    assert outcomes.total() >= few
+    assert outcomes["finite"] > few / 8  # most cases are not refused for the same reason
 
 
 def broken(case: campaign.Case) -> str:

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
-from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -199,4 +198,4 @@ def medians_of(
         found[name] = positive or medians
     if found[name][0].value == 0:
         return 1.0
-    return min(max(median(m.value for m in found[name]), SMALLEST), LARGEST)
+    return min(max(float(np.median([m.value for m in found[name]])), SMALLEST), LARGEST)

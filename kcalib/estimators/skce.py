@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -45,8 +45,10 @@ from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import SKCEResult
-from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.target_kernels import TargetKernel
+
+if TYPE_CHECKING:  # for sums over pairs no system is solved
+    from kcalib.solvers.kernel_operator import KernelMatrix
 
 __all__ = ["skce"]
 

@@ -6,7 +6,6 @@ give a table of their own. All of it is plain text, cut to the width of a cell; 
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -137,7 +136,9 @@ def cut(line: str) -> str:
 
 
 def _safe(text: str) -> str:
-    return html.escape(cut(text))
+    from html import escape  # brings a table of all entities, which few need
+
+    return escape(cut(text))
 
 
 def aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:

@@ -304,7 +304,10 @@ def test_impossible_labels_are_named(cupy):
 # -- distances ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["normal", "vectors", "laplace", "multivariate_normal", "samples", "poisson"])
+@pytest.mark.parametrize(
+    "name",
+    ["normal", "vectors", "laplace", "multivariate_normal", "samples", pytest.param("poisson", marks=pytest.mark.grid)],
+)
 def test_wasserstein_distances(cupy, name):
     make, few = FAMILIES[name][0], slice(0, 9)
     with stays_on_device(at_most=1):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grid import some
 
 pytest.importorskip("sklearn")
 from sklearn import datasets, dummy, ensemble, linear_model, naive_bayes, neighbors, tree
@@ -81,7 +82,7 @@ def check_temperature(y: np.ndarray, p: Any, criterion: str) -> None:
         np.testing.assert_allclose(q.sum(axis=1), 1, rtol=1e-12)
 
 
-@pytest.mark.parametrize("data", [pytest.param("digits", marks=pytest.mark.grid), "breast_cancer", "wine"])
+@pytest.mark.parametrize("data", some(["digits", "breast_cancer", "wine"], "breast_cancer"))
 @pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
 def test_classifiers(data):
     x, labels, x_test, y = halves(data, 300 if data == "digits" else 100)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grid import cells
 from libraries import Library, MakeProblem
 
 import kcalib
@@ -230,8 +231,24 @@ BAD_DATA: dict[str, tuple[tuple[Any, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("case", BAD_DATA)
+# All functions check by the same code; further ones see each sort of fault once, and all faults with the grid.
+EACH_SORT = (
+    "nan",
+    "negative",
+    "sum",
+    "label-too-large",
+    "label-fraction",
+    "label-missing",
+    "empty",
+    "swapped",
+    "strings-of-too-few-classes",
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "case"),
+    cells(FUNCTIONS, [pytest.param(case, id=case) for case in BAD_DATA], in_full=("skce",), few=EACH_SORT),
+)
 def test_bad_labels_and_predictions_are_named(function: str, case: str) -> None:
     arguments, error, message = BAD_DATA[case]
     if case == "objects-as-labels":

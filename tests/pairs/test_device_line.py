@@ -117,7 +117,11 @@ def test_sizes(cupy, n):
 
 
 @pytest.mark.parametrize(
-    "kernel", ["matern_2.5", *(pytest.param(name, marks=pytest.mark.slow) for name in MANY_KERNELS)]
+    "kernel",
+    [
+        pytest.param("matern_2.5", marks=pytest.mark.grid),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in MANY_KERNELS),
+    ],
 )
 def test_kernels(cupy, kernel):
     y, p = softmax_problem(201, 2)

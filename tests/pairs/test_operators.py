@@ -1,8 +1,8 @@
 """The contract that every operator meets, against the literal oracle.
 
-operators x problems x kernels x target kernels x dtypes x sizes, each primitive: in full for the compiled core at the
-level that this machine takes and for array operations on NumPy; for further levels, libraries and the emulated device
-the problems of `FEW`, and all of them with `-m "not slow"`.
+operators x problems x kernels x target kernels x dtypes x sizes, each primitive: for the compiled core at the level
+that this machine takes all but a few sizes; for array operations on NumPy each kernel once and the problems of `FEW`;
+for further levels, libraries and the emulated device the problems of `FEW`. All of them with `-m "not slow"`.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ CASES = (
     ]
     + [
         pytest.param((k, "delta", 64, m, "float64", True), id=f"{k}-duplicates-{m}")
-        for k in KERNELS
         for m in (3, 20, 40)
+        for k in KERNELS
     ]
 )
 
@@ -189,7 +189,6 @@ def case(request):
     return case_of(*request.param)
 
 
-IN_FULL = (f"openmp-{instruction_sets()[0]}", "generic-numpy")
 # Every kernel family, both target kernels, both dtypes, small and large n and m, ties.
 FEW = (
     "linear+gaussian-matrix-float64",
@@ -279,7 +278,17 @@ def _like(case: Case, operator: str, w: np.ndarray):
     return convert(w)
 
 
-@pytest.mark.parametrize(("operator", "case"), cells(WITHOUT_GPU, CASES, in_full=IN_FULL, few=FEW), indirect=["case"])
+FIRST, ON_NUMPY = f"openmp-{instruction_sets()[0]}", "generic-numpy"
+EACH_KERNEL = [f"{k}-delta-float64" for k in KERNELS]
+OFTEN = [case.id for case in CASES if not case.id.endswith(("-duplicates-3", "-duplicates-40"))]
+SYMMETRIC = [
+    *cells([FIRST], CASES, in_full=(), few={*FEW, *OFTEN}),
+    *cells([ON_NUMPY], CASES, in_full=(), few={*FEW, *EACH_KERNEL}),
+    *cells([name for name in WITHOUT_GPU if name not in (FIRST, ON_NUMPY)], CASES, in_full=(), few=FEW),
+]
+
+
+@pytest.mark.parametrize(("operator", "case"), SYMMETRIC, indirect=["case"])
 class TestSymmetric(Contract):
     """Every problem."""
 
@@ -317,7 +326,11 @@ class TestSymmetricOnGPU(Contract):
 
 LINE_KERNELS = ["exponential", "exponential_cityblock", "exponential_tv", "matern_1.5", "matern_2.5", "mixed"]
 LINE_CASES = [
-    pytest.param((k, t, n, 2, "float64", duplicates), id=f"{k}-{t}-{n}-{duplicates}")
+    pytest.param(
+        (k, t, n, 2, "float64", duplicates),
+        id=f"{k}-{t}-{n}-{duplicates}",
+        marks=[pytest.mark.grid] if n in (2, 7) else [],
+    )
     for k in LINE_KERNELS
     for t in ("delta", "matrix")
     for n, duplicates in ((1, False), (2, False), (3, False), (7, False), (64, True), (197, False))

@@ -113,8 +113,16 @@ def survival(prediction: Poisson | NegativeBinomial, n: int) -> np.ndarray:
     return scipy.stats.nbinom.sf(k, 1 / dispersion, 1 / (1 + dispersion * mean))
 
 
-@pytest.mark.parametrize("name", RATES)
-@pytest.mark.parametrize("make", [Poisson, lambda rates: NegativeBinomial(rates, 0.3)], ids=["poisson", "negative"])
+def overdispersed(rates: np.ndarray) -> NegativeBinomial:
+    return NegativeBinomial(rates, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(Poisson, name) for name in RATES]
+    + [(overdispersed, "few")]
+    + [pytest.param(overdispersed, name, marks=pytest.mark.grid) for name in ("rare", "many")],
+)
 def test_the_default_kernel_on_counts_is_exact(name, make):
     """To relative accuracy of the distance, also between rates that 128 quantiles cannot tell apart."""
     prediction = make(RATES[name])

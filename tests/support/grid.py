@@ -13,6 +13,15 @@ def some(values: Iterable[Any], *kept: Any) -> list[Any]:
     return [value if value in kept else pytest.param(value, marks=pytest.mark.grid) for value in values]
 
 
+def sampled(rows: Iterable[Any], columns: Collection[Any], every: int) -> list[Any]:
+    """All pairs, of which each `every`-th of a row, and so of a column, is without the mark `grid`."""
+    return [
+        pytest.param(row, column, id=f"{row}-{column}", marks=[pytest.mark.grid] if (i + j) % every else [])
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+    ]
+
+
 def cells(
     columns: Iterable[Any], problems: Iterable[Any], *, in_full: Collection[str], few: Collection[str]
 ) -> list[Any]:

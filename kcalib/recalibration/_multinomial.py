@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 
 from kcalib._backend.warnings import warn
 from kcalib.recalibration._newton import best_start, minimise
 from kcalib.recalibration._recalibrator import Given
 from kcalib.recalibration._separation import SeparationWarning
+from kcalib.recalibration._truncated_newton import Operator, minimise_by_products
 from kcalib.solvers import ConvergenceWarning
 
-MOST_STEPS = 500  # of L-BFGS
-MOST_FOR_NEWTON = 1000  # parameters, from where on a Hessian takes longer than many gradients
+MOST_FOR_NEWTON = 1000  # parameters, from where on a Hessian takes longer than many products with it
+FLAT = 1e-12  # curvatures beside the largest that a preconditioner takes for no smaller
 
 
 class Multinomial(NamedTuple):
@@ -64,6 +65,21 @@ class Map(ABC):
     @abstractmethod
     def hessian(self, q: np.ndarray) -> np.ndarray:
         """Of the mean log loss at probabilities q, shape (parameters, parameters)."""
+
+    @abstractmethod
+    def preconditioner(self, q: np.ndarray) -> Operator:
+        """Nearly the inverse of the penalised Hessian, symmetric positive definite, at little cost."""
+
+    def hessian_product(self, q: np.ndarray) -> Operator:
+        """The penalised Hessian times directions, whose logits the map gives, too: it is linear."""
+
+        def product(direction: np.ndarray) -> np.ndarray:
+            changed = q * self.logits(direction)
+            changed -= q * changed.sum(axis=1, keepdims=True)
+            changed *= self.weight[:, None]
+            return self.gradient(changed) / len(q) + 2 * self.penalty * direction
+
+        return product
 
     @abstractmethod
     def score_products(self, residuals: np.ndarray) -> np.ndarray:
@@ -124,6 +140,11 @@ class Diagonal(Map):
         assert own.shape == (2 * m, 2 * m)
         return np.asarray(shared + own) / len(q)
 
+    def preconditioner(self, q: np.ndarray) -> Operator:
+        own = np.stack([self.weight @ (q * (1 - q) * part) for part in (self.scores**2, 1.0)]) / len(q)
+        inverse = _inverse(own + 2 * self.penalty)
+        return lambda gradient: inverse * gradient
+
     def score_products(self, residuals: np.ndarray) -> np.ndarray:
         terms = np.concatenate([residuals * self.scores, residuals], axis=1)
         return np.asarray(terms.T @ terms)
@@ -161,6 +182,21 @@ class Full(Map):
                 hessian[b, :, a] = hessian[a, :, b].T
         return hessian.reshape(m * r, m * r) / len(q)
 
+    def preconditioner(self, q: np.ndarray) -> Operator:
+        """Of the Kronecker product of the residuals' mean covariance and that of the features."""
+        covariance = (np.diag(self.weight @ q) - (q * self.weight[:, None]).T @ q) / len(q)
+        sizes, rows = np.linalg.eigh(covariance)
+        of_features, columns = self._moments
+        inverse = _inverse(np.outer(np.maximum(sizes, 0.0), of_features) + 2 * float(np.median(self.penalty)))
+        return lambda gradient: np.asarray(rows @ ((rows.T @ gradient @ columns) * inverse) @ columns.T)
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues and eigenvectors of the features' second moments."""
+        features = self._features()
+        sizes, columns = np.linalg.eigh((features * self.weight[:, None]).T @ features / len(features))
+        return np.maximum(sizes, 0.0), columns
+
     def score_products(self, residuals: np.ndarray) -> np.ndarray:
         terms = (residuals[:, :, None] * self._features()[:, None, :]).reshape(len(residuals), -1)
         return np.asarray(terms.T @ terms)
@@ -175,33 +211,29 @@ def multinomial(model: Map) -> Multinomial:
     start = best_start(model.value, identity, model.weights_of_scores)
     shape, before = identity.shape, model.loss(identity)[0]
     if identity.size > MOST_FOR_NEWTON:
-        found = scipy.optimize.minimize(
-            lambda x: _raveled(model.value_and_gradient(x.reshape(shape))[:2]),
-            start.ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "ftol": 1e-12, "gtol": 1e-7, "maxcor": 30},
+        lowest = minimise_by_products(
+            model.value, model.value_and_gradient, model.hessian_product, model.preconditioner, start
         )
-        parameters = found.x.reshape(shape)
-        return Multinomial(parameters, None, before, model.loss(parameters)[0], int(found.nit), bool(found.success))
+        after = model.loss(lowest.place)[0]
+        return Multinomial(lowest.place, None, before, after, lowest.n_iterations, lowest.converged)
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         value, gradient, q = model.value_and_gradient(x.reshape(shape))
         return value, gradient.ravel(), model.hessian(q) + np.diag(2 * model.penalty.ravel())
 
-    lowest = minimise(lambda x: model.value(x.reshape(shape)), objective, start.ravel())
-    parameters = lowest.place.reshape(shape)
+    newton = minimise(lambda x: model.value(x.reshape(shape)), objective, start.ravel())
+    parameters = newton.place.reshape(shape)
     after, q = model.loss(parameters)
     n = len(q)
     errors = np.full(identity.size, np.inf)
-    if lowest.converged and not lowest.is_singular and n > identity.size:
+    if newton.converged and not newton.is_singular and n > identity.size:
         spread = model.score_products(model.residuals(q)) / (n * (n - 1))
-        errors = np.sqrt(np.maximum(np.diag(lowest.inverse @ spread @ lowest.inverse), 0.0))
-    return Multinomial(parameters, errors.reshape(shape), before, after, lowest.n_iterations, lowest.converged)
+        errors = np.sqrt(np.maximum(np.diag(newton.inverse @ spread @ newton.inverse), 0.0))
+    return Multinomial(parameters, errors.reshape(shape), before, after, newton.n_iterations, newton.converged)
 
 
-def _raveled(pair: tuple[float, np.ndarray]) -> tuple[float, np.ndarray]:
-    return pair[0], pair[1].ravel()
+def _inverse(curvatures: np.ndarray) -> np.ndarray:
+    return 1 / np.maximum(curvatures, max(FLAT * float(curvatures.max()), np.finfo(float).tiny))
 
 
 def warn_of_fit(recalibrator: Any, given: Given, found: Multinomial, logits: np.ndarray) -> None:

@@ -50,7 +50,7 @@ class VectorScaling(ClassRecalibrator):
     ProbabilityFloorWarning
         By `fit`, if `y_pred` has probabilities of 0.
     ConvergenceWarning
-        By `fit`, if L-BFGS ends before the optimum, after 500 steps.
+        By `fit`, if Newton's method ends before the optimum.
 
     See Also
     --------
@@ -60,8 +60,8 @@ class VectorScaling(ClassRecalibrator):
     -----
     A constant that is added to all logits of a prediction does change q, so `transform` takes logits if logits were
     fitted, and probabilities if these were. The function is convex. Newton's method takes time O(n m^2) a step; from
-    1000 parameters on it is L-BFGS, in O(n m) a step. Memory O(n m). Arrays on NVIDIA GPUs are refused
-    (NotImplementedError).
+    1000 parameters on its steps are by conjugate gradients, each product with the Hessian in O(n m). Memory O(n m).
+    Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -153,8 +153,8 @@ class MatrixScaling(ClassRecalibrator):
     Notes
     -----
     As for `VectorScaling`, `transform` takes logits if logits were fitted, and probabilities if these were. The
-    function is convex. Newton's method takes time O(n m^4) a step and memory O(n m + m^4); from 32 classes on it is
-    L-BFGS, in O(n m^2) a step and memory O(n m + m^2), which for a hundred classes often ends before the optimum.
+    function is convex. Newton's method takes time O(n m^4) a step and memory O(n m + m^4); from 32 classes on its
+    steps are by preconditioned conjugate gradients, each product with the Hessian in O(n m^2), memory O(n m + m^2).
     m (m + 1) parameters want some thousand samples for ten classes.
     Arrays on NVIDIA GPUs are refused (NotImplementedError).
 

@@ -30,6 +30,7 @@ from kcalib.recalibration import (
     VectorScaling,
     VennAbers,
     _multinomial,
+    _truncated_newton,
 )
 from kcalib.recalibration._recalibrator import ClassRecalibrator
 from kcalib.solvers import ConvergenceWarning
@@ -429,7 +430,7 @@ def literal_odir(theta, z, y, first, second):
 @pytest.mark.parametrize("cls", [MatrixScaling, DirichletCalibration])
 @pytest.mark.parametrize("newton", [True, False])
 def test_odir_objective_is_lowest(cls, newton, monkeypatch):
-    """The gradient of the literal objective, by differences in all directions, is 0; L-BFGS gets there, too."""
+    """The gradient of the literal objective, by differences in all directions, is 0; without a Hessian, too."""
     if not newton:
         monkeypatch.setattr(_multinomial, "MOST_FOR_NEWTON", 0)
     y, _, logits = overconfident(300, 3, seed=9)
@@ -463,10 +464,37 @@ def literal_complex(theta, z, y, first, second):
 
 def test_an_optimum_that_is_not_reached(monkeypatch):
     monkeypatch.setattr(_multinomial, "MOST_FOR_NEWTON", 0)
-    monkeypatch.setattr(_multinomial, "MOST_STEPS", 2)
+    monkeypatch.setattr(_truncated_newton, "MOST_STEPS", 2)
     y, p, _ = overconfident(100, 3)
     with pytest.warns(ConvergenceWarning, match="DirichletCalibration stopped before its optimum, after 2 steps; with"):
         assert not DirichletCalibration().fit(y, p).converged_
+
+
+@pytest.mark.parametrize("cls", [VectorScaling, MatrixScaling])
+def test_many_parameters_get_to_the_optimum_of_few(cls, monkeypatch):
+    """By products with the Hessian the map is that of the Hessian itself, with weights, and where classes are rare."""
+    y, _, logits = overconfident(400, 7, seed=3)
+    y = np.where((y == 6) & (np.arange(400) > 20), 0, y)
+    weight = np.random.default_rng(0).uniform(0, 2, 400)
+    fit = {"from_logits": True, "sample_weight": weight}
+    exact = cls(regularization=1e-3).fit(y, 5 * logits, **fit)
+    monkeypatch.setattr(_multinomial, "MOST_FOR_NEWTON", 0)
+    found = cls(regularization=1e-3).fit(y, 5 * logits, **fit)
+    assert exact.converged_ and found.converged_
+    assert np.allclose(found.weights_, exact.weights_, rtol=1e-4, atol=1e-5)
+    assert found.criterion_after_ == pytest.approx(exact.criterion_after_, rel=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n, scale", [(2000, 2.0), (2000, 6.0), (5000, 3.0)])
+def test_a_hundred_classes_converge(n, scale):
+    rng = np.random.default_rng(0)
+    logits = scale * rng.normal(size=(n, 100)) + 0.5 * rng.normal(size=100)
+    y = draw_labels(special.softmax(logits / 1.7, axis=1), rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeparationWarning)
+        found = DirichletCalibration().fit(y, logits, from_logits=True)
+    assert found.converged_ and found.n_iterations_ < 60
 
 
 def test_matrix_scaling_as_scikit_learn():

@@ -347,7 +347,7 @@ class ModelDifference(Summarized):
 class Comparison(Computed):
     """Models compared on the same samples; ``print`` shows the best in a table, `pair_lines` makes one of all pairs."""
 
-    metric: str  #: "skce", "ckce", "ece", "brier", "log_loss", "crps" or "log_score"
+    metric: str  #: "skce", "ckce", "ece", "brier_score", "log_loss", "crps" or "log_score"
     estimator: str  #: what estimates it
     intervals: str  #: how standard errors, intervals and p-values were made
     confidence_level: float  #: of the intervals; models are told apart at 1 minus this

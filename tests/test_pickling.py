@@ -59,7 +59,7 @@ def rows(*columns: float) -> np.ndarray:
 
 def compared() -> kcalib.Comparison:
     y, p = labels()
-    return kcalib.compare(y, {"one": p, "other": p[:, [1, 0, 2]]}, metric="brier")
+    return kcalib.compare(y, {"one": p, "other": p[:, [1, 0, 2]]}, metric="brier_score")
 
 
 def solution() -> Any:

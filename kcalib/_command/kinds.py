@@ -46,11 +46,15 @@ def _(data: Forecasts, arguments: argparse.Namespace) -> None:
 
 def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:
     """That there are pictures of predictions of so many entries, where one is asked for."""
-    if n_dims > 1 and getattr(arguments, "plot", None) is not None:
+    if n_dims == 1:
+        return
+    vectors = f"holds predictions of vectors of {n_dims} entries, "
+    if arguments.command == "report":
         raise FileError(
-            f"holds predictions of vectors of {n_dims} entries, and --plot draws those of numbers; leave it out, "
-            "or write a file for each entry"
+            f"{vectors}and a report draws those of numbers; write a file for each entry, or take `kcalib evaluate`"
         )
+    if getattr(arguments, "plot", None) is not None:
+        raise FileError(f"{vectors}and --plot draws those of numbers; leave it out, or write a file for each entry")
 
 
 def check_for_forecasts(arguments: argparse.Namespace) -> None:
@@ -110,7 +114,7 @@ def proper_score(data: Data) -> str:
 
 @proper_score.register
 def _(data: Classification) -> str:
-    return "brier"
+    return "brier_score"
 
 
 @proper_score.register

@@ -169,6 +169,21 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
         raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {reason}") from None
 
 
+@contextmanager
+def _twice() -> Iterator[None]:
+    """What to do about states with the same rows, as the command says it."""
+    try:
+        yield
+    except ValueError as error:
+        which, found, _ = str(error).partition(" added already")
+        if not found:
+            raise FileError(spelled(error)) from None
+        raise FileError(
+            f"{which} added by a file before it already; name each state once, and make those of different samples by "
+            "`kcalib update` with a --part K of their own"
+        ) from None
+
+
 def run_merge(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     merged: Any = None
@@ -184,7 +199,8 @@ def run_merge(arguments: argparse.Namespace) -> int:
                 if type(state) is not type(merged):
                     kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"
                     raise FileError(f"is {kinds}; merge states of one kind")
-                merged.merge(state)
+                with _twice():
+                    merged.merge(state)
     if failures or merged is None:
         return BAD_INPUT
     with collected(failures, str(out)):

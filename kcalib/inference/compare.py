@@ -86,15 +86,15 @@ def compare(
     y_true : array_like, shape (n,) or (n, m)
         Labels, the same for all models, as in `kcalib.skce`; for distributions targets. n is at least 4. Or a mapping
         of names to sources (`kcalib.streaming.Source`) with the same labels, which are read in pieces, for the metrics
-        "skce", "ece", "brier" and "log_loss"; `y_preds` is then left out.
+        "skce", "ece", "brier_score" and "log_loss"; `y_preds` is then left out.
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
         Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
         distributions, whose families may differ.
-    metric : {"skce", "ckce", "ece", "brier", "log_loss", "crps", "log_score"}
+    metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"}
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
-        `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier": `kcalib.brier_score`;
-        "log_loss": `kcalib.log_loss`; and of distributions, beside "skce" and "ckce", "crps": `kcalib.crps`;
-        "log_score": `kcalib.log_score`. The last four measure calibration and sharpness together.
+        `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier_score", "log_loss", and of
+        distributions, beside "skce" and "ckce", "crps" and "log_score": the functions of these names. These
+        four measure calibration and sharpness together.
     confidence_level : float
         Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this.
@@ -270,7 +270,7 @@ def compare(
     Samples that are read in pieces, from a file of each model, say:
 
     >>> sources = {"right": kcalib.streaming.source((y, p)), "less": kcalib.streaming.source((y, 0.8 * p))}
-    >>> kcalib.compare(sources, metric="brier").ranking
+    >>> kcalib.compare(sources, metric="brier_score").ranking
     ('right', 'less')
     """
     check_choice("metric", metric, tuple(METRICS))
@@ -338,7 +338,7 @@ def _of_sources(
     return state.result(metric, confidence_level=confidence_level)
 
 
-IN_PIECES = ("skce", "ece", "brier", "log_loss")  # metrics that sums over samples have
+IN_PIECES = ("skce", "ece", "brier_score", "log_loss")  # metrics that sums over samples have
 
 
 def comparison_of(
@@ -467,7 +467,7 @@ METRICS = {
     "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", *WHO}), BOTH),
     "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", *WHO}), BOTH),
     "ece": Metric(ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
-    "brier": Metric(scores.brier, frozenset()),
+    "brier_score": Metric(scores.brier, frozenset()),
     "log_loss": Metric(scores.log_loss, frozenset()),
     "crps": Metric(scores.crps, frozenset(), (Forecasts,)),
     "log_score": Metric(scores.log_score, frozenset(), (Forecasts,)),

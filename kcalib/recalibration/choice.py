@@ -9,12 +9,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_fraction, check_integer
+from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -52,6 +53,7 @@ class Choice(Summarized):
     recalibrator: Recalibrator | None  #: the candidate, fitted to all samples; None for "as given"
     score: str  #: what was compared
     comparison: Comparison  #: of all candidates, of "as given", and of "chosen": the choice made anew in each fold
+    left_out: tuple[str, ...]  #: candidates that could not be fitted to these samples
     chosen_in_folds: tuple[str, ...]  #: which candidate was chosen without each fold
     n_folds: int  #: parts that the samples were split into
     seed: int  #: of the split
@@ -76,6 +78,7 @@ def choose(
     n_folds: int = 5,
     seed: int = 0,
     confidence_level: float = 0.95,
+    sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
 ) -> Choice:
@@ -90,14 +93,16 @@ def choose(
         and beta scaling, isotonic regression and Venn-Abers predictors, and for 3 to 20 classes vector scaling and
         Dirichlet calibration with three regularisations; for distributions temperature and scale where the family has
         them, and quantile recalibration if the score is "crps".
-    score : {"log_loss", "brier", "crps", "log_score"}, optional
-        By default "log_loss" of class probabilities, the other being "brier"; of distributions "crps".
+    score : {"log_loss", "brier_score", "crps", "log_score"}, optional
+        By default "log_loss" of class probabilities, the other being "brier_score"; of distributions "crps".
     n_folds : int
         3 to the number of samples. Parts that samples are split into at random, with the classes spread evenly.
     seed : int
         Of the split.
     confidence_level : float
         Of the intervals of the comparison.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights: of the samples that candidates are fitted to, and of their scores.
 
     Returns
     -------
@@ -109,8 +114,14 @@ def choose(
     TypeError
         As `kcalib.skce`; if a candidate is no `Recalibrator`.
     ValueError
-        As `kcalib.skce` and `kcalib.compare`; if there is no candidate, as of counts, one is called "as given" or
-        "chosen", `score` is not one of the predictions, or a number is out of range.
+        As `kcalib.skce` and `kcalib.compare`; if there is no candidate, as of counts, or none can be fitted; if one is
+        called "as given" or "chosen", `score` is not one of the predictions, or a number is out of range.
+
+    Warns
+    -----
+    UserWarning
+        If candidates cannot be fitted to the samples, or to those of some folds: they are left out. And as the
+        candidates warn.
 
     Notes
     -----
@@ -121,7 +132,8 @@ def choose(
     difference from "as given" is what recalibration gains.
 
     Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times. Intervals are those of `kcalib.compare`, of the
-    predictions that the folds got: that fits of different folds share samples is not in them.
+    predictions that the folds got: that fits of different folds share samples is not in them. With weights scores are
+    weighted means, and intervals by the t-distribution of the samples' weighted deviations from these.
 
     Examples
     --------
@@ -143,7 +155,7 @@ def choose(
     check_fraction("confidence_level", confidence_level)
     if isinstance(y_pred, Categorical):
         y_pred, classes = unwrapped(y_pred, classes, from_logits)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
     if n_folds > data.n:
         raise ValueError(f"`n_folds` is {n_folds}, but there are {data.n} samples; pass fewer folds, or more samples")
     samples = samples_of(data, y_pred, from_logits)
@@ -151,15 +163,16 @@ def choose(
     tried = _checked(default_candidates(data, score) if candidates is None else candidates)
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-    parts, chosen_in_folds = _cross_validated(samples, tried, score, rows)
-    comparison = samples.compared(parts, rows, score, confidence_level, start)
+    found = _cross_validated(samples, tried, score, rows)
+    comparison = samples.compared(found.parts, rows, score, confidence_level, start)
     name = next(one for one in comparison.ranking if one != CHOSEN)
     return Choice(
         name=name,
-        recalibrator=None if name == AS_GIVEN else samples.fit(tried[name], np.arange(data.n), name),
+        recalibrator=found.fitted.get(name),
         score=score,
         comparison=comparison,
-        chosen_in_folds=chosen_in_folds,
+        left_out=tuple(one for one in tried if one not in found.fitted),
+        chosen_in_folds=found.best,
         n_folds=n_folds,
         seed=seed,
         n_samples=data.n,
@@ -174,6 +187,7 @@ class Labelled(ABC):
     y: np.ndarray  # labels 0..m-1, or targets
     y_pred: Any  # probabilities or logits of all classes, shape (n, m), or a distribution
     from_logits: bool
+    weight: np.ndarray | None
 
     scores: ClassVar[dict[str, Callable[..., Any]]]  # functions that give the losses of checked data
 
@@ -185,11 +199,20 @@ class Labelled(ABC):
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
         """The number of the fold of each sample."""
 
-    @abstractmethod
     def compared(
         self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
     ) -> Comparison:
         """Of predictions in parts."""
+        losses = [
+            _joined([self.losses(one, part, score) for one, part in zip(rows, some, strict=True)], rows)
+            for some in parts.values()
+        ]
+        if self.weight is not None:
+            losses = [_weighted(one, self.weight) for one in losses]
+        limits = ConfidenceInterval(-math.inf if score == "log_score" else 0.0, math.inf)
+        measured = means(losses, confidence_level, limits, None)
+        data = prepare(self.y, self.y_pred, from_logits=self.from_logits)
+        return compared(tuple(parts), score, confidence_level, measured, data, data.n, start)
 
     def as_given(self, rows: np.ndarray) -> Any:
         """Of some samples, as repaired ones are."""
@@ -199,14 +222,17 @@ class Labelled(ABC):
         """Of predictions for some samples, one for each."""
         return arrays.where_computed(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
 
-    def fit(self, candidate: Recalibrator, rows: np.ndarray, name: str) -> Recalibrator:
+    def total(self, rows: np.ndarray, predictions: Any, score: str) -> float:
+        """The sum of these, with weights."""
+        losses = self.losses(rows, predictions, score)
+        return float(losses.sum() if self.weight is None else self.weight[rows] @ losses)
+
+    def fit(self, candidate: Recalibrator, rows: np.ndarray) -> Recalibrator:
         """A copy of the candidate, fitted to some samples."""
         copy: Recalibrator = candidate.clone()
-        try:
-            return copy.fit(self.y[rows], self.predictions(rows), from_logits=self.from_logits)
-        except (TypeError, ValueError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"`candidates[{name!r}]`: {error}") from None
+        weight = None if self.weight is None else self.weight[rows]
+        y, y_pred = self.y[rows], self.predictions(rows)
+        return copy.fit(y, y_pred, sample_weight=weight, from_logits=self.from_logits)
 
     def repaired(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
         """Predictions of some samples."""
@@ -216,10 +242,14 @@ class Labelled(ABC):
 class WithLabels(Labelled):
     """Class probabilities or logits."""
 
-    scores: ClassVar = {"log_loss": log_losses, "brier": square_residuals}
+    scores: ClassVar = {"log_loss": log_losses, "brier_score": square_residuals}
 
     def predictions(self, rows: np.ndarray) -> Any:
         return self.y_pred[rows]
+
+    def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
+        losses = super().losses(rows, predictions, score)
+        return 0.5 * losses if score == "brier_score" and predictions.shape[1] == 2 else losses
 
     def as_given(self, rows: np.ndarray) -> Any:
         return prepare(self.y[rows], self.y_pred[rows], from_logits=self.from_logits).as_given()[1]
@@ -231,6 +261,8 @@ class WithLabels(Labelled):
     def compared(
         self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
     ) -> Comparison:
+        if self.weight is not None:
+            return super().compared(parts, rows, score, confidence_level, start)
         predicted = {name: _joined(some, rows) for name, some in parts.items()}
         return compare(self.y, predicted, metric=score, confidence_level=confidence_level)
 
@@ -246,18 +278,6 @@ class WithTargets(Labelled):
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
         return _dealt(np.random.default_rng(seed).permutation(len(self.y)), n_folds)
 
-    def compared(
-        self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
-    ) -> Comparison:
-        losses = [
-            _joined([self.losses(one, part, score) for one, part in zip(rows, some, strict=True)], rows)
-            for some in parts.values()
-        ]
-        limits = ConfidenceInterval(0.0 if score == "crps" else -math.inf, math.inf)
-        measured = means(losses, confidence_level, limits, None)
-        data = prepare(self.y, self.y_pred)
-        return compared(tuple(parts), score, confidence_level, measured, data, data.n, start)
-
 
 def _dealt(order: np.ndarray, n_folds: int) -> np.ndarray:
     fold = np.empty(len(order), dtype=np.int64)
@@ -270,6 +290,12 @@ def _joined(parts: list[np.ndarray], rows: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts)[np.argsort(np.concatenate(rows))]
 
 
+def _weighted(losses: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Numbers whose mean is the weighted one, and whose spread is that of its deviations."""
+    mean = float(weight @ losses) / float(weight.sum())
+    return mean + weight / weight.mean() * (losses - mean)
+
+
 @functools.singledispatch
 def samples_of(data: Data, y_pred: Any, from_logits: bool) -> Labelled:
     """Of checked data and what the user gave for its predictions."""
@@ -280,14 +306,19 @@ def samples_of(data: Data, y_pred: Any, from_logits: bool) -> Labelled:
 def _(data: Classification, y_pred: Any, from_logits: bool) -> Labelled:
     arrays.check_not_cuda(data.probabilities, "a choice of recalibrators")
     predictions = two_columns(y_pred) if from_logits else arrays.where_computed(data.probabilities, np.float64)
-    return WithLabels(arrays.where_computed(data.labels, np.int64), predictions, from_logits)
+    return WithLabels(arrays.where_computed(data.labels, np.int64), predictions, from_logits, _weight_of(data))
 
 
 @samples_of.register
 def _(data: Forecasts, y_pred: Any, from_logits: bool) -> Labelled:
     arrays.check_not_cuda(data.y, "a choice of recalibrators")
     y, prediction = data.as_given()
-    return WithTargets(arrays.where_computed(y, np.float64), prediction, False)
+    return WithTargets(arrays.where_computed(y, np.float64), prediction, False, _weight_of(data))
+
+
+def _weight_of(data: Data) -> np.ndarray | None:
+    weight = data.sample_weight
+    return None if weight is None else arrays.where_computed(weight, np.float64)
 
 
 @functools.singledispatch
@@ -347,22 +378,51 @@ def _checked(candidates: Any) -> dict[str, Recalibrator]:
     return dict(candidates)
 
 
+class CrossValidated(NamedTuple):
+    """Predictions of folds by candidates, and by the choice, that were not fitted to them."""
+
+    parts: dict[str, list[Any]]
+    fitted: dict[str, Recalibrator]  # to all samples
+    best: tuple[str, ...]  # the choice without each fold
+
+
 def _cross_validated(
     samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
-) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """Predictions of folds by candidates, and by the choice, that were not fitted to them; and which one it was."""
-    every, n_folds = np.arange(len(samples.y)), len(rows)
+) -> CrossValidated:
     parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(one) for one in rows]}
-    own = [samples.losses(one, part, score).sum() for one, part in zip(rows, parts[AS_GIVEN], strict=True)]
-    inner = {AS_GIVEN: np.where(np.eye(n_folds, dtype=bool), 0.0, own)}  # [without this fold, sum over that one]
+    own = [samples.total(one, part, score) for one, part in zip(rows, parts[AS_GIVEN], strict=True)]
+    inner = {AS_GIVEN: np.where(np.eye(len(rows), dtype=bool), 0.0, own)}  # [without this fold, sum over that one]
+    fitted: dict[str, Recalibrator] = {}
+    failed: dict[str, Exception] = {}
     for name, candidate in tried.items():
-        inner[name] = np.zeros((n_folds, n_folds))
-        for first, second in itertools.combinations(range(n_folds), 2):
-            recalibrator = samples.fit(candidate, np.delete(every, np.concatenate([rows[first], rows[second]])), name)
-            for without, scored in ((first, second), (second, first)):
-                repaired = samples.repaired(recalibrator, rows[scored])
-                inner[name][without, scored] = samples.losses(rows[scored], repaired, score).sum()
-        parts[name] = [samples.repaired(samples.fit(candidate, np.delete(every, one), name), one) for one in rows]
-    best = [min(inner, key=lambda name: float(inner[name][k].sum())) for k in range(n_folds)]
+        try:
+            fitted[name], parts[name], inner[name] = _of_candidate(samples, candidate, score, rows)
+        except (TypeError, ValueError) as error:
+            failed[name] = error
+    reasons = "; ".join(f"`candidates[{name!r}]`: {error}" for name, error in failed.items())
+    if not fitted:
+        kind = TypeError if all(isinstance(error, TypeError) for error in failed.values()) else ValueError
+        raise kind(f"no candidate can be fitted to these samples: {reasons}")
+    if failed:
+        warn(
+            f"candidates that cannot be fitted to these samples, or to parts of them, are left out: {reasons}",
+            UserWarning,
+        )
+    best = [min(inner, key=lambda name: float(inner[name][k].sum())) for k in range(len(rows))]
     parts[CHOSEN] = [parts[name][k] for k, name in enumerate(best)]
-    return parts, tuple(best)
+    return CrossValidated(parts, fitted, tuple(best))
+
+
+def _of_candidate(
+    samples: Labelled, candidate: Recalibrator, score: str, rows: list[np.ndarray]
+) -> tuple[Recalibrator, list[Any], np.ndarray]:
+    """Fitted to all samples; what folds get by fits to the others; and sums of losses without one more fold."""
+    every, n_folds = np.arange(len(samples.y)), len(rows)
+    fitted = samples.fit(candidate, every)
+    inner = np.zeros((n_folds, n_folds))
+    for first, second in itertools.combinations(range(n_folds), 2):
+        recalibrator = samples.fit(candidate, np.delete(every, np.concatenate([rows[first], rows[second]])))
+        for without, scored in ((first, second), (second, first)):
+            repaired = samples.repaired(recalibrator, rows[scored])
+            inner[without, scored] = samples.total(rows[scored], repaired, score)
+    return fitted, [samples.repaired(samples.fit(candidate, np.delete(every, one)), one) for one in rows], inner

@@ -19,7 +19,7 @@ from kcalib.inference.metrics.binned_gaps import BinnedGaps, bounded
 from kcalib.inference.metrics.measured import Estimate
 from kcalib.results import ConfidenceInterval
 
-LOSSES = ("brier", "log_loss")
+LOSSES = ("brier_score", "log_loss")
 
 
 @dataclass(frozen=True, eq=False)

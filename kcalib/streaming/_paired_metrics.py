@@ -164,7 +164,7 @@ def brier(compared: Compared, confidence_level: float) -> Measured:
     limits, possible = scores.brier_law(compared.samples)
     if compared.n <= compared.totals[0].sample.n:
         return scores.brier(compared.samples, confidence_level, MetricOptions())
-    return _means(compared, "brier", half, confidence_level, limits, possible)
+    return _means(compared, "brier_score", half, confidence_level, limits, possible)
 
 
 def log_loss(compared: Compared, confidence_level: float) -> Measured:
@@ -184,7 +184,7 @@ def _means(
     possible: dict[tuple[int, ...], Possible],
 ) -> Measured:
     n, kept = compared.n, compared.totals[0].sample.n
-    means = [getattr(scores_of(one), f"{metric}_score" if metric == "brier" else metric) for one in compared.totals]
+    means = [getattr(scores_of(one), metric) for one in compared.totals]
     rare = {which: one for which, one in possible.items() if one.events * n / kept < EVENTS}
     width = limits.high - limits.low
 
@@ -213,6 +213,6 @@ def _means(
 METRICS: dict[str, Callable[[Compared, float], Measured]] = {
     "skce": skce,
     "ece": top_label_ece,
-    "brier": brier,
+    "brier_score": brier,
     "log_loss": log_loss,
 }

@@ -228,7 +228,7 @@ class ComparisonState(Saved):
 
         Parameters
         ----------
-        metric : {"skce", "ece", "brier", "log_loss"}
+        metric : {"skce", "ece", "brier_score", "log_loss"}
             What is compared; lower is better. "skce" by random features, the same for all models.
         confidence_level : float
             Of the intervals, in (0, 1); models are told apart at 1 minus this, over all pairs (Holm).

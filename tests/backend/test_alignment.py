@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[Callable[[np.ndarray], Any]], Any]] = {
     "median": lambda a: kcalib.bandwidth.median_distance(a(P)).value,
     "ece": lambda a: kcalib.top_label_ece(a(LABELS), a(P), sample_weight=a(WEIGHTS)),
     "classes": lambda a: kcalib.class_wise_ece(a(LABELS), a(P), sample_weight=a(WEIGHTS)),
-    "brier": lambda a: kcalib.brier_decomposition(a(LABELS), a(P), sample_weight=a(WEIGHTS)).score,
+    "brier_score": lambda a: kcalib.brier_decomposition(a(LABELS), a(P), sample_weight=a(WEIGHTS)).score,
     "canonical": lambda a: kcalib.canonical_ece(a(LABELS), a(P), sample_weight=a(WEIGHTS)),
     "kde": lambda a: kcalib.kde_calibration_error(a(LABELS), a(P), bandwidth=0.1),
     "normal": lambda a: kcalib.skce(a(WEIGHTS), Normal(a(CONFIDENCE), a(WEIGHTS + 1))),

@@ -300,7 +300,7 @@ def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
             {"metric": "ece", "n_bins": 4, "n_resamples": 99, "seed": 3},
         ),
         (["--metric", "ckce", "--seed", "3", "--threads", "1"], {"metric": "ckce", "seed": 3, "threads": 1}),
-        (["--metric", "brier"], {"metric": "brier"}),
+        (["--metric", "brier_score"], {"metric": "brier_score"}),
         (["--metric", "log_loss"], {"metric": "log_loss"}),
     ],
 )
@@ -335,7 +335,7 @@ def test_compare_tables(capsys, monkeypatch, good, poor):
 
 
 def test_compare_csv(capsys, good, poor):
-    assert main(["compare", good, poor, "--metric", "brier", "--csv"]) == 0
+    assert main(["compare", good, poor, "--metric", "brier_score", "--csv"]) == 0
     first, second, pair = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (first["model"], first["minus"], first["rank"], second["rank"]) == ("good", "", "1", "2")
     assert (pair["model"], pair["minus"], pair["distinguishable"]) == ("good", "poor", "True")
@@ -409,7 +409,10 @@ def test_files_that_cannot_be_compared(tmp_path, capsys, data, good, change, mes
         (["{good}"], "good.npz is given twice"),
         (["{poor}", "--bins", "3"], "--bins has no meaning for the metric 'skce', only for 'ece'; leave it out"),
         (["{poor}", "--metric", "ece", "--resamples", "3"], "--resamples is 3, expected an integer between 39 and"),
-        (["{poor}", "--metric", "brier", "--threads", "3"], "--threads has no meaning for the metric 'brier'"),
+        (
+            ["{poor}", "--metric", "brier_score", "--threads", "3"],
+            "--threads has no meaning for the metric 'brier_score'",
+        ),
         (["{poor}", "--metric", "ckce", "--bins", "3"], "--bins has no meaning for the metric 'ckce', only for 'ece'"),
         (["{poor}", "--metric", "mce"], "argument --metric: invalid choice: 'mce'"),
         (["{poor}", "--confidence-level", "95"], "argument --confidence-level: '95'"),

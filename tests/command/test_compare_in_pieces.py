@@ -41,14 +41,14 @@ def state_of(y, models, **more):
     return ComparisonState(3, tuple(models), n_columns=16, threads=1, **more).update(y, models)
 
 
-@pytest.mark.parametrize("metric", ["skce", "ece", "brier", "log_loss"])
+@pytest.mark.parametrize("metric", ["skce", "ece", "brier_score", "log_loss"])
 def test_files_in_pieces_say_what_the_state_says(models, capsys, data, metric):
     ran("compare", "right.npz", "sharp.npz", "--stream", "--metric", metric, *SMALL, "--json")
     found = comparison(capsys.readouterr().out)
     expected = state_of(data[0], models).result(metric)
     assert [one["value"] for one in found["models"]] == [one.value for one in expected.models]
     assert found["differences"][0]["pvalue"] == expected.differences[0].pvalue
-    if metric in ("brier", "log_loss"):  # others are of another number of features, or another bootstrap
+    if metric in ("brier_score", "log_loss"):  # others are of another number of features, or another bootstrap
         ran("compare", "right.npz", "sharp.npz", "--metric", metric, "--json")
         for one, other in zip(found["models"], comparison(capsys.readouterr().out)["models"], strict=True):
             assert one["value"] == pytest.approx(other["value"], rel=1e-9)
@@ -57,7 +57,7 @@ def test_files_in_pieces_say_what_the_state_says(models, capsys, data, metric):
 def test_large_files_are_streamed_and_it_is_said(models, capsys, monkeypatch):
     monkeypatch.setattr(streamed, "STREAMED_FROM", 200_000)  # of both together
     assert max(map(os.path.getsize, ("right.npz", "sharp.npz"))) < 200_000
-    ran("compare", "right.npz", "sharp.npz", "--metric", "brier", "--threads", "1", "--json")
+    ran("compare", "right.npz", "sharp.npz", "--metric", "brier_score", "--threads", "1", "--json")
     assert re.fullmatch(r"kcalib: right.npz, sharp.npz: .* are read in pieces, as .*\n", capsys.readouterr().err)
     for options in (["--no-stream"], ["--metric", "ckce", "--seed", "1"]):
         with monkeypatch.context() as patched:
@@ -76,7 +76,7 @@ def test_parts_are_merged_and_the_state_is_compared(models, capsys, data):
         ran("compare", *files, "--checkpoint", f"{k}.kcalib", "--part", k, "--bandwidth", "0.5", *SMALL)
     ran("merge", "1.kcalib", "0.kcalib", "-o", "all.kcalib")
     capsys.readouterr()
-    for metric in ("skce", "brier"):
+    for metric in ("skce", "brier_score"):
         ran("compare", "all.kcalib", "--metric", metric, "--json")
         found = comparison(capsys.readouterr().out)
         ran("compare", "right.npz", "sharp.npz", "--stream", "--bandwidth", "0.5", *SMALL, "--metric", "skce", "--json")

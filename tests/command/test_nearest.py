@@ -20,7 +20,7 @@ from kcalib.streaming.sources.parts import PartsSource
         (("evaluate", "m.npz", "--JSN"), "--json"),
         (("compare", "m.npz", "--metrik=ece"), "--metric"),
         (("evaluate", "m.npz", "--method", "spectral"), "spectrum"),
-        (("compare", "m.npz", "--metric", "briers"), "brier"),
+        (("compare", "m.npz", "--metric", "briers"), "brier_score"),
         (("evaluate", "m.npz", "--something-else"), None),
         (("compare", "m.npz", "--metric", "xyz"), None),
     ],

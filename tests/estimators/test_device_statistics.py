@@ -362,7 +362,7 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "debiased": (kcalib.debiased_ece, {"n_bins": 10, "full_output": True}),
     "canonical": (kcalib.canonical_ece, {}),
     "canonical, weights": (kcalib.canonical_ece, {"sample_weight": W, "distance": "euclidean", "norm": "max"}),
-    "brier": (kcalib.brier_score, {"sample_weight": W, "lens": L.TopK(2)}),
+    "brier_score": (kcalib.brier_score, {"sample_weight": W, "lens": L.TopK(2)}),
     "log loss": (kcalib.log_loss, {"sample_weight": W, "lens": L.ClassWise(1)}),
     "mmce": (kcalib.mmce, {"full_output": True}),
     "mmce, unbiased": (kcalib.mmce, {"estimator": "unbiased", "sample_weight": W}),

@@ -289,7 +289,7 @@ def test_lens_matters(function, make_problem):
 
 
 @pytest.mark.parametrize("lens", [ClassWise(2), Groups([[3], [4, 1], [0, 2]])], ids=str)
-@pytest.mark.parametrize("metric", ["skce", "ece", "brier", "log_loss"])
+@pytest.mark.parametrize("metric", ["skce", "ece", "brier_score", "log_loss"])
 def test_comparison_through_a_lens_is_that_of_the_induced_problems(metric, lens, make_problem):
     (y, a), (_, b) = make_problem(70, 5), make_problem(70, 5, seed=1)
     labels, first = seen(y, a, lens)
@@ -303,7 +303,7 @@ def test_comparison_through_a_lens_is_that_of_the_induced_problems(metric, lens,
 def test_models_are_compared_by_their_own_top_labels(make_problem):
     (y, a), (_, b) = make_problem(300, 5), make_problem(300, 5, seed=1)
     losses = [((p.argmax(axis=1) == y) - p.max(axis=1)) ** 2 for p in (a, b)]
-    result = kcalib.compare(y, {"a": a, "b": b}, metric="brier", lens=TopLabel())
+    result = kcalib.compare(y, {"a": a, "b": b}, metric="brier_score", lens=TopLabel())
     assert [m.value for m in result.models] == pytest.approx([loss.mean() for loss in losses], rel=1e-12)
     paired = scipy.stats.ttest_rel(*losses)
     assert result.difference("a", "b").pvalue == pytest.approx(paired.pvalue, rel=1e-10)

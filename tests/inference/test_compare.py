@@ -56,7 +56,7 @@ def test_values_are_those_of_the_estimators():
     expected = {
         "skce": lambda p: kcalib.skce(y, p, kernel=KERNEL),
         "ece": lambda p: kcalib.top_label_ece(y, p),
-        "brier": lambda p: kcalib.brier_score(y, p),
+        "brier_score": lambda p: kcalib.brier_score(y, p),
         "log_loss": lambda p: kcalib.log_loss(y, p),
     }
     assert {*expected, "ckce"} == set(OF_CLASSES)  # that one has a bias, which is removed
@@ -77,7 +77,7 @@ def test_binary_brier_score_and_options_reach_the_metrics():
     y = np.where(rng.uniform(size=300) < p, "yes", "no")
     logits = {"a": np.log(p / (1 - p)), "b": 2 * np.log(p / (1 - p))}
     options = {"classes": ["no", "yes"], "from_logits": True}
-    result = kcalib.compare(y, logits, metric="brier", **options)
+    result = kcalib.compare(y, logits, metric="brier_score", **options)
     assert result.model("b").value == pytest.approx(kcalib.brier_score(y, logits["b"], **options), rel=1e-12)
     result = kcalib.compare(y, logits, metric="ece", n_bins=7, seed=5, n_resamples=99, **options)
     expected = kcalib.top_label_ece(y, logits["b"], n_bins=7, **options)
@@ -295,7 +295,7 @@ def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch)
 
 
 LOSSES = {
-    "brier": lambda p, y: np.sum((np.eye(p.shape[1])[y] - p) ** 2, axis=1),
+    "brier_score": lambda p, y: np.sum((np.eye(p.shape[1])[y] - p) ** 2, axis=1),
     "log_loss": lambda p, y: -np.log(p[np.arange(len(p)), y]),
 }
 
@@ -324,7 +324,7 @@ def test_spread_of_losses_under_the_laws_of_the_models(metric):
     predicted = [np.stack([1 - q, q], axis=1) for q in models.values()]
     y = np.zeros(200, dtype=int)
     every = [LOSSES[metric](np.repeat(q, 2, axis=0), np.tile([0, 1], 200)).reshape(200, 2) for q in predicted]
-    every = np.array(every) * (0.5 if metric == "brier" else 1.0)
+    every = np.array(every) * (0.5 if metric == "brier_score" else 1.0)
     result = kcalib.compare(y, models, metric=metric)
 
     def error(loss, laws):
@@ -425,7 +425,7 @@ def test_holm_by_hand():
 def test_holm_decides_who_is_distinguishable():
     y, models = three_models(400)
     models["nearly"] = powered(models["calibrated"], 1.02)
-    result = kcalib.compare(y, models, metric="brier")
+    result = kcalib.compare(y, models, metric="brier_score")
     assert [d.pvalue_holm for d in result.differences] == holm([d.pvalue for d in result.differences])
     near = {name: set() for name in models}
     for d in result.differences:
@@ -435,7 +435,7 @@ def test_holm_decides_who_is_distinguishable():
             near[d.second].add(d.first)
     assert {entry.model: set(entry.not_distinguishable_from) for entry in result.models} == near
     assert near["calibrated"] == {"nearly"}
-    strict = kcalib.compare(y, models, metric="brier", confidence_level=1 - 1e-12)
+    strict = kcalib.compare(y, models, metric="brier_score", confidence_level=1 - 1e-12)
     assert all(len(entry.not_distinguishable_from) == 3 for entry in strict.models)
 
 
@@ -612,7 +612,7 @@ def test_one_hot_and_right(metric):
     unseen = 1 - 0.025 ** (1 / 40)
     largest = -np.log(np.finfo(float).eps)
     high = {
-        "brier": 2 * unseen, "log_loss": largest * unseen, "ece": unseen, "skce": 2 * (1 - (1 - unseen) ** 2),
+        "brier_score": 2 * unseen, "log_loss": largest * unseen, "ece": unseen, "skce": 2 * (1 - (1 - unseen) ** 2),
         "ckce": (1 - (1 - unseen) ** 2) * 40**0.25 / 2,
     }[metric]  # fmt: skip
     assert entry.confidence_interval.high == pytest.approx(high, rel=1e-9)
@@ -621,16 +621,16 @@ def test_one_hot_and_right(metric):
     d = result.difference("right", "wrong")
     assert d.distinguishable and d.pvalue >= 2.0**-39
     assert result.ranking[-1] == "wrong" and "nan" not in str(result)
-    if metric in ("brier", "log_loss"):  # no spread at all
+    if metric in ("brier_score", "log_loss"):  # no spread at all
         assert d.pvalue == 2.0**-39
-        size = {"brier": 2.0, "log_loss": largest}[metric]
+        size = {"brier_score": 2.0, "log_loss": largest}[metric]
         assert d.confidence_interval == pytest.approx((-size, -size * (1 - 2 * unseen)), rel=1e-9)
 
 
 # -- few or equal values
 
 
-RANGES = {"brier": 1.0, "log_loss": -np.log(np.finfo(float).eps), "ece": 1.0, "skce": 2.0, "ckce": 1.0}
+RANGES = {"brier_score": 1.0, "log_loss": -np.log(np.finfo(float).eps), "ece": 1.0, "skce": 2.0, "ckce": 1.0}
 
 
 @pytest.mark.parametrize("metric", OF_CLASSES)
@@ -645,7 +645,7 @@ def test_four_equal_differences_exclude_nothing(metric):
     assert d.confidence_interval == pytest.approx((-RANGES[metric], RANGES[metric]))
     for entry in result.models:
         assert entry.confidence_interval == pytest.approx((0.0, RANGES[metric]))
-    if metric == "brier":
+    if metric == "brier_score":
         # The difference is -0.12 for right labels, and would be 0.28 for wrong ones: 0 if 0.3 of the labels were wrong,
         # of which four samples hold none with a probability of 0.7^4.
         assert d.difference == pytest.approx(-0.12)
@@ -673,7 +673,7 @@ def test_signs_by_hand():
 def test_pvalues_never_vanish():
     y = np.zeros(3000, dtype=int)
     models = {"right": np.tile([1.0, 0.0], (3000, 1)), "wrong": np.tile([0.0, 1.0], (3000, 1))}
-    for metric in ("brier", "log_loss", "skce"):
+    for metric in ("brier_score", "log_loss", "skce"):
         (d,) = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {})).differences
         assert 0 < d.pvalue < 1e-300 and d.distinguishable
         assert d.confidence_interval.low < d.confidence_interval.high
@@ -810,7 +810,7 @@ def test_features_of_distributions_add_the_errors_of_both_kernels(monkeypatch):
 
 def test_unknown_metric_lists_what_there_is():
     with pytest.raises(
-        ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier', 'log_loss'"
+        ValueError, match="`metric` is 'mce', expected one of 'skce', 'ckce', 'ece', 'brier_score', 'log_loss'"
     ):
         kcalib.compare([0, 1], {}, metric="mce")
 
@@ -916,7 +916,7 @@ class World:
         bins = np.ceil(confidence * 15)
         return float(sum(abs(gaps[bins == b].sum()) for b in range(16)))
 
-    def brier(self, name: str) -> float:
+    def brier_score(self, name: str) -> float:
         p = self.models[name]
         labels = np.eye(p.shape[1])
         losses = np.array([[np.sum((label - row) ** 2) for label in labels] for row in p])
@@ -984,7 +984,7 @@ def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict
         "skce": {"kernel": KERNEL, "threads": 1},
         "ckce": {"kernel": CKCE_KERNEL, "threads": 1},
         "ece": {"n_resamples": 199, "threads": 1},
-        "brier": {},
+        "brier_score": {},
     }[metric]
     covered: dict = {}
     pvalues: dict = {}
@@ -1036,7 +1036,7 @@ def test_ckce_coverage_and_type_one_error(name):
 @pytest.mark.grid
 @pytest.mark.parametrize("name", WORLDS)
 def test_brier_coverage(name):
-    check_world(name, "brier", 100, 500)
+    check_world(name, "brier_score", 100, 500)
 
 
 @pytest.mark.grid
@@ -1056,7 +1056,7 @@ def test_power(metric, n):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("metric", ["skce", "ece", "brier"])
+@pytest.mark.parametrize("metric", ["skce", "ece", "brier_score"])
 @pytest.mark.parametrize("n", [100, 250, 1000])
 def test_coverage_and_type_one_error_of_many_data_sets(name, metric, n):
     check_world(name, metric, n, 2000)
@@ -1165,7 +1165,7 @@ def test_rare_counts_that_have_not_been_seen(metric):
 def test_levels_of_losses_with_rare_events(n):
     """Most samples hold no event at all: then all differences but some tiny ones have the same sign."""
     rng = np.random.default_rng(0)
-    found = [kcalib.compare(*rare_losses(n, rng), metric="brier").differences[0] for _ in range(200)]
+    found = [kcalib.compare(*rare_losses(n, rng), metric="brier_score").differences[0] for _ in range(200)]
     covered = [d.confidence_interval.low <= 0 <= d.confidence_interval.high for d in found]
     assert np.mean(covered) >= binomial_bounds(200, 0.95)[0]
     for alpha in (0.01, 0.05, 0.1):

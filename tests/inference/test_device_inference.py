@@ -244,7 +244,7 @@ METRICS = {
     "skce": {"kernel": KERNEL},
     "ckce": {"kernel": K.Linear() + K.Gaussian(bandwidth=0.5)},
     "ece": {"n_resamples": 99},
-    "brier": {},
+    "brier_score": {},
     "log_loss": {},
 }
 

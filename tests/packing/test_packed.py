@@ -169,7 +169,7 @@ def test_bandwidth_of_results_is_the_median():
         kcalib.compare(y, models, metric="ckce"),
     ]
     assert [result.bandwidth for result in results] == [median] * len(results)
-    assert kcalib.compare(y, models, metric="brier").bandwidth is None
+    assert kcalib.compare(y, models, metric="brier_score").bandwidth is None
     assert kcalib.mmce(y, p, full_output=True).bandwidth == 0.4
 
 

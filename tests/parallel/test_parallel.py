@@ -95,14 +95,14 @@ ASKED = [
     *(("evaluate", "method", name) for name in METHODS),
     *(("ckce", "method", method.name) for method in ckce.CKCE_METHODS),
     *(("jkce", "estimator", name) for name in ("unbiased", "biased")),
-    *(("compare", "metric", name) for name in ("skce", "ckce", "ece", "brier", "log_loss")),
+    *(("compare", "metric", name) for name in ("skce", "ckce", "ece", "brier_score", "log_loss")),
     *(("calibration_test", "method", Consistency(e, n_resamples=1)) for e in consistency.ESTIMATORS),
     ("calibration_test", "method", Consistency(lambda y, p: 0.0, n_resamples=1)),
 ]
 OF_NO_PAIRS = {
     ("skce", "features"), ("calibration_test", "features"), ("calibration_test", "consistency"),
     ("evaluate", "features"), ("evaluate", "consistency"), ("ckce", "fourier"),
-    ("ckce", "nystrom"), ("ckce", "pivoted_cholesky"), ("compare", "ece"), ("compare", "brier"),
+    ("ckce", "nystrom"), ("ckce", "pivoted_cholesky"), ("compare", "ece"), ("compare", "brier_score"),
     ("compare", "log_loss"),
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ def test_nested_cross_validation_is_the_literal_one():
     y, logits = problem()
     p = special.softmax(logits, axis=1)
     candidates = {"temperature": TemperatureScaling(), "histogram": HistogramBinning(n_bins=5)}
-    choice = choose(y, p, candidates, n_folds=3, seed=4, score="brier")
+    choice = choose(y, p, candidates, n_folds=3, seed=4, score="brier_score")
     fold = literal_folds(y, 3, 4)
     assert np.all(np.ptp([np.bincount(y[fold == k], minlength=3) for k in range(3)], axis=0) <= 1)
 
@@ -61,12 +61,12 @@ def test_nested_cross_validation_is_the_literal_one():
     for name in names:
         own = np.concatenate([losses(name, fold != k, fold == k) for k in range(3)])
         assert choice.comparison.model(name).value == pytest.approx(own.mean(), rel=1e-10)
-    assert choice.name == "temperature" and choice.score == "brier" and choice.n_folds == 3
+    assert choice.name == "temperature" and choice.score == "brier_score" and choice.n_folds == 3
     expected = TemperatureScaling().fit(y, p).temperature_
     assert choice.recalibrator.temperature_ == pytest.approx(expected, rel=1e-12)
     first, *_, gain, _, _ = str(choice).splitlines()
-    assert first.startswith("recalibration: temperature; brier: ")
-    assert gain.startswith("brier of the choice less that as given: ") and "95 % interval [" in gain
+    assert first.startswith("recalibration: temperature; brier_score: ")
+    assert gain.startswith("brier_score of the choice less that as given: ") and "95 % interval [" in gain
 
 
 def test_logits_and_names():
@@ -154,7 +154,7 @@ def test_families_that_differ_from_fold_to_fold():
         ({"candidates": {"a": TemperatureScaling}}, r"`candidates\['a'\]` is the class TemperatureScaling, exp"),
         ({"candidates": {"a": HistogramBinning(n_bins=0)}}, r"`candidates\['a'\]`: `n_bins` is 0"),
         ({"candidates": {"a": ScaleCalibration()}}, r"`candidates\['a'\]`: `y_pred` is ndarray"),
-        ({"score": "crps"}, "`score` is 'crps', expected one of 'log_loss', 'brier'"),
+        ({"score": "crps"}, "`score` is 'crps', expected one of 'log_loss', 'brier_score'"),
         ({"n_folds": 2}, "`n_folds` is 2, expected an integer at least 3"),
         ({"n_folds": 31}, "`n_folds` is 31, but there are 30 samples; pass fewer folds"),
         ({"seed": -1}, "`seed` is -1"),
@@ -166,3 +166,69 @@ def test_wrong_input(arguments, message):
     arguments = {"candidates": {"isotonic": IsotonicCalibration()}, **arguments}
     with pytest.raises((TypeError, ValueError), match=message):
         choose(y, special.softmax(logits, axis=1), **arguments)
+
+
+@pytest.mark.parametrize("m", [2, 3])
+@pytest.mark.parametrize("score", ["log_loss", "brier_score"])
+def test_weights_are_those_of_fits_and_scores(m, score):
+    y, logits = problem(200, m)
+    p = special.softmax(logits, axis=1)
+    weight = np.random.default_rng(3).uniform(0, 3, 200)
+    y[:20], weight[:20] = (y[:20] + 1) % m, 0.0  # which no fit and no score sees
+    candidates = {"temperature": TemperatureScaling(), "platt": PlattScaling()}
+    choice = choose(y, p, candidates, score=score, n_folds=3, sample_weight=weight)
+    fitted = candidates[choice.name].clone().fit(y, p, sample_weight=weight)
+    assert np.array_equal(choice.recalibrator.transform(p), fitted.transform(p))
+    given = choice.comparison.model("as given")
+    assert given.value == pytest.approx(getattr(kcalib, score)(y, p, sample_weight=weight), rel=1e-10)
+    losses = (
+        -np.log(p[np.arange(200), y])
+        if score == "log_loss"
+        else ((np.eye(m)[y] - p) ** 2).sum(1) / (2 if m == 2 else 1)
+    )
+    deviations = weight * (losses - given.value) / weight.sum()
+    assert given.standard_error == pytest.approx(np.sqrt(np.sum(deviations**2) * 200 / 199), rel=1e-8)
+    alike = choose(y, p, candidates, score=score, n_folds=3, sample_weight=np.full(200, 2.5))
+    plain = choose(y, p, candidates, score=score, n_folds=3)
+    assert alike.chosen_in_folds == plain.chosen_in_folds
+    for one, other in zip(alike.comparison.models, plain.comparison.models, strict=True):
+        assert one.model == other.model and one.value == pytest.approx(other.value, rel=1e-9)
+
+
+def test_weights_of_distributions():
+    rng = np.random.default_rng(1)
+    mean, weight = rng.normal(size=90), rng.uniform(size=90)
+    y, prediction = mean + 2 * rng.normal(size=90), Normal(mean, np.ones(90))
+    choice = choose(y, prediction, n_folds=3, sample_weight=weight)
+    expected = kcalib.crps(y, prediction, sample_weight=weight)
+    assert choice.comparison.model("as given").value == pytest.approx(expected, rel=1e-12)
+
+
+class Fails(TemperatureScaling):
+    """Where sample 5 is not among those to fit to."""
+
+    def fit(self, y_true, y_pred, **options):
+        if len(y_true) < 60 and not np.any(y_pred == 0.123):
+            raise ValueError("where is sample 5?")
+        return super().fit(y_true, y_pred, **options)
+
+
+def test_candidates_that_cannot_be_fitted_are_left_out():
+    y, logits = problem(60)
+    p = special.softmax(logits, axis=1)
+    p[5] = [0.123, 0.4, 0.477]
+    candidates = {"scale": ScaleCalibration(), "temperature": TemperatureScaling(), "fails": Fails()}
+    message = r"left out: `candidates\['scale'\]`: .*; `candidates\['fails'\]`: where is sample 5"
+    with pytest.warns(UserWarning, match=message):
+        choice = choose(y, p, candidates, n_folds=3)
+    assert choice.left_out == ("scale", "fails") and set(choice.comparison.ranking) == {
+        "as given",
+        "chosen",
+        "temperature",
+    }
+    same = choose(y, p, {"temperature": TemperatureScaling()}, n_folds=3)
+    assert same.left_out == () and same.comparison.models == choice.comparison.models
+    with pytest.raises(
+        ValueError, match=r"no candidate can be fitted to these samples: `candidates\['scale'\]`: .*'fails'"
+    ):
+        choose(y, p, {"scale": ScaleCalibration(), "fails": Fails()}, n_folds=3)

@@ -174,6 +174,13 @@ def test_the_report_of_distributions(folder, capsys):
     assert "predicted quantile level" in text and "lowers the crps by" in text and "Which is better?" not in text
 
 
+def test_a_report_of_vectors_is_refused(folder, capsys):
+    np.savez("m.npz", y=np.zeros((9, 2)), mean=np.zeros((9, 2)), std=np.ones((9, 2)))
+    assert main(["report", "m.npz", "-o", "out.html"]) == 1
+    expected = "m.npz: holds predictions of vectors of 2 entries, and a report draws those of numbers; write a file for"
+    assert expected in capsys.readouterr().err and not (folder / "out.html").exists()
+
+
 @pytest.mark.grid
 def test_a_bandwidth_is_that_of_all_sections(folder, capsys):
     report(capsys, "good.npz", "sure.npz", "--bandwidth", "0.25", "--plot-classes", "0")

@@ -15,7 +15,7 @@ from kcalib.lenses import TopLabel
 from kcalib.streaming import CalibrationState, ComparisonState
 
 KERNEL = Exponential(0.3)
-METRICS = ("skce", "ece", "brier", "log_loss")
+METRICS = ("skce", "ece", "brier_score", "log_loss")
 MODELS = ("good", "sharp", "flat")
 
 
@@ -61,13 +61,13 @@ def near(mine, theirs, tolerance, limits=None):
 
 
 @pytest.mark.parametrize("n", [4, 9, 200])
-@pytest.mark.parametrize("metric", ["ece", "brier", "log_loss"])
+@pytest.mark.parametrize("metric", ["ece", "brier_score", "log_loss"])
 def test_few_samples_are_compared_as_in_memory(metric, n):
     y, models = problem(n)
     near(state_of(y, models, pieces=2).result(metric), kcalib.compare(y, models, metric=metric), 1e-9)
 
 
-@pytest.mark.parametrize("metric", ["brier", "log_loss"])
+@pytest.mark.parametrize("metric", ["brier_score", "log_loss"])
 def test_scores_of_many_samples(metric):
     y, models = problem(1500)
     mine, theirs = state_of(y, models).result(metric), kcalib.compare(y, models, metric=metric)
@@ -266,7 +266,7 @@ def test_models_that_are_as_good_are_told_apart_rarely(name, metric):
     for _ in range(count):
         p = LAWS[name].draw(600, rng)
         y = drawn_labels(p, rng)
-        if metric in ("brier", "log_loss"):
+        if metric in ("brier_score", "log_loss"):
             # The same distance off in either direction: equal in distribution if rows of both are exchanged.
             noise = np.exp(0.3 * rng.normal(size=p.shape))
             one, two = p * noise, p / noise

@@ -228,7 +228,7 @@ def _state(y: Any, p: Any, **options: Any) -> Any:
 
 def _paired_state(y: Any, p: Any, **options: Any) -> Any:
     state = ComparisonState(_classes_of(p), models=("a", "b"), n_resamples=0, **SMALL)
-    return state.update(y, {"a": p, "b": p}, **options).result("brier")
+    return state.update(y, {"a": p, "b": p}, **options).result("brier_score")
 
 
 def _grouped_state(y: Any, p: Any, **options: Any) -> Any:
@@ -291,7 +291,7 @@ UNWEIGHTED = {
     "test, cme": _quick(methods.CME(n_locations=2, n_resamples=19)),
     "test, distribution free": _quick("distribution_free"),
     "evaluate": lambda y, p, **o: kcalib.evaluate(y, p, method="gamma", **o),
-    "compare": lambda y, p, **o: kcalib.compare(y, {"a": p, "b": p}, metric="brier", **o),
+    "compare": lambda y, p, **o: kcalib.compare(y, {"a": p, "b": p}, metric="brier_score", **o),
     "compare, skce": lambda y, p, **o: kcalib.compare(y, {"a": p, "b": p}, kernel=KERNEL, **o),
     "state": _state,
     "state, paired": _paired_state,

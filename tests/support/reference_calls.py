@@ -337,7 +337,7 @@ def test_calls() -> Iterator[Call]:
 
 
 def compare_calls() -> Iterator[Call]:
-    for metric in ("skce", "ckce", "ece", "brier", "log_loss"):
+    for metric in ("skce", "ckce", "ece", "brier_score", "log_loss"):
         for n, m in ((20, 2), (60, 3), (200, 10)):
             for seed in (0, 5):
                 y, p = classes(n, m)
@@ -349,7 +349,7 @@ def compare_calls() -> Iterator[Call]:
                 )
     y, p = classes(200, 10)
     models = {"a": p, "b": _softmax(0.7 * np.log(p))}
-    for metric in ("skce", "ece", "brier"):
+    for metric in ("skce", "ece", "brier_score"):
         for lens in ("TopLabel()", "ClassWise(2)"):
             yield (
                 f"compare({metric}, {lens})",

@@ -109,7 +109,7 @@ def _source() -> None:
     samples = kcalib.streaming.source((y, p))
     kcalib.skce(samples, estimator="block", block_size=10)
     kcalib.calibration_test(samples)
-    kcalib.compare({"a": samples, "b": kcalib.streaming.source((y, p[:, ::-1]))}, metric="brier")
+    kcalib.compare({"a": samples, "b": kcalib.streaming.source((y, p[:, ::-1]))}, metric="brier_score")
 
 
 WAYS: dict[str, Callable[[], None]] = {

@@ -180,7 +180,7 @@ def test_logits_and_classes_are_those_of_the_source():
 # -- comparison
 
 
-@pytest.mark.parametrize("metric", ["skce", "ece", "brier", "log_loss"])
+@pytest.mark.parametrize("metric", ["skce", "ece", "brier_score", "log_loss"])
 def test_models_are_compared_as_their_states_are(metric):
     from kcalib.streaming import ComparisonState
 

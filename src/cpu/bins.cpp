@@ -11,14 +11,20 @@
 #include "team.h"
 
 namespace kcalib {
-// Edge k is k / n_bins, a division, whose result is the nearest double. The edge that is nearest to a value is the only one
-// that it must be compared with. What is no number comes into the first bin.
+// Edge k is k / n_bins, whose result is the nearest double. The edge that is nearest to a value is the only one that it
+// must be compared with. What is no number comes into the first bin.
 KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int32_t* out) {
   constexpr double INTEGERS = 0x1.8p52;  // doubles of this size are integers: adding it rounds
-  const double last = n_bins - 1;
+  const double last = n_bins - 1, reciprocal = 1 / n_bins;
   for (long i = 0; i < count; ++i) {
     const double edge = x[i] * n_bins + INTEGERS - INTEGERS;
-    double bin = x[i] <= edge / n_bins ? edge - 1 : edge;
+#ifdef KCALIB_FUSED
+    // A quotient that is off by a unit at most is made the nearest by a reciprocal that is (Markstein 1990).
+    const double near = edge * reciprocal, quotient = __builtin_fma(__builtin_fma(-near, n_bins, edge), reciprocal, near);
+#else
+    const double quotient = edge / n_bins;
+#endif
+    double bin = x[i] <= quotient ? edge - 1 : edge;
     bin = bin > 0 ? bin : 0;
     out[i] = std::int32_t(bin < last ? bin : last);
   }
@@ -58,6 +64,14 @@ KCALIB_CLONES double highest_of(const double* x, long count) {
   double highest = lanes[0];
   for (long k = 1; k < LANES; ++k) highest = lanes[k] > highest ? lanes[k] : highest;
   return highest;
+}
+
+// Whether the value is at this place, and none before it is the same.
+KCALIB_CLONES bool is_first(const double* x, long place, double value) {
+  long before = 0;
+  if (x[place] == value)
+    for (long k = 0; k < place; ++k) before += x[k] == value;
+  return x[place] == value && before == 0;
 }
 
 // -- Bins of equal width ----------------------------------------------------------------------
@@ -355,11 +369,8 @@ void top_labels(const Predictions& data, int threads, double* confidence, double
   for_parts(data.n, rows_in_part(m), 4.0 * double(data.n) * double(m), threads, [&](long begin, long end, long) {
     for (long i = begin; i < end; ++i) {
       const double* row = data.p + i * m;
-      const double highest = highest_of(row, m);
-      long first = 0;
-      while (first + 1 < m && row[first] != highest) ++first;
-      confidence[i] = highest;
-      correct[i] = first == data.labels[i];
+      confidence[i] = highest_of(row, m);
+      correct[i] = is_first(row, data.labels[i], confidence[i]);
     }
   });
 }

@@ -4,6 +4,12 @@
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define KCALIB_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define KCALIB_FUSED 1
 #else
 #define KCALIB_CLONES
+#endif
+
+// Whether machines multiply and add in one operation; if not, the library's function for it takes many.
+#if !defined(KCALIB_FUSED) && (defined(__FMA__) || defined(__aarch64__) || defined(_M_ARM64))
+#define KCALIB_FUSED 1
 #endif

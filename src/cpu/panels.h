@@ -140,7 +140,8 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* s
     };
     long k = 0;
     for (; k + L <= length; k += L) square(k, L);
-    if (k < length) square(k, int(length - k));
+    if (k < length && length >= L) square(length - L, L);  // some numbers once more: faster than one by one
+    else if (k < length) square(k, int(length - k));
   }
 }
 

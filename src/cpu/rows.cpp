@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "clones.h"
 #include "team.h"
 
 namespace kcalib {
@@ -11,6 +12,7 @@ namespace {
 
 // Entries that a thread takes at a time: half a megabyte.
 constexpr long PART = 1 << 16;
+constexpr long STRIP = 1 << 11;  // entries that are read twice while they are in the first-level cache
 
 // pass(begin, end) for parts of the rows 0..n; whether all of them returned true.
 template <class Pass> bool for_parts(long n, long m, int threads, Pass pass) {
@@ -39,24 +41,41 @@ double total(const Pair* sums) {
   return all[0] + all[1];
 }
 
-template <class T> bool is_distribution(const T* x, long m, double tolerance) {
-  Pair sums[PAIRS]{};
-  Flags negative{};
+// A negative entry is looked for among those of many rows at once. A NaN makes a sum that is not near 1; so does an
+// entry above 1 + tolerance: no sum of non-negative terms is below one of them.
+template <class T> __attribute__((always_inline)) inline bool are_distributions_of(const T* x, long rows, long m, double tolerance) {
+  constexpr long LANES = 16, SUMS = 8;  // independent ones: faster, and more accurate, than one
+  T lowest[LANES]{};
+  const long size = rows * m;
   long k = 0;
-  for (; k + 2 * PAIRS <= m; k += 2 * PAIRS)
-    for (int i = 0; i < PAIRS; ++i) {
-      const Pair values = load(x + k + 2 * i);
-      sums[i] += values;
-      negative |= values < 0;
+  for (; k + LANES <= size; k += LANES)
+    for (long l = 0; l < LANES; ++l) lowest[l] = x[k + l] < lowest[l] ? x[k + l] : lowest[l];
+  for (; k < size; ++k) lowest[0] = x[k] < lowest[0] ? x[k] : lowest[0];
+  bool good = true;
+  for (long l = 0; l < LANES; ++l) good &= lowest[l] >= 0;
+  for (long i = 0; i < rows; ++i, x += m) {
+    double first = 0, second = 0;
+    k = 0;
+    if (m >= 2 * SUMS) {
+      double sums[SUMS]{};
+      for (; k + SUMS <= m; k += SUMS)
+        for (long l = 0; l < SUMS; ++l) sums[l] += double(x[k + l]);
+      for (long half = SUMS / 2; half > 1; half /= 2)
+        for (long l = 0; l < half; ++l) sums[l] += sums[half + l];
+      first = sums[0], second = sums[1];
     }
-  double sum = k > 0 ? total(sums) : 0;
-  bool refused = (negative[0] | negative[1]) != 0;
-  for (; k < m; ++k) {
-    sum += double(x[k]);
-    refused |= x[k] < 0;
+    for (; k + 2 <= m; k += 2) first += double(x[k]), second += double(x[k + 1]);
+    if (k < m) first += double(x[k]);
+    good &= std::abs(first + second - 1) <= tolerance;
   }
-  // A NaN fails here. So does an entry above 1 + tolerance: no sum of non-negative terms is below one of them.
-  return !refused & (std::abs(sum - 1) <= tolerance);
+  return good;
+}
+
+KCALIB_CLONES bool strip_is_good(const double* x, long rows, long m, double tolerance) {
+  return are_distributions_of(x, rows, m, tolerance);
+}
+KCALIB_CLONES bool strip_is_good(const float* x, long rows, long m, double tolerance) {
+  return are_distributions_of(x, rows, m, tolerance);
 }
 
 template <class T> double square_norm(const T* x, long m) {
@@ -76,8 +95,9 @@ template <class T> bool are_distributions(const T* p, long n, long m, double tol
   const double strict = tolerance - 2 * double(m) * std::numeric_limits<double>::epsilon();
   return with_width(m, [=](auto m) {
     return for_parts(n, m, threads, [=](long begin, long end) {
+      const long strip = std::max(1L, STRIP / m);
       bool good = true;
-      for (long i = begin; i < end; ++i) good &= is_distribution(p + i * m, m, strict);
+      for (long i = begin; i < end; i += strip) good &= strip_is_good(p + i * m, std::min(end - i, strip), m, strict);
       if (out)
         for (long k = begin * m; k < end * m; ++k) out[k] = double(p[k]);
       return good;
@@ -117,8 +137,8 @@ template <class T>
 void residuals(const double* p, const std::int64_t* labels, long n, long m, int threads, T* points, T* marks) {
   with_width(m, [=](auto m) {
     return for_parts(n, m, threads, [=](long begin, long end) {
+      for (long k = begin * m; k < end * m; ++k) marks[k] = T(-p[k]);
       for (long i = begin; i < end; ++i) {
-        for (long k = i * m; k < (i + 1) * m; ++k) marks[k] = T(-p[k]);
         const long own = i * m + long(labels[i]);
         marks[own] = T(1 - p[own]);
       }

@@ -41,22 +41,40 @@ constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruc
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 long round_up(long a, long b) { return ceil_divide(a, b) * b; }
 
-// One side, packed block by block.
+// One side, packed block by block: all of them, or, if each is used once, by the thread that uses it.
 template <class T> class PackedSide {
  public:
-  PackedSide(const Side<T>& side, const Run& run, long block)
-      : stride_(functions<T>(*run.table).packed_size(side, block)), buffer_(stride_ * ceil_divide(side.n, block)) {
-    const auto pack = functions<T>(*run.table).pack;
+  PackedSide(const Side<T>& side, const Run& run, long block, bool used_once)
+      : side_(side),
+        pack_(functions<T>(*run.table).pack),
+        block_(block),
+        used_once_(used_once),
+        stride_(functions<T>(*run.table).packed_size(side, block)),
+        buffer_(stride_ * (used_once ? run.threads : ceil_divide(side.n, block))) {
+    if (used_once) return;
     const long blocks = ceil_divide(side.n, block);
     const int threads = team_size(run, blocks, 4.0 * double(side.n) * double(side.n_features + side.n_marks));
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long j = 0; j < blocks; ++j) pack(side, j * block, std::min(side.n, (j + 1) * block), buffer_.get() + j * stride_);
+    for (long j = 0; j < blocks; ++j) pack(j, buffer_.get() + j * stride_);
   }
-  const T* operator[](long j) const { return buffer_.get() + j * stride_; }
+
+  // Until the same thread asks for the next one.
+  const T* operator[](long j) const {
+    if (!used_once_) return buffer_.get() + j * stride_;
+    T* packed = buffer_.get() + thread_number() * stride_;
+    pack(j, packed);
+    return packed;
+  }
 
  private:
-  long stride_;
-  AlignedBuffer<T> buffer_;
+  void pack(long j, T* packed) const { pack_(side_, j * block_, std::min(side_.n, (j + 1) * block_), packed); }
+
+  const Side<T>& side_;
+  const decltype(TileFunctions<T>::pack) pack_;
+  const long block_;
+  const bool used_once_;
+  const long stride_;
+  const AlignedBuffer<T> buffer_;
 };
 
 // All pairs of a problem, cut into blocks, and both sides packed by them.
@@ -86,8 +104,9 @@ template <class T> class Blocks {
         n_right(pairs.right.n),
         run_(run),
         groups_(groups_of(pairs, run)),
-        columns_(pairs.right, run, groups_.block),
-        rows_(pairs.symmetric ? std::nullopt : std::optional<PackedSide<T>>(std::in_place, pairs.left, run, groups_.block)),
+        columns_(pairs.right, run, groups_.block, !pairs.symmetric && pairs.left.n <= groups_.block),
+        rows_(pairs.symmetric ? std::nullopt
+                              : std::optional<PackedSide<T>>(std::in_place, pairs.left, run, groups_.block, false)),
         block(groups_.block),
         row_blocks(ceil_divide(n, block)),
         column_blocks(ceil_divide(n_right, block)),

@@ -34,6 +34,17 @@ def test_two_samples_by_hand():
     assert result.value == pytest.approx((first**2 + second**2) / 2, rel=1e-14)
 
 
+@pytest.mark.parametrize("m", [3, 10])
+def test_many_samples_have_the_same_bits_for_any_number_of_threads(m):
+    y, p = softmax_problem(3001, m)
+    found = [kcalib.ucme(y, p, kernel=KERNEL, threads=threads, full_output=True) for threads in (1, 2, 5)]
+    assert found[0].differences == found[1].differences == found[2].differences
+    at, chosen = np.array(found[0].test_predictions), np.array(found[0].test_labels)
+    kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
+    expected = np.mean(kernel * ((y == chosen[:, None]) - p[:, chosen].T), axis=1)
+    assert found[0].differences == pytest.approx(expected, abs=1e-14)
+
+
 def test_matrix_by_hand():
     """M e for e = (0.2, -0.2) and M = [[2, 1], [1, 3]] is (0.2, -0.4); the kernel is 1 at distance 0."""
     given = {"test_predictions": [[0.8, 0.2], [0.8, 0.2]], "test_labels": [0, 1]}

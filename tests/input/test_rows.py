@@ -228,3 +228,13 @@ def test_square_norms(m: int, values: int, dtype: Any) -> None:
     np.testing.assert_allclose(norms, (v.astype(float) ** 2).sum(axis=1), rtol=1e-14)
     for threads in THREADS:
         assert _native.square_norms(v, threads).tobytes() == norms.tobytes()
+
+
+@pytest.mark.parametrize("m", [1, 2, 8, 9, 40])
+def test_the_predicted_class_is_the_first_of_the_largest(m: int) -> None:
+    rng = np.random.default_rng(m)
+    p, y = rng.integers(0, 4, (2000, m)) / 4, rng.integers(0, m, 2000)
+    confidence, correct = _native.top_labels(p, y, 2)
+    assert confidence.tolist() == p.max(axis=1).tolist()
+    assert correct.tolist() == (p.argmax(axis=1) == y).tolist()
+    assert m == 1 or 0 < correct.sum() < 2000

@@ -10,6 +10,7 @@ arrays are counted and sorted on their device, and a few numbers leave it.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._input.checks import check_points
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
@@ -218,7 +219,7 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
         # The caller's may have changed since they were checked: none is like the end, and no difference overflows.
         np.nan_to_num(places[:-1].clip(-FAR, FAR, out=places[:-1]), copy=False)
         places[:-1].sort()
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             median, of_positive = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
     else:
         median, of_positive = LineDistances(SortedPlaces.of(points[:, -1])).median()
@@ -230,6 +231,11 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
 FAR = np.finfo(np.float64).max / 4
 COLLECTED = 2**21  # distances that are sorted at once, and 32 more for each point
 LINE_COLLECTED = 2**20  # and 2 more for each point, on a line
+DISTANCES = {  # the bare distance as a kernel, by metric
+    "euclidean": (Term(1.0, (Factor("identity", "euclidean"),)),),
+    "cityblock": (Term(1.0, (Factor("identity", "cityblock"),)),),
+    "total_variation": (Term(0.5, (Factor("identity", "cityblock"),)),),
+}
 SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more
 # Quantiles of the distances of so many points around the one sought, where the first thresholds are.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
@@ -329,15 +335,14 @@ class PairDistances(Distances):
 
     @classmethod
     def between(cls, points: Array, metric: str, threads: int | None) -> PairDistances:
-        scale = 0.5 if metric == "total_variation" else 1.0
-        kernel = (Term(scale, (Factor("identity", "euclidean" if metric == "euclidean" else "cityblock"),)),)
         xp = arrays.namespace(points)
-        marks = xp.ones_like(points[:, :1])
         if arrays.is_host(points):
-            points, marks = np.ascontiguousarray(points), np.ascontiguousarray(marks)
-        operator = operator_for(PairProblem(Side(points, marks), None, kernel), threads=threads)
+            points, marks = np.ascontiguousarray(points), np.ones((len(points), 1), points.dtype)
+        else:
+            marks = xp.ones_like(points[:, :1])
+        operator = operator_for(PairProblem(Side(points, marks), None, DISTANCES[metric]), threads=threads)
         widths = xp.max(points, axis=0) - xp.min(points, axis=0)
-        return cls(operator, int(points.shape[0]), max(2.0 * float(xp.sum(widths)), np.finfo(np.float64).tiny))
+        return cls(operator, int(points.shape[0]), max(2.0 * float(xp.sum(widths)), sys.float_info.min))
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return self.operator.counts(thresholds)

@@ -76,6 +76,8 @@ def as_array(value: Any, name: str) -> Array:
 
 def collected(value: Any) -> Any:
     """What is still to be computed, computed: a Dask array as its chunks' library has it, a LazyFrame of polars."""
+    if type(value) is np.ndarray or value is None:
+        return value
     name = library(value)
     if name == "dask":
         return value.compute()

@@ -114,22 +114,25 @@ class ProgressBar:
             self._stream.flush()
 
 
-@contextmanager
-def terminal_progress(label: str = "kcalib") -> Iterator[ProgressBar | None]:
+class TerminalProgress:
     """A progress bar if standard error is a terminal, else None; cleared at the end."""
-    stream = sys.stderr
-    bar = ProgressBar(label, stream) if stream is not None and stream.isatty() else None
-    try:
-        yield bar
-    finally:
-        if bar is not None:
-            bar.close()
+
+    def __init__(self, label: str = "kcalib") -> None:
+        stream = sys.stderr
+        self._bar = ProgressBar(label, stream) if stream is not None and stream.isatty() else None
+
+    def __enter__(self) -> ProgressBar | None:
+        return self._bar
+
+    def __exit__(self, *fault: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
 
 @contextmanager
 def sweeping(threads: Any = None) -> Iterator[_native.Sweep]:
     """A sweep with so many threads, and its progress on a terminal."""
-    with terminal_progress() as progress:
+    with TerminalProgress() as progress:
         yield _native.Sweep(resolve_threads(threads), None, progress)
 
 

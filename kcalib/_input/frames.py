@@ -11,9 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from kcalib._backend import arrays
 
 SHOWN = 20  # names in a message
+NAMELESS = (np.ndarray, list, type(None))  # what comes most often, and has no names
 
 
 def check_frames(
@@ -23,6 +26,8 @@ def check_frames(
 
     `called` are the classes in the order of the columns; None for labels 0..m-1.
     """
+    if type(y_true) in NAMELESS and type(y_pred) in NAMELESS and type(sample_weight) in NAMELESS:
+        return
     true_name, pred_name = names
     _check_rows(y_true, true_name, y_pred, pred_name)
     if sample_weight is not None:

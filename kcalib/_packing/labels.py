@@ -61,7 +61,7 @@ def _pack_alike(
     target, terms = TargetMatrix(target_root(target_kernel, first)), _terms(resolved)
     definite = _is_definite(resolved, first.m)
     own = () if others else _first(medians)
-    problems = [PairProblem(sample_side(one, target.root, threads), None, terms, said=str(resolved)) for one in models]
+    problems = [PairProblem(sample_side(one, target.root, threads), None, terms, said=resolved) for one in models]
     return Alike(tuple([Packed(problem, resolved, own, target, definite) for problem in problems]), medians)
 
 
@@ -77,7 +77,7 @@ def _pack_locations(
     resolved, medians = resolve([data.probabilities], check_kernel(kernel, data.m), threads, elsewhere=True)
     target = TargetMatrix(target_root(target_kernel, data))
     left, right = _location_side(locations, target.root), sample_side(data, target.root, threads)
-    problem = PairProblem(left, right, _terms(resolved), said=str(resolved))
+    problem = PairProblem(left, right, _terms(resolved), said=resolved)
     return Packed(problem, resolved, _first(medians), target, _is_definite(resolved, data.m))
 
 
@@ -89,7 +89,7 @@ def pack_points(
     resolved, medians = resolve([points], check_kernel(kernel, m), threads, elsewhere=elsewhere)
     xp = arrays.namespace(points)
     points = xp.astype(points, getattr(xp, dtype), copy=False)
-    problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved), said=str(resolved))
+    problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved), said=resolved)
     return Packed(problem, resolved, _first(medians), TargetMatrix(), _is_definite(resolved, m))
 
 

@@ -198,4 +198,6 @@ def medians_of(
         found[name] = positive or medians
     if found[name][0].value == 0:
         return 1.0
-    return min(max(float(np.median([m.value for m in found[name]])), SMALLEST), LARGEST)
+    values = sorted([m.value for m in found[name]])
+    middle = len(values) // 2
+    return min(max((values[~middle] + values[middle]) / 2, SMALLEST), LARGEST)

@@ -174,7 +174,7 @@ class PairProblem:
     predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
     # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
     table: Any = None
-    said: str = field(default="", compare=False)  # the kernel as users write it, for messages
+    said: Any = field(default=None, compare=False)  # the kernel, which messages show as users write it
 
     @property
     def symmetric(self) -> bool:

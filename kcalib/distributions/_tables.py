@@ -19,7 +19,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.special import beside_computed
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import TerminalProgress, resolve_threads
 
 BLOCK = 2**15  # numbers in the largest arrays of one block of pairs
 DEVICE_BLOCK = 2**24
@@ -70,7 +70,7 @@ def in_rows(n: int, n_others: int, width: int, xp: Any, distances: Callable[[sli
 def fill(jobs: Iterable[tuple[Iterator[Block], int]], total: int) -> None:
     """Do the blocks of each job on so many threads, and show which share of the total is done."""
     done = 0
-    with terminal_progress() as progress:
+    with TerminalProgress() as progress:
         for blocks, threads in jobs:
             for count in _run(blocks, threads):
                 done += count

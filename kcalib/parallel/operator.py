@@ -20,7 +20,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
-from kcalib._backend.threads import terminal_progress
+from kcalib._backend.threads import TerminalProgress
 from kcalib._pairs.dispatch import Operator
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.openmp import Cut
@@ -133,7 +133,7 @@ class Run:
         wanted = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = added(reduction, tiles, first, arrived)
         whole, finished = sum(cost(tile) for tile in wanted) or 1.0, 0.0  # of what is left, as is the time left
-        with terminal_progress() as bar:
+        with TerminalProgress() as bar:
 
             def progress_of(tile: Tile) -> Progress:
                 before = finished
@@ -222,7 +222,7 @@ class SpreadOperator:
         return {
             "version of kcalib": __version__,
             "number of samples": str(len(points)),
-            "kernel": self.problem.said or repr(self.problem.kernel),
+            "kernel": str(self.problem.said or self.problem.kernel),
             "dtype": str(points.dtype),
             "operator": self.name,
             "data (fingerprint of labels, predictions and target kernel)": self._key,

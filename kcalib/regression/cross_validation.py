@@ -24,7 +24,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_integer, check_seed
-from kcalib._backend.threads import terminal_progress
+from kcalib._backend.threads import TerminalProgress
 from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, ClassWise, Lens
 from kcalib.regression._candidates import Candidate, candidates_of
@@ -106,7 +106,7 @@ def squared_calibration_error(
     if shuffle and seed is None:
         options["seed"] = check_seed(None)  # one for all classes: their folds are the same samples
     m = prepare(y_true, y_pred, classes=classes, from_logits=from_logits).m
-    with terminal_progress("kcalib cross-validation") as bar:
+    with TerminalProgress("kcalib cross-validation") as bar:
         for k in range(m):
             cv = SquaredCalibrationErrorCV(estimators, lens=ClassWise(k), **options)
             share = None if bar is None else partial(_show, bar, k, m)
@@ -237,7 +237,7 @@ class SquaredCalibrationErrorCV(Parametrised):
         SquaredCalibrationErrorCV
             Itself, fitted.
         """
-        with terminal_progress("kcalib cross-validation") as bar:
+        with TerminalProgress("kcalib cross-validation") as bar:
             return self._fit(y_true, y_pred, classes, from_logits, bar)
 
     @on_their_gpu

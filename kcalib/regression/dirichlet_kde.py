@@ -28,7 +28,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import as_float, check_choice
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import DTYPES
 from kcalib._input.labels import prepare
@@ -82,7 +82,7 @@ class Ratio:
 
     def shares(self, simplex: Array, bandwidth: float) -> Array:
         """Shape (number of queries, m); rows sum to 1."""
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             return self._shares(simplex, bandwidth, False, progress)[0]
 
     def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[Array, float]:
@@ -148,7 +148,7 @@ class Bandwidth:
             return cls(_check_bandwidth(bandwidth, ratio.dtype), "given", None)
         check_choice("bandwidth", bandwidth, CRITERIA)
         log_likelihoods, risks = {}, {}
-        with terminal_progress() as bar:
+        with TerminalProgress() as bar:
             for i, candidate in enumerate(BANDWIDTHS):
                 progress = None if bar is None else partial(_show_share, bar, i)
                 shares, log_likelihoods[candidate] = ratio.leave_one_out(candidate, progress)
@@ -443,7 +443,7 @@ def kde_calibration_error(
     problem = Problem.of(data, lens)
     ratio = Ratio.of(problem, orientation, data.dtype, threads)
     found = Bandwidth.found(ratio, problem, bandwidth)
-    with terminal_progress() as progress:
+    with TerminalProgress() as progress:
         shares, log_likelihood = ratio.leave_one_out(found.value, progress)
     xp = arrays.namespace(shares)
     value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** POWERS[norm], axis=1)))

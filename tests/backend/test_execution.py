@@ -411,7 +411,7 @@ def test_progress_is_for_terminals():
 
 def test_progress_reaches_the_sweep(monkeypatch, capfd):
     monkeypatch.setattr("kcalib._backend.threads.sys.stderr", None)
-    with threads.terminal_progress() as bar:
+    with threads.TerminalProgress() as bar:
         assert bar is None
     seen: list[float] = []
     y, p = softmax_problem(40_000, 2)

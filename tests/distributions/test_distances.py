@@ -514,7 +514,7 @@ class TestOptions:
             def __exit__(self, *_):
                 return None
 
-        monkeypatch.setattr(_tables, "terminal_progress", Bar)
+        monkeypatch.setattr(_tables, "TerminalProgress", Bar)
         for module in (_tables, mixture_distances):
             monkeypatch.setattr(module, "BLOCK", 2**6)
         prediction = Samples(np.random.default_rng(0).standard_normal((30, 4, 2)))

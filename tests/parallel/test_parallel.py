@@ -267,7 +267,7 @@ def test_a_worker_that_is_late():
 def test_progress_over_all_workers(monkeypatch, tmp_path, kind):
     """On a terminal; of what is left to do, if some was in the journal."""
     seen, (y, p) = [], softmax_problem(1500, 4, seed=0)
-    monkeypatch.setattr(operator, "terminal_progress", lambda: contextlib.nullcontext(seen.append))
+    monkeypatch.setattr(operator, "TerminalProgress", lambda: contextlib.nullcontext(seen.append))
 
     class Half(Serial):
         def results(self, *args):

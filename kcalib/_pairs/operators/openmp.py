@@ -15,7 +15,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.digits import sampled, spread_about
@@ -237,7 +237,7 @@ class OpenMPOperator:
         return _native.Sweep(self.threads, self._level, progress, block, group)
 
     def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from kcalib._backend.memory import available_memory_on_gpu
-from kcalib._backend.threads import terminal_progress
+from kcalib._backend.threads import TerminalProgress
 
 # A launch costs pairs times instructions a pair, at most so many: 0.2 s on a GPU that does 3e11 of them in a second
 # (float64 on a consumer's), 4 ms on an H200, beside which a synchronisation is not seen.
@@ -49,7 +49,7 @@ def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Ca
 
     done, waiting = 0.0, 0.0
     work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
-    with terminal_progress() as progress:
+    with TerminalProgress() as progress:
 
         def spent(part: Rectangle, cost: float) -> None:
             nonlocal done, waiting

@@ -29,7 +29,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights
-from kcalib._backend.threads import resolve_threads, terminal_progress
+from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.operators import sorted_scan_cuda
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.diagonal import diagonal
@@ -151,7 +151,7 @@ class SortedScanOperator:
         packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
-            with terminal_progress() as progress:
+            with TerminalProgress() as progress:
                 sweep = _native.Sweep(self.threads or 1, None, progress)
                 return _native.line_forms(order.places, order.positions, packed, values, seed, count, sweep)
 
@@ -260,7 +260,7 @@ class BinaryResiduals:
     @classmethod
     def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
         labels = np.ascontiguousarray(side.labels, dtype=np.int64)
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             sweep = _native.Sweep(threads, None, progress)
             sizes, n_zeros, off, square_norms = _native.line_residuals(np.ascontiguousarray(side.points), labels, sweep)
         parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
@@ -287,7 +287,7 @@ class BinaryResiduals:
         return Sums(4 * float(total), highest * self.square_norms, squares)
 
     def _pair_sums(self, rate: float, polynomial: np.ndarray, *, squared: bool) -> tuple[float, float]:
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             sweep = _native.Sweep(self.threads, None, progress)
             return _native.line_total(self.sizes, self.n_zeros, rate, polynomial, squared, sweep)
 
@@ -310,7 +310,7 @@ class Order:
         """The order of the last coordinates; of residuals if there are labels."""
         points = np.ascontiguousarray(points, dtype=np.float64)
         labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             sweep = _native.Sweep(threads, None, progress)
             positions, places, values, off, norms, worst = _native.line_order(points, labels, block, sweep)
         residuals = None if values is None else values[:, None]
@@ -332,7 +332,7 @@ class Order:
         if vectors is not None and (vectors.strides[1] != vectors.itemsize or not vectors.flags.aligned):
             vectors = np.ascontiguousarray(vectors)
         packed = [(t.rate, t.polynomial, t.left, t.right) for t in terms]
-        with terminal_progress() as progress:
+        with TerminalProgress() as progress:
             sweep = _native.Sweep(self.threads, None, progress)
             return _native.line_product(
                 self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, sweep

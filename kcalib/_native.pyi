@@ -106,6 +106,23 @@ def matches(
     panels: list[np.ndarray],
 ) -> np.ndarray: ...
 def labels_at_once(sweep: Sweep) -> int: ...
+def quadratic_parts(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    right_points: np.ndarray,
+    right_marks: np.ndarray | None,
+    right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
+    symmetric: bool,
+    kernel: Kernel,
+    sweep: Sweep,
+    panels: list[np.ndarray],
+    first_panel: np.ndarray,
+    first_row: int,
+    first_column: int,
+) -> np.ndarray: ...
 def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
 
 THRESHOLDS: int

@@ -6,7 +6,7 @@ The first record says whose sums these are: data, options, version of the librar
 the pairs (which its fingerprint names), the plan that it was begun with, sums of tiles, and states: what the tiles up
 to a number add up to. A tile below that number counts no more, nor does an earlier state, and where there are many of
 these the file is written anew without them, beside the old one, whose place it takes. So it holds sums, not rows: of n
-samples 8 n bytes for each sweep with sums of rows, and of the one at hand 24 n and the tiles that wait for their turn,
+samples 8 n bytes for each sweep with sums of rows, and of the one at hand 32 n and the tiles that wait for their turn,
 or 4 MiB. Tiles of products with vectors are as large as what they add up to, and are not kept: their state is, now and
 then. States stay in the file until they are asked for.
 
@@ -135,8 +135,8 @@ class Journal:
         self._unfolded += self._append({"tile": [key, tile]}, sums)
 
     def advance(self, key: str, first: int, state: Sums, waiting: dict[int, Sums]) -> None:
-        """Save the state if the tiles that it stands for take much more room than it does."""
-        if self._unfolded < max(ROOM, 2 * sum(values.nbytes for values in state.values())):
+        """Save the state if the tiles that it stands for take more room than it does."""
+        if self._unfolded < max(ROOM, sum(values.nbytes for values in state.values())):
             return
         self.save(key, first, state, waiting)
 

@@ -31,10 +31,10 @@ from kcalib.parallel.plan import Grid, Tile, grid, runs
 from kcalib.parallel.reductions import BlockSums, Forms, MomentSums, Products, Reduction, added
 from kcalib.parallel.store import Done, Outline, fingerprint, worker_name
 from kcalib.parallel.transport import Parallel, TileError, counted
-from kcalib.parallel.work import ON_GPU, Drawn, PlainCut, Prepared, Progress, Work
+from kcalib.parallel.work import OF_WEIGHTS, ON_GPU, PlainCut, Prepared, Progress, Weighting, Work
 
 FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
-COLUMNS_BYTES = 2**28  # of vectors, resampling weights, that a worker holds at a time
+COLUMNS, COLUMNS_BYTES = 256, 2**28  # of weights, at most, that a worker holds at a time
 OF_VECTORS = "matmul"  # what has tiles as large as the vectors: the journal keeps what they add up to, now and then
 STATE_SECONDS = 30.0  # between two of these
 # Of all products that a journal keeps, so many columns of numbers, or bytes: those of the first ones.
@@ -156,6 +156,7 @@ class Run:
                     if bar is not None:
                         bar(finished / whole)
         assert first == len(tiles), (first, len(tiles))
+        reduction.finish()
         if journal is not None and begun.first < len(tiles):
             journal.save(key, first, reduction.state(), {})
 
@@ -229,7 +230,7 @@ class SpreadOperator:
         }
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
-        problem, cut = self.problem, self._cut
+        problem, cut = self.problem, self._cut("moments")
         rows = rows or second
         work = self.parallel.planned(self._work("moments", {"second": second, "rows": rows}))
         assert isinstance(work.grid, Grid)
@@ -260,24 +261,31 @@ class SpreadOperator:
         n = len(self.problem.left.points)
         if vectors.shape[1] == 0:
             return np.empty((n, 0))
-        sums = Products(n, vectors.shape[1])
-        self._with_vectors("matmul", np.asarray(vectors, dtype=np.float64), dtype, sums)
-        return self._cut.left.restored(sums.products)
+        vectors = np.asarray(vectors, dtype=np.float64)
+        vectors = np.ascontiguousarray(self._cut(OF_VECTORS).right.sorted(vectors))
+        key, sums = fingerprint(vectors), Products(n, vectors.shape[1])
+        work = self.parallel.planned(self._work(OF_VECTORS, {"dtype": dtype}, key), vectors.shape[1])
+        self.parallel.reduced(work, self._given | {key: vectors}, sums)
+        return self._cut(OF_VECTORS).left.restored(sums.products)
 
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         check_choice("dtype", dtype, ("float64", "float32"))
         n = len(self.problem.left.points)
         count = weights.n_replicates if isinstance(weights, Weights) else weights.shape[1]
-        step = max(1, COLUMNS_BYTES // (8 * n))
+        step = max(1, min(COLUMNS, COLUMNS_BYTES // (8 * n)))
         found = [np.empty(0)]
         for begin in range(0, count, step):
             end = min(count, begin + step)
             if isinstance(weights, Weights):
-                some: np.ndarray | Drawn = Drawn(weights, begin, end)
+                some = Weighting(weights, begin, end, dtype)
             else:
-                some = np.asarray(weights[:, begin:end], dtype=np.float64)
-            sums = Forms(end - begin)
-            self._with_vectors("forms", some, dtype, sums)
+                own = np.ascontiguousarray(weights[:, begin:end], dtype=np.float64)
+                some = Weighting(own, 0, end - begin, dtype)
+            key, options = fingerprint(some), {"dtype": dtype, "columns": end - begin}
+            work = self.parallel.planned(self._work(OF_WEIGHTS, options, key))
+            assert isinstance(work.grid, Grid)
+            sums = Forms(work.grid, end - begin)
+            self.parallel.reduced(work, self._given | {key: some}, sums)
             found.append(sums.forms)
         return np.concatenate(found)
 
@@ -303,18 +311,22 @@ class SpreadOperator:
         """What workers need of the problem."""
         return {**self._outline.arrays, self._key: self._outline}
 
+    def _cut(self, primitive: str) -> Cut | PlainCut:
+        return self._prepared.cut(primitive)
+
     @cached_property
-    def _cut(self) -> Cut | PlainCut:
-        return Prepared(self.problem, self.name, self.threads or 1).cut
+    def _prepared(self) -> Prepared:
+        return Prepared(self.problem, self.name, self.threads or 1)
 
     def _work(self, primitive: str, options: dict[str, Any], vectors: str | None = None) -> Work:
-        problem, cut, parallel = self.problem, self._cut, self.parallel.parallel
+        problem, cut, parallel = self.problem, self._cut(primitive), self.parallel.parallel
         pairs = grid(
             len(problem.left.points),
             len(problem.columns.points),
             symmetric=problem.symmetric,
             block=cut.block,
             group=cut.group,
+            apart=cut.apart,
             entry_cost=self.entry_cost,
             threads=parallel.threads_of_task,
             tile_size=parallel.tile_size,
@@ -322,11 +334,3 @@ class SpreadOperator:
         parts = tuple(self._outline.arrays)
         threads = parallel.threads_of_task
         return Work(primitive, self._key, parts, self.name, threads, options, pairs, vectors, parallel.gpu)
-
-    def _with_vectors(self, primitive: str, vectors: np.ndarray | Drawn, dtype: str, sums: Reduction) -> None:
-        if isinstance(vectors, np.ndarray):
-            vectors = np.ascontiguousarray(self._cut.right.sorted(vectors))
-        key = fingerprint(vectors)
-        columns = vectors.end - vectors.begin if isinstance(vectors, Drawn) else vectors.shape[1]
-        work = self.parallel.planned(self._work(primitive, {"dtype": dtype}, key), columns)
-        self.parallel.reduced(work, self._given | {key: vectors}, sums)

@@ -116,6 +116,7 @@ def grid(
     symmetric: bool,
     block: int,
     group: int,
+    apart: bool = True,
     entry_cost: float = 1.0,
     threads: int = 1,
     tile_size: int | None = None,
@@ -130,6 +131,8 @@ def grid(
         Whether H_ij = H_ji.
     block, group : int
         Samples of a block and of a group of the operator's own order; `group` is a multiple of `block`.
+    apart : bool
+        Whether the operator can hand over the sums of each pair of groups.
     entry_cost : float
         An entry's time, relative to that of the compiled core.
     threads : int
@@ -137,21 +140,18 @@ def grid(
     tile_size : int, optional
         Samples on a side of a tile, rounded up to whole groups.
     """
-    largest = max(n, n_right)
-    apart = group <= LARGEST_GROUP
-    if not apart:
-        group = max(1, LARGEST_GROUP // block) * block
+    largest, fewest = max(n, n_right), 1
+    if group > LARGEST_GROUP:
+        group, apart, fewest = max(1, LARGEST_GROUP // block) * block, False, GROUPS_OF_TILE
     groups = -(-largest // group)
     if tile_size is not None:
         return Grid(n, n_right, -(-tile_size // group) * group, group, apart, symmetric)
     along = 1
     while (along * group) ** 2 * entry_cost < PAIRS_OF_TILE and along < -(-groups // FEWEST_STRIPS):
         along += 1
-    if apart:
-        while along * along < 2 * threads and threads > 1:
-            along += 1
-    else:
-        along = max(along, GROUPS_OF_TILE)
+    while apart and along * along < 2 * threads and threads > 1:
+        along += 1
+    along = max(along, fewest)
     while True:
         found = Grid(n, n_right, along * group, group, apart, symmetric)
         if found.n_tiles <= MOST_TILES:

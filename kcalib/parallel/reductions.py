@@ -1,6 +1,7 @@
 """How the sums of tiles become those of H: added tile by tile, in the order of their numbers, in O(n) memory.
 
-A `Reduction` is given every tile once and in order; its state is arrays, which the journal keeps.
+A `Reduction` is given every tile once and in order; its state is arrays, which the journal keeps. Additions are
+compensated, as those of the compiled core are.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kcalib._backend.compensated import CompensatedSums, State, compensated
 from kcalib.parallel.plan import Grid, Tile
 from kcalib.parallel.work import Sums
-
-State = dict[str, np.ndarray]
 
 
 class Reduction(Protocol):
@@ -27,6 +27,9 @@ class Reduction(Protocol):
     def restore(self, state: State) -> None:
         """Go on from there."""
 
+    def finish(self) -> None:
+        """All tiles were added."""
+
 
 class MomentSums:
     """Total, row and column sums and sum of squares of H, by the compiled core's order of summation."""
@@ -36,8 +39,8 @@ class MomentSums:
         self._step = grid.group if grid.apart else grid.size
         self._totals = np.zeros(grid.groups)
         self._squares = np.zeros(grid.groups) if second else None
-        self._rows = np.zeros(grid.n) if rows else None
-        self._columns = np.zeros(grid.n_right) if rows and not grid.symmetric else self._rows
+        self._rows = CompensatedSums((grid.n,)) if rows else None
+        self._columns = CompensatedSums((grid.n_right,)) if rows and not grid.symmetric else self._rows
 
     def add(self, tile: Tile, sums: Sums) -> None:
         twice = 2.0 if self._grid.symmetric and not tile.on_diagonal else 1.0
@@ -47,69 +50,98 @@ class MomentSums:
                 matrix[a : a + values.shape[0], b : b + values.shape[1]] = twice * values
         if self._rows is not None and self._columns is not None:
             for part in sums["rows"]:
-                self._rows[tile.row : tile.row_end] += part
+                self._rows.add(tile.row, tile.row_end, part)
             for part in sums.get("columns", ()):
-                self._columns[tile.column : tile.column_end] += part
+                self._columns.add(tile.column, tile.column_end, part)
 
     def state(self) -> State:
-        found = {"totals": self._totals, "squares": self._squares, "rows": self._rows}
-        if self._columns is not self._rows:
-            found["columns"] = self._columns
-        return {name: values for name, values in found.items() if values is not None}
+        found = {"totals": self._totals} | ({} if self._squares is None else {"squares": self._squares})
+        for name, values in self._sides.items():
+            found |= values.state(name)
+        return found
 
     def restore(self, state: State) -> None:
-        for name, values in self.state().items():
-            values[...] = state[name]
+        self._totals[...] = state["totals"]
+        if self._squares is not None:
+            self._squares[...] = state["squares"]
+        for name, values in self._sides.items():
+            values.restore(name, state)
+
+    def finish(self) -> None:
+        for values in self._sides.values():
+            values.settle()
+
+    @property
+    def _sides(self) -> dict[str, CompensatedSums]:
+        found = {"rows": self._rows} | ({} if self._columns is self._rows else {"columns": self._columns})
+        return {name: values for name, values in found.items() if values is not None}
 
     @property
     def total(self) -> float:
-        return _one_by_one(self._totals)
+        return float(compensated(self._totals.ravel().tolist()))
 
     @property
     def squares(self) -> float | None:
-        return None if self._squares is None else _one_by_one(self._squares)
+        return None if self._squares is None else float(compensated(self._squares.ravel().tolist()))
 
     @property
     def row_sums(self) -> np.ndarray | None:
-        return self._rows
+        return None if self._rows is None else self._rows.sums
 
     @property
     def column_sums(self) -> np.ndarray | None:
-        return self._columns
+        return None if self._columns is None else self._columns.sums
 
 
 class Products:
     """H @ vectors."""
 
     def __init__(self, n: int, columns: int) -> None:
-        self.products = np.zeros((n, columns))
+        self._products = CompensatedSums((n, columns))
 
     def add(self, tile: Tile, sums: Sums) -> None:
-        self.products[tile.row : tile.row_end] += sums["rows"]
+        self._products.add(tile.row, tile.row_end, sums["rows"])
         if "columns" in sums:
-            self.products[tile.column : tile.column_end] += sums["columns"]
+            self._products.add(tile.column, tile.column_end, sums["columns"])
 
     def state(self) -> State:
-        return {"products": self.products}
+        return self._products.state("products")
 
     def restore(self, state: State) -> None:
-        self.products[...] = state["products"]
+        self._products.restore("products", state)
+
+    def finish(self) -> None:
+        self._products.settle()
+
+    @property
+    def products(self) -> np.ndarray:
+        return self._products.sums
 
 
 class Forms:
-    """w^T H w of each column w: the tiles above the diagonal count twice."""
+    """w^T H w of each column w, of a symmetric problem, by the compiled core's order of summation."""
 
-    def __init__(self, columns: int) -> None:
-        self.forms = np.zeros(columns)
+    def __init__(self, grid: Grid, columns: int) -> None:
+        self._step = grid.group if grid.apart else grid.size
+        self._parts = np.zeros((*grid.groups, columns))
 
     def add(self, tile: Tile, sums: Sums) -> None:
-        self.forms += sums["forms"] * (1.0 if tile.on_diagonal else 2.0)
+        a, b, values = tile.row // self._step, tile.column // self._step, sums["forms"]
+        twice = 1.0 if tile.on_diagonal else 2.0
+        self._parts[a : a + values.shape[0], b : b + values.shape[1]] = twice * values
 
     def state(self) -> State:
-        return {"forms": self.forms}
+        return {"forms": self._parts}
 
     def restore(self, state: State) -> None:
-        self.forms[...] = state["forms"]
+        self._parts[...] = state["forms"]
+
+    def finish(self) -> None:
+        """There is nothing to do."""
+
+    @property
+    def forms(self) -> np.ndarray:
+        return np.asarray(compensated(self._parts.reshape(-1, self._parts.shape[2])))
 
 
 class BlockSums:
@@ -127,10 +159,8 @@ class BlockSums:
     def restore(self, state: State) -> None:
         self.sums[...] = state["sums"]
 
-
-def _one_by_one(values: np.ndarray) -> float:
-    """The sum in the order of the numbers, as the compiled core merges them; not NumPy's by pairs."""
-    return float(np.cumsum(values.ravel())[-1])
+    def finish(self) -> None:
+        """There is nothing to do."""
 
 
 def added(reduction: Reduction, tiles: list[Tile], first: int, arrived: dict[int, Any]) -> int:

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.random import Weights
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.parallel.plan import Tile
-from kcalib.parallel.work import Drawn, Prepared, Progress, Sums, Work, computed
+from kcalib.parallel.work import Prepared, Progress, Sums, Weighting, Work, computed
 
 SWEEPS = 3  # of which a worker keeps what they need
 
@@ -150,17 +151,16 @@ class Store:
 
     def _has_parts(self, work: Work, value: Any) -> bool:
         """Whether what it is made of is here: another worker may have asked for it that lacks nothing else."""
-        parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Drawn) else ()
+        parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Weighting) else ()
         return all(key in self._kept for key in parts)
 
     def _made(self, work: Work, value: Any) -> Any:
         if isinstance(value, Outline):
             prepared = Prepared(value.made(self._kept), work.operator, work.threads, work.gpu)
-            assert prepared.cut  # is made now, by one thread
+            assert prepared.cut(work.primitive)  # is made now, by one thread
             return prepared
-        if isinstance(value, Drawn):
-            columns = value.weights.values(value.begin, value.end, threads=work.threads)
-            return np.ascontiguousarray(self._kept[work.problem].cut.right.sorted(columns))
+        if isinstance(value, Weighting):
+            return self._kept[work.problem].cut(work.primitive).weights(*value)
         return value
 
 
@@ -189,9 +189,10 @@ def worker_name() -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """The same for the same numbers, or resampling weights."""
-    if isinstance(value, Drawn):
-        return _digest(repr(value).encode())
+    """The same for the same numbers, or weights."""
+    if isinstance(value, Weighting):
+        drawn = isinstance(value.weights, Weights)
+        return _digest(repr(value if drawn else (value.dtype, fingerprint(value.weights))).encode())
     numbers = np.ascontiguousarray(arrays.to_host(value))
     return _digest(repr((numbers.shape, numbers.dtype.str)).encode(), numbers)
 

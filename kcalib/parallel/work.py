@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,23 +23,29 @@ from kcalib.parallel.plan import Grid, Runs, Tile
 
 Progress = Callable[[float], None] | None
 Sums = dict[str, np.ndarray]
+OF_WEIGHTS = "forms"  # what takes samples in the order in which they are given
 ON_GPU = "on_gpu"  # among the sums of a tile: it was computed on a GPU
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Columns [begin, end) of a matrix of resampling weights, which every worker makes for itself."""
+class Weighting(NamedTuple):
+    """Columns [begin, end) of a matrix of weights; those of resampling every worker makes for itself."""
 
-    weights: Weights
+    weights: Weights | np.ndarray
     begin: int
     end: int
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is sent."""
+        return 0 if isinstance(self.weights, Weights) else self.weights.nbytes
 
 
 @dataclass(frozen=True)
 class Work:
     """A primitive of the operator on all tiles of a problem."""
 
-    primitive: str  # "moments", "block_sums", "matmul", "forms"
+    primitive: str  # of COMPUTED
     problem: str  # fingerprint
     parts: tuple[str, ...]  # and those of its arrays
     operator: str  # name, of the one that computes
@@ -68,10 +74,21 @@ class Prepared:
         self._name, self._threads = operator, threads
         self._gpu = gpu and has_gpu()
 
+    def cut(self, primitive: str) -> Cut | PlainCut:
+        """With samples in the order in which the operator adds them up; for quadratic forms as they are given."""
+        return self._as_given if primitive == OF_WEIGHTS else self._sorted
+
     @cached_property
-    def cut(self) -> Cut | PlainCut:
+    def _sorted(self) -> Cut | PlainCut:
+        return self._cut(sort=True)
+
+    @cached_property
+    def _as_given(self) -> Cut | PlainCut:
+        return self._cut(sort=False)
+
+    def _cut(self, sort: bool) -> Cut | PlainCut:
         operator = made(self.problem, self._name, self._threads)
-        here = operator.cut() if isinstance(operator, OpenMPOperator) else PlainCut(operator, self._threads)
+        here = operator.cut(sort) if isinstance(operator, OpenMPOperator) else PlainCut(operator, self._threads)
         return GPUCut(self.problem, here, self._threads) if self._gpu else here
 
 
@@ -80,6 +97,7 @@ class PlainCut:
 
     block: int = 1
     group: int = 1
+    apart = False
 
     def __init__(self, operator: Operator, threads: int) -> None:
         self._operator, self._threads = operator, threads
@@ -125,8 +143,27 @@ class PlainCut:
 
     def _product(self, rows: range, columns: range, vectors: np.ndarray, dtype: str) -> np.ndarray:
         part = self._part(rows, columns)
-        some = arrays.like(vectors[columns.start : columns.stop], part.problem.left.points)
+        some = arrays.like(vectors[columns.start : columns.stop], part.problem.left.points, np.float64)
         return np.asarray(arrays.to_host(part.matmul(some, dtype=dtype)), dtype=np.float64)
+
+    def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> np.ndarray:
+        if isinstance(weights, Weights):
+            return weights.values(begin, end, dtype, self._threads)
+        return np.asarray(weights[:, begin:end], dtype=dtype)
+
+    def forms(
+        self,
+        rows: range,
+        columns: range,
+        group: int,
+        weights: np.ndarray,
+        *,
+        apart: bool,
+        progress: Progress = None,
+    ) -> np.ndarray:
+        products = self._product(rows, columns, weights, str(weights.dtype))
+        of_rows = (weights[rows.start : rows.stop] * products).T
+        return np.sum(np.ascontiguousarray(of_rows), axis=1)[None, None, :]
 
     def block_sums(self, size: int, blocks: range, progress: Progress = None) -> np.ndarray:
         rows = range(blocks.start * size, blocks.stop * size)
@@ -143,7 +180,7 @@ class GPUCut(PlainCut):
         right = None if problem.right is None else on_gpu(problem.right, here.right)
         super().__init__(operator_for(replace(problem, left=left, right=right, table=_table(problem))), threads)
         self.left, self.right = here.left, here.right
-        self.block, self.group = here.block, here.group
+        self.block, self.group, self.apart = here.block, here.group, here.apart
 
     def block_sums(self, size: int, blocks: range, progress: Progress = None) -> np.ndarray:
         rows = slice(blocks.start * size, blocks.stop * size)
@@ -196,8 +233,9 @@ def made(problem: PairProblem, operator: str, threads: int) -> Operator:
 
 def computed(work: Work, tile: Tile, prepared: Prepared, vectors: Any, progress: Progress = None) -> Sums:
     """The sums of a tile."""
-    found = COMPUTED[work.primitive](work, tile, prepared.cut, vectors, progress)
-    return found | {ON_GPU: np.ones(1)} if isinstance(prepared.cut, GPUCut) else found
+    cut = prepared.cut(work.primitive)
+    found = COMPUTED[work.primitive](work, tile, cut, vectors, progress)
+    return found | {ON_GPU: np.ones(1)} if isinstance(cut, GPUCut) else found
 
 
 def _moments(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: None, progress: Progress) -> Sums:
@@ -226,15 +264,16 @@ def _matmul(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: np.ndarray, pr
     return {"rows": rows} if columns is None else {"rows": rows, "columns": columns}
 
 
-def _forms(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: np.ndarray, progress: Progress) -> Sums:
-    dtype = work.options["dtype"]
-    products, _ = cut.matmul(tile.rows, tile.columns, vectors, dtype=dtype, both=False, progress=progress)
-    return {"forms": np.sum(vectors[tile.row : tile.row_end] * products, axis=0)}
+def _forms(work: Work, tile: Tile, cut: Cut | PlainCut, weights: Any, progress: Progress) -> Sums:
+    grid = work.grid
+    assert isinstance(grid, Grid)
+    forms = cut.forms(tile.rows, tile.columns, grid.group, weights, apart=grid.apart, progress=progress)
+    return {"forms": np.ascontiguousarray(forms[:, :, : work.options["columns"]])}
 
 
 COMPUTED: dict[str, Callable[[Work, Tile, Cut | PlainCut, Any, Progress], Sums]] = {
     "moments": _moments,
     "block_sums": _block_sums,
     "matmul": _matmul,
-    "forms": _forms,
+    OF_WEIGHTS: _forms,
 }

@@ -65,6 +65,12 @@ template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, const double* left_vectors,
             long n_vectors, Entries entries, double* out, double* column_out);
 
+// The sums of `quadratic_forms` before they are merged, parts[task * n_panels * weights_at_once + ...], of tasks as in
+// `moment_parts`. The left side's weights are the panels' rows from first_row on, the right side's those from first_column on.
+template <class T, class W>
+bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, long first_row,
+                     long first_column, double* parts);
+
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
 // for the sums over blocks; symmetric problems, diagonal included.
 template <class T, class W>

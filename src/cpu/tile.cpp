@@ -187,6 +187,23 @@ void add(const double* x, long n, double* sums) {
   for (long i = 0; i < n; i += L) store<DoublePack>(sums + i, load<DoublePack>(sums + i) + load<DoublePack>(x + i));
 }
 
+template <class V> KCALIB_FN void add_pack(const double* x, double* sums, double* lost) {
+  const V sum = load<V>(sums), more = load<V>(x), next = sum + more, added = next - sum;
+  store<V>(lost, load<V>(lost) + ((sum - (next - added)) + (more - added)));
+  store<V>(sums, next);
+}
+
+void add_compensated(const double* x, long n, double* sums, double* lost) {
+  constexpr int L = LANES<DoublePack>;
+  long i = 0;
+  for (; i + L <= n; i += L) add_pack<DoublePack>(x + i, sums + i, lost + i);
+  for (; i < n; ++i) {
+    const double next = sums[i] + x[i], added = next - sums[i];
+    lost[i] += (sums[i] - (next - added)) + (x[i] - added);
+    sums[i] = next;
+  }
+}
+
 template <class T> double probe(Probe what, long repetitions, T* sink) {
   using V = Pack<T>;
   constexpr int CHAINS = 12;
@@ -269,7 +286,7 @@ extern const DirichletTable KCALIB_DIRICHLET;
 extern const FeatureTable KCALIB_FEATURES;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add, add_compensated,
     &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES,
 };
 

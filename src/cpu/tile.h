@@ -142,6 +142,8 @@ struct TileTable {
   int labels_at_once;
   // sums[i] += x[i] for i < n, a multiple of 8.
   void (*add)(const double* x, long n, double* sums);
+  // The same for any n, and what the roundings take off is added to lost[i]: `Compensated` in blocks.h.
+  void (*add_compensated)(const double* x, long n, double* sums, double* lost);
   const WeightTable* weights;
   const LineFunctions* line;
   const DirichletTable* dirichlet;

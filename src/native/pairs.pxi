@@ -95,6 +95,8 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_matmul "kcalib::matmul"[T](
         const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
     bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const int* const*, long, double*) except +
+    bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
+        const PairProblem[T]&, const Run&, const W* const*, long, long, long, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
@@ -368,6 +370,35 @@ def matches(
 def labels_at_once(Sweep sweep not None):
     """Columns of a panel of labels."""
     return sweep.run.table.labels_at_once
+
+
+def quadratic_parts(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
+    long first_row, long first_column,
+):
+    """The sums of `quadratic_forms` by groups, shape (a, b, panels, weights_at_once), for rows and columns of H.
+
+    Their weights are the panels' rows from `first_row` and from `first_column` on.
+    """
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    cdef Groups found = c_groups(problem, sweep.run)
+    cdef vector[const weight*] pointers
+    cdef const weight[:, ::1] panel
+    for panel in panels:
+        pointers.push_back(&panel[0, 0])
+    result = np.empty((found.rows, found.columns, len(panels), first_panel.shape[1]))
+    cdef double[:, :, :, ::1] out = result
+    cdef double* out_pointer = &out[0, 0, 0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_quadratic_parts(
+            problem, sweep.run, pointers.data(), pointers.size(), first_row, first_column, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
 
 
 def weights_at_once(dtype, Sweep sweep not None):

@@ -326,6 +326,27 @@ def test_interrupt_stops_a_long_test_within_a_second(method, n):
     signal.signal(signal.SIGINT, before)
 
 
+def test_a_large_block_is_stopped_within_a_strip_of_rows():
+    """Which of slow pairs takes minutes: the share that is done is counted by squares of 192 samples, not by strips."""
+    n = 60_000
+    y, p = softmax_problem(n, 2)
+    marks = np.ascontiguousarray(np.eye(2)[y] - p)
+    kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
+    shares = []
+
+    def stop(done: float) -> None:
+        shares.append(done)
+        if len(shares) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _native.block_sums(p, marks, None, None, kernel=kernel, sweep=_native.Sweep(1, None, stop), size=n)
+    strips = -(-n // 192)
+    squares = np.array(shares) * (strips * (strips + 1) / 2)
+    np.testing.assert_allclose(squares, np.round(squares), rtol=1e-12)
+    assert any(abs(share * strips - round(share * strips)) > 1e-6 for share in shares)
+
+
 @pytest.mark.parametrize("kind", ["multinomial", "gaussian"])
 def test_weights_stop_when_asked(kind):
     def stop(done: float) -> None:

@@ -15,7 +15,7 @@ from kcalib.parallel import Serial, plan
 from kcalib.parallel.argument import opened
 
 BANDWIDTH = 0.3
-USUAL, FEW_TERMS = 1e-15, 2e-15  # where sums have many terms; where a few rows of wrong labels are nearly all there is
+BOUND = 1e-15  # also where a few rows of wrong labels are nearly all there is
 SINGLE = 1e-6  # of entries and sums over some samples in float32
 
 
@@ -41,9 +41,10 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
     sizes = np.exp(-cdist(points, points) / BANDWIDTH) * (marks @ marks.T)  # of what is added up for each entry
     rng = np.random.default_rng(1)
     vectors, weights = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
+    vectors[:, 0], weights[:, 0] = 1.0, rng.poisson(size=n)  # sums of one sign, in which roundings add up
     one = operator_for(problem, threads=1)
     whole = one.moments(second=True)
-    of_forms = FEW_TERMS if saturated else USUAL
+    one_forms, one_single_forms = one.quadratic_forms(weights), one.quadratic_forms(weights, dtype="float32")
     for largest in (plan.LARGEST_GROUP, 90):  # the second: as beyond a million samples, sums are merged within tiles
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
@@ -53,14 +54,35 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
             single, single_forms = (
                 f(v, dtype="float32") for f, v in ((tiles.matmul, vectors), (tiles.quadratic_forms, weights))
             )
-        assert np.all(np.abs(products - one.matmul(vectors)) <= USUAL * (sizes @ np.abs(vectors)))
+        assert np.all(np.abs(products - one.matmul(vectors)) <= BOUND * (sizes @ np.abs(vectors)))
         magnitudes = np.sum(np.abs(weights) * (sizes @ np.abs(weights)), axis=0)
-        assert np.all(np.abs(forms - one.quadratic_forms(weights)) <= of_forms * magnitudes)
+        assert np.all(np.abs(forms - one_forms) <= BOUND * magnitudes)
         assert np.all(np.abs(single - one.matmul(vectors, dtype="float32")) <= SINGLE * (sizes @ np.abs(vectors)))
-        assert np.all(np.abs(single_forms - one.quadratic_forms(weights, dtype="float32")) <= SINGLE * magnitudes)
-        assert abs(sums.total - whole.total) <= of_forms * np.sum(sizes)
-        assert np.all(np.abs(sums.row_sums - whole.row_sums) <= of_forms * np.sum(sizes, axis=1))
-        assert abs(sums.sum_of_squares - whole.sum_of_squares) <= of_forms * np.sum(sizes**2)
+        assert np.all(np.abs(single_forms - one_single_forms) <= BOUND * magnitudes)  # of the same entries
+        assert abs(sums.total - whole.total) <= BOUND * np.sum(sizes)
+        assert np.all(np.abs(sums.row_sums - whole.row_sums) <= BOUND * np.sum(sizes, axis=1))
+        assert abs(sums.sum_of_squares - whole.sum_of_squares) <= BOUND * np.sum(sizes**2)
         if largest != 90:
             assert (sums.total, sums.sum_of_squares) == (whole.total, whole.sum_of_squares)
             assert np.array_equal(sums.row_sums, whole.row_sums)
+            assert np.array_equal(forms, one_forms)
+            assert np.array_equal(single_forms, one_single_forms)
+
+
+def test_operators_without_groups_hand_over_one_sum_of_a_tile():
+    """Not one of each sample, which would be a matrix of n x n."""
+    seen = []
+
+    class Looking(Serial):
+        def results(self, held, work, tiles, given, progress):
+            seen.append((work.grid.groups, work.grid.size))
+            return super().results(held, work, tiles, given, progress)
+
+    problem = _packing.pack(prepare(*samples(300, 3, False)), Exponential(BANDWIDTH), None).problem
+    weights = np.random.default_rng(0).normal(size=(300, 2))
+    one = operator_for(problem, operator="generic")
+    with opened(Looking(tile_size=100)) as run:
+        tiles = operator_for(problem, operator="generic", parallel=run)
+        assert tiles.moments().total == pytest.approx(one.moments().total, rel=1e-12)
+        np.testing.assert_allclose(tiles.quadratic_forms(weights), one.quadratic_forms(weights), rtol=1e-12)
+    assert seen == 2 * [((3, 3), 100)]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kcalib import _native
+from kcalib._backend.compensated import compensated
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
@@ -96,10 +97,14 @@ class OpenMPOperator:
         forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = [self._panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
+            panels = self._panels(weights, begin, end, width, dtype)
             found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
             forms.append(found.reshape(-1)[: end - begin])
         return np.concatenate(forms)
+
+    def _panels(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> list[np.ndarray]:
+        """Columns [begin, end) of the weights, `width` in each panel."""
+        return [self._panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
 
     def _panel(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
         """Columns [begin, end) of the weights, filled up to `width` with zeros."""
@@ -227,10 +232,10 @@ class OpenMPOperator:
         _native.own_products(points, self._kernel, self._sweep(), own)
         return np.concatenate([points, own[:, None]], axis=1)
 
-    def cut(self) -> Cut:
-        """The problem prepared once, to be computed in rectangles."""
-        left = self._prepared(self.problem.left)
-        right = left if self.problem.right is None else self._prepared(self.problem.right)
+    def cut(self, sort: bool = True) -> Cut:
+        """The problem prepared once, to be computed in rectangles; quadratic forms do without `sort`."""
+        left = self._prepared(self.problem.left, sort=sort)
+        right = left if self.problem.right is None else self._prepared(self.problem.right, sort=sort)
         return Cut(self, left, right)
 
     def _sweep(self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0) -> _native.Sweep:
@@ -289,6 +294,8 @@ class Cut:
     order. Rectangles of whole groups that keep them apart make up the same sums, bit for bit.
     """
 
+    apart = True
+
     def __init__(self, operator: OpenMPOperator, left: HostSide, right: HostSide) -> None:
         self._operator = operator
         self.left, self.right = left, right
@@ -343,6 +350,44 @@ class Cut:
         sweep = self._operator._sweep(progress, self.block, self.group // self.block)  # the same entries, to the bit
         arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, sweep)
         return _native.matmul(*arguments, vectors=on_right, single=dtype == "float32", left_vectors=on_left)
+
+    def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
+        """Columns [begin, end) of weights as `forms` takes them."""
+        operator = self._operator
+        width = _native.weights_at_once(dtype, operator._sweep())
+        return operator._panels(weights, begin, end, width, dtype)
+
+    def forms(
+        self,
+        rows: range,
+        columns: range,
+        group: int,
+        weights: list[np.ndarray],
+        *,
+        apart: bool,
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
+        """w[rows]^T H[rows, columns] w[columns], of the groups of `group` samples a and b: shape (a, b, weights).
+
+        With what `weights` returns, which may have columns of zeros at its end; with `apart` False a = b = 1.
+        """
+        own = self.symmetric and rows == columns
+        left = self.left.part(rows)
+        right = left if own else self.right.part(columns)
+        sweep = self._operator._sweep(progress, self.block, group // self.block)
+        found = _native.quadratic_parts(
+            *left.arrays,
+            *right.arrays,
+            own,
+            self._operator._kernel,
+            sweep,
+            panels=weights,
+            first_panel=weights[0],
+            first_row=rows.start,
+            first_column=columns.start,
+        )
+        parts: np.ndarray = found.reshape(*found.shape[:2], -1)
+        return parts if apart else compensated(parts.reshape(-1, parts.shape[2]))[None, None, :]
 
     def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:
         """The sums of these of the consecutive diagonal blocks."""

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
-from kcalib import _native
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, OptionError, check_integer
 from kcalib._input.checks import dtype_name
@@ -39,7 +38,6 @@ from kcalib._input.source import (
 )
 from kcalib._packing.features import MapOptions, features_of
 from kcalib._pairs.dispatch import Spread
-from kcalib._pairs.problem import PairProblem
 from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
@@ -67,8 +65,6 @@ PATIENCE = 10
 MARK_COST = 500  # of a label's mark, which is drawn, beside the products with it
 FEW_DRAWS = 199  # where 999 would take longer
 ON_A_LINE, FEW_DRAWS_ON_A_LINE = 20_000, 100_000  # samples with 999 draws, and with fewer
-# What an entry of H takes in multiply-adds of the compiled core (0.1 ns), measured.
-EXPONENTIAL_COST = 12
 
 
 @in_parallel
@@ -359,7 +355,7 @@ def _(data: Classification, task: Task) -> Work:
 @_work.register
 def _(data: Forecasts, task: Task) -> Work:
     """Of an entry of H in place of the classes."""
-    entry = entry_cost(task.packed.problem) * task.operator.entry_cost
+    entry = task.packed.problem.multiply_adds * task.operator.entry_cost
     return Work(f"{data.n} samples", "targets", float(data.n) ** 2 / 2 * entry, TARGETS_WORK)
 
 
@@ -369,18 +365,3 @@ def _has_features(task: Task) -> bool:
     except (ValueError, NotImplementedError):
         return False
     return True
-
-
-def entry_cost(problem: PairProblem) -> float:
-    """Multiply-adds that an entry of H takes, about: of its points, and of the columns of its marks."""
-    cost = float(problem.left.points.shape[1] + EXPONENTIAL_COST)
-    for mixtures in (problem.target, problem.predicted):
-        if mixtures is not None:
-            family = _native.FAMILIES[mixtures.family]
-            d = mixtures.n_dims * (mixtures.n_dims if family.matrices else 1)
-            pairs = mixtures.n_terms * (1 + mixtures.n_components) ** 2
-            one = d + EXPONENTIAL_COST * max(1, len(mixtures.kernel))
-            cost += pairs * one * family.cost
-    if problem.target is None:
-        cost += float(problem.left.marks.shape[1])
-    return cost

@@ -30,7 +30,7 @@ from kcalib.estimators.skce import (
     features_estimate_of,
 )
 from kcalib.evaluation_results import INTERVAL
-from kcalib.inference.calibration_test import check_shared_out, entry_cost, run
+from kcalib.inference.calibration_test import check_shared_out, run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult
@@ -218,7 +218,7 @@ def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
     if test.variance_slope is not None or task.operator.on_a_line or task.options.parallel is not None:
         return True
-    if task.n**2 / 2 * entry_cost(task.packed.problem) <= PAIRS_WORK:
+    if task.n**2 / 2 * task.packed.problem.multiply_adds <= PAIRS_WORK:
         return True
     try:
         task.features(None, None)

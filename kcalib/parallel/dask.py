@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Recent, forget, run_tile
-from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted
+from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted, given_up
 from kcalib.parallel.work import Progress, Work
 
 T = TypeVar("T")
@@ -54,11 +54,9 @@ class Dask(Parallel):
         Threads of a task, 1 by default. A worker runs as many tasks at a time as it has threads (``nthreads``): leave
         it at 1, or start workers with ``nthreads=1`` and pass the number of their processors.
     journal : str or path, optional
-        A file of this process, not of workers, for finished tiles; see `kcalib.parallel.Parallel`.
-    tile_size : int, optional
-        Samples on a side of a tile.
-    gpu : bool
-        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
+        A file of this process, not of workers, for finished tiles.
+    tile_size, gpu : optional
+        See `kcalib.parallel.Parallel`.
 
     Raises
     ------
@@ -328,8 +326,7 @@ def _check_error(error: BaseException, tile: Tile, n_tiles: int, times: int) -> 
     if not isinstance(error, PASSING):
         raise error
     if times == ATTEMPTS:
-        why = f"failed {times} times, the last time by {type(error).__name__}: {error}"
-        raise TileError(tile, n_tiles, why) from error
+        raise given_up(tile, n_tiles, error) from error
 
 
 def _check_workers(client: Any, threads: int) -> None:

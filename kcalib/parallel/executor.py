@@ -20,7 +20,7 @@ from typing import Any
 from kcalib._backend.options import check_integer
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, deliver, forget, run_tile
-from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted
+from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted, given_up
 from kcalib.parallel.work import Progress, Work
 
 
@@ -135,7 +135,7 @@ class Sweep:
             self._undelivered += 1
             if self._undelivered == ATTEMPTS:
                 tile = self.waiting[0] if self.waiting else next(iter(self._pending.values()))
-                raise self._given_up(tile, error) from error
+                raise given_up(tile, self._n_tiles, error) from error
             return
         self._undelivered = 0
         if found.keys:
@@ -150,12 +150,8 @@ class Sweep:
     def _failure(self, tile: Tile, error: BaseException) -> None:
         self._failed[tile.number] = self._failed.get(tile.number, 0) + 1
         if self._failed[tile.number] == ATTEMPTS:
-            raise self._given_up(tile, error) from error
+            raise given_up(tile, self._n_tiles, error) from error
         self.waiting.appendleft(tile)
-
-    def _given_up(self, tile: Tile, error: BaseException) -> TileError:
-        why = f"failed {ATTEMPTS} times, the last time by {type(error).__name__}: {error}"
-        return TileError(tile, self._n_tiles, why)
 
     def _renew(self, error: BrokenExecutor) -> None:
         """Go on with another executor, whose workers have nothing."""
@@ -195,14 +191,8 @@ class Executor(OnPool):
         processes keep what the last three sweeps over the pairs needed, for the next call.
     workers : int, optional
         How many it has; by default what it says itself, else the processors of this machine.
-    threads : int, optional
-        Threads of a task, 1 by default; see `kcalib.parallel.Parallel`.
-    journal : str or path, optional
-        A file for finished tiles.
-    tile_size : int, optional
-        Samples on a side of a tile.
-    gpu : bool
-        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
+    threads, journal, tile_size, gpu : optional
+        See `kcalib.parallel.Parallel`.
 
     Raises
     ------
@@ -261,12 +251,8 @@ class Processes(OnPool):
         How many processes.
     threads : int, optional
         Threads of each, 1 by default; processes times threads should be the processors there are.
-    journal : str or path, optional
-        A file for finished tiles; see `kcalib.parallel.Parallel`.
-    tile_size : int, optional
-        Samples on a side of a tile.
-    gpu : bool
-        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
+    journal, tile_size, gpu : optional
+        See `kcalib.parallel.Parallel`.
 
     Raises
     ------

@@ -6,9 +6,9 @@ The first record says whose sums these are: data, options, version of the librar
 the pairs (which its fingerprint names), the plan that it was begun with, sums of tiles, and states: what the tiles up
 to a number add up to. A tile below that number counts no more, nor does an earlier state, and where there are many of
 these the file is written anew without them, beside the old one, whose place it takes. So it holds sums, not rows: of n
-samples 8 n bytes for each sweep with sums of rows, and of the one at hand 32 n and the tiles that wait for their turn,
-or 4 MiB. Tiles of products with vectors are as large as what they add up to, and are not kept: their state is, now and
-then. States stay in the file until they are asked for.
+samples 8 n bytes for each sweep with sums of rows, and of the one at hand 32 n (of weights 16 KiB a column), and the
+tiles that wait for their turn, or 4 MiB. Tiles of products with vectors are as large as what they add up to, and are
+not kept: their state is, now and then. States stay in the file until they are asked for.
 
 A record that is cut off or damaged ends the file: it was being written when the power, or the process, went, and what
 would have followed is computed again.

@@ -62,11 +62,9 @@ class MPI(Parallel):
     threads : int, optional
         Threads of each rank, 1 by default.
     journal : str or path, optional
-        A file for finished tiles, which rank 0 writes; see `kcalib.parallel.Parallel`.
-    tile_size : int, optional
-        Samples on a side of a tile.
-    gpu : bool
-        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
+        A file for finished tiles, which rank 0 writes.
+    tile_size, gpu : optional
+        See `kcalib.parallel.Parallel`.
 
     Raises
     ------
@@ -142,18 +140,10 @@ class MPI(Parallel):
         return _shared(comm, value)
 
     def open(self) -> None:
-        """What ranks hold they have from `agreed`."""
+        return  # what ranks hold they have from `agreed`
 
     def close(self, held: None, failed: bool) -> None:
-        """What ranks hold ends with `agreed`.
-
-        Parameters
-        ----------
-        held : None
-            What `open` returned.
-        failed : bool
-            Not used.
-        """
+        return  # it ends there, too
 
     def results(
         self,

@@ -33,8 +33,9 @@ from kcalib.parallel.store import Done, Outline, fingerprint, worker_name
 from kcalib.parallel.transport import Parallel, TileError, counted
 from kcalib.parallel.work import OF_WEIGHTS, ON_GPU, PlainCut, Prepared, Progress, Weighting, Work
 
+USUAL_ENTRY = 40.0  # multiply-adds; of slower ones, as of distributions, there are fewer in a tile
 FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
-COLUMNS, COLUMNS_BYTES = 256, 2**28  # of weights, at most, that a worker holds at a time
+COLUMNS, COLUMNS_BYTES = 2048, 2**28  # of weights, at most, that a worker holds at a time
 OF_VECTORS = "matmul"  # what has tiles as large as the vectors: the journal keeps what they add up to, now and then
 STATE_SECONDS = 30.0  # between two of these
 # Of all products that a journal keeps, so many columns of numbers, or bytes: those of the first ones.
@@ -81,7 +82,7 @@ class Run:
         if operator.on_a_line:
             return _here(operator, "in O(n log n) there is nothing to share out")
         pairs = int(problem.left.points.shape[0]) * int(problem.columns.points.shape[0])
-        if self.parallel.tile_size is None and pairs * operator.entry_cost < FEWEST_PAIRS:
+        if self.parallel.tile_size is None and pairs * cost_of(operator) < FEWEST_PAIRS:
             return _here(operator, "too few samples to share out")
         spread = SpreadOperator(operator, self)
         if not self._checked and self.parallel.journal is not None:
@@ -189,6 +190,11 @@ class Run:
         return self.journal
 
 
+def cost_of(operator: Operator) -> float:
+    """An entry's time, relative to one of the compiled core's that is as fast as those of labels mostly are."""
+    return operator.entry_cost * max(1.0, operator.problem.multiply_adds / USUAL_ENTRY)
+
+
 def megabytes(size: int) -> str:
     """As in "1.25 MB"."""
     return f"{size / 1e6:.3g} MB"
@@ -251,7 +257,7 @@ class SpreadOperator:
     def block_sums(self, size: int) -> Array:
         n_blocks = len(self.problem.left.points) // size
         work = self._work("block_sums", {"size": size})
-        work = self.parallel.planned(replace(work, grid=runs(n_blocks, size, self.entry_cost)))
+        work = self.parallel.planned(replace(work, grid=runs(n_blocks, size, cost_of(self))))
         sums = BlockSums(n_blocks)
         self.parallel.reduced(work, self._given, sums)
         return sums.sums
@@ -286,6 +292,7 @@ class SpreadOperator:
             assert isinstance(work.grid, Grid)
             sums = Forms(work.grid, end - begin)
             self.parallel.reduced(work, self._given | {key: some}, sums)
+            assert sums.forms is not None
             found.append(sums.forms)
         return np.concatenate(found)
 
@@ -327,7 +334,7 @@ class SpreadOperator:
             block=cut.block,
             group=cut.group,
             apart=cut.apart,
-            entry_cost=self.entry_cost,
+            entry_cost=cost_of(self),
             threads=parallel.threads_of_task,
             tile_size=parallel.tile_size,
         )

@@ -134,7 +134,7 @@ def grid(
     apart : bool
         Whether the operator can hand over the sums of each pair of groups.
     entry_cost : float
-        An entry's time, relative to that of the compiled core.
+        An entry's time, relative to usual ones of the compiled core.
     threads : int
         Threads of a task: groups are what they share.
     tile_size : int, optional

@@ -124,6 +124,7 @@ class Forms:
     def __init__(self, grid: Grid, columns: int) -> None:
         self._step = grid.group if grid.apart else grid.size
         self._parts = np.zeros((*grid.groups, columns))
+        self.forms: np.ndarray | None = None  # in the end
 
     def add(self, tile: Tile, sums: Sums) -> None:
         a, b, values = tile.row // self._step, tile.column // self._step, sums["forms"]
@@ -131,17 +132,17 @@ class Forms:
         self._parts[a : a + values.shape[0], b : b + values.shape[1]] = twice * values
 
     def state(self) -> State:
-        return {"forms": self._parts}
+        return {"parts": self._parts} if self.forms is None else {"forms": self.forms}
 
     def restore(self, state: State) -> None:
-        self._parts[...] = state["forms"]
+        if "forms" in state:
+            self.forms = state["forms"]
+        else:
+            self._parts[...] = state["parts"]
 
     def finish(self) -> None:
-        """There is nothing to do."""
-
-    @property
-    def forms(self) -> np.ndarray:
-        return np.asarray(compensated(self._parts.reshape(-1, self._parts.shape[2])))
+        if self.forms is None:
+            self.forms = np.asarray(compensated(self._parts.reshape(-1, self._parts.shape[2])))
 
 
 class BlockSums:

@@ -21,12 +21,8 @@ class Serial(Parallel):
     ----------
     threads : int, optional
         Threads of a tile; by default as many as there are.
-    journal : str or path, optional
-        A file for finished tiles; see `kcalib.parallel.Parallel`.
-    tile_size : int, optional
-        Samples on a side of a tile.
-    gpu : bool
-        Compute tiles on GPUs where there are some; see `kcalib.parallel.Parallel`.
+    journal, tile_size, gpu : optional
+        See `kcalib.parallel.Parallel`.
 
     Examples
     --------

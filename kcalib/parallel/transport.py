@@ -34,7 +34,8 @@ class Parallel(ABC):
         A file for finished tiles. A call that was interrupted goes on from it, with any number of workers and any
         transport. It belongs to one call: data, options or a version of the library that are others are refused. Of
         products with vectors it has those that were made first, up to 256 MiB, or 64 columns of n numbers if that is
-        more. What is not shared out, less than about 4000 samples and problems on a line, leaves it empty.
+        more. What is not shared out, less than about 4000 samples (of distributions, whose pairs are slower, less) and
+        problems on a line, leaves it empty.
     tile_size : int, optional
         Samples on a side of a tile. By default tiles take a tenth of a second or more, and are at most 9800.
     gpu : bool
@@ -158,6 +159,12 @@ class TileError(RuntimeError):
     def __init__(self, tile: Tile, tiles: int, why: str) -> None:
         where = f"rows {tile.row} to {tile.row_end}, columns {tile.column} to {tile.column_end}"
         super().__init__(f"tile {tile.number} of {tiles} ({where}) {why}")
+
+
+def given_up(tile: Tile, tiles: int, error: BaseException) -> TileError:
+    """Of a tile that was tried as often as it is."""
+    why = f"failed {ATTEMPTS} times, the last time by {type(error).__name__}: {error}"
+    return TileError(tile, tiles, why)
 
 
 def counted(count: int, what: str) -> str:

@@ -19,7 +19,8 @@ from problems import softmax_problem
 
 import kcalib
 from kcalib._backend.random import Weights
-from kcalib.kernels import Exponential, Gaussian
+from kcalib.distributions import Mixture, Normal
+from kcalib.kernels import MMD, Exponential, Gaussian
 from kcalib.parallel import Executor, Processes, Serial, journal, operator, plan
 from kcalib.parallel.journal import Journal, JournalError
 from kcalib.parallel.operator import Run
@@ -510,6 +511,29 @@ def test_weights_are_made_by_workers():
 
     kcalib.calibration_test(y, p, method=kcalib.methods.Bootstrap(99), seed=1, parallel=Looking(tile_size=100))
     assert any(isinstance(getattr(value, "weights", None), Weights) for value in sent)
+
+
+def test_slow_pairs_are_shared_out_sooner_and_are_fewer_in_a_tile():
+    rng, plans = np.random.default_rng(0), []
+
+    class Looking(Serial):
+        def results(self, held, work, tiles, given, progress):
+            plans.append(work.grid)
+            return super().results(held, work, tiles, given, progress)
+
+    for n, parts in ((900, 1), (900, 8)):
+        members = [Normal(rng.normal(size=n), rng.uniform(0.5, 2, size=n)) for _ in range(parts)]
+        prediction = Mixture(np.full((n, parts), 1 / parts), members)
+        sample = rng.normal(size=n), prediction
+        options = {"kernel": Exponential(1.0, metric=MMD()), "full_output": True}
+        found = kcalib.skce(*sample, parallel=Looking(), **options)
+        assert found.value == kcalib.skce(*sample, **options).value
+        assert ("too few samples to share out" in found.operator_reason) == (parts == 1)
+    assert [found.n_tiles for found in plans] == [10]
+    sizes = [
+        plan.grid(50_000, 50_000, symmetric=True, block=96, group=96, entry_cost=cost).size for cost in (1.0, 100.0)
+    ]
+    assert 5 * sizes[1] < sizes[0]
 
 
 def test_arrays_on_a_gpu_are_refused():

@@ -27,7 +27,6 @@ from kcalib._pairs.statistics import Spread
 from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.few_errors import few_errors
-from kcalib.inference.calibration_test import entry_cost
 from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.certainty import Added
 from kcalib.inference.metrics.measured import (
@@ -137,7 +136,7 @@ def _by_features(
 ) -> _Summed | None:
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
     operator = _operators(together, options)[0]
-    work = data[0].n ** 2 / 2 * entry_cost(operator.problem)  # as `evaluate` asks, by the same limit
+    work = data[0].n ** 2 / 2 * operator.problem.multiply_adds  # as `evaluate` asks, by the same limit
     if options.operator is not None or options.parallel is not None or operator.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []

@@ -3,25 +3,25 @@
 The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
 the samples (`_sample_covariance`) or of the predictions (`_covariance_given_predictions`) -> the quadratic form
 that both give (`Whitening`) -> its rank among those of drawn labels (`_drawn_differences`), or the logarithm of its
-tail (`log_sf_f`, `log_sf_chi2`).
+tail (`kcalib.inference.log_tails`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import scipy
 
-from kcalib import _packing
+from kcalib import _native, _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
 from kcalib._backend.random import drawn_labels
+from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
@@ -31,6 +31,7 @@ from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
 from kcalib.inference import events
 from kcalib.inference.events import warn_if_few
+from kcalib.inference.log_tails import log_sf_chi2, log_sf_f
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
@@ -40,6 +41,7 @@ GIVEN_PREDICTIONS = ("draws", "conditional")
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
 DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
 DRAWS_AT_ONCE = 2**13
+LABELS_AT_ONCE, SUMS_AT_ONCE = 2**24, 2**20  # that are drawn, and of them
 # Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
 # rounding of the entries (float32: 1e-7 and up) times the root of that share.
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
@@ -47,9 +49,6 @@ CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which va
 
 TIE = 1e-6  # relative; draws without an error are the same but for rounding
 NULL_DRAWS = 2**40  # replicates from here on are null draws, those before make covariances
-
-SMALLEST_DIRECT = 1e-280  # tails below come from continued fractions
-MAX_TERMS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -415,6 +414,14 @@ def _(
     at_top = values[:, top]
     promised = at_top * xp.sum(improbable, axis=1)[None, :] - values @ (improbable @ members).T
     constant = xp.sum(kernel * promised, axis=1)
+    if arrays.is_host(p):
+        threads = operator.threads
+        at_once = max(1, min(LABELS_AT_ONCE // data.n, SUMS_AT_ONCE // len(values)))
+        changes = _Changes.of(kernel, values[:, of_class], likely)
+        batches = drawn_labels(p, count, seed, at_once=at_once, threads=threads)
+        return (
+            np.concatenate([constant[:, None] + changes.sums(labels, threads) for labels in batches], axis=1) / data.n
+        )
     found = []
     for labels in drawn_labels(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
         drawn = of_class[labels]
@@ -425,6 +432,28 @@ def _(
             sums = sums + values[:, group][:, None] * (kernel @ chosen)
         found.append(arrays.to_host(sums) / data.n)
     return np.concatenate(found, axis=1)
+
+
+class _Changes(NamedTuple):
+    """What labels other than the most probable ones change at the locations; on the host."""
+
+    kernel: np.ndarray  # (n, width), width a multiple of 8 that is at least J
+    values: np.ndarray  # (m, width)
+    likely: np.ndarray  # int32, (n,)
+    n_locations: int
+
+    @classmethod
+    def of(cls, kernel: np.ndarray, values: np.ndarray, likely: np.ndarray) -> _Changes:
+        """Of the kernel's values (J, n) and those of the classes (J, m)."""
+        n_locations = len(values)
+        rows, columns = (np.zeros((part.shape[1], -(-n_locations // 8) * 8)) for part in (kernel, values))
+        rows[:, :n_locations], columns[:, :n_locations] = kernel.T, values.T
+        return cls(rows, columns, likely.astype(np.int32), n_locations)
+
+    def sums(self, labels: np.ndarray, threads: int | None) -> np.ndarray:
+        """Of labels (n, draws): shape (J, draws)."""
+        with sweeping(threads) as sweep:
+            return _native.changed_sums(self.kernel, self.values, self.likely, labels, sweep)[:, : self.n_locations].T
 
 
 def _values_of_classes(locations: Classification, packed: Packed) -> tuple[np.ndarray, np.ndarray]:
@@ -447,51 +476,3 @@ def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, f
         statistic = (n - rank) / (rank * (n - 1)) * value
         return statistic, log_sf_f(statistic, rank, n - rank)
     return value, log_sf_chi2(value, rank)
-
-
-def log_sf_f(x: float, d1: float, d2: float) -> float:
-    """log P(F(d1, d2) > x), x >= 0, also where the probability underflows.
-
-    The tail is the regularised incomplete beta function I_w(d2/2, d1/2), w = d2 / (d2 + d1 x).
-    """
-    a, b, odds = d2 / 2, d1 / 2, d1 * x / d2
-    direct = float(scipy.special.fdtrc(d1, d2, x))
-    if direct > SMALLEST_DIRECT:
-        return math.log(direct)
-    w = 1 / (1 + odds)
-    prefactor = -a * math.log1p(odds) + b * math.log(odds * w) - math.log(a) - float(scipy.special.betaln(a, b))
-    return prefactor + math.log(_continued_fraction(lambda k: (1.0, _beta_coefficient(k, a, b, w))))
-
-
-def _beta_coefficient(k: int, a: float, b: float, w: float) -> float:
-    """Numerator k of the continued fraction of I_w(a, b) (DLMF 8.17.22)."""
-    if k == 0:
-        return 1.0
-    h = k // 2
-    if k % 2 == 0:
-        return h * (b - h) * w / ((a + 2 * h - 1) * (a + 2 * h))
-    return -(a + h) * (a + b + h) * w / ((a + 2 * h) * (a + 2 * h + 1))
-
-
-def log_sf_chi2(x: float, d: float) -> float:
-    """log P(chi2_d > x), x >= 0, also where the probability underflows."""
-    direct = float(scipy.special.chdtrc(d, x))
-    if direct > SMALLEST_DIRECT:
-        return math.log(direct)
-    a, y = d / 2, x / 2
-    fraction = _continued_fraction(lambda k: (y + 1 - a + 2 * k, k * (a - k) if k else 1.0))  # DLMF 8.9.2, even part
-    return a * math.log(y) - y - math.lgamma(a) + math.log(fraction)
-
-
-def _continued_fraction(term: Callable[[int], tuple[float, float]]) -> float:
-    """a_0 / (b_0 + a_1 / (b_1 + ...)) for term(k) = (b_k, a_k) by Lentz's method."""
-    b, a = term(0)
-    value, c, d = a / b, math.inf, 1 / b
-    for k in range(1, MAX_TERMS):
-        b, a = term(k)
-        d = 1 / (b + a * d)
-        c = b + a / c
-        value *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return value

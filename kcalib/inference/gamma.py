@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from kcalib._backend.options import check_choice
 from kcalib.inference import events
-from kcalib.inference.cme import log_sf_chi2
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import full_spectrum, leading_spectrum
+from kcalib.inference.log_tails import log_sf_chi2
 from kcalib.inference.quadratic import REFERENCES, AllPairs, NullLaw, degenerate
 from kcalib.inference.spectrum import N_EIGENVALUES, STORED_UP_TO
 from kcalib.inference.task import Task

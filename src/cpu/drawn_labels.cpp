@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "aligned.h"
+#include "clones.h"
 #include "feature_kernels.h"
 #include "team.h"
 
@@ -38,6 +39,12 @@ class DrawnRows {
   double totals_[TILE_ROWS], highest_[TILE_ROWS];
   unsigned likely_[TILE_ROWS];
 };
+
+// sums[j] += row[j] (values[j] - likely[j])
+KCALIB_CLONES void add_change(const double* row, const double* values, const double* likely, long width, double* sums) {
+  for (long j = 0; j < width; j += 8)
+    for (long l = j; l < j + 8; ++l) sums[l] += row[l] * (values[l] - likely[l]);
+}
 
 }  // namespace
 
@@ -81,6 +88,29 @@ void label_sums(const double* table, long n, long m, const int* labels, long n_d
       for (long d = 0; d < size; ++d) sums[d] += table[i * m + labels[i * n_draws + begin + d]];
     std::copy_n(sums, size, out + begin);
   }
+}
+
+bool changed_sums(const double* rows, long n, long width, const double* values, const int* likely, const int* labels,
+                  long n_draws, double* out, const Run& run) {
+  constexpr long PART = 1 << 13;  // rows, whose sums are merged in order
+  const long parts = (n + PART - 1) / PART, size = n_draws * width;
+  const int threads = team_size(run, parts, double(n) * double(size));
+  const AlignedBuffer<double> sums(parts * size);
+  Watch watch(run, parts);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long part = 0; part < parts; ++part) {
+    double* own = sums.get() + part * size;
+    std::fill_n(own, size, 0.0);
+    for (long i = part * PART; i < std::min(n, (part + 1) * PART) && !watch.stopped(); ++i)
+      for (long d = 0; d < n_draws; ++d)
+        if (const int label = labels[i * n_draws + d]; label != likely[i])
+          add_change(rows + i * width, values + label * width, values + likely[i] * width, width, own + d * width);
+    watch.task_done();
+  }
+  std::fill_n(out, size, 0.0);
+  for (long part = 0; part < parts; ++part)
+    for (long k = 0; k < size; ++k) out[k] += sums[part * size + k];
+  return !watch.stopped();
 }
 
 }  // namespace kcalib

@@ -15,4 +15,9 @@ bool draw_labels(const double* cumulative, long n, long m, Word key0, Word key1,
 void label_sums(const double* table, long n, long m, const int* labels, long n_draws, double* out,
                 const Run& run);
 
+// out[d * width + j] = sum_i rows[i * width + j] (values[label * width + j] - values[likely[i] * width + j]), the label
+// that of row i in draw d; width a multiple of 8. The same for any number of threads; false if `poll` stopped it.
+bool changed_sums(const double* rows, long n, long width, const double* values, const int* likely, const int* labels,
+                  long n_draws, double* out, const Run& run);
+
 }  // namespace kcalib

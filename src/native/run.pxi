@@ -57,6 +57,8 @@ cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
         const double*, long, long, unsigned long long, unsigned long long, unsigned long long, long, int*, const Run&,
     ) except +
     void c_label_sums "kcalib::label_sums"(const double*, long, long, const int*, long, double*, const Run&)
+    bint c_changed_sums "kcalib::changed_sums"(
+        const double*, long, long, const double*, const int*, const int*, long, double*, const Run&) except +
 
 
 cdef class Sweep:
@@ -160,6 +162,27 @@ def label_sums(const double[:, ::1] table, const int[:, ::1] labels, Sweep sweep
     with nogil:
         c_label_sums(
             &table[0, 0], table.shape[0], table.shape[1], &labels[0, 0], labels.shape[1], out_pointer, sweep.run)
+    return result
+
+
+def changed_sums(
+    const double[:, ::1] rows, const double[:, ::1] values, const int[::1] likely, const int[:, ::1] labels,
+    Sweep sweep not None,
+):
+    """sum_i rows[i] (values[labels[i, d]] - values[likely[i]]) of each draw d, shape (draws, columns); not empty.
+
+    A multiple of 8 columns; `labels` and `likely` are rows of `values`.
+    """
+    result = np.empty((labels.shape[1], rows.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef long n = rows.shape[0]
+    cdef long width = rows.shape[1]
+    cdef long n_draws = labels.shape[1]
+    cdef bint finished
+    with nogil:
+        finished = c_changed_sums(
+            &rows[0, 0], n, width, &values[0, 0], &likely[0], &labels[0, 0], n_draws, &out[0, 0], sweep.run)
+    sweep.raise_if_stopped(finished)
     return result
 
 

@@ -24,9 +24,11 @@ from problems import (
 )
 
 import kcalib
+from kcalib import _packing
+from kcalib._backend.random import drawn_labels
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference import cme
+from kcalib.inference import cme, log_tails
 from kcalib.inference.cme import CME
 from kcalib.kernels import Exponential
 
@@ -143,6 +145,29 @@ def test_threads_change_no_bit(threads):
         assert one == other
 
 
+@pytest.mark.parametrize(("n_locations", "rank"), [(3, None), (11, 2)])
+def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
+    """Of more samples than are summed at a time; the same bits for any number of threads."""
+    y, p = softmax_problem(9000, 4)
+    matrix = None if rank is None else psd_matrix(4, rank)
+    data = prepare(y, p)
+    places = cme.locations_for(data, n_locations, None, None, 0)
+    found = []
+    for threads in (1, 2):
+        options = PairOptions(Exponential(bandwidth=0.5), matrix, None, threads)
+        packed = _packing.pack_locations(data, places.data, options.kernel, matrix, threads=threads)
+        operator = options.operator_for(packed.problem)
+        found.append(cme._drawn_differences(data, places.data, packed, operator, 3, 1))
+    assert np.array_equal(*found)
+    at, chosen = places.data.probabilities, places.data.labels
+    kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
+    values = (np.eye(4) if matrix is None else matrix)[chosen]
+    (drawn,) = drawn_labels(p, 3, 1, at_once=3)
+    for labels, differences in zip(drawn.T, found[0].T, strict=True):
+        expected = np.mean(kernel * (values @ (np.eye(4)[labels] - p).T), axis=1)
+        assert differences == pytest.approx(expected, rel=0, abs=1e-14)
+
+
 def test_outcome_is_plain():
     y, p = softmax_problem(40, 3)
     result = run(np.array(["a", "b", "c"])[y], p, n_locations=3, seed=5)
@@ -161,7 +186,7 @@ def test_log_tail_of_f(d1, d2):
     for x in (1e-3, 0.5, 1.0, 3.0, 50.0, 1e4, 1e40, 1e250):
         w = mpmath.mpf(d2) / (d2 + mpmath.mpf(d1) * x)
         expected = mpmath.log(mpmath.betainc(mpmath.mpf(d2) / 2, mpmath.mpf(d1) / 2, 0, w, regularized=True))
-        assert cme.log_sf_f(x, d1, d2) == pytest.approx(float(expected), rel=1e-12, abs=1e-14)
+        assert log_tails.log_sf_f(x, d1, d2) == pytest.approx(float(expected), rel=1e-12, abs=1e-14)
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 10, 101])
@@ -169,7 +194,7 @@ def test_log_tail_of_chi2(d):
     mpmath.mp.dps = 40
     for x in (1e-3, 0.5, 5.0, 100.0, 1400.0, 1e4, 1e8):
         expected = mpmath.log(mpmath.gammainc(mpmath.mpf(d) / 2, mpmath.mpf(x) / 2, regularized=True))
-        assert cme.log_sf_chi2(x, d) == pytest.approx(float(expected), rel=1e-12, abs=1e-14)
+        assert log_tails.log_sf_chi2(x, d) == pytest.approx(float(expected), rel=1e-12, abs=1e-14)
 
 
 @pytest.mark.parametrize("reference", ["F", "chi2", "conditional"])

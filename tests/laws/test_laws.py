@@ -422,7 +422,8 @@ def test_pearson_curves_are_continuous_across_borders(skewness, kurtosis):
 def test_pearson_curves_far_into_the_tails():
     heavy, law = PearsonCurve(*(float(m) for m in stats.t(6).stats("mvsk"))), stats.t(6)
     assert heavy.logsf(1e40) - heavy.logsf(1e30) == pytest.approx(-60 * np.log(10), rel=1e-13)
-    np.testing.assert_allclose(heavy.isf([1e-15, 1e-200]), law.isf([1e-15, 1e-200]), rtol=1e-9)
+    # P(T > x) is 33.75 x^-6 in the far tail, of which SciPy 1.13 has another quantile.
+    np.testing.assert_allclose(heavy.isf([1e-15, 1e-200]), [law.isf(1e-15), 33.75e200 ** (1 / 6)], rtol=1e-9)
     exponential = PearsonCurve(1.0, 1.0, 2.0, 6.0)
     np.testing.assert_allclose(exponential.logsf([10.0, 1e5]), [-10.0, -1e5], rtol=1e-13)
     mirrored = PearsonCurve(-1.0, 1.0, -2.0, 6.0)

@@ -1,10 +1,11 @@
-"""Checks of options that are one number, one name or a seed; every public function has such."""
+"""Checks of options that are one number, one name or a seed, which every public function has; what a mistype meant."""
 
 from __future__ import annotations
 
 import math
 import operator
 import secrets
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -81,3 +82,14 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise OptionError(name, f"is {value!r}, expected one of {', '.join(map(repr, choices))}")
     return value
+
+
+def most_like(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was meant by one that is not known: the most like it, or one that it is a part of."""
+    import difflib  # after a mistype only
+
+    by_case = {one.casefold(): one for one in known}
+    folded = word.casefold()
+    found = difflib.get_close_matches(folded, by_case, n=1, cutoff=0.7)
+    found = found or [one for one in by_case if len(folded) > 2 and folded in one]
+    return by_case[found[0]] if found else None

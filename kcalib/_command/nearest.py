@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+
+from kcalib._backend.options import most_like
 
 MOST_FILES = 20_000  # of a folder that are looked at
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message: the known word that is most like this one; nothing if none is."""
-    by_case = {one.casefold(): one for one in known}
-    found = difflib.get_close_matches(word.casefold(), by_case, n=1, cutoff=0.7)
-    return f"; did you mean {by_case[found[0]]}?" if found else ""
+    found = most_like(word, known)
+    return "" if found is None else f"; did you mean {found}?"
 
 
 def nearest_file(name: str) -> str:

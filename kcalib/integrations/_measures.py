@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import kcalib
+from kcalib._backend.options import most_like
 
 
 @dataclass(frozen=True)
@@ -74,5 +74,5 @@ def measure_of_classes(name: Any) -> Measure:
 
 def meant(word: str, words: list[str]) -> str:
     """The word that was meant, as a part of a message."""
-    found = difflib.get_close_matches(word, words, n=1) or [one for one in words if word and word in one][:1]
-    return f", did you mean {found[0]!r}?" if found else ""
+    found = most_like(word, words)
+    return "" if found is None else f", did you mean {found!r}?"

@@ -1,16 +1,20 @@
 """Logistic regression of one event on a few features: what Platt scaling and beta calibration are.
 
 `logistic` finds the highest likelihood by Newton's method, with coefficients that may have to be at least 0.
+`LogisticEach` is what both recalibrators are: one such regression for each class.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from kcalib.recalibration._newton import Minimum, best_start, minimise
+from kcalib.recalibration._recalibrator import FLOOR, Given, OneVsRest, checked_flag
+from kcalib.recalibration._separation import warn_of_separation
 
 
 class Logistic(NamedTuple):
@@ -21,6 +25,45 @@ class Logistic(NamedTuple):
     n_iterations: int
     converged: bool
     separates: bool  # every target is on its side
+
+
+class LogisticEach(OneVsRest):
+    """A logistic regression for each class against all others; subclasses say on what."""
+
+    _takes_logarithms = True
+    _coefficients: ClassVar[tuple[str, ...]]  # what the fit calls them, in their order
+
+    def __init__(self, *, smoothing: bool = True, floor: float = FLOOR) -> None:
+        self.smoothing = smoothing
+        self.floor = floor
+
+    @abstractmethod
+    def _regression(self, given: Given, k: int, targets: np.ndarray) -> Logistic:
+        """That of a class."""
+
+    @abstractmethod
+    def _predictors(self, given: Given, columns: list[int]) -> np.ndarray:
+        """Log-odds that the regressions say, shape (n, columns)."""
+
+    def _check_parameters(self) -> None:
+        checked_flag("smoothing", self.smoothing)
+
+    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+        found = []
+        for k in columns:
+            targets = smoothed_targets(given.labels == k, given.weight, self.smoothing)
+            found.append(self._regression(given, k, targets))
+        if not self.smoothing:
+            warn_of_separation(self, [k for k, one in zip(columns, found, strict=True) if one.separates])
+        for i, name in enumerate(self._coefficients):
+            setattr(self, f"{name}_", np.array([one.coefficients[i] for one in found]))
+            setattr(self, f"{name}_standard_error_", np.array([one.standard_errors[i] for one in found]))
+        self.n_iterations_ = sum(one.n_iterations for one in found)
+        self.converged_ = all(one.converged for one in found)
+
+    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        predictors = self._predictors(given, columns)
+        return sigmoid(predictors), sigmoid(-predictors)
 
 
 def logistic(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib.recalibration._logistic import logistic, sigmoid, smoothed_targets
-from kcalib.recalibration._recalibrator import FLOOR, Given, OneVsRest, checked_flag
-from kcalib.recalibration._separation import warn_of_separation
+from kcalib.recalibration._logistic import Logistic, LogisticEach, logistic
+from kcalib.recalibration._recalibrator import Given
 
 __all__ = ["BetaCalibration"]
 
 
-class BetaCalibration(OneVsRest):
+class BetaCalibration(LogisticEach):
     r"""Beta calibration: the map that repairs predictions whose laws in the two classes are Beta distributions.
 
     .. math:: q = \sigma(a \log p - b \log(1 - p) + c), \quad a, b \ge 0,
@@ -72,32 +71,15 @@ class BetaCalibration(OneVsRest):
     True
     """
 
-    _takes_logarithms = True
+    _coefficients = ("a", "b", "c")
+    a_: np.ndarray
+    b_: np.ndarray
+    c_: np.ndarray
 
-    def __init__(self, *, smoothing: bool = True, floor: float = FLOOR) -> None:
-        self.smoothing = smoothing
-        self.floor = floor
+    def _regression(self, given: Given, k: int, targets: np.ndarray) -> Logistic:
+        features = np.stack([given.log_probabilities[:, k], -given.log_complements[:, k], np.ones(given.n)], axis=1)
+        return logistic(features, targets, given.weight, np.array([1.0, 1.0, 0.0]), not_negative=(0, 1))
 
-    def _check_parameters(self) -> None:
-        checked_flag("smoothing", self.smoothing)
-
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
-        found = []
-        for k in columns:
-            hits = given.labels == k
-            targets = smoothed_targets(hits, given.weight, self.smoothing)
-            features = np.stack([given.log_probabilities[:, k], -given.log_complements[:, k], np.ones(given.n)], axis=1)
-            found.append(logistic(features, targets, given.weight, np.array([1.0, 1.0, 0.0]), not_negative=(0, 1)))
-        if not self.smoothing:
-            warn_of_separation(self, [k for k, one in zip(columns, found, strict=True) if one.separates])
-        self.a_, self.b_, self.c_ = np.array([one.coefficients for one in found]).T
-        self.a_standard_error_, self.b_standard_error_, self.c_standard_error_ = np.array(
-            [one.standard_errors for one in found]
-        ).T
-        self.n_iterations_ = sum(one.n_iterations for one in found)
-        self.converged_ = all(one.converged for one in found)
-
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _predictors(self, given: Given, columns: list[int]) -> np.ndarray:
         logs, complements = given.log_probabilities[:, columns], given.log_complements[:, columns]
-        predictors = self.a_ * logs - self.b_ * complements + self.c_
-        return sigmoid(predictors), sigmoid(-predictors)
+        return self.a_ * logs - self.b_ * complements + self.c_

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib.recalibration._logistic import Logistic, logistic, sigmoid, smoothed_targets
-from kcalib.recalibration._recalibrator import FLOOR, Given, OneVsRest, checked_flag
-from kcalib.recalibration._separation import warn_of_separation
+from kcalib.recalibration._logistic import Logistic, LogisticEach, logistic
+from kcalib.recalibration._recalibrator import Given
 
 __all__ = ["PlattScaling"]
 
 
-class PlattScaling(OneVsRest):
+class PlattScaling(LogisticEach):
     r"""Platt scaling: logistic regression of the label on the log-odds that were predicted for it.
 
     .. math:: q = \sigma(a s + b), \quad s = \log \frac{p}{1 - p} ,
@@ -81,32 +80,16 @@ class PlattScaling(OneVsRest):
     True
     """
 
-    _takes_logarithms = True
+    _coefficients = ("slope", "intercept")
+    slope_: np.ndarray
+    intercept_: np.ndarray
 
-    def __init__(self, *, smoothing: bool = True, floor: float = FLOOR) -> None:
-        self.smoothing = smoothing
-        self.floor = floor
+    def _regression(self, given: Given, k: int, targets: np.ndarray) -> Logistic:
+        return _line(log_odds(given, k), targets, given.weight)
 
-    def _check_parameters(self) -> None:
-        checked_flag("smoothing", self.smoothing)
-
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
-        found = []
-        for k in columns:
-            hits = given.labels == k
-            targets = smoothed_targets(hits, given.weight, self.smoothing)
-            found.append(_line(log_odds(given, k), targets, given.weight))
-        if not self.smoothing:
-            warn_of_separation(self, [k for k, one in zip(columns, found, strict=True) if one.separates])
-        self.slope_, self.intercept_ = np.array([one.coefficients for one in found]).T
-        self.slope_standard_error_, self.intercept_standard_error_ = np.array([one.standard_errors for one in found]).T
-        self.n_iterations_ = sum(one.n_iterations for one in found)
-        self.converged_ = all(one.converged for one in found)
-
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _predictors(self, given: Given, columns: list[int]) -> np.ndarray:
         odds = np.stack([log_odds(given, k) for k in columns], axis=1)
-        predictors = self.slope_ * odds + self.intercept_
-        return sigmoid(predictors), sigmoid(-predictors)
+        return self.slope_ * odds + self.intercept_
 
 
 def _line(odds: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> Logistic:

@@ -115,7 +115,9 @@ def speedup(quick: bool) -> Iterator[Row]:
 def calls(quick: bool) -> Iterator[Row]:
     """What a call costs besides its work"""
     yield Row("skce of 10 samples, microseconds", 1e6 * bench_skce.seconds_of_ten_samples(), 100)
-    yield Row("import kcalib after NumPy and SciPy, seconds", bench_import.seconds_of_import(3 if quick else 9), 0.25)
+    processes = 3 if quick else 9
+    for name, call in {"import kcalib": "", "import kcalib and a first call": bench_import.FIRST_CALL}.items():
+        yield Row(f"{name} after NumPy and SciPy, seconds", bench_import.seconds_of_import(call, processes), 0.25)
 
 
 def forms(quick: bool) -> Iterator[Row]:

@@ -9,7 +9,7 @@
     bench_median      the exact median of all distances beside a sweep of the SKCE
     bench_tests       tests of calibration: each method, beside plain NumPy, memory; comparison, UCME, laws
     bench_transport   distances between predicted distributions; shortest paths beside linear programmes
-    bench_import      `import kcalib` in a fresh interpreter
+    bench_import      `import kcalib` in a fresh interpreter, and the first call after it
     bench_command     `kcalib demo` in a fresh process
 
 `asv_benches/table.py` prints what most of them measure as one table.

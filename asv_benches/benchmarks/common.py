@@ -7,6 +7,8 @@ and OpenMP start none), and its CPU time is read, which other processes disturb 
 threads wall time is.
 """
 
+import contextlib
+import importlib
 import inspect
 import time
 from functools import cache
@@ -59,6 +61,9 @@ def require(*names):
     for name in names:
         value = kcalib
         for part in name.split("."):
+            if not hasattr(value, part) and hasattr(value, "__path__"):  # a room that nobody has asked for
+                with contextlib.suppress(ModuleNotFoundError):
+                    importlib.import_module(f"{value.__name__}.{part}")
             if not hasattr(value, part):
                 raise NotImplementedError(f"kcalib.{name} is not in kcalib {kcalib.__version__}")
             value = getattr(value, part)

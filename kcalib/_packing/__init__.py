@@ -4,7 +4,8 @@ The only room that knows both user objects (kernels, target kernels) and `PairPr
 data share, `labels` and `forecasts` each kind's own way; of predicted distributions `prediction_points` has what the
 kernel on predictions sees, `target_factors` what the marks say, `target_features` finite features of target kernels.
 `features` has random features of class labels' kernels, `forecast_features` those of predicted distributions, whose
-marks are in `target_marks`, with expectations by `characteristic`. `variance` has the law of H under calibration.
+marks are in `target_marks`, with expectations by `characteristic`; those of counts in states are along
+`quantile_paths`. `variance` has the law of H under calibration.
 """
 
 from kcalib._packing.forecast_features import ForecastFeatures

@@ -164,6 +164,11 @@ def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def term_shares(terms: Sequence[Term], count: int, random: np.random.Generator) -> list[tuple[int, float]]:
+    """The same of terms without inner products."""
+    return _shares([term.coefficient for term in terms], [count] * len(terms), count, random)
+
+
 def _shares(
     sizes: Sequence[float], limits: Sequence[int], count: int, random: np.random.Generator
 ) -> list[tuple[int, float]]:

@@ -75,6 +75,30 @@ def frequencies(factor: Factor, domain: Domain, count: int, random: np.random.Ge
     return directions * radii[:, None]
 
 
+def scales(factor: Factor, count: int, random: np.random.Generator) -> np.ndarray:
+    """Lengths r with E exp(-r^2 d^2 / 2) the factor of the distance d, shape (count,): its law as a mixture.
+
+    Raises
+    ------
+    ValueError
+        If the factor is none of Euclidean distances, or not known to be positive definite in every dimension.
+    """
+    profile = factor.profile
+    if factor.metric != "euclidean" or PROFILES[profile].positive_definite != "EVERYWHERE":
+        raise ValueError(without_features(factor))
+    log_scale, numbers = math.log(factor.scale), stratified(count, 3, random)
+    if profile in SMOOTHNESS:  # over a chi with 2 nu degrees of freedom
+        logs = log_scale - (math.log(2) + _log_gamma(SMOOTHNESS[profile], numbers[:, 0])) / 2
+    elif profile == "gaussian":
+        logs = np.full(count, (log_scale + math.log(2)) / 2)
+    elif profile == "rational_quadratic":
+        logs = (log_scale + math.log(2) + _log_gamma(factor.a, numbers[:, 0])) / 2
+    else:
+        logs = log_scale + _log_mixing(factor, numbers[:, 0])
+        logs = logs + (math.log(2) + _log_stable(factor.a / 2, numbers[:, 1], numbers[:, 2])) / 2
+    return np.exp(np.minimum(logs, math.log(LARGEST_FREQUENCY)))
+
+
 def without_features(factor: Factor) -> str:
     """What to say of a factor that is not known to be the mean of features."""
     name = {"table": "a table of distances", "identity": "a bare distance"}

@@ -64,8 +64,7 @@ class Counts(Density, Quantiles):
 
         Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2; it is
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
-        of the tails beyond 1/256. `wasserstein_distance`, and kernels of samples in memory, take finite sums; states of
-        samples in batches take these points.
+        of the tails beyond 1/256. `wasserstein_distance`, and kernels on predictions, take finite sums.
         """
         p = brought((np.arange(CELLS) + 0.5) / CELLS, self._array())
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(CELLS))

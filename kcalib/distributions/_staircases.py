@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
@@ -41,18 +43,29 @@ def window_of(*predictions: Counts) -> Window | None:
     """The window of all predictions together; None where it is so long that tables are no way."""
     largest, below, above = 0.0, 0.0, 0.0
     for counts in predictions:
-        mean = counts._shapes()[0]
-        xp, rows = arrays.namespace(mean), arrays.namespace(mean).arange(counts.n)
-        ends = [counts._guess(xp.full(mean.shape, z), rows) for z in (-NORMAL_QUANTILE, NORMAL_QUANTILE)]
-        low = smallest(lambda k, at, one=counts: one._lower(k, at) > NOTHING, ends[0])  # type: ignore[misc]
-        high = smallest(lambda k, at, one=counts: one._upper(k, at) <= NOTHING, ends[1])  # type: ignore[misc]
-        centre = xp.round(mean[:, 0])
+        low, centre, high = _ends(counts)
         largest = max(largest, float(high.max()))
         below, above = max(below, float((centre - low).max())), max(above, float((high - centre).max()))
     if largest <= FEW:
         return Window(False, 0, max(int(largest), 1))
     found = Window(True, int(below), max(int(above), FEW + 1 - int(below)))  # the length says which of both it is
     return found if found.length <= MOST else None
+
+
+def is_long(counts: Counts) -> np.ndarray:
+    """Which predictions have more than half of `MOST` counts on a side of the mean: all others have one window."""
+    low, centre, high = map(arrays.to_host, _ends(counts))
+    return np.asarray((centre - low > MOST // 2) | (high - centre > MOST // 2))
+
+
+def _ends(counts: Counts) -> tuple[Array, Array, Array]:
+    """The first count and the last one that matter, and the rounded mean between these."""
+    mean = counts._shapes()[0]
+    xp, rows = arrays.namespace(mean), arrays.namespace(mean).arange(counts.n)
+    ends = [counts._guess(xp.full(mean.shape, z), rows) for z in (-NORMAL_QUANTILE, NORMAL_QUANTILE)]
+    low = smallest(lambda k, at: counts._lower(k, at) > NOTHING, ends[0])
+    high = smallest(lambda k, at: counts._upper(k, at) <= NOTHING, ends[1])
+    return low, xp.round(mean[:, 0]), high
 
 
 def staircases_of(counts: Counts, window: Window) -> Array:

@@ -13,6 +13,7 @@ from kcalib._packing.features import check_columns, drawn_map
 from kcalib._packing.forecasts import chosen, open_metrics, resolve
 from kcalib._packing.packed import Medians
 from kcalib._packing.prediction_points import PredictionPoints
+from kcalib._packing.quantile_paths import QuantilePaths, has_paths
 from kcalib._packing.target_marks import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
@@ -182,7 +183,17 @@ class ForecastOptions(SharedOptions):
         """That of the kernel, whose bandwidths are known."""
         assert self.kernel is not None
         points = PredictionPoints.of_rows(self.family.row, self.kernel)
+        paths = self.paths(points)
+        if paths is not None:
+            return paths.map
         return drawn_map(points.terms(self.kernel), spanning(points.values.shape[1]), self.n_columns, self.seed)
+
+    def paths(self, points: PredictionPoints) -> QuantilePaths | None:
+        """What predictions of counts are integrated along; None of others, whose points are vectors."""
+        if not has_paths(self.family.row, points.space):
+            return None
+        assert self.kernel is not None
+        return QuantilePaths(points.terms(self.kernel), self.n_columns, self.seed)
 
     def target_map(self, n_columns: int) -> tuple[FeatureMap, np.ndarray]:
         """That of the target kernel beside so many columns, and frequencies of targets."""

@@ -44,9 +44,11 @@ class DistributionResults(KernelResults):
         totals = self.totals
         packed = pack(totals.sample, totals.kernel, totals.target_kernel, threads=self.threads)
         points = PredictionPoints.of_rows(totals.sample.prediction, totals.kernel)
-        packed = replace(packed, distances=points.route)
-        vectors = Vectors(points.values, points.terms(totals.kernel))
-        marks = totals.machine.marks(totals.sample.prediction)
+        machine = totals.machine
+        route = points.route if machine.paths is None else "2-Wasserstein, of all quantiles, along random paths"
+        packed = replace(packed, distances=route)
+        vectors = Vectors(machine.points(totals.sample.prediction), points.terms(totals.kernel))
+        marks = machine.marks(totals.sample.prediction)
         return ForecastFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads, vectors, marks)
 
     def by_mark_groups(self, squares: np.ndarray) -> list[np.ndarray]:

@@ -24,6 +24,7 @@ from kcalib._packing.prediction_points import PredictionPoints, points_in
 from kcalib._packing.target_marks import RandomMarks, RandomTile, closed_marks
 from kcalib._pairs.feature_sums import mark_sums
 from kcalib.distributions import Distribution
+from kcalib.distributions._counts import Counts
 from kcalib.streaming._forecast_options import ForecastOptions
 from kcalib.streaming._forecast_scores import ForecastScores, scores_of_block
 from kcalib.streaming._rows import Rows
@@ -119,8 +120,9 @@ class ForecastMachine:
         self.options, self.threads = options, threads
         self.family = options.family
         assert options.kernel is not None
-        self.space = PredictionPoints.of_rows(self.family.row, options.kernel).space
-        found = options.map()
+        points = PredictionPoints.of_rows(self.family.row, options.kernel)
+        self.space, self.paths = points.space, options.paths(points)
+        found = options.map() if self.paths is None else self.paths.map
         self.feature_unit = power_of_two(largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
         self.target_map, self.frequencies = options.target_map(found.n_columns)
@@ -171,7 +173,7 @@ class ForecastMachine:
         options, prediction = self.options, self.family.distribution(rows.predictions)
         data = Forecasts(rows.targets, prediction, None)
         scores = scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
-        points = points_in(self.space, prediction)
+        points = self.points(prediction)
         tile = self.marks(prediction).tile(slice(None))
         assert isinstance(tile, RandomTile)
         marks = tile.marks(rows.targets) * (rows.weights / self.mark_unit)[:, None]
@@ -206,8 +208,28 @@ class ForecastMachine:
             squares = np.array([np.sum(one * one) for one in marks])
             yield slice(draws.start, draws.stop), np.moveaxis(sums, 1, 0), squares
 
+    def points(self, prediction: Distribution) -> np.ndarray:
+        """What the map sees of some predictions."""
+        if self.paths is None:
+            return np.asarray(points_in(self.space, prediction))
+        assert isinstance(prediction, Counts)
+        return self.paths.of(prediction)
+
     def _summed(self, points: np.ndarray, marks: np.ndarray) -> np.ndarray:
-        return np.asarray(mark_sums(self.map, points, marks, threads=1)[0])
+        if self.paths is None:
+            return np.asarray(mark_sums(self.map, points, marks, threads=1)[0])
+        # Frequencies see their own entries: those of a group at a time.
+        parts = []
+        for group in range(self.map.n_groups):
+            own = self.map.groups == group
+            part = replace(
+                self.map, frequencies=self.map.frequencies[np.ix_(own, own)], amplitudes=self.map.amplitudes[own],
+                projections=self.map.projections[:, own][:, :, own], offsets=self.map.offsets[:, own],
+                groups=np.zeros(int(own.sum()), dtype=np.int64),
+            )  # fmt: skip
+            sums = mark_sums(part, np.ascontiguousarray(points[:, own]), marks, threads=1)[0]
+            parts.append(np.reshape(sums, (2, -1, marks.shape[1])))
+        return np.concatenate(parts, axis=1).reshape(self.map.n_columns, -1)
 
     def marks(self, prediction: Distribution) -> RandomMarks:
         """Of some predictions. The centre of phases is 0: it must be that of all states."""

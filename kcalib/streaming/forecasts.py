@@ -51,8 +51,7 @@ class ForecastState(ForecastResults, ModelState):
         On predictions, as in `kcalib.skce`: with Wasserstein distances, the default, or of parameters. One of
         parameters has to be given for ``MultivariateNormal``. A bandwidth that is not given is the median distance of
         the first 2000 rows, which are held until then, and their standard deviation if these are identical (1 for
-        metric="mmd"); states that are merged have one kernel: see `kernel` below. Wasserstein distances of counts are
-        those of 128 quantiles.
+        metric="mmd"); states that are merged have one kernel: see `kernel` below.
     target_kernel : optional
         On targets, as in `kcalib.skce`, without ``Draws``. A bandwidth that is not given is the median distance of one
         draw from each of the first 2000 predictions.
@@ -88,6 +87,11 @@ class ForecastState(ForecastResults, ModelState):
     blocks are added exactly, whatever the units of the targets; a log score may be infinite, as in memory. Coverage of
     intervals and the quantile calibration error are those of all samples: PIT values are counted up to each of the
     levels that they are of.
+
+    Features of Wasserstein distances of counts integrate all quantiles along random paths, in time O(columns) a count
+    that matters, some 17 standard deviations of these. Their mean over seeds is the kernel of the exact distances, to
+    1e-4 in the worst case. Of distributions with more than 2048 counts on a side of the mean it is one quantile in each
+    of 1024 cells. The tables of paths take 43 KB for each frequency, of which there is one for two columns.
 
     Phases of features are products of frequencies and values: where targets are a million bandwidths from 0, they have
     ten digits. Subtract a constant from targets and predictions then.

@@ -196,7 +196,7 @@ def literal(state, prediction, y):
         ],
         axis=1,
     )
-    points = prediction.wasserstein_points()
+    points = machine.points(prediction)  # of counts these are tested by themselves
     angles = points @ machine.map.frequencies.T
     a = machine.map.amplitudes * machine.feature_unit
     phi = np.concatenate([a * np.cos(angles), a * np.sin(angles)], axis=1)

@@ -38,17 +38,18 @@ class TaskSums {
     std::fill_n(rows(), 4 * group_, 0.0);
   }
   // Where a block's sums go.
-  BlockSums of_block(bool columns, bool second) {
+  BlockSums of_block(bool second) {
     if (!group_) return {nullptr, nullptr, second, 0, 0};
     std::fill_n(of_rows(), 2 * block_, 0.0);
-    return {of_rows(), columns ? of_rows() + block_ : nullptr, second, 0, 0};
+    return {of_rows(), of_rows() + block_, second, 0, 0};
   }
   // Adds them, for the block's rows and columns in their groups.
   void add(const Run& run, const BlockSums& sums, double times, long row, long column) {
     total.add(times * sums.total);
     squares.add(times * sums.squares);
-    if (sums.rows) run.table->add_compensated(sums.rows, block_, rows() + row, rows() + group_ + row);
-    if (sums.columns) run.table->add_compensated(sums.columns, block_, columns_ + column, columns_ + group_ + column);
+    if (!sums.rows) return;
+    run.table->add_compensated(sums.rows, block_, rows() + row, rows() + group_ + row);
+    run.table->add_compensated(sums.columns, block_, columns_ + column, columns_ + group_ + column);
   }
   void write_rows(long n, double* out) const { write(rows(), n, out); }
   void write_columns(long n, double* out) const { write(columns_, n, out); }
@@ -93,9 +94,9 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
       [&](long, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs(i, j);
         TaskSums& own = *sums[thread_number()];
-        BlockSums found = own.of_block(!pairs.on_diagonal, squares);
+        BlockSums found = own.of_block(squares);
         blocks.tile.sums(pairs, found);
-        own.add(run, found, symmetric && !pairs.on_diagonal ? 2 : 1, pairs.row_begin % blocks.group, pairs.column_begin % blocks.group);
+        own.add(run, found, symmetric ? 2 : 1, pairs.row_begin % blocks.group, pairs.column_begin % blocks.group);
       },
       [&](long task, auto rows, auto columns) {
         const TaskSums& own = *sums[thread_number()];
@@ -256,17 +257,16 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
     const long begin = task / strips * size, end = begin + size;
     const long row_begin = begin + task % strips * step, row_end = std::min(end, row_begin + step);
     tile.pack(problem.left, row_begin, row_end, rows);
-    BlockSums diagonal{}, others{};
+    BlockSums sums{};
     for (long j = row_begin; j < end && !watch.stopped(); j += step) {
       const long j_end = std::min(end, j + step);
       const bool on_diagonal = j == row_begin;
       T* columns = on_diagonal ? rows : rows + packed_size;
       if (!on_diagonal) tile.pack(problem.right, j, j_end, columns);
-      tile.sums({&problem.program, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal},
-                on_diagonal ? diagonal : others);
+      tile.sums({&problem.program, &problem.left, row_begin, row_end, rows, &problem.right, j, j_end, columns, on_diagonal}, sums);
       watch.task_done();
     }
-    parts[task] = diagonal.total + 2 * others.total;
+    parts[task] = 2 * sums.total;
   }
 
   if (watch.stopped()) return false;

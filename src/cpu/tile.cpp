@@ -36,10 +36,22 @@ template <class T> void own_products(const Mixtures& m, const Side<T>& side, lon
   }
 }
 
+// Zeros for all but pairs i < j of a register tile whose first row is `below` rows below its first column.
+template <class V> __attribute__((noinline)) void keep_above(long below, V* tile) {
+  Bits<V> lanes;
+  for (int l = 0; l < LANES<V>; ++l) lanes[l] = l;
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) {
+      const long last = below + r - v * LANES<V>;  // lanes up to it are no such pairs
+      if (last >= 0) tile[r * VECTORS + v] = lanes <= typename Lane<Real<V>>::bits(last) ? V{} : tile[r * VECTORS + v];
+    }
+}
+
 // Shows `visitor` every entry of the block, a row of a register tile at a time:
 //   start_panel();  row(r, i, j, h) with h[VECTORS] = H[i + r][j...] for r < ROWS;  end_tile(i);  end_panel(j).
 // Columns outside, rows inside: a panel stays in cache. Rows beyond the block's last
-// (up to ROWS - 1) and columns beyond its last are shown as zeros.
+// (up to ROWS - 1) and columns beyond its last are shown as zeros. On the diagonal, tiles without a pair i < j are not
+// shown, and other pairs are zeros.
 template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPairs<T>& block, Visitor& visitor) {
   using V = Pack<T>;
   const Side<T>&left = *block.left, &right = *block.right;
@@ -54,6 +66,8 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: not of vectors without labels
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
+    const long rows_here = block.on_diagonal && j + WIDTH<T> - 1 < rows ? j + WIDTH<T> - 1 : rows;
+    const long groups_here = (rows_here + ROWS - 1) / ROWS;
     visitor.start_panel();
     long column_labels[VECTORS] = {}, common_label = -1, first = 0;
     T least_mark_norm{};
@@ -71,16 +85,16 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
         const T* part = panel.marks + first * WIDTH<T>;
-        const Prefetch prefetch(part + part_size, part_size * long(sizeof(T)), n_groups);
-        for (long g = 0; g < n_groups; ++g) {
+        const Prefetch prefetch(part + part_size, part_size * long(sizeof(T)), groups_here);
+        for (long g = 0; g < groups_here; ++g) {
           prefetch.step(g);
           accumulate<Product, V>(panel_rows(groups[g].marks, first), part, FEATURES_AT_ONCE, storing(targets[g]),
                                  first ? targets[g] : nullptr);
         }
       }
     }
-    const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), n_groups);
-    for (long i = 0; i < rows; i += ROWS) {
+    const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), groups_here);
+    for (long i = 0; i < rows_here; i += ROWS) {
       const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
                                  block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
       Quantities<V> quantities(tile);
@@ -98,10 +112,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       }
       kernel_values<V>(program.kernel, quantities, kernel);
       if (block.on_diagonal)
-        for (int r = 0; r < ROWS; ++r) {
-          const long d = tile.row + r - tile.column;
-          if (d >= 0 && d < WIDTH<T>) kernel[r * VECTORS + d / LANES<V>][d % LANES<V>] = T(0);
-        }
+        keep_above<V>(i - j, kernel);
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {
         V h[VECTORS];
         for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);

@@ -50,7 +50,7 @@ template <class T> struct BlockOfPairs {
   const Side<T>* right;
   long column_begin, column_end;
   const T* packed_columns;
-  bool on_diagonal;         // of a symmetric problem: pairs of a sample with itself are left out
+  bool on_diagonal;         // of a symmetric problem: pairs i < j alone
 };
 
 // What is wanted of a block's entries, all added to what is there. Sums run over register tiles

@@ -6,6 +6,7 @@ function is the SciPy or NumPy call that it stands for, to the bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+
+ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
 
 
 def cholesky(matrix: Array) -> Array:
@@ -50,6 +53,19 @@ def solve_triangular(root: Array, right: Array, *, transposed: bool = False, low
     return cupyx.scipy.linalg.solve_triangular(root, right, trans=int(transposed), lower=lower)
 
 
+def solve_triangular_rows(root: Array, right: Array) -> Array:
+    """root^-1 right of a small lower root and long rows; on the host a few rows at a time, by one thread of BLAS."""
+    if not arrays.is_host(right):
+        return solve_triangular(root, right)
+    out = np.array(right, order="C")
+    for begin in range(0, len(root), FEW_ROWS):
+        rows = slice(begin, begin + FEW_ROWS)
+        if begin:
+            out[rows] -= combined(out[:begin].T, root[rows, :begin].T).T
+        out[rows] = solve_triangular(root[rows, rows], out[rows])
+    return out
+
+
 def cholesky_solve(root: Array, right: Array) -> Array:
     """(L L^T)^-1 right, of the root L that `cholesky` returns."""
     if arrays.is_host(root):
@@ -76,6 +92,36 @@ def add_to_diagonal(matrix: Array, value: float) -> None:
     """matrix + value I, in its place."""
     i = arrays.namespace(matrix).arange(len(matrix))
     matrix[i, i] += value
+
+
+def inner_products(left: Array, right: Array) -> Array:
+    """left^T right of two matrices with many rows, on the host in strips that one thread of BLAS multiplies.
+
+    More threads than one take longer to wake, and to fall asleep, than such products take, and the sweeps between these
+    find the processors busy.
+    """
+    if not arrays.is_host(left):
+        return left.T @ right
+    total = np.zeros((left.shape[1], right.shape[1]))
+    for rows in _strips(len(left), left.shape[1] * right.shape[1]):
+        total += left[rows].T @ right[rows]
+    return total
+
+
+def combined(left: Array, matrix: Array) -> Array:
+    """left @ matrix of a matrix with many rows and a small one, likewise."""
+    if not arrays.is_host(left):
+        return left @ matrix
+    out = np.empty((len(left), matrix.shape[1]))
+    for rows in _strips(len(left), left.shape[1] * matrix.shape[1]):
+        np.matmul(left[rows], matrix, out=out[rows])
+    return out
+
+
+def _strips(n: int, products: int) -> Iterator[slice]:
+    """Of rows, with so many products in each."""
+    step = max(1, ONE_THREAD // max(1, products))
+    return (slice(begin, begin + step) for begin in range(0, n, step))
 
 
 def row_products(left: Array, right: Array) -> Array:

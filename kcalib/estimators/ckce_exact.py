@@ -66,7 +66,7 @@ def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
         raise ValueError(
             f"{error} (n times `regularization` is the shift, {system.shift:.3g}: a larger one helps in any case)"
         ) from None
-    value, size, _ = certificate.of(solution.values, verdict)
+    value, size, *_ = certificate.of(solution.values, verdict)
     value = max(value, 0.0) if system.is_definite else value
     bound: float | None = size
     kind = "certificate"

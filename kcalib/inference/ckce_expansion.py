@@ -220,6 +220,6 @@ def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
 def _by_solver(matrix: KernelMatrix, residuals: Array, shift: float, seed: int) -> _Smoothed:
     certificate = Certificate(matrix, residuals, shift, VALUE_TOLERANCES["float64"])
     solution, verdict = solved(matrix, residuals, shift, AutomaticSolver(seed=seed), judge=certificate)
-    value, bound, _ = certificate.of(solution.values, verdict)
+    value, bound, *_ = certificate.of(solution.values, verdict)
     second, _ = solved(matrix, solution.values, shift, AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed))
     return _Smoothed(solution.values, solution.values - shift * second.values, value, bound)

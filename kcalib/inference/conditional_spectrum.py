@@ -35,6 +35,9 @@ from kcalib.inference.eigenvalues import BLOCK_SIZE, LINE_BLOCK_SIZE, Hidden, of
 from kcalib.inference.task import Task
 
 MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
+VECTORS_BLOCK_SIZE = (
+    8  # columns of a product that has as many vectors as classes for each; with 4 p-values are off by 1 %
+)
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
@@ -121,7 +124,7 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
         matrix.reshape(n, roots.size, n, roots.size)[...] *= kernel[:, None, :, None]
         return matrix
 
-    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
+    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE if roots.size == 1 else VECTORS_BLOCK_SIZE
     squares = task.null_moments.squares / (n - 1) ** 2
     return Hidden(size, n - 1.0, squares, product, stored, own, width, threads)
 

@@ -124,7 +124,7 @@ class Spectrum(ByEigenvalues):
 
     Notes
     -----
-    Time: 4 to 11 passes over the pairs, O(n^2 m) each with 16 products (for binary problems with exponential and
+    Time: 4 to 11 passes over the pairs, O(n^2 m) each with 8 or 16 products (for binary problems with exponential and
     Matern kernels O(n log n)), memory O(16 n m). All eigenvalues, n m of m > 2 classes given the predictions, n
     otherwise: time cubic in their number, memory 16 bytes times its square. Nothing is random: targets are drawn with
     a fixed seed, which `null_law` names. In the far tail the law of few rare events is not that of normal variables:

@@ -266,6 +266,7 @@ class _Answer:
     """The verdict of a user's `accept`."""
 
     accepted: bool
+    needed: float = 0.0
 
 
 def _judge(accept: Callable[[Array, Array], bool], right_sides: Any) -> Judge:

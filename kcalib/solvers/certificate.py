@@ -26,6 +26,7 @@ class Certified(NamedTuple):
     value: float
     bound: float
     accepted: bool
+    needed: float = 0.0  # share of the residual that would be good enough, about
 
 
 class Certificate:
@@ -65,7 +66,8 @@ class Certificate:
         rounding = self._of_residual(norm)
         # E - s Z - R is K Z with the errors of R.
         bound = self._bound(value, norm, (1 + KNOWN) * size) + (rounding + KNOWN * size) * norm
-        return Certified(value, bound, bound <= self.aim(value) or size <= rounding)
+        aim = self.aim(value)
+        return Certified(value, bound, bound <= aim or size <= rounding, min(1.0, aim / bound) if bound > 0 else 0.0)
 
     def aim(self, value: float) -> float:
         """The largest error that is good enough."""

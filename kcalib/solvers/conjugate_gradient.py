@@ -7,7 +7,9 @@ method of Ji and Li (2017), whose directions are an orthonormal basis, short of 
 
 Products may be made in float32. Each leaves an error in the recurrence of the residual; these are added up, and before
 they count the residual is computed anew, in float64 (reliable updates: Sleijpen and van der Vorst 1996), while the
-directions go on. What is returned is a residual of float64 products. Called by `_solve`.
+directions go on. What is returned is a residual of float64 products, but for 1 % of what is asked for. By themselves
+("auto") the last products are in float32, when what is left of the residual is so small that their errors cannot count
+(inexact Krylov methods: Simoncini and Szyld 2003); some rows of each are checked. Called by `_solve`.
 
 Arrays of n rows stay where they are, in host memory or on a GPU, and so does the preconditioner. Matrices of the size
 of a block, whose factors choose directions and lengths, are the host's unless they are large.
@@ -42,6 +44,7 @@ PRODUCT_ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, r
 KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
 # By which the residual must fall between two renewals, or else: the iteration ends, float64 takes over.
 GAIN = {"float64": 0.5, "float32": 1e-4}
+CHECKED_ROWS, CHECK_SAFETY = 16, 4  # rows of a float32 product that are computed anew; for those that are not
 STALLED = 100  # iterations in which the residual finds no new minimum
 DEPENDENT = 1e-7  # length of a direction without what others have of it
 INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
@@ -72,8 +75,8 @@ class ConjugateGradient(Seeded, Solver):
         all of K but a small part of s.
     products : {"auto", "float64", "float32"}
         Arithmetic of the products with K. In "float32" the residual is computed anew in float64 whenever rounding
-        would count, so that the solution is as exact; the more iterations. "auto": float64, which with the
-        preconditioner was faster wherever it was measured.
+        would count, so that the solution is as exact; the more iterations. "auto": float64, and float32 for last
+        products whose errors do not count.
     max_iterations : int
         Iterations after which the best solution so far is returned, at least 1.
     seed : int, optional
@@ -116,9 +119,8 @@ class ConjugateGradient(Seeded, Solver):
         what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
         system.check_memory(memory, what, "pass a smaller rank=, or fewer right sides at a time")
         preconditioner = self._preconditioner(system, most)
-        products = "float64" if self.products == "auto" else self.products
         rule = system.stopping_rule(self.tol)
-        task = _Task(system.operator, system.shift, preconditioner, rule, products, self.max_iterations)
+        task = _Task(system.operator, system.shift, preconditioner, rule, self.products, self.max_iterations)
         found = _by_groups(task, system.right_sides, c if system.judge is not None else columns_at_once(n))
         return Solved(
             found.values,
@@ -147,7 +149,7 @@ class Preconditioner:
     """(F F^T + shift I)^{-1} = (I - F (shift I + F^T F)^{-1} F^T) / shift."""
 
     factor: Array  # F, shape (n, rank)
-    root: Array  # of shift I + F^T F = L L^T, lower
+    inverse: Array  # (shift I + F^T F)^{-1}
     shift: float
 
     @classmethod
@@ -155,15 +157,16 @@ class Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
         gram = factor.T @ factor
         linalg.add_to_diagonal(gram, shift)
-        return cls(factor, linalg.cholesky(gram), shift)
+        identity = arrays.namespace(gram).eye(len(gram))
+        return cls(factor, linalg.cholesky_solve(linalg.cholesky(gram), arrays.beside(identity, gram)), shift)
 
     @property
     def rank(self) -> int:
         return self.factor.shape[1]
 
     def __call__(self, vectors: Array) -> Array:
-        inner = linalg.cholesky_solve(self.root, self.factor.T @ vectors)
-        return (vectors - self.factor @ inner) / self.shift
+        inner = linalg.combined(self.inverse, linalg.inner_products(self.factor, vectors))
+        return (vectors - linalg.combined(self.factor, inner)) / self.shift
 
 
 def automatic_rank(n: int) -> int:
@@ -231,7 +234,8 @@ class _Iteration:
     def __init__(self, task: _Task, right_sides: Array) -> None:
         xp = arrays.namespace(right_sides)
         self.task = task
-        self.products = task.products
+        self.products = "float64" if task.products == "auto" else task.products
+        self.may_round = task.products == "auto"  # products whose errors do not count
         self.right_sides = right_sides
         self.scales = linalg.column_norms(right_sides)
         self.values = xp.zeros_like(right_sides)
@@ -246,7 +250,7 @@ class _Iteration:
         # The best of those whose residual was computed anew.
         self.best = _Iterate(self.values, self.residuals, 0, False, self.verdict)
         self.best_relative = math.inf
-        self.last_relative = math.inf if task.products == "float64" else self.relative  # when last computed anew
+        self.last_relative = math.inf if self.products == "float64" else self.relative  # when last computed anew
 
     def run(self) -> _Iterate:
         while not (self.good and self._noise() <= KNOWN):
@@ -273,33 +277,63 @@ class _Iteration:
         news = self.task.preconditioned(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
-            lengths = _solved_block(curvature, images.T @ news)
-            news = news - directions @ arrays.beside(lengths, news)
+            lengths = _solved_block(curvature, linalg.inner_products(images, news))
+            news = news - linalg.combined(directions, arrays.beside(lengths, news))
         return _orthonormal(news)
 
     def _step(self, directions: Array) -> None:
         dtype = self.products
-        images = self.task.product(directions, dtype)
-        matrix = _small(directions.T @ images)
+        images, rounding = self._images(directions)
+        matrix = _small(linalg.inner_products(directions, images))
         curvature = self._curvature(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
             images = self.task.product(directions)
-            matrix = _small(directions.T @ images)
+            matrix = _small(linalg.inner_products(directions, images))
             curvature = self._curvature(matrix)
         self.iterations += 1
         if curvature is None:
             self._forget()
             self.history += STALLED * self.history[-1:]
             return
-        lengths = _solved_block(curvature, directions.T @ self.residuals)
+        lengths = _solved_block(curvature, linalg.inner_products(directions, self.residuals))
         steps = arrays.beside(lengths, directions)
-        self.values += directions @ steps
-        self.residuals -= images @ steps
+        self.values += linalg.combined(directions, steps)
+        self.residuals -= linalg.combined(images, steps)
         self.largest = max(self.largest, _spectral_norm(matrix))
-        self.errors += PRODUCT_ROUNDING[dtype] * self.largest * linalg.column_norms(lengths)
+        rounding = max(rounding, PRODUCT_ROUNDING[dtype] * self.largest)
+        self.errors += rounding * linalg.column_norms(lengths)
         self.last = directions, images, curvature
         self._assess()
+
+    def _images(self, directions: Array) -> tuple[Array, float]:
+        """(K + s I) P, and the size of its error where that was measured."""
+        task = self.task
+        # The residual will fall by as much as it just did, about, and lengths are at most its own over the shift.
+        expected = self.history[-1] ** 2 / self.history[-2] if len(self.history) > 1 else math.inf
+        if self.may_round and expected <= self._aim():
+            allowed = KNOWN / 2 * expected - largest_ratio(self.errors, self.scales)
+            lengths = self.relative / task.shift
+            if PRODUCT_ROUNDING["float32"] * self.largest * lengths <= allowed:
+                images = task.product(directions, "float32")
+                error = self._error(directions, images)
+                if error * lengths <= allowed:
+                    return images, error
+                self.may_round = False
+        return task.product(directions, self.products), 0.0
+
+    def _aim(self) -> float:
+        """The relative residual that is good enough, about; 0 where nobody says."""
+        needed = 0.0 if self.verdict is None else self.verdict.needed
+        return max(self.task.rule.tol or 0.0, self.relative * needed)
+
+    def _error(self, directions: Array, images: Array) -> float:
+        """The size of the error of a product, about, from some of its rows."""
+        n = len(directions)
+        rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(np.int64))
+        at = arrays.like(rows, directions)
+        exact = self.task.operator.tile(rows, slice(0, n)) @ directions + self.task.shift * directions[at]
+        return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
     def _curvature(self, matrix: Array) -> Array | None:
         """Cholesky root of P^T (K + s I) P; None where rounding hides that it is positive."""
@@ -357,11 +391,11 @@ def _orthonormal(vectors: Array) -> Array | None:
         if len(some) == 0:
             return None
         vectors = vectors[:, arrays.like(some, vectors)] / arrays.like(sizes[some], vectors)
-        found, rotation = _eigh(_small(vectors.T @ vectors))
+        found, rotation = _eigh(_small(linalg.inner_products(vectors, vectors)))
         values = arrays.to_host(found)
         kept = np.flatnonzero(values > threshold**2 * values[-1])
         rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
-        vectors = vectors @ arrays.beside(rotation, vectors)
+        vectors = linalg.combined(vectors, arrays.beside(rotation, vectors))
     return vectors
 
 

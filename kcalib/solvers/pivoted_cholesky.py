@@ -166,8 +166,8 @@ def partial_cholesky(
         rows = arrays.like(new, own)
         columns = operator.tile(new, slice(0, operator.n)).T
         if count:
-            columns = columns - known @ known[rows].T
-        columns = linalg.solve_triangular(arrays.like(root, own), columns.T).T
+            columns = columns - linalg.combined(known, known[rows].T)
+        columns = linalg.solve_triangular_rows(arrays.like(root, own), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
         rest -= linalg.row_products(columns, columns)

@@ -31,6 +31,10 @@ class Verdict(Protocol):
     def accepted(self) -> bool:
         """Whether the solution is good enough."""
 
+    @property
+    def needed(self) -> float:
+        """About the share of the residual that would be good enough; 0 where that is not known."""
+
 
 Judge = Callable[[Array, Array], Verdict]  # of Z and the residual R = B - (K + s I) Z, neither of which it may change
 

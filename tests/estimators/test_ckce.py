@@ -202,7 +202,7 @@ def test_certificate_bounds_the_error_of_any_solution():
                 z = exact + size * np.linalg.norm(exact) * rng.normal(size=(n, m)) / n
                 certificate = Certificate(matrix, right, shift, tol=1e-8)
                 residual = right - shift * z - k @ z
-                for value, bound, _ in (certificate.anew(z), certificate.of(z, certificate(z, residual))):
+                for value, bound, *_ in (certificate.anew(z), certificate.of(z, certificate(z, residual))):
                     assert abs(value - expected) <= bound
                     assert size < 1e-10 or bound > 1e-12 * value
 

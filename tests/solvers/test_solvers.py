@@ -21,6 +21,7 @@ from kcalib._backend import arrays
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Nystrom
 from kcalib.solvers import ConvergenceWarning, kernel_operator, pivoted_cholesky, solve
+from kcalib.solvers._solve import solved
 
 EQUATION_8 = Linear() + Gaussian(bandwidth=0.4)
 METHODS = {
@@ -231,6 +232,47 @@ def test_products_are_counted():
     operator.products = 0
     found = solve(operator, b, 10.0, method=ConjugateGradient(products="float32"))
     assert found.iterations < operator.products <= found.iterations + 5
+
+
+class Rounded:
+    """A dense matrix that remembers the precisions of its products; those in float32 are off by `error`."""
+
+    def __init__(self, matrix, error):
+        self.matrix, self.error, self.n, self.asked = matrix, error, len(matrix), []
+
+    def matmul(self, vectors, dtype="float64"):
+        self.asked.append(dtype)
+        found = self.matrix @ vectors
+        if dtype == "float32":
+            found += self.error * np.random.default_rng(len(self.asked)).normal(size=found.shape)
+        return found
+
+    def tile(self, rows, columns):
+        return self.matrix[rows][:, columns]
+
+    def diagonal(self):
+        return np.diagonal(self.matrix)
+
+
+@pytest.mark.parametrize(("error", "single"), [(1e-10, True), (1e-2, False)])
+@pytest.mark.parametrize("by_judge", [False, True])
+def test_last_products_are_in_float32_where_their_errors_do_not_count(error, single, by_judge):
+    """The residual that is returned is right to 1 % of what was asked for; bad products are found, and made anew."""
+    from kcalib.solvers.certificate import Certificate
+
+    p, b = residuals(900, 5)
+    operator = Rounded(dense(EQUATION_8, p), error)
+    if by_judge:
+        judge = Certificate(operator, b, 30.0, 1e-8)
+        found, _ = solved(operator, b, 30.0, ConjugateGradient(rank=60, seed=1), judge=judge)
+    else:
+        found = solve(operator, b, 30.0, method=ConjugateGradient(rank=60, seed=1, tol=1e-8))
+    assert found.converged and operator.asked[0] == "float64"
+    singles = operator.asked.count("float32")
+    assert singles == 1
+    residual = b - (operator.matrix @ found.values + 30.0 * found.values)
+    assert np.linalg.norm(residual) == pytest.approx(found.residual, rel=0.02)
+    assert len(operator.asked) == found.iterations + (not single)
 
 
 def test_a_block_needs_fewer_products_than_a_column():

@@ -2,7 +2,7 @@
 // Included by tile.cpp and mixture_kernels.cpp, once per instruction set.
 //
 // `Quantities` has squared(metric) for metrics whose squares are at hand, distance(metric) for the others, and dot():
-// arrays of TILE packs.
+// arrays of TILE packs. It is bounded() where it knows that all squared distances are between 2^-100 and about 2.
 #pragma once
 
 #include "kcalib/profiles.h"
@@ -13,11 +13,50 @@ namespace {
 
 KCALIB_FN bool is_squared(int metric) { return metric == EUCLIDEAN || metric == MMD; }
 
+// Whether the formula is exp_minus(r), of which `Decay` is a shorter way.
+constexpr bool same_text(const char* a, const char* b) {
+  for (; *a && *a == *b; ++a, ++b) {}
+  return *a == *b;
+}
+#define KCALIB_DECAY(name, argument, at_0, slope, definite, formula) \
+  || (PROFILE == Profile::name && same_text(#formula, "exp_minus(r)"))
+template <Profile PROFILE> constexpr bool IS_DECAY = false KCALIB_PROFILES(KCALIB_DECAY);
+#undef KCALIB_DECAY
+
+// Below this scale the decay of `positive_root` at 0 is 1.
+constexpr double ROOTS_DECAY = 0x1p30;
+// Packs whose chains of instructions are interleaved: loaded before any is stored, which the compiler cannot know to be
+// elsewhere. More than wait in the processor's window of one after the other.
+constexpr int AT_ONCE = PACK_BYTES == 64 ? 8 : 4;
+
+// exp(-scale d) of distances d, of which squares are given if ROOT is true. BOUNDED: they are neither tiny, nor is
+// scale d beyond exp's range.
+template <bool ROOT, bool BOUNDED, class V> KCALIB_FN void decays(const V* d, Real<V> scale, V* out) {
+  const Decay<V> decay(scale);
+#pragma GCC unroll 1
+  for (int first = 0; first < TILE; first += AT_ONCE) {
+    V x[AT_ONCE];
+#pragma GCC unroll 8
+    for (int i = 0; i < AT_ONCE; ++i)
+      x[i] = decay.template of<!BOUNDED>(ROOT ? positive_root<!BOUNDED>(d[first + i]) : d[first + i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < AT_ONCE; ++i) out[first + i] = x[i];
+  }
+}
+
 // The profile of distances, or squared distances, in the factor's metric.
 template <Profile PROFILE, class V, class Quantities>
 KCALIB_FN void profile_values(const Factor& factor, Quantities& quantities, V* out) {
   using F = Formula<PROFILE>;
   using R = Real<V>;
+  if constexpr (IS_DECAY<PROFILE>)
+    if (is_squared(factor.metric) && factor.scale < ROOTS_DECAY) {
+      const V* d2 = quantities.squared(factor.metric);
+      // Distances up to 2 and squares up to 2, of points whose sums are 1 but for much more than rounding.
+      if (quantities.bounded() && R(2.25) * R(factor.scale) < -Constants<R>::exp_low)
+        return decays<!F::of_square, true>(d2, R(factor.scale), out);
+      return decays<!F::of_square, false>(d2, R(factor.scale), out);
+    }
   const R scale = R(factor.scale), a = R(factor.a), b = R(factor.b);
   if (!is_squared(factor.metric)) {
     const V* d = quantities.distance(factor.metric);

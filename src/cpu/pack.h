@@ -79,21 +79,19 @@ template <class V> KCALIB_FN V load(const Real<V>* p) {
 }
 template <class V> KCALIB_FN void store(Real<V>* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// Square root of x >= 0, to within one ulp; with AVX-512 it is 0 for x < 2^-1000 (float: 2^-120).
-KCALIB_FN DoublePack square_root(DoublePack x) {
+// Square root of x, at least the root of `smallest` (2^-1000, float: 2^-120, where it is not one instruction), to within
+// one ulp: what profiles take that are 1 near 0.
+//
+// With AVX-512, where vsqrtpd costs more than an exp, g = x r with r from vrsqrt14 and e = 1 - g r, |e| < 2^-13: then
+// g (1 - e)^(-1/2) as a series to e^3, its e^4 in the coefficient of e^2 (float: a Newton step). The floor keeps
+// 0 * inf = NaN away; it is not needed of x that are no less.
+template <bool FLOOR = true> KCALIB_FN DoublePack positive_root(DoublePack x) {
 #if defined(__AVX512F__)
-  // vsqrtpd costs more than an exp here: start from vrsqrt14pd (2^-14) and take a Goldschmidt
-  // step (2^-27) and a Newton correction (2^-55). The floor keeps 0 * inf = NaN away.
-  const DoublePack floored = at_least(x, 0x1p-1000);
-  DoublePack h = DoublePack(_mm512_maskz_rsqrt14_pd(0xff, __m512d(floored)));
-  DoublePack g = floored * h;
-  h = 0.5 * h;
-  DoublePack e = 0.5 - g * h;
-  g = g * e + g;
-  h = h * e + h;
-  e = floored - g * g;
-  g = e * h + g;
-  return x < 0x1p-1000 ? DoublePack{} : g;
+  const DoublePack floored = FLOOR ? at_least(x, 0x1p-1000) : x;
+  const DoublePack r = DoublePack(_mm512_maskz_rsqrt14_pd(0xff, __m512d(floored)));
+  const DoublePack g = floored * r;
+  const DoublePack e = 1.0 - g * r;
+  return (g * e) * ((e * 0.3125 + (0.375 + 0x1.18p-28)) * e + 0.5) + g;
 #elif defined(__AVX2__)
   return DoublePack(_mm256_sqrt_pd(__m256d(x)));
 #elif defined(__x86_64__)
@@ -105,15 +103,14 @@ KCALIB_FN DoublePack square_root(DoublePack x) {
 #endif
 }
 
-KCALIB_FN FloatPack square_root(FloatPack x) {
+template <bool FLOOR = true> KCALIB_FN FloatPack positive_root(FloatPack x) {
 #if defined(__AVX512F__)
-  const FloatPack floored = at_least(x, 0x1p-120f);
+  const FloatPack floored = FLOOR ? at_least(x, 0x1p-120f) : x;
   FloatPack h = FloatPack(_mm512_maskz_rsqrt14_ps(0xffff, __m512(floored)));
-  FloatPack g = floored * h;
+  const FloatPack g = floored * h;
   h = 0.5f * h;
   const FloatPack e = floored - g * g;
-  g = e * h + g;
-  return x < 0x1p-120f ? FloatPack{} : g;
+  return e * h + g;
 #elif defined(__AVX2__)
   return FloatPack(_mm256_sqrt_ps(__m256(x)));
 #elif defined(__x86_64__)
@@ -122,6 +119,16 @@ KCALIB_FN FloatPack square_root(FloatPack x) {
   FloatPack y;
   for (int i = 0; i < LANES<FloatPack>; ++i) y[i] = __builtin_sqrtf(x[i]);
   return y;
+#endif
+}
+
+// Square root of x >= 0, to within one ulp; with AVX-512 it is 0 for x < 2^-1000 (float: 2^-120).
+template <class V> KCALIB_FN V square_root(V x) {
+#if defined(__AVX512F__)
+  constexpr Real<V> smallest = sizeof(Real<V>) == 8 ? Real<V>(0x1p-1000) : Real<V>(0x1p-120f);
+  return x < smallest ? V{} : positive_root(x);
+#else
+  return positive_root(x);
 #endif
 }
 
@@ -156,6 +163,110 @@ KCALIB_FN FloatPack reciprocal(FloatPack x) {
 }
 #else
 template <class V> KCALIB_FN V reciprocal(V x) { return Real<V>(1) / x; }
+#endif
+
+// Exponentials as 2^((n + r) / STEPS), integer n and |r| <= 1/2: `power_of_two` has 2^(n / STEPS) of shifted =
+// n + Constants::round, and `power_minus_one_over` the minimax polynomial of (2^(r / STEPS) - 1) / r, to 7e-18 / |r|
+// (float: 2e-9).
+#if defined(__AVX512F__)
+// A table in two registers (float: one). n = 16 k + j, shifted to 4 bits below the exponent, adds k to the exponent and j
+// below it: the table's bits of 2^(j / 16) are without the latter.
+constexpr int STEPS = 16;
+alignas(64) constexpr long long POWERS[STEPS] = {
+    0x3ff0000000000000, 0x3fefb5586cf9890f, 0x3fef72b83c7d517b, 0x3fef387a6e756238, 0x3fef06fe0a31b715, 0x3feedea64c123422,
+    0x3feebfdad5362a27, 0x3feeab07dd485429, 0x3feea09e667f3bcd, 0x3feea11473eb0187, 0x3feeace5422aa0db, 0x3feec49182a3f090,
+    0x3feee89f995ad3ad, 0x3fef199bdd85529c, 0x3fef5818dcfba487, 0x3fefa4afa2a490da};
+alignas(64) constexpr int SINGLE_POWERS[STEPS] = {
+    0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+    0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
+KCALIB_FN DoublePack power_of_two(DoublePack shifted) {
+  const __m512i low = _mm512_load_si512(POWERS), high = _mm512_load_si512(POWERS + 8);
+  return from_bits<DoublePack>(LongPack(_mm512_permutex2var_epi64(low, __m512i(shifted), high)) + (to_bits(shifted) << 48));
+}
+KCALIB_FN FloatPack power_of_two(FloatPack shifted) {
+  const __m512i table = _mm512_load_si512(SINGLE_POWERS);
+  return from_bits<FloatPack>(IntPack(_mm512_maskz_permutexvar_epi32(0xffff, __m512i(shifted), table)) + (to_bits(shifted) << 19));
+}
+template <class V> KCALIB_FN V power_minus_one_over(V r) {
+  V q;
+  if constexpr (sizeof(Real<V>) == 8) {
+    q = splat<V>(0x1.430a690dc076cp-37);
+    q = q * r + 0x1.5d89be4c1925dp-30;
+    q = q * r + 0x1.3b2ab6fadd5aep-23;
+    q = q * r + 0x1.c6b08d6e8a383p-17;
+    q = q * r + 0x1.ebfbdff82c597p-11;
+    q = q * r + 0x1.62e42fefa39fdp-5;
+  } else {
+    q = splat<V>(1.3551257325161714e-05f);
+    q = q * r + 0.0009384151780977845f;
+    q = q * r + 0.043321698904037476f;
+  }
+  return q;
+}
+#else
+constexpr int STEPS = 1;
+template <class V> KCALIB_FN V power_of_two(V shifted) { return times_power_of_two(splat<V>(Real<V>(1)), shifted); }
+template <class V> KCALIB_FN V power_minus_one_over(V r) {
+  V q;
+  if constexpr (sizeof(Real<V>) == 8) {
+    q = splat<V>(0x1.ea182972068e8p-32);
+    q = q * r + 0x1.e61caa8604d33p-28;
+    q = q * r + 0x1.b524cdfe81a2ep-24;
+    q = q * r + 0x1.62bfc6cb63c38p-20;
+    q = q * r + 0x1.ffcbfc7c3d5dap-17;
+    q = q * r + 0x1.4309130f30187p-13;
+    q = q * r + 0x1.5d87fe78a0e50p-10;
+    q = q * r + 0x1.3b2ab6fb9ff52p-7;
+    q = q * r + 0x1.c6b08d704a0d7p-5;
+    q = q * r + 0x1.ebfbdff82c5a5p-3;
+    q = q * r + 0x1.62e42fefa39efp-1;
+  } else {
+    q = splat<V>(0.0001547415304230526f);
+    q = q * r + 0.0013400351162999868f;
+    q = q * r + 0.009618012234568596f;
+    q = q * r + 0.055503275245428085f;
+    q = q * r + 0.24022650718688965f;
+    q = q * r + 0.6931471824645996f;
+  }
+  return q;
+}
+#endif
+template <class V> KCALIB_FN V exp2_reduced(V r, V shifted) {
+  if constexpr (STEPS == 1) return times_power_of_two(power_minus_one_over(r) * r + Real<V>(1), shifted);
+  const V power = power_of_two(shifted);
+  return (power * r) * power_minus_one_over(r) + power;
+}
+
+// exp(-scale x) for scale x >= -709 (float: -88), clamped to 708 (87) unless CLAMP is false, for what is no more. Its
+// relative error is a unit in the last place and that of scale x.
+template <class V> class Decay {
+  using R = Real<V>;
+  using C = Constants<R>;
+
+ public:
+  KCALIB_FN explicit Decay(R scale) : rate_(scale * (STEPS * C::inverse_ln2)), most_(-C::exp_low / scale) {}
+  template <bool CLAMP> KCALIB_FN V of(V x) const {
+    if constexpr (CLAMP) x = at_most(x, most_);
+    const V shifted = C::round - x * rate_;
+    const V n = shifted - C::round;
+    return exp2_reduced(-(x * rate_) - n, shifted);
+  }
+
+ private:
+  const R rate_, most_;
+};
+
+#if defined(__AVX512F__)
+template <class V> KCALIB_FN V exp_minus_by_table(V x) {
+  using C = Constants<Real<V>>;
+  constexpr Real<V> rest = sizeof(Real<V>) == 8 ? Real<V>(0x1.777d0ffda0d24p-52) : Real<V>(3.0815409e-07f);  // of 16 / ln 2
+  x = at_most(x, -C::exp_low);
+  const V shifted = C::round - x * (STEPS * C::inverse_ln2);
+  const V n = shifted - C::round;
+  return exp2_reduced(-(x * (STEPS * C::inverse_ln2)) - n - x * rest, shifted);
+}
+template <> KCALIB_FN DoublePack exp_minus(DoublePack x) { return exp_minus_by_table(x); }
+template <> KCALIB_FN FloatPack exp_minus(FloatPack x) { return exp_minus_by_table(x); }
 #endif
 
 template <class V> KCALIB_FN V higher(V x, V y) { return x > y ? x : y; }

@@ -77,6 +77,9 @@ template <class V> class Quantities {
 
   const V* distance(int metric) { return metric == TABLE ? table() : cityblock(); }
 
+  // Between NEAR_OTHERS and 2: of predictions with other labels, which are probabilities.
+  bool bounded() const { return bounded_; }
+
   const V* squared(int metric) {
     if (have_squared_) return squared_;
     have_squared_ = true;
@@ -130,7 +133,8 @@ template <class V> class Quantities {
           nearest = lower(d2, nearest);
         }
       }
-      if (__builtin_expect(any(nearest < R(NEAR_OTHERS)), 0)) repair();
+      bounded_ = !any(nearest < R(NEAR_OTHERS));
+      if (__builtin_expect(!bounded_, 0)) repair();
       return;
     }
     V near{};  // below 0: some pair of a label is near
@@ -323,7 +327,7 @@ template <class V> class Quantities {
   }
 
   const RegisterTile<V>& tile_;
-  bool have_dot_ = false, have_squared_ = false, have_distance_ = false;
+  bool have_dot_ = false, have_squared_ = false, have_distance_ = false, bounded_ = false;
   V dot_[TILE], squared_[TILE], distance_[TILE];
 };
 

@@ -98,7 +98,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
                                  block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
       Quantities<V> quantities(tile);
-      V* target = targets[i / ROWS];
+      V* target = targets[first ? i / ROWS : 0];  // one that stays in L1, if there is no part of the product yet
       prefetch.step(i / ROWS);
       if (residual) {
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,

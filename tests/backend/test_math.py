@@ -227,3 +227,50 @@ def test_composed_profiles_lose_what_their_formula_loses(name, shape, dtype, lev
         t = np.array(t, dtype=float)[inside]
     # 1.5 ulp of exp; of t: 1.5 epsilon of power or log1p, for the latter 0.5 of the square and of the product.
     assert (errors <= 1.5 + 2 * (1.5 if name == "gamma_exponential" else 2.5) * t).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["exponential", "gaussian"])
+def test_decays_of_euclidean_distances(name, dtype, level):
+    """exp(-s d) to 1.5 ulp and what roundings of s, of its product with 1 / ln 2 and, by a root, of d make of s d."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([[0.0], rng.uniform(0, 10, 400), 10.0 ** rng.uniform(-12, 0, 100)]).astype(dtype)
+    points = np.concatenate(([0], x)).astype(dtype)[:, None]
+    for scale in (1e-12, 0.3, 7.0, 50.0, 2.0**29, 2.0**80):
+        factor = Factor(name, "euclidean", scale)
+        operator = OpenMPOperator(
+            PairProblem(Side(points, np.ones_like(points)), None, (Term(1.0, (factor,)),)), level=level
+        )
+        found = operator.tile(slice(0, 1), slice(1, None))[0]
+        assert (
+            found[0] == 1 and (found >= np.exp(1.01 * range_of_exp(dtype)[0])).all()
+        )  # of equal points; never denormal
+        with mpmath.workdps(40):
+            t = [scale * mpmath.mpf(float(v)) ** (1 if name == "exponential" else 2) for v in x]
+            inside = np.array(t, dtype=float) < -range_of_exp(dtype)[0]
+            exact = [mpmath.exp(-v) for v, keep in zip(t, inside, strict=True) if keep]
+            errors = ulps(found[inside].astype(dtype), exact, dtype)
+            t = np.array(t, dtype=float)[inside]
+        assert (errors <= 1.5 + 2 * 3 * t).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["exponential", "gaussian"])
+@pytest.mark.parametrize("scale", [2.0, 310.0, 320.0, 1e4])
+def test_decays_between_predictions_of_sorted_labels(scale, name, level):
+    """Tiles of other labels know bounds of their distances, up to scales that could leave the range of exp."""
+    rng, n, m = np.random.default_rng(1), 120, 40
+    labels = np.repeat([3, 17], n // 2)
+    p = rng.dirichlet(np.full(m, 0.02), n)
+    e = (labels[:, None] == np.arange(m)) - p
+    terms = (Term(1.0, (Factor(name, "euclidean", scale),)),)
+    found = OpenMPOperator(PairProblem(Side(p, e, labels), None, terms), level=level).tile(slice(None), slice(None))
+    d = np.sqrt(((p[:, None] - p[None]) ** 2).sum(axis=2))
+    x = scale * (d if name == "exponential" else d * d)
+    off = ~np.eye(n, dtype=bool)
+    norms = np.linalg.norm(e, axis=1)
+    error = np.abs(found - np.exp(-np.minimum(x, 708)) * (e @ e.T)) / (
+        np.exp(-np.minimum(x, 708)) * norms[:, None] * norms
+    )
+    assert error[off].max() < 1e-12 * max(1, scale / 100)

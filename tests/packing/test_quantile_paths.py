@@ -67,7 +67,7 @@ def test_variances_are_squared_distances(which):
             lambda d: 2 * np.exp(-(d**2) / 2 - d / 2) + np.exp(-d / 3),
         ),
     ],
-    ids=str,
+    ids=lambda given: None if callable(given) else type(given).__name__,
 )
 def test_features_have_the_kernel_for_their_mean(kernel, value):
     counts, others, _ = PAIRS["moderate"]

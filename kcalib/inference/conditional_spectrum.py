@@ -35,9 +35,7 @@ from kcalib.inference.eigenvalues import BLOCK_SIZE, LINE_BLOCK_SIZE, Hidden, of
 from kcalib.inference.task import Task
 
 MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
-VECTORS_BLOCK_SIZE = (
-    8  # columns of a product that has as many vectors as classes for each; with 4 p-values are off by 1 %
-)
+VECTORS_BLOCK_SIZE = 8  # where each takes as many products as there are classes; with 4 p-values are off by 1 %
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"

@@ -110,6 +110,7 @@ def test_models_have_their_own_histories(releases, capsys):
 
 def test_forecasts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
     rng = np.random.default_rng(0)
     mean = rng.normal(size=200)
     np.savez("f.npz", y=mean + rng.normal(size=200), mean=mean, std=np.ones(200))

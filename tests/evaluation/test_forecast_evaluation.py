@@ -189,7 +189,10 @@ def test_json_has_the_numbers_of_the_library(capsys, request, fixture):
     assert main(["evaluate", path, "--json", *OPTIONS]) == 0
     (entry,) = load_json(capsys)["models"]
     assert (entry.pop("model"), entry.pop("file")) == (fixture, path)
-    expected = dataclasses.asdict(kcalib.evaluate(data["y"], prediction, **QUICK))
+    evaluation = kcalib.evaluate(data["y"], prediction, **QUICK)
+    interval = evaluation.test.confidence_interval(1 - evaluation.level)._asdict()
+    assert entry.pop("confidence_interval") == pytest.approx(interval, rel=1e-12)
+    expected = dataclasses.asdict(evaluation)
     assert without_times(entry) == without_times(expected)
 
 

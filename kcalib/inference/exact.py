@@ -156,8 +156,10 @@ def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarr
 def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
     """Many draws of labels at a time."""
     p = _without_subnormal(arrays.where_computed(data.probabilities))
-    by_labels, rank = _by_labels(task, data), _root(task, data.m).shape[1]
-    at_once = max(1, LABELS_BYTES // (8 * task.n)) if by_labels else draws_at_once(task.n, rank)
+    if _by_labels(task, data) is not None:
+        at_once = max(1, LABELS_BYTES // (8 * task.n))
+    else:
+        at_once = draws_at_once(task.n, _root(task, data.m).shape[1])
     drawn = drawn_labels(p, count, seed, at_once=at_once, threads=task.operator.threads)
     return "labels", _totals_of_labels(task, data, drawn)
 

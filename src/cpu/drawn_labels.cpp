@@ -93,19 +93,23 @@ void label_sums(const double* table, long n, long m, const int* labels, long n_d
 bool changed_sums(const double* rows, long n, long width, const double* values, const int* likely, const int* labels,
                   long n_draws, double* out, const Run& run) {
   constexpr long PART = 1 << 13;  // rows, whose sums are merged in order
+  constexpr long STRIP = 1 << 7;  // rows between two looks at the watch
   const long parts = (n + PART - 1) / PART, size = n_draws * width;
   const int threads = team_size(run, parts, double(n) * double(size));
   const AlignedBuffer<double> sums(parts * size);
-  Watch watch(run, parts);
+  Watch watch(run, (n + STRIP - 1) / STRIP);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long part = 0; part < parts; ++part) {
     double* own = sums.get() + part * size;
     std::fill_n(own, size, 0.0);
-    for (long i = part * PART; i < std::min(n, (part + 1) * PART) && !watch.stopped(); ++i)
-      for (long d = 0; d < n_draws; ++d)
-        if (const int label = labels[i * n_draws + d]; label != likely[i])
-          add_change(rows + i * width, values + label * width, values + likely[i] * width, width, own + d * width);
-    watch.task_done();
+    const long end = std::min(n, (part + 1) * PART);
+    for (long strip = part * PART; strip < end && !watch.stopped(); strip += STRIP) {
+      for (long i = strip; i < std::min(end, strip + STRIP); ++i)
+        for (long d = 0; d < n_draws; ++d)
+          if (const int label = labels[i * n_draws + d]; label != likely[i])
+            add_change(rows + i * width, values + label * width, values + likely[i] * width, width, own + d * width);
+      watch.task_done();
+    }
   }
   std::fill_n(out, size, 0.0);
   for (long part = 0; part < parts; ++part)

@@ -21,9 +21,11 @@ KCALIB_FN double unit_of(double most) {
   const long exponent = long(to_bits(most) >> 52);
   return from_bits<double>(Bits<double>(exponent + 1 - UNIT_BITS) << 52);
 }
+// The larger of both; not a number if one of them is not.
+template <class V> KCALIB_FN V larger(V x, V y) { return (x <= y) | (y != y) ? y : x; }
 KCALIB_FN double largest_lane(DoublePack x) {
   double most = 0;
-  for (int l = 0; l < LANES<DoublePack>; ++l) most = x[l] <= most ? most : x[l];  // keeps what is not a number
+  for (int l = 0; l < LANES<DoublePack>; ++l) most = larger<double>(x[l], most);
   return most;
 }
 
@@ -47,10 +49,8 @@ double in_units(double* h, long stride, long rows, long columns, bool on_diagona
   V most{};
   for (long i = 0; i < rows; ++i) {
     if (on_diagonal) h[i * stride + i] = 0;
-    for (long j = 0; j < columns; j += LANES<V>) {
-      const V x = size_of(before(load<V>(h + i * stride + j), 0, columns, j));
-      most = x <= most ? most : x;
-    }
+    for (long j = 0; j < columns; j += LANES<V>)
+      most = larger(size_of(before(load<V>(h + i * stride + j), 0, columns, j)), most);
   }
   const double unit = unit_of(largest_lane(most)), reciprocal = 1 / unit;
   for (long i = 0; i < rows; ++i)
@@ -71,10 +71,8 @@ void round_panels(double* h, long stride, long rows, long columns, bool on_diago
   const auto at = [=](long i, long j) KCALIB_INLINE { return h + (j / WIDTH<double> * stride + i) * WIDTH<double> + j % WIDTH<double>; };
   for (long i = 0; i < rows; ++i) {
     if (on_diagonal) *at(i, i) = 0;
-    for (long j = 0; j < columns; j += LANES<V>) {
-      const V x = size_of(before(load<V>(at(i, j)), 0, columns, j));
-      most = x <= most ? most : x;
-    }
+    for (long j = 0; j < columns; j += LANES<V>)
+      most = larger(size_of(before(load<V>(at(i, j)), 0, columns, j)), most);
   }
   const double unit = unit_of(largest_lane(most)), reciprocal = 1 / unit;
   for (long i = 0; i < rows; ++i)

@@ -359,6 +359,21 @@ def test_weights_stop_when_asked(kind):
     assert time.monotonic() - start < 1.0
 
 
+def test_changed_sums_stop_within_a_part():
+    """Whose rows are all that there are, and take seconds."""
+    shares = []
+
+    def stop(done: float) -> None:
+        shares.append(done)
+        raise KeyboardInterrupt
+
+    n, draws = 8192, 1024
+    labels, rows = np.ones((n, draws), dtype=np.int32), np.ones((n, 512))
+    with pytest.raises(KeyboardInterrupt):
+        _native.changed_sums(rows, rows[:2], np.zeros(n, dtype=np.int32), labels, _native.Sweep(1, None, stop))
+    assert shares[0] < 1
+
+
 def test_sigterm_ends_the_process_within_a_second():
     code = """
         import numpy as np, kcalib

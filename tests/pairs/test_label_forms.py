@@ -1,9 +1,12 @@
 """The SKCE of drawn labels by comparisons of labels, beside sums over all pairs of residuals."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from problems import instruction_sets
 
+import kcalib
 from kcalib import _native, _packing
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import PairProblem, Side
@@ -100,10 +103,29 @@ def test_kernels_that_are_zero_or_overflow():
             np.testing.assert_array_equal(operator.label_forms(p, labels[:, 0], [labels])[1], np.full(4, value))
 
 
+def test_an_entry_that_is_no_number_makes_none_of_it():
+    """Wherever it is in its block: here in the first pair, of points whose product is infinity less infinity."""
+    p = predictions("diffuse", 40, 3)
+    points = p.copy()
+    points[:2] = [[1e200, 1e200, 0.0], [1e200, -1e200, 0.0]]
+    terms = _packing.pack_points(p, Linear(), "float64", threads=1).problem.kernel
+    operator = OpenMPOperator(PairProblem(Side(points, np.ones((40, 1))), None, terms))
+    labels = labels_of(p, 4)
+    with np.errstate(invalid="ignore", over="ignore"):
+        assert np.isnan(operator.label_forms(p, labels[:, 0], [labels])[1]).all()
+
+
+def test_many_classes_take_no_matrix_of_classes():
+    p = np.random.default_rng(0).dirichlet(np.ones(3000), size=6)
+    tracemalloc.start()
+    kcalib.calibration_test(np.arange(6), p, method=kcalib.methods.Exact(n_resamples=20), seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3000**2
+
+
 def test_exact_draws_are_those_by_quadratic_forms(monkeypatch):
     """The test compares labels from three classes on; by forms the same draws have the same statistics."""
-    import kcalib
-
     rng = np.random.default_rng(1)
     p = rng.dirichlet(np.ones(4), size=250)
     y = (p.cumsum(axis=1) < rng.random((250, 1))).sum(axis=1)

@@ -130,10 +130,10 @@ class OpenMPOperator:
         products. Where labels are the most probable ones all differences are 0 exactly: H is rounded to multiples of
         a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
         """
-        m = probabilities.shape[1]
+        n, m = probabilities.shape
         side = self._prepared(self.problem.left, sort=False)
-        likely = np.argmax(probabilities, axis=1)
-        errors = np.eye(m)[likely] - probabilities
+        likely, errors = np.argmax(probabilities, axis=1), -probabilities
+        errors[np.arange(n), likely] += 1
         vectors = np.concatenate([probabilities, errors], axis=1)
         sides = *side.arrays, *side.arrays, True
         products = self._run(_native.matmul, *sides, vectors=vectors, single=False, in_units=True)[0]

@@ -38,6 +38,8 @@ packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispat
 """
 
 import importlib
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -218,10 +220,21 @@ else:  # to a type checker names are unknown that are not there
     }
     OPENED_LATER = {name: f"kcalib.{room}" for room, names in ROOMS.items() for name in names.split() or [room]}
 
+    _opening = threading.RLock()  # of Python's own locks, one for each module, two threads can want each other's
+
+    def _open_anew() -> None:
+        global _opening
+        _opening = threading.RLock()
+
+    os.register_at_fork(after_in_child=_open_anew)  # the thread that had it is not in the child
+
     def __getattr__(name: str) -> Any:
         """Names whose room is opened later; of others that are looked for here, what is there instead."""
         if name in OPENED_LATER:
-            module = importlib.import_module(OPENED_LATER[name])
+            room = OPENED_LATER[name]
+            with _opening:
+                importlib.import_module(room.rpartition(".")[0])  # first what another thread may be importing it from
+                module = importlib.import_module(room)
             value = module if module.__name__ == f"kcalib.{name}" else getattr(module, name)
             globals()[name] = value
             return value

@@ -112,6 +112,45 @@ def test_names_are_those_that_type_checkers_see():
         assert getattr(kcalib, name) is vars(kcalib)[name]
 
 
+def test_threads_may_open_rooms_at_once():
+    """Each module takes a while to be found, so that threads come to the same ones by different ways; then a fork."""
+    code = """
+        import os, sys, threading, time, kcalib
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                time.sleep(0.001 * name.startswith("kcalib"))
+        sys.meta_path.insert(0, Slow())
+        names = ["kde_calibration_error", "squared_calibration_error", "regression", "evaluate"]
+        barrier = threading.Barrier(len(names))
+        def opened(name):
+            barrier.wait()
+            getattr(kcalib, name)  # what goes wrong here is printed to standard error
+        threads = [threading.Thread(target=opened, args=(name,)) for name in names]
+        [thread.start() for thread in threads]
+        time.sleep(0.02)
+        if os.fork() == 0:  # while others open rooms
+            os._exit(kcalib._opening.acquire(blocking=False) - 1)
+        assert os.wait()[1] == 0
+        [thread.join() for thread in threads]
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert not done.returncode and not done.stderr, done.stderr
+
+
+def test_rooms_do_not_ask_the_package_for_what_it_opens_later():
+    """The thread that imports one could wait for another that opens names, and this one for that."""
+    for path in (ROOT / "kcalib").rglob("*.py"):
+        if path.parent.parent.name == "integrations" or path.parent.name in ("integrations", "_command", "files"):
+            continue  # which no room imports
+        if path == ROOT / "kcalib" / "__init__.py":
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module == "kcalib":
+                assert not {alias.name for alias in node.names} & set(kcalib.OPENED_LATER), path
+
+
 @pytest.mark.grid
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_any_room_can_be_the_first():

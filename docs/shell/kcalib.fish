@@ -126,7 +126,7 @@ complete -c kcalib -n '_shtab_kcalib_using compare' -l from-logits -d 'the predi
 complete -c kcalib -n '_shtab_kcalib_using compare' -l normalize -d 'divide each row of probabilities by its sum, such as rounded ones'
 complete -c kcalib -n '_shtab_kcalib_using compare' -l json -d 'print JSON instead of tables'
 complete -c kcalib -n '_shtab_kcalib_using compare' -l csv -d 'print CSV instead of tables: the models, then the pairs'
-complete -c kcalib -n '_shtab_kcalib_using compare' -l metric -xka "skce ckce ece brier log_loss crps log_score" -d 'what to compare the models by (default: skce); of regression files skce, ckce, crps, log_score'
+complete -c kcalib -n '_shtab_kcalib_using compare' -l metric -xka "skce ckce ece brier_score log_loss crps log_score" -d 'what to compare the models by (default: skce); of regression files skce, ckce, crps, log_score'
 complete -c kcalib -n '_shtab_kcalib_using compare' -l confidence-level -x -d 'of the intervals (default: 0.95)'
 complete -c kcalib -n '_shtab_kcalib_using compare' -l lens -x -d 'notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or groups:0,1/2,3,4 (columns, counted from 0)'
 complete -c kcalib -n '_shtab_kcalib_using compare' -l bandwidth -x -d 'of the exponential kernel (default: the median over the models of the median distance; skce only)'

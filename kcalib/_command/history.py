@@ -11,12 +11,12 @@ import dataclasses
 import io
 import itertools
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kcalib._backend.files import endless
+from kcalib._backend.files import endless, printable
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Job, collected, named
 from kcalib._command.machine import finite
@@ -40,7 +40,8 @@ NUMBERS = {
 }
 BESIDE = ("top_label_ece", "crps")  # which of them a picture shows, the first that there is
 MOST_MODELS = 20  # of a picture
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+LARGEST = sys.float_info.max
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 REMEDY = "give what `kcalib evaluate --json` prints"
 
 
@@ -60,7 +61,7 @@ def run_history(arguments: argparse.Namespace) -> int:
         with collected(failures, str(arguments.plot)):
             if len(models) > MOST_MODELS:
                 raise ValueError(f"a picture holds at most {MOST_MODELS} models, and these files have {len(models)}")
-            beside = {model: _beside(releases) for model, releases in models.items()}
+            beside = {model: _beside(model, releases) for model, releases in models.items()}
             figures.save(lambda: draw_history(models, beside), arguments.plot, arguments.theme or "light")
     text = _json if arguments.json else _csv if arguments.csv else _report
     if not write(text(models)) or failures:
@@ -81,7 +82,7 @@ def _read(job: Job) -> list[tuple[str, Release]]:
     models = _entry(content, "models", list)
     if not models:
         raise FileError(f"holds no model, since evaluating failed; {REMEDY} where it succeeds")
-    return [(_entry(model, "model", str), _release(job.model, content, model)) for model in models]
+    return [(_text(model, "model"), _release(job.model, content, model)) for model in models]
 
 
 def _release(name: str, content: Any, model: Any) -> Release:
@@ -93,18 +94,19 @@ def _release(name: str, content: Any, model: Any) -> Release:
     return Release(
         name=name,
         time=time,
-        kcalib=_entry(content, "kcalib", str),
-        machine=_entry(content, "machine", str),
-        numbers={number: _number(model, number) for number in NUMBERS if number in model},
+        kcalib=_text(content, "kcalib"),
+        machine=_text(content, "machine"),
+        numbers={"n_samples": _count(model, "n_samples")}
+        | {number: _number(model, number) for number in NUMBERS if number in model and number != "n_samples"},
         skce=_value(skce, "value"),
         standard_error=_number(skce, "standard_error"),
         confidence_interval=None if interval is None else (_value(interval, "low"), _value(interval, "high")),
         pvalue=_value(test, "pvalue"),
-        kernel=_entry(skce, "kernel", str),
-        estimator=_entry(skce, "estimator", str),
+        kernel=_text(skce, "kernel"),
+        estimator=_text(skce, "estimator"),
         level=_value(model, "level"),
         miscalibrated=_entry(model, "miscalibrated", bool),
-        verdict=_entry(model, "verdict", str),
+        verdict=_text(model, "verdict"),
     )
 
 
@@ -119,11 +121,23 @@ def _entry(content: Any, key: str, *kinds: Any) -> Any:
     return value
 
 
+def _text(content: Any, key: str) -> str:
+    """In one line that no terminal obeys."""
+    return printable(_entry(content, key, str))
+
+
 def _number(content: Any, key: str) -> float | None:
     value: float | None = _entry(content, key, int, float, None)
-    if isinstance(value, bool) or (value is not None and not math.isfinite(value)):
+    if isinstance(value, bool) or (value is not None and not -LARGEST <= value <= LARGEST):
         raise FileError(f"`{key}` is {json.dumps(value)[:40]}, which no evaluation has; {REMEDY}")
     return value
+
+
+def _count(content: Any, key: str) -> int:
+    _entry(content, key, int)
+    count = _value(content, key)
+    assert isinstance(count, int)
+    return count
 
 
 def _value(content: Any, key: str) -> float:
@@ -146,9 +160,14 @@ def _by_model(found: Sequence[tuple[str, Release]], order: str) -> dict[str, lis
     return models
 
 
-def _beside(releases: Sequence[Release]) -> tuple[str, str]:
-    number = next(name for name in BESIDE if all(name in release.numbers for release in releases))
-    return number, NUMBERS[number][0]
+def _beside(model: str, releases: Sequence[Release]) -> tuple[str, str]:
+    for number in BESIDE:
+        if all(number in release.numbers for release in releases):
+            return number, NUMBERS[number][0]
+    raise ValueError(
+        f"a picture shows {' or '.join(BESIDE)} beside the SKCE, and not all releases of {model} have the same one; "
+        "draw those of classifiers and of predicted distributions by themselves"
+    )
 
 
 def _report(models: Mapping[str, Sequence[Release]]) -> str:
@@ -156,15 +175,15 @@ def _report(models: Mapping[str, Sequence[Release]]) -> str:
     parts = []
     for model, releases in models.items():
         title = f"{model}\n" if len(models) > 1 else ""
-        parts.append(title + tabulated([_row(release, releases) for release in releases], width))
+        shown = [number for number in NUMBERS if any(one.numbers.get(number) is not None for one in releases)]
+        parts.append(title + tabulated([_row(release, shown) for release in releases], width))
     remarks = [remark for model, releases in models.items() for remark in _remarks(model, releases)]
     if remarks:
         parts.append("".join(line + "\n" for line in wrapped(remarks, min(width, 120))))
     return "\n".join(parts)
 
 
-def _row(release: Release, releases: Sequence[Release]) -> dict[str, str]:
-    shown = [number for number in NUMBERS if any(one.numbers.get(number) is not None for one in releases)]
+def _row(release: Release, shown: Sequence[str]) -> dict[str, str]:
     row = {"release": release.name, "evaluated": release.time[:10]}
     for number in shown:
         header, form = NUMBERS[number]

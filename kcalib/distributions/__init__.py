@@ -14,8 +14,8 @@ family                                 targets         exact for target kernels 
 `Samples`                              numbers         any                       Wasserstein;
                                                                                  MMD for unequal weights
 `Samples`                              vectors         any                       MMD
-`Poisson`, `NegativeBinomial`          counts          any, but for 1e-15        Wasserstein, by 128
-                                                       of the mass               quantiles
+`Poisson`, `NegativeBinomial`          counts          any, but for 1e-15        Wasserstein
+                                                       of the mass
 `Categorical`                          classes         any                       that of class
                                                                                  probabilities
 `PowerExponential`                     numbers         none                      MMD

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,18 +50,14 @@ def draw_history(models: Mapping[str, Sequence[Release]], beside: Mapping[str, t
         tones = Tones.of(left)
         left.axhline(0, color=tones.grey(DIAGONAL), linewidth=0.8)
         number, label = beside[model]
-        for x, release in enumerate(releases):
-            color = tones.verdict(release.miscalibrated)
-            if release.confidence_interval is not None:
-                left.plot([x, x], release.confidence_interval, color=color, linewidth=1.6)
-            left.plot([x], [release.skce], "o", color=color, markersize=5)
-            if (value := release.numbers[number]) is not None:
-                right.plot([x], [value], "o", color=color, markersize=5)
-        values = [release.numbers[number] for release in releases]
-        right.plot(
-            range(len(releases)), [float("nan") if value is None else value for value in values],
-            color=tones.grey(DIAGONAL), linewidth=0.8, zorder=0,
-        )  # fmt: skip
+        colors = [tones.verdict(release.miscalibrated) for release in releases]
+        known = [(x, release.confidence_interval) for x, release in enumerate(releases) if release.confidence_interval]
+        lows, highs = ([interval[side] for _, interval in known] for side in (0, 1))
+        left.vlines([x for x, _ in known], lows, highs, colors=[colors[x] for x, _ in known], linewidth=1.6)
+        left.scatter(range(len(releases)), [release.skce for release in releases], s=25, c=colors, zorder=2)
+        values = [math.nan if (value := release.numbers[number]) is None else value for release in releases]
+        right.plot(range(len(releases)), values, color=tones.grey(DIAGONAL), linewidth=0.8, zorder=0)
+        right.scatter(range(len(releases)), values, s=25, c=colors, zorder=2)
         left.set_title(model, fontsize=10, fontweight="bold", loc="left", parse_math=False)
         left.set_ylabel(f"SKCE, {100 * (1 - releases[0].level):g} % interval")
         right.set_ylabel(label)

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import kernels, lenses, target_kernels
+import kcalib.kernels as kernels
+import kcalib.lenses as lenses
+import kcalib.target_kernels as target_kernels
 
 CLASS = "class"
 ARRAY = "array"

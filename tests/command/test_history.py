@@ -146,6 +146,9 @@ def broken(content, change):
         (lambda c, m: m["test"].update(pvalue=True), "`pvalue` is true, which no evaluation has"),
         (lambda c, m: m["test"].update(pvalue=float("inf")), "`pvalue` is Infinity, which no evaluation has"),
         (lambda c, m: m.update(verdict=None), "`verdict` is null, which no evaluation has"),
+        (lambda c, m: m["skce"].update(value=10**400), "`value` is 1000000000000000000000000000000000000000, which no"),
+        (lambda c, m: m.update(n_samples=4.5), "`n_samples` is 4.5, which no evaluation has"),
+        (lambda c, m: m.pop("n_samples"), "has no `n_samples` where an evaluation has one"),
     ],
 )
 def test_what_is_no_evaluation_is_named(releases, capsys, change, message):
@@ -155,6 +158,32 @@ def test_what_is_no_evaluation_is_named(releases, capsys, change, message):
     error = capsys.readouterr().err
     assert f"error: bad.json: {message}" in error
     assert "evaluate --json" in error or "expected" in error
+
+
+@pytest.mark.parametrize("output", [(), ("--csv",), ("--json",)])
+def test_texts_of_files_are_shown_without_what_terminals_obey(releases, capsys, output):
+    red = "\x1b[31mred\nline"
+
+    def change(content, model):
+        content.update(kcalib=red, machine=red)
+        model.update(model=red, verdict=red)
+        model["skce"].update(kernel=red, estimator=red)
+        content["models"].append(model | {"model": "\ud800"})
+
+    Path("bad.json").write_text(broken(json.loads(Path("v1.json").read_text()), change))
+    assert main(["history", "v2.json", "bad.json", *output]) == 0
+    out = capsys.readouterr().out
+    assert r"\x1b[31mred\nline" in out.replace("\\\\", "\\") and all(c.isprintable() for c in out.replace("\n", ""))
+
+
+def test_no_picture_of_classes_and_numbers_in_one_history(releases, capsys):
+    pytest.importorskip("matplotlib")
+    content = broken(json.loads(Path("v1.json").read_text()), lambda c, m: m.update(crps=m.pop("top_label_ece")))
+    Path("other.json").write_text(content)
+    assert main(["history", "v2.json", "other.json", "--plot", "h.svg"]) == 1
+    message = "a picture shows top_label_ece or crps beside the SKCE, and not all releases of model have the same one;"
+    assert message in capsys.readouterr().err
+    assert not Path("h.svg").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"3", b"null"])

@@ -41,6 +41,11 @@ def test_bash_completes_commands_options_and_choices(tmp_path, monkeypatch):
         assert bash("kcalib", name, "--") == options_of(name)
     assert bash("kcalib", "evaluate", "--norm") == {"--normalize"}
     assert bash("kcalib", "evaluate", "--method", "sp") == {"spectrum"}
+    for name, command in COMMANDS.items():
+        for action in command._actions:
+            if action.choices and action.option_strings:
+                option = action.option_strings[-1]
+                assert bash("kcalib", name, option, "") == set(map(str, action.choices)), f"{option} of {name}"
     assert bash("kcalib", "evaluate", "pred") == {"predictions.npz"}
 
 

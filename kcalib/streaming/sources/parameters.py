@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib import distributions
+import kcalib.distributions as distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.columns import FileError

@@ -60,6 +60,13 @@ def test_ci_runs_what_the_workflows_run():
         assert re.search(rf"^[^#\n]*{re.escape(script)}( |$)", everything, re.MULTILINE), script
 
 
+def test_checkouts_have_the_commits_that_the_history_of_speed_names():
+    for path in WORKFLOWS:
+        for job in re.split(r"\n(?=  [\w-]+:\n    name)", path.read_text()):
+            assert ("fetch-depth: 0" in job) == bool(re.search(r"run: \.ci/(docs|run)\b", job)), (path.name, job)
+    assert '"branches": ["HEAD"],' in (ROOT / "asv_benches" / "history.conf.json").read_text()
+
+
 def test_versions_of_python_agree():
     text = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
     assert sorted(set(re.findall(r'python: "(3\.\d+)", versions: newest', text))) == sorted(PYTHONS)
@@ -85,7 +92,8 @@ def test_scripts_are_programs(script):
 
 
 def test_scripts_say_what_they_take(tmp_path):
-    for script, arguments in (("tests", ["other"]), ("tests", [])):
+    wrong = [("tests", ["other"]), ("docs", ["folder", "other"]), ("wheels", ["here"]), ("wheels", ["other", "folder"])]
+    for script, arguments in [*wrong, *((script, []) for script in ("tests", "docs", "wheels", "recipes", "version"))]:
         ended = run(ROOT / ".ci" / script, *arguments, env={"PATH": os.environ["PATH"], "PYTHON": "false"})
         assert ended.returncode == 2 and ended.stderr.startswith(f"usage: .ci/{script} "), ended
 

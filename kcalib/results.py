@@ -109,7 +109,7 @@ class SKCEResult(Computed):
     operator: str  #: which operator computed it
     operator_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
         return self.value
@@ -168,7 +168,7 @@ class CalibrationTestResult(Computed):
     operator: str | None = None  #: which operator computed it
     operator_reason: str | None = None  #: and why that one
     threads: int | None = None  #: threads used at most; None where the array library decides
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def _brief(self) -> str:
         return f"p-value {self.pvalue:.2g}, {self.method}"
@@ -303,7 +303,7 @@ class UCMEResult(Computed):
     operator: str  #: which operator computed it
     operator_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
         return self.value
@@ -373,7 +373,7 @@ class Comparison(Computed):
     operator: str | None  #: which operator computed the first model; None without kernel
     operator_reason: str | None  #: and why that one; with `parallel` who computed how many tiles, of all models
     threads: int | None  #: threads used at most; None where no operator has any
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the value of each model with its interval, the best one above.
@@ -528,7 +528,7 @@ class CKCEResult(Computed):
     operator: str  #: which operator computed them
     operator_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
         return self.value
@@ -549,7 +549,7 @@ class KDEResult(Computed):
     n_classes: int  #: m, through the lens
     dtype: str  #: arithmetic of the weights; sums are always float64
     threads: int | None  #: threads used at most; None on a GPU
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
         return self.value

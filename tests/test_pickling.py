@@ -212,3 +212,13 @@ def test_results_with_arrays_differ_where_an_entry_does():
     assert found != kcalib.top_label_ece(labels()[0][::-1], labels()[1], full_output=True) and found != value
     with pytest.raises(TypeError, match="unhashable"):
         hash(value)
+
+
+@pytest.mark.parametrize("one", [kcalib.SKCEResult, kcalib.Comparison, regression.SquaredCalibrationErrorResult])
+def test_equal_numbers_are_equal_results(one):
+    """However long they took, and on whichever machine."""
+    first, second = made(one), made(one)
+    elsewhere = {name: "other" for name in ("machine", "version") if hasattr(second, name)}
+    second = dataclasses.replace(second, seconds=first.seconds + 1, **elsewhere)
+    assert first == second and hash(first) == hash(second)
+    assert first != dataclasses.replace(second, n_samples=3)

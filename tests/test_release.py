@@ -145,6 +145,16 @@ def test_no_page_makes_up_an_address():
             assert found.startswith(address), (path, found)
 
 
+def test_links_to_pages_of_others_are_not_looked_for_among_the_sources():
+    """By `.ci/docs FOLDER links`: what is no file of the documentation comes beside its pages."""
+    ignored = re.findall(
+        r'r"(.*?)"', re.search(r"linkcheck_ignore = \[(.*)\]", (ROOT / "docs" / "conf.py").read_text())[1]
+    )
+    for path in (ROOT / "docs").rglob("*.rst"):
+        for found in re.findall(r"<([\w./-]+\.html)>`_", path.read_text()):
+            assert any(re.match(one, found) for one in ignored), (path, found)
+
+
 def test_the_readme_fits_three_screens_and_its_badges_are_true():
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 120

@@ -8,7 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ class Choice(Summarized):
     n_folds: int  #: parts that the samples were split into
     seed: int  #: of the split
     n_samples: int  #: samples given
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def _summary(self) -> Summary:
         gain = self.comparison.difference(CHOSEN, AS_GIVEN)

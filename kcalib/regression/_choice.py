@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class SquaredCalibrationErrorResult(Summarized):
     n_folds: int  #: folds
     n_classes: int  #: m
     seed: int | None  #: of the permutation; None where the samples kept their order
-    seconds: float  #: wall time
+    seconds: float = field(compare=False)  #: wall time
 
     def __float__(self) -> float:
         return self.value

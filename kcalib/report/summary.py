@@ -60,7 +60,7 @@ class Summarized:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        names = [field.name for field in fields(self) if field.compare]  # type: ignore[arg-type]
         return all(_is_same(getattr(self, name), getattr(other, name)) for name in names)
 
     def _summary(self) -> Summary:

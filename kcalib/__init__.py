@@ -221,12 +221,8 @@ else:  # to a type checker names are unknown that are not there
     OPENED_LATER = {name: f"kcalib.{room}" for room, names in ROOMS.items() for name in names.split() or [room]}
 
     _opening = threading.RLock()  # of Python's own locks, one for each module, two threads can want each other's
-
-    def _open_anew() -> None:
-        global _opening
-        _opening = threading.RLock()
-
-    os.register_at_fork(after_in_child=_open_anew)  # the thread that had it is not in the child
+    # A child would wait for ever for a room that another thread was opening.
+    os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
 
     def __getattr__(name: str) -> Any:
         """Names whose room is opened later; of others that are looked for here, what is there instead."""

@@ -115,28 +115,34 @@ def test_names_are_those_that_type_checkers_see():
 def test_threads_may_open_rooms_at_once():
     """Each module takes a while to be found, so that threads come to the same ones by different ways; then a fork."""
     code = """
-        import os, sys, threading, time, kcalib
+        import os, signal, sys, threading, time, kcalib
         class Slow:
             def find_spec(self, name, path=None, target=None):
                 time.sleep(0.001 * name.startswith("kcalib"))
         sys.meta_path.insert(0, Slow())
         names = ["kde_calibration_error", "squared_calibration_error", "regression", "evaluate"]
-        barrier = threading.Barrier(len(names))
+        barrier, faults = threading.Barrier(len(names)), []
         def opened(name):
             barrier.wait()
-            getattr(kcalib, name)  # what goes wrong here is printed to standard error
+            try:
+                getattr(kcalib, name)
+            except BaseException as fault:
+                faults.append(fault)
         threads = [threading.Thread(target=opened, args=(name,)) for name in names]
         [thread.start() for thread in threads]
         time.sleep(0.02)
         if os.fork() == 0:  # while others open rooms
-            os._exit(kcalib._opening.acquire(blocking=False) - 1)
+            signal.alarm(30)
+            os._exit(0 if kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9]) < 0 else 1)
         assert os.wait()[1] == 0
         [thread.join() for thread in threads]
+        assert not faults, faults
     """
+    # What rooms bring may have said what it does after a fork when the fork had begun: logging then says so itself.
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
     )
-    assert not done.returncode and not done.stderr, done.stderr
+    assert not done.returncode, done.stderr
 
 
 def test_rooms_do_not_ask_the_package_for_what_it_opens_later():

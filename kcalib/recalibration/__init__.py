@@ -17,6 +17,7 @@ appendix F). The others are for class probabilities, or for distributions.
     VectorScaling, MatrixScaling, DirichletCalibration                       matrix_scaling.py
                           softmax regression                                 _multinomial.py
                           Newton's method                                    _newton.py
+                          the same of many parameters                        _truncated_newton.py
                           likelihoods without a maximum                      _separation.py
     IsotonicCalibration   a monotone function                                isotonic.py
                           samples with equal predictions                     _points.py

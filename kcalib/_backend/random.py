@@ -195,7 +195,8 @@ def replicate_numbers(seed: int, replicate: int, reference: Array, first: int = 
 def cumulative_sums(probabilities: Array) -> Array:
     """Those of the rows, shape (n, m), in float64, added one by one; on the host unless they are on a GPU."""
     if not arrays.is_cuda(probabilities):
-        return np.cumsum(arrays.to_host(probabilities).astype(np.float64, copy=False), axis=1)
+        host = arrays.to_host(probabilities)
+        return np.cumsum(host, axis=1, dtype=np.float64, out=np.empty(host.shape))  # row-major, whatever the rows are
     xp = arrays.namespace(probabilities)
     p = xp.ascontiguousarray(probabilities, dtype=xp.float64)
     out = xp.empty_like(p)

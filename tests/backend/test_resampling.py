@@ -315,10 +315,10 @@ def labels_by_numpy(p: np.ndarray, draws: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("n", "m", "draws"), [(1, 2, 5), (3, 1, 4), (257, 3, 33), (530, 10, 17), (61, 300, 20)])
 def test_drawn_labels_are_those_of_numpy(n, m, draws):
-    """Of its generator's numbers in order, whatever is drawn at a time, by any number of threads."""
+    """Of its generator's numbers in order, whatever is drawn at a time, by any number of threads, in any layout."""
     p = np.random.default_rng(n).dirichlet(np.full(m, 0.2), size=n)
     p[0] = np.eye(m)[m - 1]
     expected = labels_by_numpy(p, draws, 11)
-    for at_once, threads in ((draws, 1), (5, 3), (1, 2)):
-        found = np.concatenate([*drawn_labels(p, draws, 11, at_once=at_once, threads=threads)], axis=1)
+    for at_once, threads, rows in ((draws, 1, p), (5, 3, p), (1, 2, np.asfortranarray(p))):
+        found = np.concatenate([*drawn_labels(rows, draws, 11, at_once=at_once, threads=threads)], axis=1)
         np.testing.assert_array_equal(found, expected)

@@ -13,14 +13,14 @@ namespace {
 
 constexpr long TILE_ROWS = 256, GROUP = 16;  // rows and draws at a time: a cache line of labels
 
-// A tile of rows as labels are drawn from them.
+// A tile of rows as labels are drawn from them, in memory for `size(m)` numbers.
 class DrawnRows {
  public:
-  DrawnRows(const double* cumulative, long rows, long m) : rows_(rows), m_(m), cumulative_(padded(rows) * m) {
+  DrawnRows(const double* cumulative, long rows, long m, double* memory) : rows_(rows), m_(m), cumulative_(memory) {
     const bool lanes = m <= LANE_CLASSES;
     for (long i = 0; i < padded(rows); ++i) {
       const double* sums = cumulative + std::min(i, rows - 1) * m;
-      double* to = cumulative_.get() + (lanes ? i / 8 * m * 8 + i % 8 : i * m);
+      double* to = cumulative_ + (lanes ? i / 8 * m * 8 + i % 8 : i * m);
       for (long k = 0; k < m; ++k) to[k * (lanes ? 8 : 1)] = sums[k];
       totals_[i] = sums[m - 1];
       highest_[i] = std::nextafter(sums[m - 1], 0.0);
@@ -29,13 +29,14 @@ class DrawnRows {
         if (sums[k] - sums[k - 1] > sums[likely_[i]] - (likely_[i] ? sums[likely_[i] - 1] : 0)) likely_[i] = unsigned(k);
     }
   }
-  LabelRows rows() const { return {padded(rows_), m_, cumulative_.get(), totals_, highest_, likely_}; }
+  LabelRows rows() const { return {padded(rows_), m_, cumulative_, totals_, highest_, likely_}; }
 
   static long padded(long rows) { return (rows + ROW_STEP - 1) / ROW_STEP * ROW_STEP; }
+  static long size(long m) { return padded(TILE_ROWS) * m; }
 
  private:
   const long rows_, m_;
-  const AlignedBuffer<double> cumulative_;
+  double* const cumulative_;
   double totals_[TILE_ROWS], highest_[TILE_ROWS];
   unsigned likely_[TILE_ROWS];
 };
@@ -53,12 +54,13 @@ bool draw_labels(const double* cumulative, long n, long m, Word key0, Word key1,
   const FeatureTable& table = *run.table->features;
   const long tiles = (n + TILE_ROWS - 1) / TILE_ROWS, groups = (n_draws + GROUP - 1) / GROUP;
   const int threads = team_size(run, tiles, double(n) * double(n_draws) * double(20 + std::min(m, 64L)));
+  const AlignedBuffer<double> memory(threads * DrawnRows::size(m));
   Watch watch(run, tiles * groups);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long tile = 0; tile < tiles; ++tile) {
     if (watch.stopped()) continue;
     const long begin = tile * TILE_ROWS, rows = std::min(TILE_ROWS, n - begin);
-    const DrawnRows drawn(cumulative + begin * m, rows, m);
+    const DrawnRows drawn(cumulative + begin * m, rows, m, memory.get() + thread_number() * DrawnRows::size(m));
     double uniform[TILE_ROWS + 16];
     unsigned labels[GROUP][TILE_ROWS];
     for (long g = 0; g < groups && !watch.stopped(); ++g) {

@@ -149,7 +149,7 @@ class Preconditioner:
     """(F F^T + shift I)^{-1} = (I - F (shift I + F^T F)^{-1} F^T) / shift."""
 
     factor: Array  # F, shape (n, rank)
-    inverse: Array  # (shift I + F^T F)^{-1}
+    root: Array  # L^{-1} of shift I + F^T F = L L^T, lower
     shift: float
 
     @classmethod
@@ -157,15 +157,17 @@ class Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
         gram = factor.T @ factor
         linalg.add_to_diagonal(gram, shift)
-        identity = arrays.namespace(gram).eye(len(gram))
-        return cls(factor, linalg.cholesky_solve(linalg.cholesky(gram), arrays.beside(identity, gram)), shift)
+        identity = arrays.beside(arrays.namespace(gram).eye(len(gram)), gram)
+        return cls(factor, linalg.solve_triangular(linalg.cholesky(gram), identity), shift)
 
     @property
     def rank(self) -> int:
         return self.factor.shape[1]
 
     def __call__(self, vectors: Array) -> Array:
-        inner = linalg.combined(self.inverse, linalg.inner_products(self.factor, vectors))
+        # By both roots: the inverse itself has lost twice as many digits where the shift is small.
+        half = linalg.combined(self.root, linalg.inner_products(self.factor, vectors))
+        inner = linalg.inner_products(self.root, half)
         return (vectors - linalg.combined(self.factor, inner)) / self.shift
 
 

@@ -8,6 +8,7 @@ import compile_kernels
 import emulated_cupy
 import numpy as np
 import pytest
+from grid import some
 from problems import (
     KERNELS,
     PLACES,
@@ -109,7 +110,7 @@ MANY_KERNELS = [name for name in PRODUCT_KERNELS if name not in ("exponential", 
 
 
 # Around the borders of nodes of 32 points, and of 32 nodes.
-@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1023, 1024, 1025])
+@pytest.mark.parametrize("n", some([1, 2, 31, 32, 33, 1023, 1024, 1025], 2, 1025))
 def test_sizes(cupy, n):
     y, p = softmax_problem(n, 2, seed=n)
     p[n // 2 :] = p[: n - n // 2]  # ties
@@ -129,7 +130,9 @@ def test_kernels(cupy, kernel):
     check(cupy, pair_problem(y, p, PRODUCT_KERNELS[kernel]), columns=(1, 5), block_sizes=(100,))
 
 
-@pytest.mark.parametrize("samples", ["ties", "one label", "one place", "two places", "certain", "duplicates"])
+@pytest.mark.parametrize(
+    "samples", some(["ties", "one label", "one place", "two places", "certain", "duplicates"], "ties", "one label")
+)
 def test_unusual_samples(cupy, samples):
     y, p = duplicates_problem(150, 2) if samples == "duplicates" else softmax_problem(150, 2)
     if samples == "ties":
@@ -146,6 +149,7 @@ def test_unusual_samples(cupy, samples):
     check(cupy, pair_problem(y, p, KERNELS["exponential"]), columns=(2,))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("n", [1100, pytest.param(33_000, marks=pytest.mark.slow)])
 def test_sums_carried_through_levels(cupy, n):
     """Blocks that begin and end anywhere, against the compiled core."""
@@ -298,7 +302,7 @@ def test_bits_do_not_depend_on_the_run(cupy):
 
 
 @pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("n", [2, 3, 50, 701, 2400])
+@pytest.mark.parametrize("n", some([2, 3, 50, 701, 2400], 3, 701))
 def test_the_median_on_a_line_is_the_very_same_number(cupy, places, n):
     """2400 points have more pairs than are sorted at once."""
     x = PLACES[places](np.random.default_rng(n), n)

@@ -8,7 +8,7 @@ folder=${2:+$(mkdir -p "$2" && cd "$2" && pwd)}
 cd "$(dirname "$0")"
 case ${1:-} in
   measure)
-    asv --config history.conf.json run HASHFILE:history/commits.txt --skip-existing-successful --show-stderr \
+    asv --config history.conf.json run HASHFILE:history/commits.txt --skip-existing --show-stderr \
       --attribute 'repeat=(3, 7, 2.0)' \
       -b "Skce.time_skce\(10000, (2|10|100|1000), '(float64|float32)', 2, 'unbiased'\)" \
       -b "Memory.peakmem_skce\(10000, 'unbiased'\)" -b Overhead -b Import \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -165,3 +166,15 @@ def test_the_readme_fits_three_screens_and_its_badges_are_true():
         "types": "mypy strict",
     }
     assert PYPROJECT["tool"]["mypy"]["strict"] is True
+
+
+def test_each_point_of_the_history_of_speed_was_measured():
+    folder = ROOT / "asv_benches" / "history"
+    commits = (folder / "commits.txt").read_text().split()
+    assert len(commits) >= 10
+    machines = [file.parent for file in folder.glob("*/machine.json")]
+    found = [sorted(machine.glob(f"{commit[:8]}-*.json")) for machine in machines for commit in commits]
+    assert all(found)
+    for (file,) in found:
+        results = json.loads(file.read_text())["results"]
+        assert any(value is not None for value in results["bench_skce.Skce.time_skce"][0])

@@ -8,8 +8,8 @@ along a path of Brownian motion B, which is a sum over the counts: with s_k = P(
 so that cosines and sines of r xi are features of the kernel, r by the mixing law of its profile (`spectra.scales`). A
 path is evaluated at any number: on `CELLS` equal cells it is a table, and within a cell bridges of 2^BITS steps refine
 it, level by level. Bridges come from a pool of `POOL`, times a sign: which one is decided by the cell. That two cells
-may have the same one changes no mean of (xi - xi')^2, and means of features by less than 1e-4 in the worst case, of
-predictions that differ in a few cells alone. Called by `streaming`.
+may have the same one changes no mean of (xi - xi')^2, and means of features by less than 1e-4 in the worst case (by an
+estimate, which nothing measures), of predictions that differ in a few cells alone. Called by `streaming`.
 """
 
 from __future__ import annotations

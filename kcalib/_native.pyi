@@ -105,6 +105,22 @@ def matches(
     sweep: Sweep,
     panels: list[np.ndarray],
 ) -> np.ndarray: ...
+def match_parts(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    right_points: np.ndarray,
+    right_marks: np.ndarray | None,
+    right_labels: np.ndarray | None,
+    right_order: np.ndarray | None,
+    symmetric: bool,
+    kernel: Kernel,
+    sweep: Sweep,
+    panels: list[np.ndarray],
+    first_row: int,
+    first_column: int,
+) -> np.ndarray: ...
 def labels_at_once(sweep: Sweep) -> int: ...
 def quadratic_parts(
     points: np.ndarray,
@@ -235,6 +251,7 @@ class Features:
     def row_forms(
         self, points: np.ndarray, marks: np.ndarray, sums: np.ndarray, sweep: Sweep
     ) -> tuple[np.ndarray, np.ndarray]: ...
+    def gram_parts(self, points: np.ndarray, columns: np.ndarray, part_rows: int, sweep: Sweep) -> np.ndarray: ...
     def rows(self, points: np.ndarray, sweep: Sweep) -> np.ndarray: ...
     def drawn_label_totals(
         self,

@@ -17,6 +17,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._native import FAMILIES
+from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.operators.cuda import CudaOperator
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.operators.openmp import OpenMPOperator
@@ -79,6 +80,9 @@ class Spread(Protocol):
 
     def spread(self, operator: Operator) -> Operator:
         """An operator with the same sums, computed there; or the same operator, where that is no use."""
+
+    def gram(self, operator: Operator, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+        """`feature_sums.gram` of the points of such an operator."""
 
 
 Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, any other device

@@ -14,13 +14,15 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.compensated import CompensatedSums
 from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import resolve_threads, sweeping
 from kcalib._pairs.features import FeatureMap
 
 TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
 SUMS_BYTES = 2**26  # of the sums of draws that are made at a time on a device
 LABELS = 2**25  # that are drawn at a time on a device
+LEAST_ROWS, MOST_PARTS, PARTS_BYTES = 2**10, 64, 2**25  # of Gram matrices: rows of a part, parts, and those in memory
 
 
 def mark_sums(
@@ -48,6 +50,38 @@ def mark_sums(
         part_own = xp.matmul(xp.matrix_transpose(norms), weights)
         total, own = part + total, part_own + own
     return total, _by_group(feature_map, arrays.to_host(own))
+
+
+def gram_rows(n: int) -> int:
+    """The rows of a part of n, whose sums `gram` adds up: it decides the order of summation."""
+    return max(LEAST_ROWS, -(-n // MOST_PARTS))
+
+
+def gram_numbers(width: int, threads: int | None) -> int:
+    """Numbers that `gram` has in memory beside its result: of some parts at a time, and of those that are computed."""
+    return (_parts_at_once(width, threads) + resolve_threads(threads) + 2) * width**2
+
+
+def _parts_at_once(width: int, threads: int | None) -> int:
+    return max(resolve_threads(threads), min(MOST_PARTS, PARTS_BYTES // (8 * width**2)))
+
+
+def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """The sum of z_i (x) z_i, z_i = (phi(x_i), columns_i), shape (w, w), of float64 arrays in host memory.
+
+    The same for any number of threads; `kcalib.parallel` has the same of parts.
+    """
+    n, width = len(points), feature_map.n_columns + columns.shape[1]
+    rows, sums = gram_rows(n), CompensatedSums((width, width))
+    step = rows * _parts_at_once(width, threads)
+    for begin in range(0, n, step):
+        some = slice(begin, begin + step)
+        with sweeping(threads) as sweep:
+            parts = compiled(feature_map).gram_parts(points[some], columns[some], rows, sweep)
+        for part in parts:
+            sums.add(0, width, part)
+    sums.settle()
+    return sums.sums
 
 
 def row_forms(

@@ -167,8 +167,8 @@ def ckce(
     operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
         Who computes the kernel's entries; chosen from the arrays by default.
     parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
-        Where products with the kernel matrix are computed, as in `kcalib.skce`; solvers run here. Of exact methods
-        alone: the others take linear time.
+        Where products with the kernel matrix are computed, as in `kcalib.skce`, and the sums of "fourier"; solvers run
+        here. Not of "nystrom" and "pivoted_cholesky".
     full_output : bool
         Return a `CKCEResult` instead of a float.
 
@@ -185,7 +185,7 @@ def ckce(
         If a value is wrong, as in `kcalib.skce`; if `regularization` is not positive and finite, or so small that
         the shifted kernel matrix is singular or its rounding shows; if the kernel is indefinite beyond it; if
         there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel;
-        if `parallel` is given for a method that is not exact.
+        if `parallel` is given for "nystrom" or "pivoted_cholesky".
     MemoryError
         If the method takes more memory than `max_memory`, or than there is.
 
@@ -221,8 +221,8 @@ def ckce(
     width, bias included, by a jackknife over ten groups of frequencies.
 
     Time: O(n^3) and memory O(n^2) for "cholesky"; O(n^2 m) for each iteration of "cg" and for the final product,
-    memory O(n (m + rank)); O(n r (r + m)) with r features for "fourier" and "nystrom", which read the samples once,
-    in blocks; "pivoted_cholesky" stores F, n times rank.
+    memory O(n (m + rank)); O(n r (r + m)) with r features for "fourier" and "nystrom", which read the samples once;
+    "pivoted_cholesky" stores F, n times rank.
 
     Of distributions the inner products of :math:`\delta_{y_i} - P_i` under the target kernel take the place of
     :math:`E E^\top`, and rows of E come from a pivoted Cholesky factor of their matrix, which leaves out 1e-12 of its
@@ -265,7 +265,7 @@ def ckce(
     """
     start = time.perf_counter()
     chosen = resolved(method, CKCE_METHODS)
-    if isinstance(chosen, Approximation):
+    if isinstance(chosen, Approximation) and not chosen.is_shared_out:
         check_not_parallel(parallel, f"method={chosen.name!r}", "leave it out, or use method='cg'")
     if max_memory is not None:
         check_max_memory(max_memory)

@@ -17,6 +17,7 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
+from kcalib._pairs.feature_sums import gram_numbers
 from kcalib.estimators.ckce_system import Approximation, MethodResult, System
 from kcalib.solvers.low_rank import (
     JACKKNIFE_GROUPS,
@@ -36,7 +37,7 @@ ENTRY_ROUNDINGS = 10  # of an entry of K, or of a sum of entries, in units of ep
 class Fourier(Approximation):
     """Random Fourier features, for sums of linear and Gaussian kernels: ``"fourier"`` of `kcalib.ckce`.
 
-    Reads the samples once, in blocks. Time O(n r (r + m)) and memory O(r (r + m)) with r = 2 `n_features` for each
+    Reads the samples once. Time O(n r (r + m)) and memory O(n m + r (r + m)) with r = 2 `n_features` for each
     Gaussian term, and m for a linear one. The error is estimated from the spread over the frequencies.
 
     Parameters
@@ -56,6 +57,7 @@ class Fourier(Approximation):
     """
 
     name: ClassVar[str] = "fourier"
+    is_shared_out: ClassVar[bool] = True
 
     n_features: int = 100
 
@@ -75,11 +77,17 @@ class Fourier(Approximation):
         dimension = points.shape[1]
         features = FourierFeatures.drawn(problem.kernel, dimension, self.n_features, self.drawn_seed, points)
         width = features.width(dimension)
-        memory = _check_memory_of_features(system, width, "n_features")
-        equations = NormalEquations.summed(
-            (features(points[rows]), system.residuals.take(rows))
-            for rows in row_blocks(system.n, width + system.columns, points)
-        )
+        on_host = arrays.is_host(points)
+        more = gram_numbers(width + system.columns, system.matrix.threads) if on_host else 0
+        memory = _check_memory_of_features(system, width, "n_features", more)
+        if on_host:
+            gram = system.matrix.gram
+            equations = features.equations(arrays.compact(points, np.float64), system.residuals.take(slice(None)), gram)
+        else:
+            equations = NormalEquations.summed(
+                (features(points[rows]), system.residuals.take(rows))
+                for rows in row_blocks(system.n, width + system.columns, points)
+            )
         value = linalg.squared_norm(equations.solution(system.shift))
         bound = _monte_carlo_error(features, equations, system.shift, value)
         kind = "estimated" if bound is not None else "none: a single frequency has no spread"
@@ -299,11 +307,11 @@ def _checked_rank(name: str, rank: int | None, n: int) -> int:
     return check_integer(name, rank, 1, n, ": the samples are the landmarks and pivots")
 
 
-def _check_memory_of_features(system: System, width: int, option: str) -> int:
-    """Bytes of the Gram matrix, its copies, and a block of rows."""
+def _check_memory_of_features(system: System, width: int, option: str, more: int = 0) -> int:
+    """Bytes of the Gram matrix, its copies, a block of rows, and so many more numbers."""
     block = next(row_blocks(system.n, width, system.matrix.reference))
     return system.check_memory(
-        3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),
+        more + 3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),
         f"{width} features of {system.columns} residuals",
         f"choose a smaller `{option}`",
     )

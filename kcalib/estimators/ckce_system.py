@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -167,6 +167,8 @@ class MethodResult(NamedTuple):
 
 class Approximation(Seeded):
     """A method that replaces K by a random matrix of low rank."""
+
+    is_shared_out: ClassVar[bool] = False  # whether other machines may compute its sums
 
     @abstractmethod
     def estimate(self, system: System) -> MethodResult:

@@ -10,7 +10,7 @@ where the operator has it (`label_forms`). Where the marks are no vectors each d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import ClassVar
@@ -24,6 +24,7 @@ from kcalib._backend.random import drawn_labels
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
+from kcalib._pairs.operators.compared_labels import LabelForms
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.forms import by_forms, draws_at_once
@@ -43,7 +44,6 @@ from kcalib.inference.task import Task
 NEGLIGIBLE = 1e-30
 FEWEST_COMPARED = 3  # classes: a comparison takes as long as two products
 LABELS_BYTES = 2**27
-LabelForms = Callable[[np.ndarray, np.ndarray, Iterable[Array]], tuple[float, np.ndarray]]
 MOST_TILTED = 8
 TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,39 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress
 from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.feature_sums import gram_rows
+from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.operators.compared_labels import LabelForms, label_forms
 from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.openmp import Cut
+from kcalib._pairs.operators.openmp import IN_UNITS, LABELS, Cut
 from kcalib._pairs.problem import Moments
 from kcalib._version import __version__
 from kcalib.parallel.journal import Journal, Sweep
-from kcalib.parallel.plan import Grid, Tile, grid, runs
-from kcalib.parallel.reductions import BlockSums, Forms, MomentSums, Products, Reduction, added
+from kcalib.parallel.plan import Grid, Runs, Tile, grid, runs
+from kcalib.parallel.reductions import BlockSums, Forms, Gram, MomentSums, Products, Reduction, added
 from kcalib.parallel.store import Done, Outline, fingerprint, worker_name
 from kcalib.parallel.transport import Parallel, TileError, counted
-from kcalib.parallel.work import OF_WEIGHTS, ON_GPU, PlainCut, Prepared, Progress, Weighting, Work
+from kcalib.parallel.work import (
+    OF_LABELS,
+    OF_ROWS,
+    OF_UNITS,
+    OF_WEIGHTS,
+    ON_GPU,
+    Featured,
+    PlainCut,
+    Prepared,
+    Progress,
+    Weighting,
+    Work,
+)
 
 USUAL_ENTRY = 40.0  # multiply-adds; of slower ones, as of distributions, there are fewer in a tile
 FEWEST_PAIRS = 2**24  # of a problem that is worth sharing out: less takes about as long as a message there and back
 COLUMNS, COLUMNS_BYTES = 2048, 2**28  # of weights, at most, that a worker holds at a time
-OF_VECTORS = "matmul"  # what has tiles as large as the vectors: the journal keeps what they add up to, now and then
+OF_VECTORS = (
+    "matmul",
+    OF_UNITS,
+)  # tiles as large as the vectors: a journal keeps what they add up to, now and then
 STATE_SECONDS = 30.0  # between two of these
 # Of all products that a journal keeps, so many columns of numbers, or bytes: those of the first ones.
 COLUMNS_KEPT, BYTES_KEPT = 64, 2**28
@@ -91,6 +109,11 @@ class Run:
         self._checked = True
         return spread
 
+    def gram(self, operator: Operator, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+        """`feature_sums.gram` of the points of an operator that is spread."""
+        assert isinstance(operator, SpreadOperator)
+        return operator.gram(feature_map, columns)
+
     def described(self) -> str:
         """What was done."""
         if not self.tiles:
@@ -109,7 +132,7 @@ class Run:
         if self.parallel.journal is None:
             return work
         key, plan = work.fingerprint(__version__), asdict(work.grid)
-        if work.primitive == OF_VECTORS:
+        if work.primitive in OF_VECTORS:
             rows = 8 * work.grid.n
             if self._products + rows * columns > max(BYTES_KEPT, rows * COLUMNS_KEPT):
                 return work
@@ -130,7 +153,7 @@ class Run:
             reduction.restore(journal.state(key))
         begun.tiles = {}  # these are here
         self.resumed += first + len(arrived)
-        of_vectors, saved = work.primitive == OF_VECTORS, time.monotonic()
+        of_vectors, saved = work.primitive in OF_VECTORS, time.monotonic()
         wanted = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = added(reduction, tiles, first, arrived)
         whole, finished = sum(cost(tile) for tile in wanted) or 1.0, 0.0  # of what is left, as is the time left
@@ -254,6 +277,16 @@ class SpreadOperator:
             None if own is None else float(np.sum(np.asarray(own))),
         )
 
+    def gram(self, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+        rows, n = gram_rows(len(columns)), len(columns)
+        of_tile = max(1, (self.parallel.parallel.tile_size or 0) // rows)
+        some, sums = Featured(feature_map, columns), Gram(feature_map.n_columns + columns.shape[1])
+        key = fingerprint(some)
+        work = self._work(OF_ROWS, {"rows": rows}, key)
+        work = self.parallel.planned(replace(work, grid=Runs(-(-n // rows), of_tile)))
+        self.parallel.reduced(work, self._given | {key: some}, sums)
+        return sums.matrix
+
     def block_sums(self, size: int) -> Array:
         n_blocks = len(self.problem.left.points) // size
         work = self._work("block_sums", {"size": size})
@@ -264,15 +297,31 @@ class SpreadOperator:
 
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         check_choice("dtype", dtype, ("float64", "float32"))
-        n = len(self.problem.left.points)
         if vectors.shape[1] == 0:
-            return np.empty((n, 0))
-        vectors = np.asarray(vectors, dtype=np.float64)
-        vectors = np.ascontiguousarray(self._cut(OF_VECTORS).right.sorted(vectors))
-        key, sums = fingerprint(vectors), Products(n, vectors.shape[1])
-        work = self.parallel.planned(self._work(OF_VECTORS, {"dtype": dtype}, key), vectors.shape[1])
+            return np.empty((len(self.problem.left.points), 0))
+        return self._products("matmul", vectors, dtype)
+
+    def _products(self, primitive: str, vectors: Array, dtype: str) -> np.ndarray:
+        cut, shape = self._cut(primitive), (len(self.problem.left.points), vectors.shape[1])
+        vectors = np.ascontiguousarray(cut.right.sorted(np.asarray(vectors, dtype=np.float64)))
+        key, sums = fingerprint(vectors), Products(*shape)
+        work = self.parallel.planned(self._work(primitive, {"dtype": dtype}, key), shape[1])
         self.parallel.reduced(work, self._given | {key: vectors}, sums)
-        return self._cut(OF_VECTORS).left.restored(sums.products)
+        found: np.ndarray = cut.left.restored(sums.products)
+        return found
+
+    @property
+    def label_forms(self) -> LabelForms | None:
+        """As the operator has it; GPUs, which do not compare labels, have products of their marks."""
+        here = hasattr(self._here, "label_forms") and not self.parallel.parallel.gpu
+        return partial(label_forms, self) if here else None
+
+    def rounded_products(self, vectors: np.ndarray) -> np.ndarray:
+        return self._products(OF_UNITS, vectors, IN_UNITS)
+
+    def matches(self, labels: np.ndarray) -> np.ndarray:
+        parts = (labels[:, begin : begin + COLUMNS] for begin in range(0, labels.shape[1], COLUMNS))
+        return np.concatenate([self._forms(OF_LABELS, Weighting(some, 0, some.shape[1], LABELS)) for some in parts])
 
     def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
         check_choice("dtype", dtype, ("float64", "float32"))
@@ -287,14 +336,18 @@ class SpreadOperator:
             else:
                 own = np.ascontiguousarray(weights[:, begin:end], dtype=np.float64)
                 some = Weighting(own, 0, end - begin, dtype)
-            key, options = fingerprint(some), {"dtype": dtype, "columns": end - begin}
-            work = self.parallel.planned(self._work(OF_WEIGHTS, options, key))
-            assert isinstance(work.grid, Grid)
-            sums = Forms(work.grid, end - begin)
-            self.parallel.reduced(work, self._given | {key: some}, sums)
-            assert sums.forms is not None
-            found.append(sums.forms)
+            found.append(self._forms(OF_WEIGHTS, some))
         return np.concatenate(found)
+
+    def _forms(self, primitive: str, some: Weighting) -> np.ndarray:
+        count = some.end - some.begin
+        key, options = fingerprint(some), {"dtype": some.dtype, "columns": count}
+        work = self.parallel.planned(self._work(primitive, options, key))
+        assert isinstance(work.grid, Grid)
+        sums = Forms(work.grid, count)
+        self.parallel.reduced(work, self._given | {key: some}, sums)
+        assert sums.forms is not None
+        return sums.forms
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return self._here.counts(thresholds)

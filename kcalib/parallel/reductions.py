@@ -145,6 +145,30 @@ class Forms:
             self.forms = np.asarray(compensated(self._parts.reshape(-1, self._parts.shape[2])))
 
 
+class Gram:
+    """Gram matrices of parts of the samples, by the order of summation of `_pairs.feature_sums`."""
+
+    def __init__(self, width: int) -> None:
+        self._sums = CompensatedSums((width, width))
+
+    def add(self, tile: Tile, sums: Sums) -> None:
+        for part in sums["parts"]:
+            self._sums.add(0, len(part), part)
+
+    def state(self) -> State:
+        return self._sums.state("gram")
+
+    def restore(self, state: State) -> None:
+        self._sums.restore("gram", state)
+
+    def finish(self) -> None:
+        self._sums.settle()
+
+    @property
+    def matrix(self) -> np.ndarray:
+        return self._sums.sums
+
+
 class BlockSums:
     """Sums of diagonal blocks, which have nothing to do with each other; a tile's rows are numbers of blocks."""
 

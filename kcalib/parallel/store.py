@@ -21,7 +21,7 @@ from kcalib._backend import arrays
 from kcalib._backend.random import Weights
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.parallel.plan import Tile
-from kcalib.parallel.work import Prepared, Progress, Sums, Weighting, Work, computed
+from kcalib.parallel.work import OF_ROWS, Featured, Prepared, Progress, Sums, Weighting, Work, computed
 
 SWEEPS = 3  # of which a worker keeps what they need
 
@@ -157,7 +157,8 @@ class Store:
     def _made(self, work: Work, value: Any) -> Any:
         if isinstance(value, Outline):
             prepared = Prepared(value.made(self._kept), work.operator, work.threads, work.gpu)
-            assert prepared.cut(work.primitive)  # is made now, by one thread
+            if work.primitive != OF_ROWS:
+                assert prepared.cut(work.primitive)  # is made now, by one thread
             return prepared
         if isinstance(value, Weighting):
             return self._kept[work.problem].cut(work.primitive).weights(*value)
@@ -189,10 +190,13 @@ def worker_name() -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """The same for the same numbers, or weights."""
+    """The same for the same numbers, weights, or features."""
     if isinstance(value, Weighting):
         drawn = isinstance(value.weights, Weights)
         return _digest(repr(value if drawn else (value.dtype, fingerprint(value.weights))).encode())
+    if isinstance(value, Featured):
+        of = value.feature_map
+        return _digest(repr([fingerprint(a) for a in (of.frequencies, of.amplitudes, value.columns)]).encode())
     numbers = np.ascontiguousarray(arrays.to_host(value))
     return _digest(repr((numbers.shape, numbers.dtype.str)).encode(), numbers)
 

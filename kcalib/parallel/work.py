@@ -14,21 +14,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
 from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.feature_sums import compiled
+from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.operators.openmp import Cut, HostSide, OpenMPOperator
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.parallel.plan import Grid, Runs, Tile
 
 Progress = Callable[[float], None] | None
 Sums = dict[str, np.ndarray]
-OF_WEIGHTS = "forms"  # what takes samples in the order in which they are given
+OF_WEIGHTS, OF_LABELS, OF_UNITS = "forms", "matches", "rounded products"
+OF_ROWS = "gram"  # what is a sum over samples, not over pairs
+AS_GIVEN = (OF_WEIGHTS, OF_LABELS, OF_UNITS)  # what takes samples in the order in which they are given
 ON_GPU = "on_gpu"  # among the sums of a tile: it was computed on a GPU
 
 
 class Weighting(NamedTuple):
-    """Columns [begin, end) of a matrix of weights; those of resampling every worker makes for itself."""
+    """Columns [begin, end) of a matrix of weights or labels; weights of resampling every worker makes for itself."""
 
     weights: Weights | np.ndarray
     begin: int
@@ -39,6 +44,18 @@ class Weighting(NamedTuple):
     def nbytes(self) -> int:
         """Of what is sent."""
         return 0 if isinstance(self.weights, Weights) else self.weights.nbytes
+
+
+class Featured(NamedTuple):
+    """Random features of the points, and columns beside them."""
+
+    feature_map: FeatureMap
+    columns: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is sent."""
+        return self.feature_map.frequencies.nbytes + self.columns.nbytes
 
 
 @dataclass(frozen=True)
@@ -76,7 +93,7 @@ class Prepared:
 
     def cut(self, primitive: str) -> Cut | PlainCut:
         """With samples in the order in which the operator adds them up; for quadratic forms as they are given."""
-        return self._as_given if primitive == OF_WEIGHTS else self._sorted
+        return self._as_given if primitive in AS_GIVEN else self._sorted
 
     @cached_property
     def _sorted(self) -> Cut | PlainCut:
@@ -233,6 +250,8 @@ def made(problem: PairProblem, operator: str, threads: int) -> Operator:
 
 def computed(work: Work, tile: Tile, prepared: Prepared, vectors: Any, progress: Progress = None) -> Sums:
     """The sums of a tile."""
+    if work.primitive == OF_ROWS:
+        return _gram(work, tile, prepared.problem, vectors, progress)
     cut = prepared.cut(work.primitive)
     found = COMPUTED[work.primitive](work, tile, cut, vectors, progress)
     return found | {ON_GPU: np.ones(1)} if isinstance(cut, GPUCut) else found
@@ -271,9 +290,26 @@ def _forms(work: Work, tile: Tile, cut: Cut | PlainCut, weights: Any, progress: 
     return {"forms": np.ascontiguousarray(forms[:, :, : work.options["columns"]])}
 
 
+def _matches(work: Work, tile: Tile, cut: Cut | PlainCut, labels: Any, progress: Progress) -> Sums:
+    grid = work.grid
+    assert isinstance(grid, Grid) and isinstance(cut, Cut)
+    sums = cut.matches(tile.rows, tile.columns, grid.group, labels, apart=grid.apart, progress=progress)
+    return {"forms": np.ascontiguousarray(sums[:, :, : work.options["columns"]])}
+
+
+def _gram(work: Work, tile: Tile, problem: PairProblem, featured: Featured, progress: Progress) -> Sums:
+    size = work.options["rows"]
+    rows = slice(tile.row * size, tile.row_end * size)
+    points = arrays.compact(problem.left.points[rows], np.float64)
+    sweep = _native.Sweep(work.threads, None, progress)
+    return {"parts": compiled(featured.feature_map).gram_parts(points, featured.columns[rows], size, sweep)}
+
+
 COMPUTED: dict[str, Callable[[Work, Tile, Cut | PlainCut, Any, Progress], Sums]] = {
     "moments": _moments,
     "block_sums": _block_sums,
     "matmul": _matmul,
     OF_WEIGHTS: _forms,
+    OF_LABELS: _matches,
+    OF_UNITS: _matmul,
 }

@@ -21,6 +21,8 @@ from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
 from kcalib._packing import Packed, pack_points
 from kcalib._pairs.dispatch import Operator, Spread, in_single_precision, operator_for
+from kcalib._pairs.feature_sums import gram
+from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib.kernels import Kernel
 
@@ -102,6 +104,12 @@ class KernelMatrix:
         own = diagonal(self._operator.problem, self.threads or 1)
         own = own if self._on_gpu else arrays.to_host(own)
         return arrays.namespace(own).broadcast_to(own, (self.n,))
+
+    def gram(self, feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """See `feature_sums.gram`, of samples in host memory: where products are computed."""
+        if self._operator.parallel is not None:
+            return self._operator.parallel.gram(self._operator, feature_map, columns)
+        return gram(feature_map, points, columns, threads=self._threads)
 
     @property
     def reference(self) -> Array:

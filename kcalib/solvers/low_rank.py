@@ -11,7 +11,8 @@ drawn on the host, and so the same for every library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import scipy
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
+from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import Term
 
 BLOCK_BYTES = 2**20  # of a block of rows: stays in the second-level cache
@@ -27,6 +29,7 @@ DEVICE_BLOCK_BYTES = 2**27  # on a GPU: keeps it busy
 SMALLEST_SHIFT = 1e-10  # of the trace of F^T F: below, its rounding shows in the solution
 SMALLEST_PIVOT = 1e-12  # of the largest entry of the landmarks' matrix: below, pivots are mostly rounding
 JACKKNIFE_GROUPS = 10  # of the jackknife over frequencies
+Gram = Callable[[FeatureMap, np.ndarray, np.ndarray], np.ndarray]  # `_pairs.feature_sums.gram`, or the same of tiles
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class NormalEquations:
             cross = cross + features.T @ right
             squares += linalg.squared_norm(right)
         return cls(gram, cross, squares)
+
+    @classmethod
+    def of_gram(cls, gram: np.ndarray, columns: int) -> NormalEquations:
+        """From the Gram matrix of (F, B), B with so many columns."""
+        width = len(gram) - columns
+        return cls(gram[:width, :width], gram[:width, width:], float(np.trace(gram[width:, width:])))
 
     def solution(self, shift: float) -> Array:
         """(F^T F + shift I)^{-1} F^T B = F^T (F F^T + shift I)^{-1} B, shape (r, c).
@@ -144,22 +153,31 @@ class FourierFeatures:
         xp, (n, dimension) = arrays.namespace(points), points.shape
         out = xp.empty((n, self.width(dimension)))
         begin = 0
-        if self.linear:
-            begin = dimension
-            xp.multiply(points, self.linear, out=out[:, :begin])
         for w, amplitude in zip(self.frequencies, self.amplitudes, strict=True):
             middle, end = begin + w.shape[1], begin + 2 * w.shape[1]
             angles = points @ arrays.beside(w, points)
             _cos_and_sin(angles, amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
             begin = end
+        if self.linear:
+            xp.multiply(points, self.linear, out=out[:, begin:])
         return out
+
+    def equations(self, points: np.ndarray, right: np.ndarray, gram: Gram) -> NormalEquations:
+        """Those of points in host memory, which `gram` adds up."""
+        frequencies = np.concatenate([np.empty((0, points.shape[1])), *(w.T for w in self.frequencies)])
+        count = len(frequencies)
+        sizes = np.repeat(self.amplitudes, self.n_frequencies) / math.sqrt(max(1, self.n_frequencies))
+        none = np.empty((0, count, points.shape[1])), np.empty((0, count))
+        columns = right if self.linear is None else np.concatenate([self.linear * points, right], axis=1)
+        drawn = FeatureMap(frequencies, sizes, *none, np.zeros(count, dtype=np.int64))
+        return NormalEquations.of_gram(gram(drawn, points, arrays.compact(columns, np.float64)), right.shape[1])
 
     def without_group(self, group: int, n_groups: int, dimension: int) -> np.ndarray:
         """Scales of the features that leave out every `n_groups`-th frequency; the others make up for them."""
         kept = np.arange(self.n_frequencies) % n_groups != group
         scales = np.where(kept, np.sqrt(self.n_frequencies / max(1, kept.sum())), 0.0)
         linear = [np.ones(dimension)] if self.linear else []
-        return np.concatenate(linear + [scales] * (2 * len(self.frequencies)))
+        return np.concatenate([scales] * (2 * len(self.frequencies)) + linear)
 
 
 def _cos_and_sin(angles: Array, amplitude: float, cos: Array, sin: Array) -> None:

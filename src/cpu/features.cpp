@@ -53,6 +53,70 @@ template <class T> class MarkedTile {
   long rows_ = 0, count_ = 0;
 };
 
+// What a thread makes of a tile of rows z: panels of features, and of the given columns, once as features lie and once as
+// marks do. Products of a panel are made with what is not before it.
+class GramTile {
+ public:
+  GramTile(const PackedMap& map, const Run& run, long n_columns)
+      : map_(map.panels()),
+        table_(*run.table->features),
+        n_columns_(n_columns),
+        panels_(map_.n_panels + rounded_up(n_columns, COLUMNS) / COLUMNS),
+        points_(TILE * map_.n_features),
+        z_(panels_ * TILE * COLUMNS),
+        row_(width()),
+        marks_(marks_size(TILE, width(), table_.marks_at_once)) {}
+
+  long width() const { return panels_ * COLUMNS; }
+
+  // sums[(panel * width + column) * COLUMNS ...] += the products of rows [begin, end).
+  void add(const double* points, const double* columns, long begin, long end, double* sums) {
+    const long rows = rounded_up(end - begin, ROW_STEP), size = TILE * COLUMNS;
+    widened(points, map_.n_features, begin, end, rows, points_.get());
+    std::fill_n(z_.get(), panels_ * size, 0.0);
+    for (long p = 0; p < map_.n_panels; ++p) {
+      double* z = z_.get() + p * size;
+      table_.features(map_, p, points_.get(), rows, z);
+      std::fill_n(z + (end - begin) * COLUMNS, (rows - (end - begin)) * COLUMNS, 0.0);
+    }
+    for (long i = 0; i < end - begin; ++i)
+      for (long first = 0; first < n_columns_; first += COLUMNS)
+        std::copy_n(columns + (begin + i) * n_columns_ + first, std::min(n_columns_ - first, long(COLUMNS)),
+                    z_.get() + (map_.n_panels + first / COLUMNS) * size + i * COLUMNS);
+    for (long i = 0; i < rows; ++i) {
+      for (long p = 0; p < panels_; ++p) std::copy_n(z_.get() + p * size + i * COLUMNS, COLUMNS, row_.get() + p * COLUMNS);
+      pack_row(row_.get(), i, rows, width(), table_.marks_at_once, marks_.get());
+    }
+    for (long p = 0; p < panels_; ++p) {
+      const long first = p * COLUMNS / table_.marks_at_once * table_.marks_at_once;
+      table_.add_products(z_.get() + p * size, marks_.get() + first * rows, rows, width() - first,
+                          sums + (p * width() + first) * COLUMNS);
+    }
+  }
+
+  // Such sums as those of z, w x w.
+  void write(const double* sums, long n_frequencies, double* out) const {
+    const long w = 2 * n_frequencies + n_columns_;
+    const auto place = [&](long column) {  // in z; -1: nothing is there
+      const long inside = column - map_.n_panels * COLUMNS;
+      if (inside >= 0) return inside < n_columns_ ? 2 * n_frequencies + inside : -1;
+      const long lane = column % COLUMNS, f = column / COLUMNS * FREQUENCIES + lane % FREQUENCIES;
+      return f >= n_frequencies ? -1 : lane < FREQUENCIES ? f : n_frequencies + f;
+    };
+    for (long p = 0; p < panels_; ++p)
+      for (long column = p * COLUMNS; column < width(); ++column)
+        for (long lane = 0; lane < COLUMNS; ++lane)
+          if (const long a = place(p * COLUMNS + lane), b = place(column); a >= 0 && b >= 0)
+            out[a * w + b] = out[b * w + a] = sums[(p * width() + column) * COLUMNS + lane];
+  }
+
+ private:
+  const FeaturePanels map_;
+  const FeatureTable& table_;
+  const long n_columns_, panels_;
+  const AlignedBuffer<double> points_, z_, row_, marks_;
+};
+
 // Operations of features and of products with marks, about.
 double work_of(const PackedMap& map, long n, long n_marks) {
   const FeaturePanels panels = map.panels();
@@ -173,6 +237,31 @@ template <class T> bool feature_rows(const FeatureMap& map, const T* points, lon
       }
     }
     watch.task_done();
+  }
+  return !watch.stopped();
+}
+
+bool gram_parts(const FeatureMap& map, const double* points, const double* columns, long n, long n_columns, long part_rows,
+                const Run& run, double* out) {
+  const PackedMap packed(map);
+  const long parts = (n + part_rows - 1) / part_rows, w = 2 * map.n_frequencies + n_columns;
+  const int threads = team_size(run, parts, work_of(packed, n, w / 2) + double(n) * double(n_columns) * double(w));
+  std::vector<std::unique_ptr<GramTile>> tiles(static_cast<std::size_t>(threads));
+  for (auto& tile : tiles) tile = std::make_unique<GramTile>(packed, run, n_columns);
+  const long width = tiles[0]->width();
+  const AlignedBuffer<double> sums(threads * width * width);
+  Watch watch(run, (n + TILE - 1) / TILE);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long part = 0; part < parts; ++part) {
+    GramTile& tile = *tiles[std::size_t(thread_number())];
+    double* own = sums.get() + thread_number() * width * width;
+    std::fill_n(own, width * width, 0.0);
+    const long last = std::min(n, (part + 1) * part_rows);
+    for (long begin = part * part_rows; begin < last && !watch.stopped(); begin += TILE) {
+      tile.add(points, columns, begin, std::min(last, begin + TILE), own);
+      watch.task_done();
+    }
+    tile.write(own, map.n_frequencies, out + part * w * w);
   }
   return !watch.stopped();
 }

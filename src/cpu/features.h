@@ -33,6 +33,11 @@ bool row_forms(const FeatureMap& map, const T* points, const T* marks, long n, l
 // out (n x 2F) = phi(x_i).
 template <class T> bool feature_rows(const FeatureMap& map, const T* points, long n, const Run& run, double* out);
 
+// out[part] (w x w, w = 2F + n_columns) = sum_i z_i (x) z_i with z_i = (phi(x_i), columns_i), of parts of `part_rows` rows,
+// fewer in the last one.
+bool gram_parts(const FeatureMap& map, const double* points, const double* columns, long n, long n_columns, long part_rows,
+                const Run& run, double* out);
+
 // Predictions, rows of m probabilities, that labels are drawn from: label i of draw r by number i of NumPy's Philox
 // generator with the key (seed, r). The target kernel is the matrix R R^T: root (m x rank), null for the identity.
 struct DrawnLabels {

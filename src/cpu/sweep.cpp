@@ -172,30 +172,42 @@ bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* con
 }
 
 template <class T>
-bool matches(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, double* out) {
+bool match_parts(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, long first_row,
+                 long first_column, double* parts) {
   const Blocks<T> blocks(problem, run);
   const TileTable& table = *run.table;
   const long length = n_panels * table.labels_at_once, block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
   const int threads = blocks.threads(2.0 * double(length));
-  const AlignedBuffer<double> parts(blocks.tasks() * length), entries(room * threads);
+  const AlignedBuffer<double> entries(room * threads), sums(2 * length * threads);  // as in `quadratic_parts`
   const AlignedBuffer<int> units(room * threads);
-  std::fill_n(parts.get(), blocks.tasks() * length, 0.0);
+  std::fill_n(parts, blocks.tasks() * length, 0.0);
   std::fill_n(entries.get(), room * threads, 0.0);
-  const bool finished = blocks.for_each(
-      threads, [](long) {},
+  const auto own = [&] { return &sums[2 * length * thread_number()]; };
+  return blocks.for_each(
+      threads, [&](long) { std::fill_n(own() + length, length, 0.0); },
       [&](long task, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-        const MatchBlock of{pairs.row_begin, pairs.row_end - pairs.row_begin, pairs.column_begin,
-                            pairs.column_end - pairs.column_begin, i == j};
+        const MatchBlock of{first_row + pairs.row_begin, pairs.row_end - pairs.row_begin, first_column + pairs.column_begin,
+                            pairs.column_end - pairs.column_begin, problem.symmetric && i == j};
         double* h = entries.get() + room * thread_number();
         int* whole = units.get() + room * thread_number();
         blocks.tile.entries(pairs, h, block);
         const double unit = table.in_units(h, block, of.rows, of.columns, of.on_diagonal, whole);
-        table.matches(whole, block, of, panels, n_panels, 2 * unit, &parts[task * length]);
+        std::fill_n(own(), length, 0.0);
+        table.matches(whole, block, of, panels, n_panels, problem.symmetric ? 2 * unit : unit, own());
+        table.add_compensated(own(), length, parts + task * length, own() + length);
       },
-      [](long, auto, auto) {});
-  if (finished) merge(run, parts, blocks.tasks(), length, out);
-  return finished;
+      [&](long task, auto, auto) { settle(parts + task * length, own() + length, length); });
+}
+
+template <class T>
+bool matches(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, double* out) {
+  const Groups groups = groups_of(problem, run);
+  const long tasks = groups.rows * groups.columns, length = n_panels * run.table->labels_at_once;
+  const AlignedBuffer<double> parts(tasks * length);
+  if (!match_parts(problem, run, panels, n_panels, 0, 0, parts.get())) return false;
+  merge(run, parts, tasks, length, out);
+  return true;
 }
 
 long weights_at_once(const TileTable& table, bool single) {
@@ -330,6 +342,7 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const float* const*, long, long, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
+  template bool match_parts<T>(const PairProblem<T>&, const Run&, const int* const*, long, long, long, double*); \
   template bool matches<T>(const PairProblem<T>&, const Run&, const int* const*, long, double*);      \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \

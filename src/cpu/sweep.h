@@ -54,8 +54,8 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
 
-// What becomes of the entries of H in a product: float64, float32 (and sums of up to a tile, too), or, of symmetric
-// problems, those off the diagonal as `matches` has them, in float64.
+// What becomes of the entries of H in a product: float64, float32 (and sums of up to a tile, too), or as `matches` has
+// them, of symmetric problems those off the diagonal, in float64.
 enum class Entries { DOUBLE, SINGLE, IN_UNITS };
 
 // out (left.n x n_vectors) = H vectors for vectors (right.n x n_vectors), diagonal included; rows of both are those of
@@ -76,6 +76,12 @@ bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* con
 template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out);
 long weights_at_once(const TileTable& table, bool single);
+
+// The sums of `matches` before they are merged, as `quadratic_parts` has those of forms. Blocks have the units of those of
+// the whole problem, so that their sums are the same.
+template <class T>
+bool match_parts(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, long first_row,
+                 long first_column, double* parts);
 
 // out[p * labels_at_once + c] = the sum of H over the pairs i != j with equal labels in column c of the n x labels_at_once
 // panels[p], its entries rounded to 2^-23 of a power of two above the largest of their block; symmetric problems.

@@ -24,6 +24,8 @@ cdef extern from "cpu/features.h" namespace "kcalib" nogil:
     bint c_row_forms "kcalib::row_forms"[T](
         const FeatureMap&, const T*, const T*, long, long, const double*, const Run&, double*, double*) except +
     bint c_feature_rows "kcalib::feature_rows"[T](const FeatureMap&, const T*, long, const Run&, double*) except +
+    bint c_gram_parts "kcalib::gram_parts"(
+        const FeatureMap&, const double*, const double*, long, long, long, const Run&, double*) except +
     bint c_drawn_label_totals "kcalib::drawn_label_totals"[T](
         const FeatureMap&, const T*, const DrawnLabels&, const Run&, double*) except +
 
@@ -41,7 +43,8 @@ cdef class Features:
         cdef const double[:, ::1] c = offsets
         self.kept = w, a, v, c
         self.map.n_frequencies, self.map.n_features, self.map.n_factors = w.shape[0], w.shape[1], v.shape[0]
-        self.map.frequencies, self.map.amplitudes = &w[0, 0], &a[0]
+        self.map.frequencies = &w[0, 0] if w.shape[0] else NULL
+        self.map.amplitudes = &a[0] if w.shape[0] else NULL
         self.map.projections = NULL
         self.map.offsets = NULL
         if self.map.n_factors:
@@ -74,6 +77,18 @@ cdef class Features:
                 self.map, &points[0, 0], &marks[0, 0], n, n_marks, &sums[0, 0], sweep.run, &forms_view[0], &own_view[0])
         sweep.raise_if_stopped(finished)
         return forms, own
+
+    def gram_parts(self, const double[:, ::1] points, const double[:, ::1] columns, long part_rows, Sweep sweep not None):
+        """The sums of z_i (x) z_i, z_i = (phi(x_i), columns_i), of parts of so many rows, shape (parts, w, w)."""
+        cdef long n = points.shape[0], n_columns = columns.shape[1], width = 2 * self.map.n_frequencies + n_columns
+        result = np.empty((-(-n // part_rows), width, width))
+        cdef double[:, :, ::1] out = result
+        cdef bint finished
+        with nogil:
+            finished = c_gram_parts(
+                self.map, &points[0, 0], &columns[0, 0], n, n_columns, part_rows, sweep.run, &out[0, 0, 0])
+        sweep.raise_if_stopped(finished)
+        return result
 
     def rows(self, const real[:, ::1] points, Sweep sweep not None):
         """phi(x_i), shape (n, 2F)."""

@@ -94,6 +94,8 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         IN_UNITS
     bint c_matmul "kcalib::matmul"[T](
         const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
+    bint c_match_parts "kcalib::match_parts"[T](
+        const PairProblem[T]&, const Run&, const int* const*, long, long, long, double*) except +
     bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const int* const*, long, double*) except +
     bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
         const PairProblem[T]&, const Run&, const W* const*, long, long, long, double*) except +
@@ -367,6 +369,31 @@ def matches(
     return result.reshape(-1)
 
 
+def match_parts(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
+    const int64_t[::1] right_order,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, long first_row, long first_column,
+):
+    """The sums of `matches` by groups, shape (a, b, columns), as `quadratic_parts` has those of forms."""
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
+    cdef Groups found = c_groups(problem, sweep.run)
+    cdef vector[const int*] pointers
+    cdef const int[:, ::1] panel
+    for panel in panels:
+        pointers.push_back(&panel[0, 0])
+    result = np.empty((found.rows, found.columns, len(panels) * sweep.run.table.labels_at_once))
+    cdef double[:, :, ::1] out = result
+    cdef double* out_pointer = &out[0, 0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_match_parts(
+            problem, sweep.run, pointers.data(), pointers.size(), first_row, first_column, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
 def labels_at_once(Sweep sweep not None):
     """Columns of a panel of labels."""
     return sweep.run.table.labels_at_once
@@ -472,7 +499,7 @@ def matmul(
 ):
     """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
 
-    `in_units`: the entries off the diagonal, rounded as those of `matches`; of symmetric problems.
+    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal.
     And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
     """
     cdef PairProblem[real] problem = pair_problem[real](

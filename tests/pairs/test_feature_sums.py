@@ -18,7 +18,8 @@ from problems import instruction_sets
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._input.labels import prepare
-from kcalib._pairs.feature_sums import drawn_label_totals, feature_rows, mark_sums, row_forms
+from kcalib._pairs import feature_sums
+from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, mark_sums, row_forms
 from kcalib._pairs.features import FeatureMap
 
 LEVELS = instruction_sets()
@@ -110,6 +111,32 @@ def test_sums_and_rows(n, r, factors):
     np.testing.assert_allclose(own_rows, ((phi**2).sum(axis=1) * (marks**2).sum(axis=1)).astype(float), rtol=1e-12)
     total = (sums**2).sum() - own.sum()
     assert abs(total - literal_total(phi, marks)) < 1e-12 * ((sums**2).sum() + own.sum())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("n", "frequencies", "columns", "factors"), [(1, 1, 1, 0), (5, 0, 2, 0), (130, 8, 16, 1), (700, 21, 19, 0)]
+)
+def test_gram_matrices(level, n, frequencies, columns, factors):
+    rng = np.random.default_rng(n)
+    feature_map, points, beside = any_map(frequencies, 4, factors), rng.random((n, 4)), rng.normal(size=(n, columns))
+    z = beside if not frequencies else np.concatenate([literal_features(feature_map, points), beside], axis=1)
+    rows = 300
+    parts = compiled(feature_map).gram_parts(points, beside, rows, _native.Sweep(1, level))
+    assert len(parts) == -(-n // rows)
+    for k, part in enumerate(parts):
+        some = z[k * rows : (k + 1) * rows]
+        assert np.max(np.abs(part - some.T @ some) / (np.abs(some).T @ np.abs(some))) < 1e-12
+        np.testing.assert_array_equal(part, part.T)
+
+
+def test_gram_matrices_have_the_same_bits_for_any_number_of_threads_and_memory(monkeypatch):
+    rng = np.random.default_rng(0)
+    feature_map, points, columns = any_map(30, 3), rng.random((5000, 3)), rng.normal(size=(5000, 5))
+    one = gram(feature_map, points, columns, threads=1)
+    np.testing.assert_array_equal(gram(feature_map, points, columns, threads=3), one)
+    monkeypatch.setattr(feature_sums, "PARTS_BYTES", 0)
+    np.testing.assert_array_equal(gram(feature_map, points, columns, threads=1), one)
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)

@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from kcalib import _packing
 from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
+from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.kernels import Exponential
 from kcalib.parallel import Serial, plan
 from kcalib.parallel.argument import opened
@@ -67,6 +68,27 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
             assert np.array_equal(sums.row_sums, whole.row_sums)
             assert np.array_equal(forms, one_forms)
             assert np.array_equal(single_forms, one_single_forms)
+
+
+@pytest.mark.parametrize(("n", "m", "saturated"), [(600, 3, False), (600, 5, True), (1500, 40, True)])
+def test_comparisons_of_labels(monkeypatch, n, m, saturated):
+    """Whole units of a block are the same in tiles, and so are their sums; products are within a rounding of theirs."""
+    y, p = samples(n, m, saturated)
+    problem = kernel_alone(_packing.pack(prepare(y, p), Exponential(BANDWIDTH), None)).problem
+    rng = np.random.default_rng(2)
+    labels = np.where(rng.uniform(size=(n, 70)) < 0.1, rng.integers(m, size=(n, 70)), y[:, None]).astype(np.int32)
+    one = operator_for(problem, threads=1)
+    k = np.exp(-cdist(problem.left.points, problem.left.points) / BANDWIDTH)
+    observed, draws = one.label_forms(p, y, [labels])
+    for largest in (plan.LARGEST_GROUP, 90):
+        monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
+        with opened(Serial(tile_size=192, threads=1)) as run:
+            tiles = operator_for(problem, threads=1, parallel=run)
+            np.testing.assert_array_equal(tiles.matches(labels), one.matches(labels))
+            products, found = tiles.rounded_products(p), tiles.label_forms(p, y, [labels[:, :7], labels[:, 7:]])
+        assert np.all(np.abs(products - one.rounded_products(p)) <= BOUND * (k @ p))
+        size = np.sum(k @ p) + 2 * np.sum(k)  # of the sums that draws are differences of
+        assert np.all(np.abs(np.append(found[1], found[0]) - np.append(draws, observed)) <= BOUND * size)
 
 
 def test_operators_without_groups_hand_over_one_sum_of_a_tile():

@@ -18,6 +18,7 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.families import POINT_FAMILIES
+from kcalib._pairs.operators.compared_labels import label_forms
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.digits import sampled, spread_about
 from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle
@@ -34,6 +35,8 @@ RESIDUAL_CLASSES_UNSORTED = 32
 SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residuals would lose its digits
 SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
+LABELS = "int32"  # dtype of panels of labels
+IN_UNITS = "units"  # in place of the dtype of products: entries as comparisons of labels have them
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
 
@@ -121,44 +124,20 @@ class OpenMPOperator:
     def label_forms(
         self, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
     ) -> tuple[float, np.ndarray]:
-        """sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
+        """See `compared_labels.label_forms`."""
+        return label_forms(self, probabilities, labels, batches)
 
-        Of a symmetric problem with marks 1, float64 `probabilities`.
-
-        With d = onehot(y) - onehot(t) and a = onehot(t) - p for the most probable labels t the sum is that of
-        H_ij (1(y_i = y_j) - 1(t_i = t_j)), less 2 <d, H p>, plus <a, H a>: a comparison of a pair in place of m
-        products. Where labels are the most probable ones all differences are 0 exactly: H is rounded to multiples of
-        a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
-        """
-        n, m = probabilities.shape
+    def rounded_products(self, vectors: np.ndarray) -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)
-        likely, errors = np.argmax(probabilities, axis=1), -probabilities
-        errors[np.arange(n), likely] += 1
-        vectors = np.concatenate([probabilities, errors], axis=1)
         sides = *side.arrays, *side.arrays, True
-        products = self._run(_native.matmul, *sides, vectors=vectors, single=False, in_units=True)[0]
-        of_likely = float(np.sum(errors * products[:, m:]))
-        table = products[:, :m] - np.take_along_axis(products[:, :m], likely[:, None], axis=1)
+        found: np.ndarray = self._run(_native.matmul, *sides, vectors=vectors, single=False, in_units=True)[0]
+        return found
 
-        def less_linear(sums: np.ndarray, some: np.ndarray) -> np.ndarray:
-            return sums - first - 2 * _native.label_sums(table, some, self._sweep()) + of_likely
-
-        given = np.stack([likely, labels], axis=1).astype(np.int32)
-        sums = self._matches(side, given)
-        first, found = sums[0], [np.empty(0)]
-        for batch in batches:
-            some = np.ascontiguousarray(batch, dtype=np.int32)
-            found.append(less_linear(self._matches(side, some), some))
-        return float(less_linear(sums, given)[1]), np.concatenate(found)
-
-    def _matches(self, side: HostSide, labels: np.ndarray) -> np.ndarray:
-        """Sums of H over the pairs i != j with equal labels, for each column."""
-        width, count = _native.labels_at_once(self._sweep()), labels.shape[1]
-        panels = [np.ascontiguousarray(labels[:, c : c + width]) for c in range(0, count - width + 1, width)]
-        if count % width:
-            panels.append(np.zeros((len(labels), width), dtype=np.int32))
-            panels[-1][:, : count % width] = labels[:, count - count % width :]
-        return self._run(_native.matches, *side.arrays, panels=panels)[:count]
+    def matches(self, labels: np.ndarray) -> np.ndarray:
+        side, count = self._prepared(self.problem.left, sort=False), labels.shape[1]
+        panels = self._panels(labels, 0, count, _native.labels_at_once(self._sweep()), LABELS)
+        found: np.ndarray = self._run(_native.matches, *side.arrays, panels=panels)[:count]
+        return found
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
@@ -321,14 +300,11 @@ class Cut:
 
         Of the groups of `group` samples of rows a and of columns b; with `apart` False all are merged, and a = b = 1.
         """
-        own = self.symmetric and rows == columns
-        left = self.left.part(rows)
-        right = left if own else self.right.part(columns)
-        sweep = self._operator._sweep(progress, self.block, group // self.block)
-        arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, sweep)
+        function = _native.moment_parts if apart else _native.moments
+        found = self._of_part(function, rows, columns, group, progress, rows=with_rows, second=second)
         if apart:
-            return _native.moment_parts(*arguments, rows=with_rows, second=second)
-        total, row_sums, column_sums, squares = _native.moments(*arguments, rows=with_rows, second=second)
+            return found
+        total, row_sums, column_sums, squares = found
         row_parts, column_parts = (None if sums is None else sums[None, :] for sums in (row_sums, column_sums))
         return np.array([[total]]), row_parts, column_parts, None if squares is None else np.array([[squares]])
 
@@ -342,19 +318,23 @@ class Cut:
         both: bool,
         progress: Callable[[float], None] | None = None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """H[rows, columns] @ vectors[columns]; `both`: and H[rows, columns]^T @ vectors[rows], off the diagonal."""
+        """H[rows, columns] @ vectors[columns]; `both`: and H[rows, columns]^T @ vectors[rows], off the diagonal.
+
+        Of the dtype `IN_UNITS` with entries as `matches` has them.
+        """
         own = self.symmetric and rows == columns
         left, right = self.left.part(rows).gathered(), self.right.part(columns).gathered()
         on_right = np.ascontiguousarray(vectors[columns.start : columns.stop])
         on_left = np.ascontiguousarray(vectors[rows.start : rows.stop]) if both and not own else None
         sweep = self._operator._sweep(progress, self.block, self.group // self.block)  # the same entries, to the bit
         arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, sweep)
-        return _native.matmul(*arguments, vectors=on_right, single=dtype == "float32", left_vectors=on_left)
+        how = dtype == "float32", on_left, dtype == IN_UNITS
+        return _native.matmul(*arguments, on_right, *how)
 
     def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
-        """Columns [begin, end) of weights as `forms` takes them."""
-        operator = self._operator
-        width = _native.weights_at_once(dtype, operator._sweep())
+        """Columns [begin, end) of weights as `forms` takes them, or, of the dtype `LABELS`, of labels for `matches`."""
+        operator, sweep = self._operator, self._operator._sweep()
+        width = _native.labels_at_once(sweep) if dtype == LABELS else _native.weights_at_once(dtype, sweep)
         return operator._panels(weights, begin, end, width, dtype)
 
     def forms(
@@ -371,23 +351,24 @@ class Cut:
 
         With what `weights` returns, which may have columns of zeros at its end; with `apart` False a = b = 1.
         """
-        own = self.symmetric and rows == columns
-        left = self.left.part(rows)
-        right = left if own else self.right.part(columns)
-        sweep = self._operator._sweep(progress, self.block, group // self.block)
-        found = _native.quadratic_parts(
-            *left.arrays,
-            *right.arrays,
-            own,
-            self._operator._kernel,
-            sweep,
-            panels=weights,
-            first_panel=weights[0],
-            first_row=rows.start,
-            first_column=columns.start,
-        )
-        parts: np.ndarray = found.reshape(*found.shape[:2], -1)
-        return parts if apart else compensated(parts.reshape(-1, parts.shape[2]))[None, None, :]
+        options = {"first_panel": weights[0], "first_row": rows.start, "first_column": columns.start}
+        found = self._of_part(_native.quadratic_parts, rows, columns, group, progress, panels=weights, **options)
+        return self._merged(found.reshape(*found.shape[:2], -1), apart)
+
+    def matches(
+        self,
+        rows: range,
+        columns: range,
+        group: int,
+        labels: list[np.ndarray],
+        *,
+        apart: bool,
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
+        """The same of the sums of rounded entries over pairs i != j with equal labels, as `weights` returns these."""
+        options = {"first_row": rows.start, "first_column": columns.start}
+        found = self._of_part(_native.match_parts, rows, columns, group, progress, panels=labels, **options)
+        return self._merged(found, apart)
 
     def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:
         """The sums of these of the consecutive diagonal blocks."""
@@ -397,6 +378,26 @@ class Cut:
         return _native.block_sums(
             *part.arrays, kernel=self._operator._kernel, sweep=self._operator._sweep(progress), size=size
         )
+
+    def _of_part(
+        self,
+        function: Any,
+        rows_of: range,
+        columns: range,
+        group: int,
+        progress: Callable[[float], None] | None,
+        **options: Any,
+    ) -> Any:
+        """What a function of the compiled core makes of a rectangle."""
+        own = self.symmetric and rows_of == columns
+        left = self.left.part(rows_of)
+        right = left if own else self.right.part(columns)
+        sweep = self._operator._sweep(progress, self.block, group // self.block)
+        return function(*left.arrays, *right.arrays, own, self._operator._kernel, sweep, **options)
+
+    @staticmethod
+    def _merged(parts: np.ndarray, apart: bool) -> np.ndarray:
+        return parts if apart else compensated(parts.reshape(-1, parts.shape[2]))[None, None, :]
 
 
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:
